@@ -14,6 +14,7 @@
     goodput.py            do enough of a server's requests keep to the scenario's latency limits?
     invariants.py         did every PERF_MODE invariant hold?
     degeneracy.py         is the generated text mostly loops?
+    sampled/              are texts that were drawn at a temperature the target's?
     environment.py        could the machine be trusted while this cell was measured?
     change.py             of two runs: is a figure of B no worse than that of A, but for a margin?
     same_tokens.py        of two runs: are B's tokens those of A?

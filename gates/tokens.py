@@ -59,6 +59,11 @@ class Tokens:
                 message = "acceptance was forced: the tokens are wrong by design"
                 yield verdict(rule, result.cell.key, State.INVALID, "forced_acceptance", message)
                 continue
+            if result.cell.role.speculative and not run.scenarios[result.cell.point.scenario].repeats_baseline:
+                message = "the tokens are drawn by rejection: they need not be the baseline's, only of its distribution"
+                step = "the gate `distribution` judges them; with sampling.method: coupled they are the baseline's"
+                yield verdict(rule, result.cell.key, State.SKIPPED, "drawn_by_rejection", message, next_step=step)
+                continue
             yield self.judge_cell(rule, result, run)
 
     def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:

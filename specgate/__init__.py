@@ -23,14 +23,15 @@ The rooms from top to bottom; each imports only from rooms below it, and `tests/
     api/          what a back end, a gate and a report implement
     analysis/     from samples to figures: pure functions
     eagle3/       EAGLE-3 checkpoints: what engines and tools for pairs share
+    sampling/     drawing tokens at a temperature, and verifying drafts so that nothing is lost
     terminal.py   what is printed: credentials masked, no sequence that a terminal would obey
     files/        files on disk: run folders, JSON records, YAML, the cache
     core/         the nouns: frozen values that every room may use
     errors.py     every error that is raised on purpose, and its exit code
 
-Plug-in authors import `specgate.errors`, `core`, `api`, `analysis` and `eagle3`; an engine may also import
-`specgate.machine`. The built-in back ends, gates and reports import nothing else either. `docs/examples/` has a package
-of each kind.
+Plug-in authors import `specgate.errors`, `core`, `api`, `analysis` and `eagle3`; engines and gates may also import
+`specgate.sampling`, and engines `specgate.machine`. The built-in back ends, gates and reports import nothing else
+either. `docs/examples/` has a package of each kind.
 """
 
 from pathlib import Path

@@ -39,6 +39,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.backends", "fake", "specgate.backends.fake:BACKEND"),
     ("specgate.gates", "validity", "specgate.gates.validity:GATE"),
     ("specgate.gates", "tokens", "specgate.gates.tokens:GATE"),
+    ("specgate.gates", "distribution", "specgate.gates.sampled.distribution:GATE"),
     ("specgate.gates", "acceptance", "specgate.gates.acceptance:GATE"),
     ("specgate.gates", "acceptance-drift", "specgate.gates.acceptance_drift:GATE"),
     ("specgate.gates", "speed", "specgate.gates.speed:GATE"),

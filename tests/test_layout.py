@@ -21,6 +21,7 @@ FLOORS = (
     ("core",),
     ("files",),
     ("terminal",),
+    ("sampling",),
     ("eagle3",),
     ("analysis",),
     ("api",),
@@ -44,8 +45,8 @@ FLOORS = (
 """
 
 PUBLIC = {
-    "backends": ("errors", "core", "api", "analysis", "eagle3", "machine"),
-    "gates": ("errors", "core", "api", "analysis"),
+    "backends": ("errors", "core", "api", "analysis", "sampling", "eagle3", "machine"),
+    "gates": ("errors", "core", "api", "analysis", "sampling"),
     "reports": ("errors", "core", "api", "analysis"),
 }
 """What a shelf may import besides itself: what an author from outside may import."""

@@ -9,6 +9,7 @@ recorder.py        what a decode run writes down: time per step and phase, accep
 drafters.py        who proposes the chain: the pair's draft, or a stand-in whose acceptance is known
 chain_lengths.py   where a chain ends before K tokens: an unsure draft, many requests
 eagle.py           the pair's draft: over accepted rows with the target's features, then on its own states
+sampling/          drawing tokens at a temperature in the place of the greedy choice
 playback.py        accept counts from a tape in the place of measured ones
 target.py          the target's forward pass, with the hidden states that the draft reads
 gpt_oss.py         gpt-oss' forward pass: sinks, windows, and a mixture of experts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Literal
 
 from specgate.api import Availability, Engine, MemoryReads, OpenRequest
 from specgate.core.kernel_bench import KernelBench, KernelBenchRequest
@@ -13,6 +14,8 @@ class ReferenceBackend:
 
     name = "reference"
     description = "EAGLE-3 in plain torch (CPU or GPU): the oracle, and the default where there is no GPU"
+
+    samples: Literal[True] = True
 
     def available(self) -> Availability:
         if find_spec("torch") is None:

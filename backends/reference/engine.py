@@ -18,10 +18,14 @@ from specgate.backends.reference.gpt_oss import GptOssTarget
 from specgate.backends.reference.gpt_oss_weights import pack_gpt_oss
 from specgate.backends.reference.loop import SpeculativeLoop
 from specgate.backends.reference.playback import Playback
+from specgate.backends.reference.sampling.draws import draw_texts, show_distribution
+from specgate.backends.reference.sampling.log_probs import LogProbabilities
+from specgate.backends.reference.sampling.sampler import Sampler
 from specgate.backends.reference.stages import show_stages
 from specgate.backends.reference.target import LlamaTarget, rope_table
 from specgate.backends.reference.tree.options import TreePlan
 from specgate.core import Budget, EngineFacts, Role
+from specgate.core.draws import TokenLaw
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.weights import TargetWeights, pack_target
@@ -42,6 +46,7 @@ class ReferenceEngine(SpeculativeLoop):
         playback: Playback | None = None,
         tree: TreePlan | None = None,
         lengths: ChainLengths | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         self.target, t = target, target.geometry
         weights = pack_target(target) if t.experts is None else pack_gpt_oss(target)
@@ -61,6 +66,7 @@ class ReferenceEngine(SpeculativeLoop):
             playback=playback,
             tree=tree,
             lengths=lengths,
+            sampler=sampler,
         )
 
     @property
@@ -73,7 +79,7 @@ class ReferenceEngine(SpeculativeLoop):
     def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...]:
         """As `api.ShowsLogits.logits`."""
         watch = LogitWatch(positions, len(self.prompts))
-        self._decode(role, Budget(steps=positions[-1]), (), watch)
+        self._decode(role, Budget(new_tokens=positions[-1] + 1), (), watch)
         return watch.shown()
 
     def _greedy(self, stream: Tensor) -> Tensor:
@@ -88,6 +94,26 @@ class ReferenceEngine(SpeculativeLoop):
             if isinstance(self.drafter, EagleDrafter):
                 self.drafter.cache.clear()
             raise
+
+    @torch.inference_mode()
+    def log_probabilities(self, role: Role, budget: Budget) -> tuple[tuple[tuple[int, float], ...], ...]:
+        """Rewind every slot to the end of its prompt and decode under `role`. Returns, per slot, every token after the
+        prefill token with ln of the model's own probability of it, before temperature, filters and penalties.
+        """
+        watch = LogProbabilities(len(self.prompts))
+        decoded = self._decode(role, budget, (), watch)
+        emitted = (len(tokens) - 1 for tokens in decoded.tokens)
+        return tuple(tuple(found[:count]) for found, count in zip(watch.found, emitted, strict=True))
+
+    def draw(
+        self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int
+    ) -> tuple[tuple[int, ...], ...]:
+        """As `api.DrawsTexts.draw`."""
+        return draw_texts(self, role, prompt, tokens, first, count)
+
+    def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
+        """As `api.ShowsDistribution.distribution`."""
+        return show_distribution(self, prompt, continuation, least)
 
     @torch.inference_mode()
     def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:

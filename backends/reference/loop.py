@@ -1,8 +1,8 @@
-"""Greedy decoding over any target: prefill once, then rewind and decode as often as asked, with or without a draft.
+"""Decoding over any target: prefill once, then rewind and decode as often as asked, with or without a draft.
 
 A cycle reads as in the paper. *Draft* a chain of K tokens. *Verify* them in one target pass. *Accept* the longest
 prefix on which draft and target agree, plus the target's own next token. *Commit* these tokens. The baseline is the
-same loop with K = 0.
+same loop with K = 0. At a temperature, a `Sampler` draws and accepts in the place of the greedy choice.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.ops import accept, check_finite, target_argmax
 from specgate.backends.reference.playback import Playback, as_accepted
 from specgate.backends.reference.recorder import Recorder
+from specgate.backends.reference.sampling.drafter import SampledDrafter
+from specgate.backends.reference.sampling.sampler import Sampler
 from specgate.backends.reference.state import Slots, StopRule, commit
 from specgate.backends.reference.tree.options import TreePlan
 from specgate.backends.reference.tree.verifying import VerifiesTrees, packed_masks, verify_tree
 from specgate.core import Budget, Role, Score
 from specgate.eagle3.counters import ENDED_EARLY
-from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint
 from specgate.eagle3.trees.growing import Growth
 from specgate.eagle3.trees.masks import broken_rows
@@ -93,8 +94,19 @@ class Verified(NamedTuple):
     drafted: Tensor | None = None
 
 
+class Watch(Protocol):
+    """What sees the tokens that steps commit, such as `eagle3.logit_watch.LogitWatch`."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has seen all it waits for."""
+
+    def see(self, slot: int, first: int, tokens: Sequence[int], logits: Tensor) -> None:
+        """A step is about to commit `tokens`, the first of them at index `first`, from `logits` [≥ len(tokens), V]."""
+
+
 class SpeculativeLoop:
-    """EAGLE-3 over `model`, greedily.
+    """EAGLE-3 over `model`, greedily, or drawing tokens with `sampler`.
 
     `drafts` is the pair's draft, a stand-in for it, or None. `max_positions` must cover the longest prompt, the tokens
     that a block adds, and K + 1 draft rows. `playback` forces accept counts. With `tree` the pair's draft proposes a
@@ -112,9 +124,11 @@ class SpeculativeLoop:
         playback: Playback | None = None,
         tree: TreePlan | None = None,
         lengths: ChainLengths | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         self.model, self.device = model, model.device
         self.drafts, self.playback, self.tree, self.lengths = drafts, playback, tree, lengths
+        self.sampler = sampler
         self.max_batch, self.max_positions = max_batch, max_positions
         self.drafter = self._drafter(drafts)
         self.prompts: list[Tensor] = []
@@ -126,6 +140,9 @@ class SpeculativeLoop:
             return None
         if not isinstance(drafts, DraftCheckpoint):
             return stand_in(drafts, len(self.model.embed), self.device, self._step)
+        if self.sampler:
+            sizes = {"max_batch": self.max_batch, "max_positions": self.max_positions}
+            return SampledDrafter(drafts, self.model, self.sampler, **sizes, device=self.device)
         return EagleDrafter(
             drafts,
             self.model,
@@ -152,6 +169,10 @@ class SpeculativeLoop:
         last = [self._prefill_slot(i, p) for i, p in enumerate(self.prompts)]
         streams, features = zip(*last, strict=True)
         self.first_token = self._greedy(torch.cat(streams))[:, 0]
+        self.last_rows = self._logits[:, 0], features
+        if self.sampler:
+            self.sampler.begin(prompts)
+            self.first_token = self.sampler.first(self._logits[:, 0])
         self.length = torch.tensor([len(p) for p in self.prompts], device=self.device)
         if draft and self.drafter:
             self.drafter.prefilled(features, self.first_token, self.length)
@@ -192,9 +213,7 @@ class SpeculativeLoop:
         """
         return self._decode(role, budget, stop_token_ids)
 
-    def _decode(
-        self, role: Role, budget: Budget, stop_token_ids: Sequence[int], watch: LogitWatch | None = None
-    ) -> Decoded:
+    def _decode(self, role: Role, budget: Budget, stop_token_ids: Sequence[int], watch: Watch | None = None) -> Decoded:
         self._last = None
         k, capacity = role.k, budget.longest(role.k) + 1
         self._check_room(role, capacity)
@@ -237,7 +256,7 @@ class SpeculativeLoop:
         drafter: Drafter | None,
         forced: Tensor | None,
         recorder: Recorder,
-        watch: LogitWatch | None = None,
+        watch: Watch | None = None,
         growth: Growth | None = None,
     ) -> None:
         """Run cycles until every slot has finished, the budget is spent, or `watch` has seen all it waits for."""
@@ -267,8 +286,13 @@ class SpeculativeLoop:
         recorder.phase("verify")
         if drafted is not None:
             recorder.counters[ENDED_EARLY] += int(((drafted < recorder.k) & slots.active).sum())
+        if self.sampler:
+            proposed = drafter.proposed if isinstance(drafter, SampledDrafter) else None
+            tokens, accepted = self.sampler.verify(self._logits, drafts, slots, proposed)
+        else:
+            accepted = accept(drafts, tokens)
         if forced is None:
-            return Verified(accept(drafts, tokens), tokens, features, drafted)
+            return Verified(accepted, tokens, features, drafted)
         accepted = forced[recorder.steps]
         return Verified(accepted, as_accepted(drafts, tokens, accepted), features)
 
@@ -303,7 +327,7 @@ class SpeculativeLoop:
         recorder.phase("verify")
         return Verified(found.accepted, found.tokens, found.features)
 
-    def _watch(self, watch: LogitWatch, slots: Slots, tokens: Tensor, accepted: Tensor) -> None:
+    def _watch(self, watch: Watch, slots: Slots, tokens: Tensor, accepted: Tensor) -> None:
         """Show `watch` what a step is about to commit."""
         counts = zip(slots.active.tolist(), slots.emitted.tolist(), accepted.tolist(), strict=True)
         for slot, (active, emitted, count) in enumerate(counts):
@@ -347,8 +371,13 @@ class SpeculativeLoop:
 
     @torch.inference_mode()
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
-        """The two largest float32 logits after prompt[slot] + continuation, with these tokens as input, in one pass."""
-        first, second = self._after(slot, continuation).topk(2).values.tolist()
+        """The two largest float32 logits after prompt[slot] + continuation, with these tokens as input, in one pass; of
+        an engine that samples, the two largest scores of its draw.
+        """
+        logits = self._after(slot, continuation)
+        if self.sampler:
+            logits = self.sampler.drawn_scores(logits, slot, continuation)
+        first, second = logits.topk(2).values.tolist()
         return first, second
 
     def _after(self, slot: int, continuation: Sequence[int]) -> Tensor:
@@ -379,6 +408,11 @@ class SpeculativeLoop:
             if rows:
                 logits = self.model.logits(stream)[0]
                 check_finite(logits, "the target's logits")
+                if self.sampler:
+                    self.sampler.begin([prompt])
+                    before = (continuation[: row + 1 - len(prompt)] for row in rows)
+                    drawn = [self.sampler.drawn_scores(x, 0, text) for x, text in zip(logits, before, strict=True)]
+                    logits = torch.stack(drawn).to(self.device)
                 emitted = torch.tensor([wanted[row] for row in rows], device=self.device)
                 best = target_argmax(logits)
                 of = (best, logits.gather(1, best[:, None])[:, 0], logits.gather(1, emitted[:, None])[:, 0])

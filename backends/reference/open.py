@@ -12,6 +12,7 @@ from specgate.backends.reference.chain_lengths import BY_BATCH, CONFIDENCE, leng
 from specgate.backends.reference.drafters import STAND_INS, StandIn
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.playback import Playback
+from specgate.backends.reference.sampling.sampler import Sampler
 from specgate.backends.reference.tree.options import check_ranks, plan_tree
 from specgate.core.tape import Tape
 from specgate.eagle3.auxiliary_layers import parse_boundaries
@@ -19,6 +20,7 @@ from specgate.eagle3.geometry import TargetSizes
 from specgate.eagle3.pair import DraftCheckpoint, load_draft, load_target
 from specgate.eagle3.spec_config.launching import check_chain
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.sampling.settings import check_settings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OPTIONS = ("device", "capture", "drafter", "spec_config", "tape", "tree", "tree_width", CONFIDENCE, BY_BATCH)
@@ -41,6 +43,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     device = pick_device(request.options.get("device", "auto"))
     tree, lengths = plan_tree(request.options, request.max_k, device), lengths_of(request.options)
     instead, playback = what_drafts(request)
+    sampler = what_samples(request)
     dtype = DTYPES[request.dtype]
     target = load_target(request.pair.target, dtype, device, request.pair.rope)
     if request.max_positions > target.geometry.max_positions:
@@ -63,7 +66,28 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
         playback=playback,
         tree=tree if tree is not None and tree.branches else None,
         lengths=lengths,
+        sampler=sampler,
     )
+
+
+def what_samples(request: OpenRequest) -> Sampler | None:
+    """What draws tokens; None for greedy decoding. Raises UsageError for settings and options that make no sense."""
+    if request.sampling is None:
+        return None
+    check_settings(request.sampling)
+    if "tape" in request.options:
+        raise UsageError("option tape with sampling: a tape replays what greedy cycles accepted", hint="leave one out")
+    for option, why in (("tree", "its paths are of greedy tokens"), (CONFIDENCE, "it is a chain of greedy tokens")):
+        if option in request.options:
+            raise UsageError(f"option {option} with sampling: {why}", hint="leave one out")
+    drafter, rejecting = request.options.get("drafter", OWN), request.sampling.method == "rejection"
+    if drafter == "oracle":
+        why = "it proposes the target's greedy tokens, which sampling need not draw"
+        raise UsageError(f"option drafter = oracle with sampling: {why}", hint="drafter = eagle3, none or random")
+    if drafter == "none" and rejecting:
+        why = "what it proposes is no token, so that it cannot be verified by rejection"
+        raise UsageError(f"option drafter = none: {why}", hint="sampling.method: coupled, or drafter = random")
+    return Sampler(request.sampling)
 
 
 def refuse_unknown(options: Mapping[str, str], known: Sequence[str], engine: str) -> None:

@@ -9,7 +9,12 @@ from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Table
 from specgate.reports.common.summary import label
 
-_NAMES: Final = {"text": "the baseline's text", "logits": "logits", "rescoring": "a second engine"}
+_NAMES: Final = {
+    "text": "the baseline's text",
+    "logits": "logits",
+    "rescoring": "a second engine",
+    "draws": "drawn texts",
+}
 """Key of `Run.check_seconds` → what took that long."""
 
 

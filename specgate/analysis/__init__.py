@@ -6,6 +6,7 @@
     references/             a run beside an earlier one that it is held against
     two_builds/             samples of two builds of an engine → quantities and words
     tokens/                 are the tokens right: the baseline's, a second engine's choice, and no loops
+    draws/                  texts drawn at a temperature: do they have the target's distribution?
     prompt_acceptance.py    acceptance of a cell, with intervals over prompts
     paired_blocks.py        spec blocks beside the baseline blocks they were paired with: tokens and speed
     stats.py                intervals for mean log-ratios, interim looks, and when such an interval decides

@@ -127,7 +127,7 @@ def measure(
         texts[text.point].append(text)
 
     def tokens_of(cell: Cell) -> TokenCheck:
-        if forced:
+        if forced or not plan.scenarios[cell.point.scenario].repeats_baseline:
             return TokenCheck(0, ())
         mine = [b for b in by_point[cell.point] if b.role in (BASELINE, cell.role)]
         pairs = compared(mine, plan.scenarios[cell.point.scenario])

@@ -80,12 +80,15 @@ def wanted(cell: Cell) -> Iterator[Kind]:
 def kind_of(rule: Rule) -> Kind | None:
     """What the verdicts of `rule` judge; None for a rule that judges something else.
 
-    `load` judges the speed of all cells of a sweep together. `regression` judges speed where it compares with the
-    baseline. Compared with another draft length, a role can be no slower than that and still be slower than plain
-    decoding.
+    `distribution` judges the tokens of cells that are sampled, which need not be the baseline's; of greedy cells it
+    says nothing. `load` judges the speed of all cells of a sweep together. `regression` judges speed where it compares
+    with the baseline. Compared with another draft length, a role can be no slower than that and still be slower than
+    plain decoding.
     """
     if rule.gate == "load":
         return "speed"
+    if rule.gate == "distribution":
+        return "tokens"
     kinds: tuple[Kind, ...] = ("validity", "tokens", "acceptance", "speed")
     if rule.gate == "regression" and rule.params.get("against") == BASELINE.name:
         return "speed"

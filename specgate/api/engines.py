@@ -17,10 +17,12 @@ from specgate.core import (
     LoopFigures,
     PairRef,
     Role,
+    Sampling,
     Score,
     Served,
     TopTokens,
 )
+from specgate.core.draws import TokenLaw
 from specgate.core.load import OfferedLoad
 from specgate.core.memory import EngineMemory
 from specgate.core.routing import ExpertCounts
@@ -91,6 +93,8 @@ class OpenRequest:
     """
     baseline: bool = True
     """Whether baseline blocks may be asked for."""
+    sampling: Sampling | None = None
+    """How tokens are drawn; None for greedy decoding, and always where the back end is no `OffersSampling`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +305,43 @@ class OffersLoad(Protocol):
     """Optional for a back end: its engines are `ServesLoad`. All others are refused before they load anything."""
 
     serves_load: Literal[True]
+
+
+@runtime_checkable
+class OffersSampling(Protocol):
+    """Optional for a back end: its engines draw tokens as `OpenRequest.sampling` says. All others are refused a
+    scenario with `sampling` before they load anything.
+
+    Then `decode` draws, and so does everything that speaks of greedy tokens: `follow` and `extend` draw with the same
+    random numbers, and the logits of `top2`, `ranked` and `score` are those whose largest is the token that is drawn.
+    Of one request, with one seed, every call draws the same tokens.
+    """
+
+    samples: Literal[True]
+
+
+@runtime_checkable
+class DrawsTexts(Protocol):
+    """An engine that draws independent texts after one prompt. Optional: the gate `distribution` needs it."""
+
+    def draw(
+        self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int
+    ) -> tuple[tuple[int, ...], ...]:
+        """The texts of `count` requests under `role`, EOS ignored, each of `tokens` tokens, the prefill token first.
+
+        The requests have the numbers `first`, `first` + 1, …, and each draws with random numbers of its own: those of
+        another number are independent of them. Whatever was cached before is forgotten.
+        """
+
+
+@runtime_checkable
+class ShowsDistribution(Protocol):
+    """An engine that can show which distribution tokens are drawn from. Optional."""
+
+    def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
+        """The distribution of the token that follows prompt + continuation: its tokens of at least the probability
+        `least`. Whatever was cached before is forgotten.
+        """
 
 
 @runtime_checkable

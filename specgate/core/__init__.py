@@ -21,6 +21,7 @@
     agreement.py       several engines' texts and acceptance beside a reference's
     memory/            what an engine holds in memory
     routing/           which of a mixture's experts the target's passes reach
+    draws/             texts that were drawn at a temperature, and how well they fit the target's distribution
     load/              a server under load: what it is offered, and up to which level speculation pays
     references/        what a run is held against that is not part of it
     two_builds/        two builds of an engine, measured in turns in one session
@@ -40,6 +41,7 @@ from specgate.core.asked import (
     AcceptanceSource,
     Budget,
     Cell,
+    Draws,
     Grid,
     LatencyLimits,
     PairRef,
@@ -49,6 +51,8 @@ from specgate.core.asked import (
     Role,
     Round,
     RunKind,
+    Sampling,
+    SamplingMethod,
     Scenario,
     Schedule,
     Workload,
@@ -130,6 +134,7 @@ __all__ = [
     "DepthBin",
     "Distribution",
     "Divergence",
+    "Draws",
     "EngineFacts",
     "EngineIdentity",
     "Exemption",
@@ -164,6 +169,8 @@ __all__ = [
     "Rule",
     "Run",
     "RunKind",
+    "Sampling",
+    "SamplingMethod",
     "Scenario",
     "Schedule",
     "Score",

@@ -166,6 +166,55 @@ class Budget:
         return self.steps * (k + 1)
 
 
+SamplingMethod = Literal["coupled", "rejection"]
+"""How a draft is verified at a temperature. `coupled`: with the random numbers of plain sampling, whose tokens are then
+emitted. `rejection`: so that as many draft tokens as possible are accepted; the tokens are others of the same
+distribution.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. The defaults are the target's own distribution.
+
+    `temperature`: what logits are divided by; 0 is greedy.
+    `top_p`, `top_k`, `min_p`: which tokens may be drawn; 1.0, 0 and 0.0 keep all of them.
+    `repetition_penalty`: on tokens of the prompt and the output, as transformers has it; 1 is none.
+    `presence_penalty`, `frequency_penalty`: on tokens of the output, subtracted from logits; 0 is none.
+    `logit_bias`: (token, what is added to its logit).
+    `seed`: of the random numbers.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    method: SamplingMethod = "coupled"
+    seed: int = 0
+
+    @property
+    def penalises(self) -> bool:
+        """Whether a token's chance depends on which tokens came before, beyond what the model makes of them."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Texts that are drawn for the gate `distribution`, each a request of its own.
+
+    `texts`: how many of every role. `tokens`: of each, the first one, which prefill gives, included. `prompt_tokens`:
+        the prompt is so long, the beginning of the point's first one.
+    """
+
+    texts: int
+    tokens: int = 4
+    prompt_tokens: int = 16
+
+
 @dataclass(frozen=True, slots=True)
 class LatencyLimits:
     """What a request must keep to for it to count as goodput, in ms; None where nothing is asked.
@@ -247,8 +296,17 @@ class Scenario:
     """Whether the baseline runs too. Without it there is no speed-up, and nothing to compare tokens with: one server
     with speculation on, measured by itself.
     """
+    sampling: Sampling | None = None
+    """How tokens are drawn; None for greedy decoding."""
+    draws: Draws | None = None
+    """The texts to draw of every role after all timing, for their distribution to be judged; None for none."""
     load: Load | None = None
     """What a server is offered in a scenario of `kind: load`; None in every other."""
+
+    @property
+    def repeats_baseline(self) -> bool:
+        """Whether speculation must emit the baseline's tokens: greedy ones, or drawn with the same random numbers."""
+        return self.sampling is None or self.sampling.method == "coupled"
 
     @property
     def whole_requests(self) -> bool:

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 from specgate.core.asked import AcceptanceSource, Cell, PairRef, RunKind, Scenario
 from specgate.core.conditions import Conditions
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
+from specgate.core.draws import DrawCheck
 from specgate.core.found import BetweenRuns, CellResult, Comparison
 from specgate.core.load.break_even import BreakEven
 from specgate.core.measured import EngineFacts
@@ -250,7 +251,8 @@ class Run:
     where this run compares them whole.
     """
     check_seconds: Mapping[str, float] = field(default_factory=dict)
-    """`blocks`, `text`, `logits`, `rescoring` → seconds that the timed blocks and each check beside them took."""
+    """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took.
+    """
     not_judged: tuple[Gap, ...] | None = None
     """What a run has to be judged by and was not, with the policy's reasons. None where nobody asked: see
     `Policy.not_judged`.
@@ -261,6 +263,8 @@ class Run:
     """The last green runs that this one is held against; None where no rule asks for them."""
     builds: Builds | None = None
     """Comparisons of builds that this run may rest on; None where no rule asks for them."""
+    draws: Mapping[str, DrawCheck] = field(default_factory=dict)
+    """Cell key → what the texts amount to that were drawn of it, for the cells of scenarios with `sampling`."""
     break_even: tuple[BreakEven, ...] = ()
     """Up to which level of load speculation pays, one entry per sweep; empty where no server was put under load."""
 

@@ -18,6 +18,8 @@ LATER: Final[Mapping[str, object]] = {
     "statistics": 1,
     "baseline": True,
     "load": None,
+    "sampling": None,
+    "draws": None,
 }
 """Fields of a scenario that older versions did not have → what stands for the way in which these did it."""
 

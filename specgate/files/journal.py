@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from specgate.core import BaselineText, Block, BlockTrace, EngineFacts, Followed, LogitSample, Margin, Rescoring
 from specgate.core.conditions import Sample
+from specgate.core.draws import DrawnTexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Journal:
     `samples`: what the machine did, in the order in which it was observed.
     `texts`, `logits`: the untimed blocks that tokens and logits are compared with.
     `rescorings`: point key → how its tokens were scored by a second engine.
+    `draws`: point key → the texts that were drawn of it for their distribution.
     `followed`: how plain decoding went on from texts that had left the baseline's.
     """
 
@@ -30,6 +32,7 @@ class Journal:
     logits: Sequence[LogitSample] = ()
     rescorings: Mapping[str, Rescoring] = field(default_factory=dict)
     followed: Sequence[Followed] = ()
+    draws: Mapping[str, DrawnTexts] = field(default_factory=dict)
 
     @property
     def forced(self) -> bool:

@@ -3,7 +3,7 @@
 config.resolved.yaml  env.json       before the first block
 samples/blocks.jsonl                 one line per block, on disk as soon as it ends; beside it engines.jsonl, and what
                                      tokens and invariants are checked by: texts.jsonl, margins.jsonl, logits.jsonl,
-                                     traces.jsonl, rescored.jsonl
+                                     traces.jsonl, rescored.jsonl, draws.jsonl
 samples/environment.jsonl            one line per half second, written by the monitor process
 run.json                             `status: running` from the start, replaced at the end
 gates.json  metrics.csv  summary.csv  report.html  MANIFEST.sha256      at the end

@@ -2,7 +2,7 @@
 
 blocks.jsonl        one line per block, on disk as soon as it ends
 engines.jsonl       the engine that measured each point
-margins, followed, texts, logits, traces, rescored (.jsonl)     what tokens and invariants are checked by
+margins, followed, texts, logits, traces, rescored, draws (.jsonl)     what tokens and invariants are checked by
 environment.jsonl   one line per half second, written by the monitor process
 """
 
@@ -13,6 +13,7 @@ from typing import Final
 
 from specgate.core import BaselineText, Block, BlockTrace, EngineFacts, Followed, LogitSample, Margin, Rescoring
 from specgate.core.conditions import Sample
+from specgate.core.draws import DrawnTexts
 from specgate.errors import InvalidResult
 from specgate.files.journal import Journal
 from specgate.files.json_text import shown
@@ -23,7 +24,18 @@ from specgate.files.written import content_of
 
 JOURNALS: Final = frozenset(
     f"samples/{name}.jsonl"
-    for name in ("blocks", "environment", "engines", "margins", "texts", "logits", "traces", "rescored", "followed")
+    for name in (
+        "blocks",
+        "environment",
+        "engines",
+        "margins",
+        "texts",
+        "logits",
+        "traces",
+        "rescored",
+        "followed",
+        "draws",
+    )
 )
 
 
@@ -57,6 +69,10 @@ class Samples(OwnFiles):
     def append_rescoring(self, rescoring: Rescoring) -> None:
         """Append what a second engine said of a point's tokens to the journal."""
         self._append("rescored.jsonl", to_plain(Rescoring, rescoring))
+
+    def append_draws(self, drawn: DrawnTexts) -> None:
+        """Append the texts that were drawn of a point to the journal."""
+        self._append("draws.jsonl", to_plain(DrawnTexts, drawn))
 
     def append_trace(self, trace: BlockTrace) -> None:
         """Append a traced block to the journal."""
@@ -101,6 +117,11 @@ class Samples(OwnFiles):
         read = [from_plain(Rescoring, line, self.path) for line in self._lines("rescored.jsonl")]
         return {rescoring.point: rescoring for rescoring in read}
 
+    def draws(self) -> dict[str, DrawnTexts]:
+        """Point key → the texts that were drawn of it; the newest where that was done again."""
+        read = [from_plain(DrawnTexts, line, self.path) for line in self._lines("draws.jsonl")]
+        return {drawn.point: drawn for drawn in read}
+
     def traces(self) -> dict[str, BlockTrace]:
         """Cell key → its traced block; the newest one where a resumed run has traced it again."""
         read = [from_plain(BlockTrace, line, self.path) for line in self._lines("traces.jsonl")]
@@ -124,6 +145,7 @@ class Samples(OwnFiles):
             logits=self.logits(),
             rescorings=self.rescorings(),
             followed=self.followed(),
+            draws=self.draws(),
         )
         self._journal = found if self.read_only else None
         return found

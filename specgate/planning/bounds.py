@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from specgate.core import Scenario
 from specgate.errors import UsageError
+from specgate.sampling.settings import problems
 
 POSITIONS: Final = 1 << 24
 """Tokens of one prompt, and positions of a RoPE scaling."""
@@ -71,7 +72,12 @@ def unsound(s: Scenario) -> Iterator[Excess]:
         (("load", "requests"), () if s.load is None else (s.load.requests,), 1, REQUESTS),
         (("load", "per_client"), () if s.load is None else (s.load.per_client,), 1, REQUESTS),
         (("load", "rates"), () if s.load is None else s.load.rates, 1 / SECONDS, RATE),
+        (("draws", "texts"), () if s.draws is None else (s.draws.texts,), 1, REQUESTS),
+        (("draws", "tokens"), () if s.draws is None else (s.draws.tokens,), 1, STEPS),
+        (("draws", "prompt_tokens"), () if s.draws is None else (s.draws.prompt_tokens,), 1, POSITIONS),
     )
+    if s.sampling is not None:
+        yield from (Excess(("sampling", name), f"{why} is needed") for name, why in problems(s.sampling))
     for key, values, least, most in numbers:
         if any(not least <= value <= most for value in values) or len(list(values)) > VALUES:
             yield Excess(tuple(filter(None, key)), f"{list(values)[:3]}: {least:g} to {most:g} are accepted")

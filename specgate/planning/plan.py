@@ -108,7 +108,10 @@ def prefill_group(scenario: Scenario, round_: Round) -> tuple[object, ...]:
 
 def positions_needed(scenario: Scenario, point: Point) -> int:
     """The most positions that a slot may have to cache: the prompt, what a block adds, and one verify pass beyond."""
-    return point.context + room_needed(scenario)
+    drawn = 0
+    if (draws := scenario.draws) is not None:
+        drawn = draws.prompt_tokens + draws.tokens + max(role.k for role in scenario.roles) + 2
+    return max(point.context + room_needed(scenario), drawn)
 
 
 def room_needed(scenario: Scenario) -> int:

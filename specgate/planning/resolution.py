@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from specgate import plugins
-from specgate.api import Backend, ChecksOptions, DrivesAnotherEngine, OffersLoad
+from specgate.api import Backend, ChecksOptions, DrivesAnotherEngine, OffersLoad, OffersSampling
 from specgate.core import PairRef, Point, Policy, Scenario
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
@@ -63,6 +63,8 @@ def resolve(request: Request, *, foreign: bool = False) -> Config:
         )
         for scenario in chosen_scenarios(request.question, request.scenarios, request.only, request.kind, size)
     ]
+    if not foreign:
+        refuse_without_sampling(backend, chosen)
     pair = chosen_pair(request, chosen, backend)
     if request.question and not names_scenarios(request.scenarios, request.only):
         chosen = [stretched(scenario, pair) for scenario in chosen]
@@ -121,6 +123,16 @@ def refuse_without_load(backend: Backend) -> None:
         raise UsageError(
             f"back end {backend.name!r} takes no requests while others run, so it cannot be put under load",
             hint="name a server's: --backend vllm, sglang, trtllm, lmdeploy or llamacpp",
+        )
+
+
+def refuse_without_sampling(backend: str, scenarios: Sequence[Scenario]) -> None:
+    """Raise UsageError where a scenario samples and the back end of that name decodes greedily."""
+    asking = next((s for s in scenarios if s.sampling is not None), None)
+    if asking is not None and not isinstance(plugins.backend(backend), OffersSampling):
+        raise UsageError(
+            f"scenario {asking.name}: sampling: back end {backend!r} decodes greedily",
+            hint="--backend reference samples; or leave sampling out of the scenario",
         )
 
 

@@ -16,7 +16,18 @@ from os.path import isfile
 from pathlib import Path
 from typing import Any
 
-from specgate.core import STATISTICS, Budget, Grid, LatencyLimits, PromptFile, Scenario, Schedule, Workload
+from specgate.core import (
+    STATISTICS,
+    Budget,
+    Draws,
+    Grid,
+    LatencyLimits,
+    PromptFile,
+    Sampling,
+    Scenario,
+    Schedule,
+    Workload,
+)
 from specgate.core.load import Load
 from specgate.core.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
@@ -30,6 +41,7 @@ from specgate.planning.scenario_form import (
     Kind,
     LoadForm,
     Machine,
+    SamplingForm,
     ScenarioForm,
     WorkloadForm,
     contradictions,
@@ -76,6 +88,8 @@ def scenario_of(document: Document) -> Scenario:
         goodput=LatencyLimits(**form.goodput.model_dump()) if form.goodput else None,
         definitions=DEFINITIONS,
         load=load_of(form.load) if form.load else None,
+        sampling=sampling_of(form.sampling) if form.sampling else None,
+        draws=Draws(**form.draws.model_dump()) if form.draws else None,
     )
     if too_much := [Problem(key, why) for key, why in excesses(scenario)]:
         raise refusal(document, too_much)
@@ -116,6 +130,10 @@ def prompt_file(path: Path, format_: str = "auto", **limits: Any) -> PromptFile:
 
 def load_of(form: LoadForm) -> Load:
     return Load(form.requests, form.per_client, tuple(form.rates or ()))
+
+
+def sampling_of(form: SamplingForm) -> Sampling:
+    return Sampling(**{**form.model_dump(), "logit_bias": tuple(sorted(form.logit_bias))})
 
 
 def _title_problems(document: Document) -> Iterator[Problem]:
@@ -270,6 +288,8 @@ def dump(scenario: Scenario) -> str:
         fields["goodput"] = _without_none(fields["goodput"])
     if scenario.load:
         fields["load"] = {key: list(v) if key == "rates" else v for key, v in fields["load"].items() if v != ()}
+    if scenario.sampling:
+        fields["sampling"]["logit_bias"] = [list(pair) for pair in scenario.sampling.logit_bias]
     whole = {"schema": SCHEMA, **_without_none(fields)}
     return f"# {scenario.question}\n{dump_yaml(whole, flow=None, width=100)}"
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from specgate.core import RunKind
+from specgate.core import RunKind, SamplingMethod
 from specgate.files.yaml_schema import Form, Problem
 from specgate.planning.bounds import (
     BATCH,
@@ -137,6 +137,52 @@ class LoadForm(Form):
     ) = None
 
 
+Chance = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(ge=-FACTOR, le=FACTOR)]
+
+
+def pair_of(said: object) -> object:
+    """A list of two, which YAML has in the place of a pair, as one."""
+    return tuple(said) if isinstance(said, list) and len(said) == 2 else said
+
+
+def one_per_token(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """`pairs` as they are. Raises ValueError where a token has two."""
+    tokens = [token for token, _ in pairs]
+    if len(set(tokens)) < len(tokens):
+        raise ValueError("every token once: [[TOKEN, BIAS], …]")
+    return pairs
+
+
+Bias = Annotated[tuple[Annotated[int, Field(ge=0, le=POSITIONS)], Penalty], BeforeValidator(pair_of)]
+
+
+class SamplingForm(Form):
+    """The form of `core.Sampling`. `sampling: {}` is the target's own distribution, with coupled verification.
+
+    `logit_bias`: pairs of a token and what is added to its logit.
+    """
+
+    temperature: Annotated[float, Field(ge=0, le=FACTOR)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=0, le=POSITIONS)] = 0
+    min_p: Chance = 0.0
+    repetition_penalty: Factor = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    logit_bias: Annotated[list[Bias], AfterValidator(one_per_token)] = Field(default_factory=list)
+    method: SamplingMethod = "coupled"
+    seed: Annotated[int, Field(ge=0, le=SEED)] = 0
+
+
+class DrawsForm(Form):
+    """The form of `core.Draws`."""
+
+    texts: Annotated[int, Field(ge=1, le=REQUESTS)]
+    tokens: Annotated[int, Field(ge=1, le=STEPS)] = 4
+    prompt_tokens: Positions = 16
+
+
 ROPE_KEYS: dict[str, set[str]] = {
     "linear": set(),
     "yarn": {"attention_factor", "beta_fast", "beta_slow"},
@@ -188,6 +234,8 @@ class ScenarioForm(Form):
     timeout_s: Annotated[float, Field(gt=0, le=SECONDS)]
     rope: RopeForm | None = None
     goodput: GoodputForm | None = None
+    sampling: SamplingForm | None = None
+    draws: DrawsForm | None = None
     load: LoadForm | None = None
     default: bool = True
 
@@ -200,6 +248,10 @@ def contradictions(form: ScenarioForm) -> Iterator[Problem]:
         yield Problem(("budget",), "a micro scenario counts engine steps: set steps, not new_tokens")
     if form.kind == "micro" and form.goodput is not None:
         yield Problem(("goodput",), "a micro scenario measures no whole requests, so it has no goodput: leave it out")
+    if form.draws is not None and form.sampling is None:
+        yield Problem(("draws",), "greedy decoding draws nothing: set sampling, or leave this out")
+    if form.sampling is not None and form.kind == "load":
+        yield Problem(("sampling",), "a server under load is asked greedily: leave it out")
     yield from contradicting_prompts(form)
     in_set, what = batch, f"batch {batch}"
     if form.load is not None:

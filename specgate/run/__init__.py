@@ -13,6 +13,7 @@ prefix_cache/     `specgate cache`: the same requests with a prefix cache on and
 worker.py         the engine in a process of its own, driven over a socket
 engine_process/   that process: messages, what is checked of an answer, what the process is given, what it prints
 token_evidence.py what a run records beside its timed blocks to check their tokens by
+drawing.py        texts are drawn for their distribution, after all timing
 rescoring.py      a second engine is asked about a sample of the tokens, after all timing
 profiler.py       what an engine does between the marks of a block, seen from outside
 early_stop.py     stops a point at the first interim look where every rule that rests on samples is decided

@@ -13,6 +13,7 @@ from typing import Any
 from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.cycle_accounting import cycle_budgets
+from specgate.analysis.draws.fitting import check_draws
 from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.load.sending import late_clients
 from specgate.analysis.load.sweeps import break_evens
@@ -41,6 +42,7 @@ from specgate.core import (
     State,
     Verdict,
 )
+from specgate.core.draws import DrawCheck
 from specgate.errors import ExitCode, SpecgateError
 from specgate.files.config import plain_policy
 from specgate.files.journal import Journal
@@ -100,12 +102,19 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         ended_early=early,
         check_seconds=check_seconds(journal) if policy.checks else {},
         times=cell_times(plan, cells, blocks, policy, aside),
+        draws=draw_checks(plan, journal),
         break_even=break_evens(plan.scenarios, comparisons, run.between_runs),
         warnings=tuple(
             dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f)), *late_clients(cells)))
         ),
     )
     return with_ceilings(found, policy)
+
+
+def draw_checks(plan: Plan, journal: Journal) -> dict[str, DrawCheck]:
+    """Cell key → what the texts amount to that were drawn of it."""
+    found = ((cell, journal.draws.get(cell.point.key)) for cell in plan.cells)
+    return {cell.key: check_draws(drawn, cell.role) for cell, drawn in found if drawn is not None}
 
 
 def by_category(run: Run, plan: Plan, cells: Sequence[CellResult], blocks: Sequence[Block]) -> tuple[CellResult, ...]:
@@ -158,6 +167,8 @@ def check_seconds(journal: Journal) -> dict[str, float]:
         "logits": [s.span_ns for s in journal.logits],
         "rescoring": [r.span_ns for r in journal.rescorings.values()],
     }
+    if journal.draws:
+        spans["draws"] = [d.span_ns for d in journal.draws.values()]
     return {name: sum(end - begin for begin, end in found) / 1e9 for name, found in spans.items()}
 
 

@@ -17,7 +17,7 @@ from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.rescoring import Draw
-from specgate.api import OpenRequest
+from specgate.api import OffersSampling, OpenRequest
 from specgate.core import EngineFacts, Plan, Point, RescoredText, Rescoring, Score
 from specgate.core.cycle_budget import Bandwidth
 from specgate.errors import BackendError, SpecgateError
@@ -67,7 +67,7 @@ class Rescorer:
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         scenario = self.plan.scenarios[point.scenario]
-        return scenario.dtype, scenario.rope and tuple(sorted(scenario.rope.items()))
+        return scenario.dtype, scenario.rope and tuple(sorted(scenario.rope.items())), scenario.sampling
 
     def _score_points(self, wanted: Mapping[Point, Sequence[Draw]]) -> None:
         """Score points that one engine can score. Its first failure is the reason for all that are left."""
@@ -77,7 +77,7 @@ class Rescorer:
             for point, draws in wanted.items():
                 began, texts = time.monotonic_ns(), []
                 try:
-                    why = why or self._why_not(point)
+                    why = why or self.why_not(point)
                     if why is None:
                         worker = worker or self._open(wanted)
                         texts = self._score(worker, point, draws)
@@ -88,9 +88,17 @@ class Rescorer:
             if worker is not None:
                 worker.close()
 
-    def _why_not(self, point: Point) -> str | None:
+    def why_not(self, point: Point) -> str | None:
         """Why nothing of `point` can be scored, as far as that is known without loading an engine."""
-        assert self.asked is not None
+        sampling = self.plan.scenarios[point.scenario].sampling
+        if sampling is not None and sampling.method == "rejection":
+            return "the tokens were drawn by rejection: another engine's draws need not be these"
+        return self.why_not_opened(point)
+
+    def why_not_opened(self, point: Point) -> str | None:
+        """Why the second engine cannot be opened, or is not to be asked anything about `point`."""
+        if self.asked is None:
+            return "the policy names no engine to ask"
         source = self.engines[point.key].acceptance
         if source == "forced":
             return "acceptance was forced: the tokens are wrong by design"
@@ -100,13 +108,22 @@ class Rescorer:
             return "the weights are on a server, and not on this machine"
         if not self.asked.rescored_by:
             return "the policy names no engine to score them"
-        available = plugins.backend(self.asked.rescored_by).available()
-        return None if available.usable else f"back end {self.asked.rescored_by} cannot run here: {available.reason}"
+        backend = plugins.backend(self.asked.rescored_by)
+        available = backend.available()
+        if not available.usable:
+            return f"back end {self.asked.rescored_by} cannot run here: {available.reason}"
+        if self.plan.scenarios[point.scenario].sampling is not None and not isinstance(backend, OffersSampling):
+            return f"back end {self.asked.rescored_by} decodes greedily"
+        return None
 
     def _open(self, wanted: Mapping[Point, Sequence[Draw]]) -> EngineWorker:
-        assert self.asked is not None
-        scenario = self.plan.scenarios[next(iter(wanted)).scenario]
         longest = max(p.context + max(len(t) for d in draws for t in d.block.tokens) for p, draws in wanted.items())
+        return self.opened(next(iter(wanted)), longest, "rescoring.log")
+
+    def opened(self, point: Point, longest: int, log: str) -> EngineWorker:
+        """The second engine for points like `point`, for texts of at most `longest` tokens with their prompts."""
+        assert self.asked is not None
+        scenario = self.plan.scenarios[point.scenario]
         pair = replace(self.config.pair, rope=scenario.rope) if scenario.rope else self.config.pair
         request = OpenRequest(
             pair=pair,
@@ -116,8 +133,9 @@ class Rescorer:
             max_k=0,
             perf_mode=False,
             logs=self.folder.log(""),
+            sampling=scenario.sampling,
         )
-        return EngineWorker(self.asked.rescored_by, request, self.asked.within_s, self.folder.log("rescoring.log"))
+        return EngineWorker(self.asked.rescored_by, request, self.asked.within_s, self.folder.log(log))
 
     def _score(self, worker: EngineWorker, point: Point, draws: Sequence[Draw]) -> list[RescoredText]:
         """Score `draws` in as few passes as possible: one over each text that no other one begins with."""

@@ -52,6 +52,7 @@ from specgate.planning.plan import positions_needed, prefill_group
 from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.promotion.claim import engine_fingerprint
+from specgate.run.drawing import Drawer
 from specgate.run.rescoring import Rescorer
 from specgate.run.token_evidence import TokenEvidence
 from specgate.run.worker import EngineWorker
@@ -107,6 +108,7 @@ class Runner:
         self.evidence = TokenEvidence(
             plan, folder, self.blocks, self.engines, config.policy.checks, near_ties(config.policy)
         )
+        self.drawer = Drawer(plan, prompts, folder)
         self.rescorer = Rescorer(plan, prompts, config, folder, self.engines, bandwidth)
         watched = (s.worker_generation for s in folder.samples())
         self.worker_generation = max((*(b.worker_generation for b in self.blocks), *watched), default=-1)
@@ -126,6 +128,8 @@ class Runner:
             for _, points in groupby(self.todo, key=self._engine_key):
                 self._run_points(list(points))
         # Last of all, so that no second engine shares the machine with a block that is timed.
+        asked = self.config.policy.checks
+        self.drawer.finish(self.rescorer.why_not_opened, self.rescorer.opened, asked.rescored_by if asked else "")
         self.rescorer.run([p for p in self.plan.points if p.key not in self.failures], self._journal())
 
     def _journal(self) -> Journal:
@@ -142,18 +146,19 @@ class Runner:
     def _unfinished(self, point: Point) -> bool:
         measured = [r for r in self.plan.rounds_of(point) if not r.warmup]
         missing = not all(map(self._done, measured)) or self.evidence.wanting(point)
-        return missing or bool(self._untraced(point))
+        return missing or self.drawer.wanting(point) or bool(self._untraced(point))
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         """Points with equal keys share one engine process."""
         scenario = self.plan.scenarios[point.scenario]
-        return point.backend, scenario.dtype, scenario.rope and tuple(sorted(scenario.rope.items())), scenario.perf_mode
+        rope = scenario.rope and tuple(sorted(scenario.rope.items()))
+        return point.backend, scenario.dtype, rope, scenario.perf_mode, scenario.sampling
 
     def _run_points(self, points: Sequence[Point]) -> None:
         worker: EngineWorker | None = None
         try:
             # Traces come after all timed blocks: once a profiler has been attached, the process may stay slower.
-            parts = (self._run_point, self._show_logits, self._trace_point)
+            parts = (self._run_point, self._show_logits, self.drawer.draw, self._trace_point)
             for run, point in [(run, p) for run in parts for p in points]:
                 if point.key in self.failures:
                     continue
@@ -334,7 +339,9 @@ def source_of(seen: Activity, backend: str, *, scripted: bool) -> TraceSource:
 
 
 def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path) -> OpenRequest:
-    """The request for one engine that can measure all of `points`, which share dtype, RoPE scaling and PERF_MODE."""
+    """The request for one engine that can measure all of `points`, which share dtype, RoPE scaling, PERF_MODE and
+    sampling.
+    """
     scenarios = [plan.scenarios[p.scenario] for p in points]
     first = scenarios[0]
     return OpenRequest(
@@ -346,6 +353,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
         perf_mode=first.perf_mode,
         options=config.options,
         baseline=any(s.baseline for s in scenarios),
+        sampling=first.sampling,
         logs=logs,
     )
 

@@ -271,8 +271,10 @@ class TokenEvidence:
 
     def _judged(self, point: Point, prompt_set: int | None) -> list[Block]:
         """The blocks of whole rounds, as far as their tokens are compared; none where acceptance is forced, since the
-        tokens are then wrong by design.
+        tokens are then wrong by design, nor where they are drawn and need not be the baseline's.
         """
+        if not self.plan.scenarios[point.scenario].repeats_baseline:
+            return []
         if (facts := self.engines.get(point.key)) is not None and facts.acceptance == "forced":
             return []
         mine = [b for b in self.blocks if b.point == point and not b.warmup and prompt_set in (None, b.prompt_set)]

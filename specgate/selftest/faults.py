@@ -18,7 +18,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
 from specgate.run.calibration import calibrate
 from specgate.run.session import carry_out
-from specgate.selftest import stored
+from specgate.selftest import drawn_texts, small_chains, stored
 
 FOLDER: Final = Path(__file__).parent
 SCENARIO, POLICY = FOLDER / "scripted.yaml", FOLDER / "policy.yaml"
@@ -112,7 +112,8 @@ class Outcome:
 
 
 def outcomes(folder: Path) -> Iterator[Outcome]:
-    """Check the engine without a fault, then with every fault, then what surrounds a run. Runs go into `folder`.
+    """Check the engine without a fault, then with every fault, then verifies that draw, then what surrounds a run. Runs
+    go into `folder`.
 
     First of all, the scripted engine is calibrated, since it is the same in every process: with what is assumed of real
     ones, a slow-down of 3 % could not be told from one of 1 %.
@@ -124,6 +125,7 @@ def outcomes(folder: Path) -> Iterator[Outcome]:
     unspoilt = newest(runs)
     for fault in FAULTS:
         yield injected(fault, runs)
+    yield from sampling(unspoilt)
     yield from surroundings(unspoilt, runs)
 
 
@@ -148,16 +150,27 @@ def injected(fault: Fault, folder: Path) -> Outcome:
     return Outcome(fault.name, expected, said, f"{', '.join(sorted(strangers))} objected too" if strangers else None)
 
 
+def sampling(unspoilt: Path) -> Iterator[Outcome]:
+    """Check verifies at a temperature: right ones, and those with faults. `unspoilt`: as in `surroundings`."""
+    for verifies, state, code in (
+        (drawn_texts.RIGHT, State.PASS, "distribution_kept"),
+        (small_chains.FAULTS, State.INVALID, "not_the_targets"),
+    ):
+        for name, verify in verifies.items():
+            found = drawn_texts.distribution_verdicts(unspoilt, verify)
+            yield seen_as(name, "distribution", state, code, found)
+
+
 def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
     """Check the faults of what surrounds a run: machine, files and ledger.
 
     `unspoilt`: the run folder of the engine without a fault. `runs`: the folder of all runs, where their ledger is.
     """
     quiet = stored.environment_verdicts(unspoilt, lambda reading: reading)
-    yield from environment("quiet machine", State.PASS, "undisturbed", quiet)
+    yield seen_as("quiet machine", "environment", State.PASS, "undisturbed", quiet)
     for disturbance in stored.DISTURBANCES:
         found = stored.environment_verdicts(unspoilt, disturbance.change)
-        yield from environment(disturbance.name, State.ENV_REJECTED, disturbance.reason_code, found)
+        yield seen_as(disturbance.name, "environment", State.ENV_REJECTED, disturbance.reason_code, found)
     with tempfile.TemporaryDirectory() as scratch:
         said = stored.edited_by_one_byte(unspoilt, Path(scratch))
         yield Outcome("edited result file", "verify: a difference", said or "", None if said else "verify is content")
@@ -167,10 +180,11 @@ def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
         yield Outcome("edited ledger line", "ledger: broken chain", said or "", None if said else "not noticed")
 
 
-def environment(name: str, state: State, code: str, found: Sequence[tuple[State, str]]) -> Iterator[Outcome]:
+def seen_as(name: str, gate: str, state: State, code: str, found: Sequence[tuple[State, str]]) -> Outcome:
+    """What became of a fault whose gate judged a stored run: `found` are its verdicts, and each must be the same."""
     said = ", ".join(f"{s} {c}" for s, c in dict.fromkeys(found))
     wrong = None if set(found) == {(state, code)} else f"it said {said}"
-    yield Outcome(name, f"environment {state} {code}", said, wrong)
+    return Outcome(name, f"{gate} {state} {code}", said, wrong)
 
 
 def newest(folder: Path) -> Path:

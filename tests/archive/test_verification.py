@@ -270,6 +270,7 @@ def older(data: Any) -> None:
         "earlier",
         "builds",
         "break_even",
+        "draws",
     ):
         del data[later]
     del data["between_runs"], data["required_decisions"]

@@ -33,7 +33,10 @@ def test_list_names_every_shipped_scenario_with_its_question() -> None:
     assert [(line[0], line[-1]) for line in lines] == [(s.name, s.question) for s in shipped()]
     assert [line[0] for line in lines if line[4] != "default"] == [
         "batch-8b",
+        "cpu-drawn",
         "cpu-engines",
+        "cpu-full-sampled",
+        "cpu-sampled",
         "cpu-spec-sweep",
         "full-120b-16k-b4",
         "full-120b-1k-single",

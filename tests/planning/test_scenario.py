@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specgate.core import Budget, Grid, LatencyLimits, Scenario, Schedule, Workload
+from specgate.core import Budget, Draws, Grid, LatencyLimits, Sampling, Scenario, Schedule, Workload
 from specgate.core.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.planning.scenario import SHIPPED, dump, find, load_scenario, override, select, shipped
@@ -128,6 +128,13 @@ def test_a_good_file_becomes_a_scenario(tmp_path: Path) -> None:
         ("{steps: 4}", "{steps: 4, new_tokens: 9}", 10, "budget: {'steps': 4, 'new_tokens': 9}: set exactly one of"),
         ("{steps: 4}", "{ignore_eos: true}", 10, "budget: {'ignore_eos': True}: set exactly one of"),
         ("{steps: 4}", "{new_tokens: 9}", 10, "a micro scenario counts engine steps"),
+        ("timeout_s: 30", "timeout_s: 30\nsampling: {temperature: -1}", 13, "sampling.temperature: -1"),
+        ("timeout_s: 30", "timeout_s: 30\nsampling: {top_p: 0}", 13, "sampling.top_p: 0"),
+        ("timeout_s: 30", "timeout_s: 30\nsampling: {top_p: 1.5}", 13, "sampling.top_p: 1.5"),
+        ("timeout_s: 30", "timeout_s: 30\nsampling: {method: greedy}", 13, "sampling.method: 'greedy'"),
+        ("timeout_s: 30", "timeout_s: 30\nsampling: {logit_bias: [[-3, 1.0]]}", 13, "sampling.logit_bias"),
+        ("timeout_s: 30", "timeout_s: 30\nsampling: {logit_bias: [[3, 1.0], [3, 2.0]]}", 13, "every token once"),
+        ("timeout_s: 30", "timeout_s: 30\ndraws: {texts: 9}", 13, "greedy decoding draws nothing"),
         ("timeout_s: 30", "timeout_s: 30\ngoodput: {ttft_ms: 9}", 13, "a micro scenario measures no whole requests"),
         ("timeout_s: 30", "timeout_s: 30\ngoodput: {}", 13, "set at least one of ttft_ms, tpot_ms and e2e_ms"),
         ("timeout_s: 30", "timeout_s: 30\ngoodput: {itl_ms: 9}", 13, "goodput.itl_ms: 9: no such key"),
@@ -277,6 +284,21 @@ BATCHES = st.sets(st.integers(1, 512), min_size=1, max_size=4).map(lambda s: tup
     timeout_s=st.floats(0.001, 1e6),
     factor=st.floats(1, 100),
     limits=st.none() | st.builds(LatencyLimits, st.none() | MS, MS, st.none() | MS),
+    sampling=st.none()
+    | st.builds(
+        Sampling,
+        temperature=st.floats(0, 100),
+        top_p=st.floats(0.001, 1),
+        top_k=COUNTS,
+        min_p=st.floats(0, 1),
+        repetition_penalty=st.floats(0.1, 10),
+        presence_penalty=st.floats(-2, 2),
+        frequency_penalty=st.floats(-2, 2),
+        logit_bias=st.dictionaries(COUNTS, st.floats(-100, 100), max_size=3).map(lambda d: tuple(sorted(d.items()))),
+        method=st.sampled_from(["coupled", "rejection"]),
+        seed=st.integers(0, 2**62),
+    ),
+    draws=st.builds(Draws, COUNTS, st.integers(1, 99), st.integers(1, 99)),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
 def test_any_scenario_survives_being_dumped_and_read(
@@ -289,6 +311,8 @@ def test_any_scenario_survives_being_dumped_and_read(
     timeout_s: float,
     factor: float,
     limits: LatencyLimits | None,
+    sampling: Sampling | None,
+    draws: Draws | None,
 ) -> None:
     scenario = replace(
         find("cpu-full-512"),
@@ -299,5 +323,7 @@ def test_any_scenario_survives_being_dumped_and_read(
         rope={"rope_type": "yarn", "factor": factor},
         source_file=None,
         goodput=limits,
+        sampling=sampling,
+        draws=draws if sampling else None,
     )
     assert replace(load_scenario(written(tmp_path, dump(scenario))), source_file=None) == scenario

@@ -9,7 +9,10 @@ import pytest
 from specgate import plugins
 from specgate.core import Rule, Run, State, Verdict
 from specgate.machine import inventory, selftest_stamp
-from specgate.selftest.faults import FAULTS, PROCESSES, Fault, injected, outcomes
+from specgate.selftest import small_chains
+from specgate.selftest.drawn_texts import RIGHT, distribution_verdicts
+from specgate.selftest.faults import FAULTS, PROCESSES, Fault, injected, newest, outcomes, sampling, scripted
+from tests.support import in_process
 
 pytestmark = pytest.mark.usefixtures("no_processes")
 
@@ -49,3 +52,31 @@ def test_runs_say_when_the_self_test_was_last_green_and_on_which_source(
     assert "another source tree" in selftest_stamp.last_green(tmp_path)
     (tmp_path / selftest_stamp.NAME).write_text("{")
     assert "cannot be read" in selftest_stamp.last_green(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def unspoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A run of the scripted engine without a fault."""
+    with pytest.MonkeyPatch.context() as patch:
+        in_process.stay_here(patch)
+        folder = tmp_path_factory.mktemp("unspoilt")
+        scripted({}, folder)
+        yield newest(folder)
+
+
+@pytest.mark.parametrize("name", [*RIGHT, *small_chains.FAULTS])
+def test_a_verify_that_draws_is_judged_by_what_it_draws(unspoilt: Path, name: str) -> None:
+    right = name in RIGHT
+    verdicts = distribution_verdicts(unspoilt, (RIGHT if right else small_chains.FAULTS)[name])
+    assert verdicts == [(State.PASS, "distribution_kept") if right else (State.INVALID, "not_the_targets")]
+
+
+def test_a_blind_gate_for_distributions_is_found_out(unspoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = plugins.gate("distribution")
+
+    def blind(rule: Rule, run: Run) -> Iterator[Verdict]:
+        return (replace(v, state=State.PASS) for v in type(gate).judge(gate, rule, run))
+
+    monkeypatch.setattr(gate, "judge", blind)
+    wrong = [outcome.wrong for outcome in sampling(unspoilt)]
+    assert wrong[:2] == [None, None] and all(w == "it said PASS not_the_targets" for w in wrong[2:])

@@ -2,9 +2,9 @@
 
 An option names what to change, its value is the Python expression to change it to: `decode.elapsed_ns=None` for a field
 of an answer, `decode=None` for the answer itself, and so on for `facts`, `prefill`, `trace`, `activity` and `top2`.
-Expressions see `honest`, which is the engine's own answer or field. With `extend`, `logits` or `score` the engine has
-that method too, and `honest` is what it was asked. With `run` and `exec_at_open`, statements are carried out in the
-engine's process: in every decode, or when it opens.
+Expressions see `honest`, which is the engine's own answer or field. With `extend`, `logits`, `score`, `draw` or
+`distribution` the engine has that method too, and `honest` is what it was asked. With `run` and `exec_at_open`,
+statements are carried out in the engine's process: in every decode, or when it opens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from specgate import api, core
 from specgate.api import Activity, Availability, Decoded, OpenRequest
 from specgate.backends.fake import BACKEND as HONEST
-from specgate.core import Budget, EngineFacts, Role
+from specgate.core import Budget, EngineFacts, Role, draws
 from specgate.core.load import OfferedLoad
 
 
@@ -41,7 +41,7 @@ class LyingEngine:
     def __init__(self, request: OpenRequest) -> None:
         self.lies = request.options
         self.honest: Any = HONEST.open(replace(request, options={}))
-        for optional in ("extend", "logits", "score"):
+        for optional in ("extend", "logits", "score", "draw", "distribution"):
             if optional in self.lies:
                 setattr(self, optional, partial(self.said_to, optional))
 
@@ -52,7 +52,15 @@ class LyingEngine:
             return answer
         import numpy as np
 
-        known = {"np": np, "replace": replace, "api": api, "core": core, "inf": float("inf"), "nan": float("nan")}
+        known = {
+            "np": np,
+            "replace": replace,
+            "api": api,
+            "core": core,
+            "draws": draws,
+            "inf": float("inf"),
+            "nan": float("nan"),
+        }
         if "" in lies:
             return eval(lies[""], {**known, "honest": answer})
         changed = {field: eval(text, {**known, "honest": getattr(answer, field)}) for field, text in lies.items()}

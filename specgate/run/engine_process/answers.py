@@ -27,6 +27,7 @@ from specgate.run.engine_process.records import (
     Digest,
     FactsForm,
     Finite,
+    LawForm,
     OriginForm,
     ScoreForm,
     TextForm,
@@ -114,6 +115,20 @@ class Scored(Answer):
 
     kind: Literal["scores"]
     scores: tuple[ScoreForm, ...] | None
+
+
+class DrawnTokens(Answer):
+    """`texts` is None where the engine draws none."""
+
+    kind: Literal["drawn"]
+    texts: tuple[tuple[Count, ...], ...] | None
+
+
+class ShownLaw(Answer):
+    """`law` is None where the engine shows none."""
+
+    kind: Literal["law"]
+    law: LawForm | None
 
 
 class Whereabouts(Answer):
@@ -303,6 +318,13 @@ def wrong_in_ranking(top: TopTokens, count: int) -> Wrong:
         yield "values", shown(str(top.values[:4])), "the larger ones come first"
     if top.tokens and (len(top.tokens) != len(top.values) or len(set(top.tokens)) != len(top.tokens)):
         yield "tokens", f"a list of {len(top.tokens)}", f"a token of its own for each of the {len(top.values)} values"
+
+
+def wrong_in_draws(texts: Sequence[Sequence[int]], count: int, tokens: int) -> Wrong:
+    """There is a text per request, and each has as many tokens as were asked for."""
+    yield from counted("texts", texts, count, "requests")
+    for index, text in enumerate(texts):
+        yield from counted(f"texts[{index}]", text, tokens, "tokens that were asked for")
 
 
 def wrong_in_scores(scores: Sequence[Score], positions: int) -> Wrong:

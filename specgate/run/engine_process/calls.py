@@ -9,12 +9,14 @@ from typing import TypeVar
 
 from specgate.api import Activity, Decoded, OpenRequest, Text
 from specgate.core import Budget, EngineFacts, Role, Score, TopTokens
+from specgate.core.draws import TokenLaw
 from specgate.core.load import OfferedLoad
 from specgate.core.two_builds import Origin
 from specgate.errors import SpecgateError
 from specgate.run.engine_process import answers
 from specgate.run.engine_process.messages import (
     Decode,
+    Draw,
     Extend,
     Follow,
     Logits,
@@ -24,6 +26,7 @@ from specgate.run.engine_process.messages import (
     Request,
     ScoreText,
     Serve,
+    ShowLaw,
     Top2,
     Trace,
     Where,
@@ -149,6 +152,28 @@ class EngineCalls(ABC):
         scores: tuple[Score, ...] = tuple(form.made() for form in forms)
         answers.refuse(answers.wrong_in_scores(scores, len(positions)), self.backend, request)
         return scores
+
+    def draw(
+        self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int
+    ) -> tuple[tuple[int, ...], ...] | None:
+        """As `api.DrawsTexts.draw`; None where the engine draws none."""
+        request = Draw(role, tuple(prompt), tokens, first, count)
+        texts = self._ask(request, answers.DrawnTokens).texts
+        if texts is not None:
+            answers.refuse(answers.wrong_in_draws(texts, count, tokens), self.backend, request)
+        return texts
+
+    def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw | None:
+        """As `api.ShowsDistribution.distribution`; None where the engine shows none."""
+        request = ShowLaw(tuple(prompt), tuple(continuation), least)
+        form = self._ask(request, answers.ShownLaw).law
+        if form is None:
+            return None
+        law: TokenLaw = form.made()
+        if law.given != request.continuation:
+            right = f"{list(request.continuation)}, the tokens that were given"
+            raise answers.malformed(self.backend, request.kind, "given", str(list(law.given)), right)
+        return law
 
     def origin(self) -> Origin:
         """Which files the process has imported the engine and specgate from."""

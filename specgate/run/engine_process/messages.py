@@ -11,6 +11,8 @@
     extend    more of the last block's text        → text
     logits    hashes of the logits at places       → logits
     score     what it thinks of another text       → scores
+    draw      independent texts after a prompt     → drawn
+    distribution  which one tokens come from       → law
     origin    which files its code comes from      → origin
     close     release everything and end           (no answer)
 
@@ -29,7 +31,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, TypeAdapter
 
 from specgate.api import OpenRequest
-from specgate.core import AcceptanceSource, Budget, PairRef, Role
+from specgate.core import AcceptanceSource, Budget, PairRef, Role, Sampling
 from specgate.core.load import OfferedLoad
 
 SHOWN: Final = 80
@@ -62,6 +64,7 @@ class Open:
     options: Mapping[str, str]
     logs: str | None
     baseline: bool = True
+    sampling: Sampling | None = None
     kind: Literal["open"] = "open"
 
 
@@ -162,6 +165,28 @@ class ScoreText:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """`DrawsTexts.draw`."""
+
+    role: Role
+    prompt: tuple[int, ...]
+    tokens: int
+    first: int
+    count: int
+    kind: Literal["draw"] = "draw"
+
+
+@dataclass(frozen=True, slots=True)
+class ShowLaw:
+    """`ShowsDistribution.distribution`."""
+
+    prompt: tuple[int, ...]
+    continuation: tuple[int, ...]
+    least: float
+    kind: Literal["distribution"] = "distribution"
+
+
+@dataclass(frozen=True, slots=True)
 class Where:
     """Which files the process has imported the engine and specgate from."""
 
@@ -175,7 +200,8 @@ class Close:
     kind: Literal["close"] = "close"
 
 
-Request = Open | Prefill | Decode | Serve | Trace | Top2 | Ranked | Follow | Extend | Logits | ScoreText | Where | Close
+Asked = Top2 | Ranked | Follow | Extend | Logits | ScoreText | Draw | ShowLaw
+Request = Open | Prefill | Decode | Serve | Trace | Asked | Where | Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +233,7 @@ def open_of(backend: str, request: OpenRequest) -> Open:
         options=request.options,
         logs=str(request.logs) if request.logs else None,
         baseline=request.baseline,
+        sampling=request.sampling,
     )
 
 
@@ -230,6 +257,7 @@ def open_request(message: Open) -> OpenRequest:
         options=message.options,
         logs=Path(message.logs) if message.logs is not None else None,
         baseline=message.baseline,
+        sampling=message.sampling,
     )
 
 

@@ -28,6 +28,7 @@ from specgate.core import (
     TopTokens,
 )
 from specgate.core.acceptance import Totals
+from specgate.core.draws import TokenLaw
 from specgate.core.memory import EngineMemory
 from specgate.core.routing import ExpertCounts, PassCounts
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
@@ -291,6 +292,21 @@ class TextForm(Form):
     record = Text
     tokens: Tokens
     finish: Finishes
+
+
+class LawForm(Form):
+    record = TokenLaw
+    given: Counts
+    tokens: Counts
+    probabilities: tuple[Annotated[float, Field(ge=0, le=1)], ...]
+
+    @model_validator(mode="after")
+    def _a_probability_of_every_token(self) -> Self:
+        if len(self.tokens) != len(self.probabilities):
+            raise ValueError(f"{len(self.tokens)} tokens, but {len(self.probabilities)} probabilities")
+        if sum(self.probabilities) > 1 + 1e-6:
+            raise ValueError(f"the probabilities sum to {sum(self.probabilities):.6g}, more than 1")
+        return self
 
 
 class ScoreForm(Form):

@@ -13,23 +13,28 @@ from specgate import plugins
 from specgate.api import (
     Activity,
     Decoded,
+    DrawsTexts,
     Engine,
     ExtendsText,
     FollowsText,
+    OffersSampling,
     RanksTokens,
     ScoresTokens,
     ScriptedTrace,
     ServesLoad,
+    ShowsDistribution,
     ShowsLogits,
     Text,
 )
 from specgate.core import EngineFacts, TopTokens
-from specgate.errors import BackendError
+from specgate.core.draws import TokenLaw
+from specgate.errors import BackendError, UsageError
 from specgate.run import profiler
 from specgate.run.engine_process import failures
 from specgate.run.engine_process.messages import (
     Close,
     Decode,
+    Draw,
     Extend,
     Follow,
     Logits,
@@ -39,6 +44,7 @@ from specgate.run.engine_process.messages import (
     Request,
     ScoreText,
     Serve,
+    ShowLaw,
     Top2,
     Trace,
     Where,
@@ -74,7 +80,10 @@ class Service:
 
     def _carry_out(self, request: Request) -> Mapping[str, object]:
         if isinstance(request, Open):
-            self._engine = plugins.backend(request.backend).open(open_request(request))
+            backend = plugins.backend(request.backend)
+            if request.sampling is not None and not isinstance(backend, OffersSampling):
+                raise UsageError(f"back end {request.backend!r} decodes greedily", hint="leave sampling out")
+            self._engine = backend.open(open_request(request))
             facts = record(self._engine.facts(), EngineFacts, "facts")
             able = {
                 "scripted": isinstance(self._engine, ScriptedTrace),
@@ -112,6 +121,11 @@ class Service:
             case ScoreText():
                 asked = request.prompt, request.continuation, request.positions
                 return {"kind": "scores", "scores": engine.score(*asked) if isinstance(engine, ScoresTokens) else None}
+            case Draw():
+                wanted = request.role, request.prompt, request.tokens, request.first, request.count
+                return {"kind": "drawn", "texts": engine.draw(*wanted) if isinstance(engine, DrawsTexts) else None}
+            case ShowLaw():
+                return {"kind": "law", "law": law_of(engine, request)}
             case Where():
                 return {"kind": "origin", "origin": origin_of(engine)}
             case _:
@@ -161,6 +175,14 @@ def ranked(engine: Engine, request: Ranked) -> Mapping[str, object] | None:
         return None if shown is None else record(shown, TopTokens, "ranked")
     top2 = engine.top2(request.slot, request.continuation)
     return None if top2 is None else {"values": top2, "tokens": ()}
+
+
+def law_of(engine: Engine, request: ShowLaw) -> Mapping[str, object] | None:
+    """The distribution that tokens come from; None where the engine shows none."""
+    if not isinstance(engine, ShowsDistribution):
+        return None
+    law = engine.distribution(request.prompt, request.continuation, request.least)
+    return record(law, TokenLaw, "distribution")
 
 
 def record(value: Any, kind: type[Any], call: str) -> dict[str, object]:

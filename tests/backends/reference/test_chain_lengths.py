@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from specgate.api import Decoded, OpenRequest
 from specgate.backends.reference.chain_lengths import ChainLengths, lengths_of
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.open import open_engine
-from specgate.core import BASELINE, Budget, PairRef, Role
+from specgate.core import BASELINE, Budget, PairRef, Role, Sampling
 from specgate.eagle3.chain_table import table_of
 from specgate.errors import UsageError
 from tests.backends.reference.by_hand import Eagle3ByHand
@@ -21,8 +21,20 @@ from tests.backends.reference.test_engine import PROMPTS
 
 
 def opened(folders: tuple[Path, Path], **options: str) -> ReferenceEngine:
-    pair = PairRef("p", *folders)
-    request = OpenRequest(pair, "float32", max_batch=3, max_positions=160, max_k=5, perf_mode=False, options=options)
+    return drawing(folders, None, options)
+
+
+def drawing(folders: tuple[Path, Path], sampling: Sampling | None, options: dict[str, str]) -> ReferenceEngine:
+    request = OpenRequest(
+        PairRef("p", *folders),
+        "float32",
+        max_batch=3,
+        max_positions=160,
+        max_k=5,
+        perf_mode=False,
+        options=options,
+        sampling=sampling,
+    )
     return open_engine(request)
 
 
@@ -129,3 +141,28 @@ def test_a_table_in_a_file_is_the_table(tmp_path: Path, pair: tuple[Path, Path])
 def test_what_cannot_be_meant_is_refused(pair: tuple[Path, Path], options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         opened(pair, **options)
+
+
+@pytest.mark.parametrize("method", ["coupled", "rejection"])
+def test_shorter_chains_draw_what_whole_ones_do_with_the_same_random_numbers(
+    pair: tuple[Path, Path], method: Literal["coupled", "rejection"]
+) -> None:
+    asked = Sampling(temperature=1.0, method=method)
+    plain, short = drawing(pair, asked, {}), drawing(pair, asked, {"k_by_batch": "1:5,2:3,3:2"})
+    budget = Budget(new_tokens=40)
+    for engine in (plain, short):
+        engine.prefill(PROMPTS, draft=True)
+    whole, block = plain.decode(Role(5), budget, ()), short.decode(Role(5), budget, ())
+    assert drafted(block)[:3] == [2, 2, 2] and {*drafted(whole)} == {5}
+    drawn = short.decode(BASELINE, budget, ()).tokens
+    assert drawn == plain.decode(BASELINE, budget, ()).tokens
+    if method == "coupled":
+        assert block.tokens == whole.tokens == drawn
+
+
+@pytest.mark.parametrize("options", [{"confidence": "0.1"}, {"tree": "dynamic:8"}])
+def test_what_rests_on_greedy_drafts_does_not_go_with_sampling(
+    pair: tuple[Path, Path], options: dict[str, str]
+) -> None:
+    with pytest.raises(UsageError, match="with sampling"):
+        drawing(pair, Sampling(temperature=1.0), options)

@@ -335,3 +335,12 @@ def test_what_greedy_decoding_emits_scores_as_its_own_choice(folders: tuple[Path
     assert [s.best for s in scores] == list(text)
     with pytest.raises(BackendError, match="outside 1"):
         engine.score(PROMPTS[2], [1] * 300, (299,))
+
+
+def test_the_logits_of_a_requests_last_token_fit_where_the_request_did(folders: tuple[Path, Path]) -> None:
+    """As many steps as tokens would need room for K + 1 times as many."""
+    longest = max(map(len, PROMPTS))
+    engine = open_engine(folders, positions=longest + 24 + 3 + 2)
+    engine.prefill(PROMPTS, draft=True)
+    engine.decode(Role(3), Budget(new_tokens=24), ())
+    assert engine.logits(Role(3), [1, 23]) == engine.logits(BASELINE, [1, 23])

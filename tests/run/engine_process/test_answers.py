@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.api import Decoded, OpenRequest, Text
-from specgate.core import BASELINE, Budget, EngineFacts, PairRef, Role, Score
+from specgate.core import BASELINE, Budget, EngineFacts, PairRef, Role, Sampling, Score
+from specgate.core.draws import TokenLaw
 from specgate.core.load import OfferedLoad
 from specgate.core.routing import ExpertCounts, PassCounts
 from specgate.errors import BackendError, CheckpointError, SpecgateError, UsageError
@@ -31,8 +32,9 @@ from specgate.run.engine_process.messages import (
     request_of,
 )
 from specgate.run.engine_process.records import Form
-from tests.run.engine_process.conftest import Opened
+from tests.run.engine_process.conftest import Opened, request_in
 from tests.support.command import Cli
+from tests.support.in_process import EngineHere
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
 BUDGET = Budget(steps=4)
@@ -228,12 +230,26 @@ OPTIONAL = [
     ("score", "(core.Score(1, 2.0, 3.0),)", "scores[0].logit: 3.0"),
     ("score", "(core.Score(1, nan, 3.0),)", "scores[0].best_logit: NaN"),
     ("score", "(1.0,)", "scores[0]: 1.0"),
+    ("draw", "((1, 2, 3),)", "texts: a list of 1"),
+    ("draw", "((1, 2, 3), (1, 2))", "texts[1]: a list of 2"),
+    ("draw", "((1, 2, 3), (1, -2, 3))", "texts[1][1]: -2"),
+    ("distribution", "draws.TokenLaw((9,), (1,), (0.5,))", "given: [9]"),
+    ("distribution", "draws.TokenLaw((4,), (1, 2), (0.5,))", "2 tokens, but 1 probabilities"),
+    ("distribution", "draws.TokenLaw((4,), (1, 2), (0.5, 0.6))", "sum to 1.1, more than 1"),
+    ("distribution", "draws.TokenLaw((4,), (1,), (nan,))", "law.probabilities[0]: NaN"),
+    ("distribution", "draws.TokenLaw((4,), (1,), (-0.5,))", "law.probabilities[0]: -0.5"),
+    ("distribution", "0.5", "distribution returned float: 0.5"),
 ]
 
 
 def ask(engine: EngineCalls, call: str) -> object:
     engine.prefill(PROMPTS, draft=True)
-    calls = {"extend": lambda: engine.extend(4), "logits": lambda: engine.logits(Role(3), [2])}
+    calls: dict[str, Callable[[], object]] = {
+        "extend": lambda: engine.extend(4),
+        "logits": lambda: engine.logits(Role(3), [2]),
+        "draw": lambda: engine.draw(Role(3), [5, 6], 3, 0, 2),
+        "distribution": lambda: engine.distribution([5, 6], [4], 0.0),
+    }
     return calls.get(call, lambda: engine.score([1], [2, 3], [1]))()
 
 
@@ -243,7 +259,7 @@ def test_what_tokens_are_checked_by_is_checked_itself(here: Opened, call: str, l
         ask(engine, call)
 
 
-@pytest.mark.parametrize("call", ["extend", "logits", "score"])
+@pytest.mark.parametrize("call", ["extend", "logits", "score", "draw", "distribution"])
 def test_an_engine_need_not_be_able_to_do_what_is_optional(here: Opened, call: str) -> None:
     with here() as engine:
         assert ask(engine, call) is None
@@ -251,10 +267,17 @@ def test_an_engine_need_not_be_able_to_do_what_is_optional(here: Opened, call: s
 
 def test_what_an_able_engine_says_comes_through_as_it_was(here: Opened) -> None:
     shown = f"(((7, {DIGEST}),), ((8, {DIGEST}),))"
-    with here(extend=TEXT, logits=shown, score="(core.Score(*honest[2], 2.5, -1.0),)") as engine:
+    able = {"extend": TEXT, "logits": shown, "score": "(core.Score(*honest[2], 2.5, -1.0),)"}
+    able |= {
+        "draw": "(honest[1] + (7,),) * honest[4]",
+        "distribution": "draws.TokenLaw(honest[1], (3, 1), (0.5, 0.25))",
+    }
+    with here(**able) as engine:
         assert ask(engine, "extend") == Text(((1, 2), (3,)), ("steps", "eos"))
         assert ask(engine, "logits") == eval(shown)
         assert ask(engine, "score") == (Score(1, 2.5, -1.0),)
+        assert ask(engine, "draw") == ((5, 6, 7), (5, 6, 7))
+        assert ask(engine, "distribution") == TokenLaw((4,), (3, 1), (0.5, 0.25))
 
 
 def test_an_honest_engine_is_believed(here: Opened) -> None:
@@ -387,9 +410,17 @@ def test_a_request_to_open_has_the_fields_of_the_public_one_and_comes_through_as
     rope: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
     pair = PairRef("a pair", Path("/a/target"), Path("/a/draft"), "planted", rope)
     request = OpenRequest(pair, "bfloat16", 8, 1024, 5, perf_mode=True, options={"a": "1"}, logs=Path("/a/folder"))
+    request = replace(request, sampling=Sampling(0.5, logit_bias=((3, -1.5),), method="rejection", seed=2**63))
     received = request_of(encoded(Numbered(1, open_of("cupy", request)))).request
     assert isinstance(received, Open)
     assert open_request(received) == request and repr(open_request(received).pair.rope) == repr(rope)
+
+
+def test_a_back_end_that_decodes_greedily_is_not_opened_to_sample(lying: None, tmp_path: Path) -> None:
+    """Also where nobody has asked it before: in an environment of its own."""
+    asked = replace(request_in(tmp_path, {}), sampling=Sampling())
+    with pytest.raises(UsageError, match="back end 'lying' decodes greedily"):
+        EngineHere("lying", asked, 60, tmp_path / "worker.log")
 
 
 def test_an_engine_keeps_its_facts(here: Opened) -> None:

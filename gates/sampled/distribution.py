@@ -1,0 +1,96 @@
+"""Gate `distribution`: are texts drawn from the target's distribution?
+
+At a temperature above 0, speculation that loses nothing draws from the very distribution that plain decoding draws
+from. Its tokens need not be plain decoding's, unless both take the same random numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from specgate.core import CellResult, Rule, Run, State, Verdict
+from specgate.core.draws import DrawCheck, FitTest
+from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+
+
+class DistributionGate:
+    """`alpha`: the chance of a false alarm per cell, over all of its tests.
+
+    `min_draws`: texts that have to be drawn for a verdict.
+
+    A cell is tested against the target's own distribution where a second engine showed it, and a spec cell against the
+    baseline's draws. Of a baseline whose distribution was not shown there is nothing to say.
+    """
+
+    name = "distribution"
+    params: Mapping[str, type] = {"alpha": float, "min_draws": float}
+
+    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+        results = list(selected(rule, run))
+        if not results:
+            yield nothing_selected(rule)
+        for result in results:
+            if result.status == "failed":
+                yield unmeasured(rule, result, run)
+            elif run.scenarios[result.cell.point.scenario].sampling is None:
+                message = "greedy decoding draws nothing: the gate `tokens` compares it"
+                yield verdict(rule, result.cell.key, State.SKIPPED, "greedy", message)
+            elif result.cell.role.speculative and run.acceptance == "forced":
+                message = "acceptance was forced: the tokens are wrong by design"
+                yield verdict(rule, result.cell.key, State.INVALID, "forced_acceptance", message)
+            else:
+                yield judge_cell(rule, result, run.draws.get(result.cell.key))
+
+
+def judge_cell(rule: Rule, result: CellResult, check: DrawCheck | None) -> Verdict:
+    key, alpha, enough = result.cell.key, float(rule.params["alpha"]), int(rule.params["min_draws"])
+    if check is None or check.undrawn is not None:
+        why = (check.undrawn if check else None) or "no texts were drawn"
+        step = "an engine that draws independent requests (`api.DrawsTexts`)"
+        return verdict(rule, key, State.NOT_JUDGED, "not_drawn", why, next_step=step)
+    evidence = evidence_of(check)
+    if check.draws < enough:
+        message = f"{check.draws:,} texts were drawn, {enough:,} are needed"
+        return verdict(rule, key, State.INCONCLUSIVE, "too_few_draws", message, evidence)
+    worst = check.worst
+    if worst is None:
+        code, message = "nothing_to_compare", f"{check.draws:,} texts, and no distribution to hold them against"
+        message += f": {check.unshown}" if check.unshown else ""
+        if not result.cell.role.speculative:
+            return verdict(rule, key, State.SKIPPED, code, message, evidence)
+        step = "draw more texts, or let a second engine show the target's distribution (`rescored_by` of the policy)"
+        return verdict(rule, key, State.NOT_JUDGED, code, message, evidence, step)
+    if check.p < alpha:
+        step = "look at the verify: is it greedy, does it keep a rejected token, does it draw from the residual?"
+        return verdict(rule, key, State.INVALID, "not_the_targets", said_of(worst), evidence, step)
+    message = f"{check.draws:,} texts fit in {len(check.tests)} tests (smallest p {worst.p:.2g}; {held_against(check)})"
+    return verdict(rule, key, State.PASS, "distribution_kept", message, evidence)
+
+
+def said_of(worst: FitTest) -> str:
+    """What a test found that no chance explains."""
+    place = "first token" if worst.position == 0 else f"token {worst.position + 1}"
+    whose = "the target's distribution" if worst.against == "target" else "the baseline's draws"
+    if worst.impossible:
+        return f"{place}: {worst.impossible:,} of {worst.draws:,} draws are of tokens that the target never draws"
+    after = f" after {worst.contexts} beginnings" if worst.position else ""
+    statistics = f"chi-square {worst.chi_square:.0f}, G {worst.g:.0f}, {worst.freedom} degrees of freedom"
+    return f"{place}{after}: {worst.draws:,} draws do not fit {whose} ({statistics}, p {worst.p:.2g})"
+
+
+def held_against(check: DrawCheck) -> str:
+    """What the draws were held against, in words."""
+    kinds = dict.fromkeys(test.against for test in check.tests)
+    names = {"target": f"the target's distribution by {check.law_engine}", "baseline": "the baseline's draws"}
+    return "against " + " and ".join(names[kind] for kind in kinds)
+
+
+def evidence_of(check: DrawCheck) -> dict[str, float | int | str | None]:
+    found: dict[str, float | int | str | None] = {"draws": check.draws, "tests": len(check.tests)}
+    if (worst := check.worst) is not None:
+        found |= {"p": check.p, "chi_square": worst.chi_square, "g": worst.g, "freedom": worst.freedom}
+        found |= {"position": worst.position, "against": worst.against, "impossible": worst.impossible}
+    return found
+
+
+GATE = DistributionGate()

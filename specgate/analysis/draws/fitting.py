@@ -1,0 +1,109 @@
+"""Texts → tests of their first token, and of the tokens after each beginning."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Final, Literal
+
+from specgate.analysis.draws.goodness import Fit, against_law, against_other
+from specgate.core import BASELINE, Role
+from specgate.core.draws import DrawCheck, DrawnTexts, FitTest, TokenLaw
+
+LEAST_DRAWS: Final = 50
+"""Draws after one beginning with which it is tested."""
+MOST_LAWS: Final = 64
+"""Beginnings whose distribution is asked for."""
+NEVER: Final = 1e-9
+"""The share of unlisted tokens below which they are never drawn: rounding leaves no more."""
+
+Counts = Mapping[tuple[int, ...], Counter[int]]
+"""The tokens before one → how often each token was drawn there."""
+Texts = Sequence[tuple[tuple[int, ...], int]]
+
+
+def counted(texts: Texts) -> Counts:
+    """The tokens of `texts` by their beginnings."""
+    found: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+    for text, times in texts:
+        for position, token in enumerate(text):
+            found[text[:position]][token] += times
+    return found
+
+
+def often_drawn(texts: Mapping[str, Texts]) -> list[tuple[int, ...]]:
+    """The beginnings whose distribution is worth asking for: those that most texts have, all roles together."""
+    total: Counter[tuple[int, ...]] = Counter()
+    for of in texts.values():
+        total.update({given: sum(tokens.values()) for given, tokens in counted(of).items()})
+    likely = [given for given, draws in total.most_common(MOST_LAWS) if draws >= LEAST_DRAWS]
+    return sorted(likely, key=lambda given: (len(given), given))
+
+
+def check_draws(drawn: DrawnTexts, role: Role) -> DrawCheck:
+    """What the draws of `role` amount to: against the target's distribution where that is known, and a spec role's
+    against the baseline's.
+    """
+    texts = drawn.texts.get(role.name, ())
+    counts, tests = counted(texts), list(against_laws(counted(texts), drawn.laws))
+    if role.speculative and BASELINE.name in drawn.texts:
+        tests += against_baseline(counts, counted(drawn.texts[BASELINE.name]))
+    draws = sum(times for _, times in texts)
+    return DrawCheck(draws, tuple(tests), drawn.law_engine, drawn.unshown, drawn.undrawn)
+
+
+def against_laws(counts: Counts, laws: Sequence[TokenLaw]) -> Iterator[FitTest]:
+    """One test per position for which the target's distribution is known."""
+    for position in sorted({len(law.given) for law in laws}):
+        fits, draws, impossible = list[Fit](), 0, 0
+        for law in laws:
+            here = counts.get(law.given, Counter())
+            if len(law.given) != position or here.total() < LEAST_DRAWS:
+                continue
+            seen, shares, never = table(here, law)
+            impossible += never
+            fits.append(against_law(seen, shares))
+            draws += here.total()
+        if fits:
+            yield fit_test(position, "target", draws, fits, impossible)
+
+
+def table(here: Counter[int], law: TokenLaw) -> tuple[list[int], list[float], int]:
+    """Counts and probabilities of the law's tokens and, in the last bin, of all others; and impossible draws."""
+    seen = [here[token] for token in law.tokens]
+    others, rest = here.total() - sum(seen), 1 - sum(law.probabilities)
+    if rest > NEVER:
+        return [*seen, others], [*law.probabilities, rest], 0
+    return seen, list(law.probabilities), others
+
+
+def against_baseline(counts: Counts, baseline: Counts) -> Iterator[FitTest]:
+    """One test per position: are both drawn from one distribution?"""
+    shared = [g for g in counts if min(counts[g].total(), baseline.get(g, Counter()).total()) >= LEAST_DRAWS]
+    for position in sorted({len(given) for given in shared}):
+        here = [given for given in shared if len(given) == position]
+        fits = []
+        for given in here:
+            tokens = sorted(counts[given].keys() | baseline[given].keys())
+            fits.append(against_other([counts[given][t] for t in tokens], [baseline[given][t] for t in tokens]))
+        yield fit_test(position, "baseline", sum(counts[given].total() for given in here), fits, 0)
+
+
+def fit_test(
+    position: int, against: Literal["target", "baseline"], draws: int, fits: Sequence[Fit], impossible: int
+) -> FitTest:
+    whole = reduce(add, fits)
+    return FitTest(
+        position=position,
+        against=against,
+        draws=draws,
+        contexts=len(fits),
+        freedom=whole.freedom,
+        chi_square=whole.chi_square,
+        g=whole.g,
+        p_chi_square=whole.p_chi_square,
+        p_g=whole.p_g,
+        impossible=impossible,
+    )

@@ -1,0 +1,129 @@
+"""Chi-square and G statistics of counts, with pooled bins, and how large they are by chance.
+
+Where bins expect few draws, the chi-square statistic varies more than its textbook distribution, and so its upper tail
+is heavier. Its variance under the multinomial law is known exactly (Haldane 1937), and its distribution is taken for a
+chi-square one that is scaled to that mean and variance. The G statistic is divided by Williams' correction (1976).
+What is left of heavier tails is of one statistic or the other, so that only what both reject is rejected
+(`core.draws.FitTest.p`); `python -m tests.bench.simulations.distribution_simulation` shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+LEAST_EXPECTED: Final = 10.0
+"""Draws that a bin has to expect; those that expect fewer are pooled into one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Statistics of one table of counts; of several tables their sums.
+
+    `mean`, `variance`: of `chi_square` where nothing is wrong. `freedom`: degrees of freedom; 0 where there is but one
+    bin, which says nothing.
+    """
+
+    chi_square: float = 0.0
+    g: float = 0.0
+    freedom: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+
+    def __add__(self, other: Fit) -> Fit:
+        return Fit(
+            self.chi_square + other.chi_square,
+            self.g + other.g,
+            self.freedom + other.freedom,
+            self.mean + other.mean,
+            self.variance + other.variance,
+        )
+
+    @property
+    def p_chi_square(self) -> float:
+        """The chance of a chi-square statistic as large."""
+        if not self.freedom:
+            return 1.0
+        from scipy.special import gammaincc
+
+        return float(gammaincc(self.mean**2 / self.variance, self.chi_square * self.mean / self.variance))
+
+    @property
+    def p_g(self) -> float:
+        """The chance of a G statistic as large."""
+        if not self.freedom:
+            return 1.0
+        from scipy.special import chdtrc
+
+        return float(chdtrc(self.freedom, self.g))
+
+
+def pools(expected: Sequence[float] | Floats) -> list[list[int]]:
+    """Bins by index, pooled so that each pool expects LEAST_EXPECTED or more.
+
+    Those that expect less share a pool; if it still expects too little, the least of the others joins them.
+    """
+    few = [i for i, e in enumerate(expected) if e < LEAST_EXPECTED]
+    alone = sorted((i for i, e in enumerate(expected) if e >= LEAST_EXPECTED), key=lambda i: expected[i])
+    if few and sum(expected[i] for i in few) < LEAST_EXPECTED and alone:
+        few.append(alone.pop(0))
+    return [[i] for i in alone] + ([few] if few else [])
+
+
+def against_law(counts: Sequence[int], probabilities: Sequence[float]) -> Fit:
+    """How well `counts` fit `probabilities`, which sum to 1."""
+    import numpy as np
+
+    n, p = sum(counts), np.asarray(probabilities, float)
+    groups = pools(n * p)
+    if len(groups) < 2:
+        return Fit()
+    shares = np.array([p[group].sum() for group in groups])
+    seen = np.array([sum(counts[i] for i in group) for group in groups], float)
+    expected, bins = n * shares, len(groups)
+    inverse = float((1 / shares).sum())
+    return Fit(
+        chi_square=float(((seen - expected) ** 2 / expected).sum()),
+        g=logs(seen, expected) / (1 + (inverse - 1) / (6 * n * (bins - 1))),
+        freedom=bins - 1,
+        mean=bins - 1,
+        variance=2 * (bins - 1) + (inverse - bins**2 - 2 * bins + 2) / n,
+    )
+
+
+def against_other(counts: Sequence[int], others: Sequence[int]) -> Fit:
+    """How well `counts` and `others` fit one distribution, which is not known."""
+    import numpy as np
+
+    n, m = sum(counts), sum(others)
+    if not n or not m:
+        return Fit()
+    both = np.asarray(counts, float) + np.asarray(others, float)
+    groups = pools(both * min(n, m) / (n + m))
+    if len(groups) < 2:
+        return Fit()
+    seen = np.array([[sum(row[i] for i in group) for group in groups] for row in (counts, others)], float)
+    expected = np.outer((n / (n + m), m / (n + m)), seen.sum(axis=0))
+    freedom, shares = len(groups) - 1, seen.sum(axis=0) / (n + m)
+    williams = 1 + ((n + m) * (1 / n + 1 / m) - 1) * (float((1 / shares).sum()) - 1) / (6 * (n + m) * freedom)
+    return Fit(
+        chi_square=float(((seen - expected) ** 2 / expected).sum()),
+        g=logs(seen, expected) / williams,
+        freedom=freedom,
+        mean=freedom,
+        variance=2 * freedom,
+    )
+
+
+def logs(seen: Floats, expected: Floats) -> float:
+    """2 Σ seen · ln(seen / expected), where what was not seen adds nothing."""
+    from scipy.special import xlogy
+
+    return float(2 * xlogy(seen, seen / expected).sum())

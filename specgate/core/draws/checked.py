@@ -1,0 +1,62 @@
+"""How well draws fit a distribution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class FitTest:
+    """A chi-square and a G test of one token of the texts.
+
+    `position`: index of the token in the text. From 1 on, each beginning is tested by itself, and the sums are taken.
+    `against`: the target's own distribution, or the baseline's draws.
+    `draws`: draws of the role that take part. `contexts`: beginnings that do. `freedom`: degrees of freedom.
+    `chi_square`, `g`: the two statistics. `p_chi_square`, `p_g`: the chance of one as large where nothing is wrong.
+    `impossible`: draws of tokens that the target never draws.
+    """
+
+    position: int
+    against: Literal["target", "baseline"]
+    draws: int
+    contexts: int
+    freedom: int
+    chi_square: float
+    g: float
+    p_chi_square: float
+    p_g: float
+    impossible: int = 0
+
+    @property
+    def p(self) -> float:
+        """The larger of the two chances; 0 where something impossible was drawn.
+
+        Only what both statistics find too large is rejected: in bins that expect few draws either has a tail that is
+        heavier than it says, chi-square above and G below what is expected.
+        """
+        return 0.0 if self.impossible else max(self.p_chi_square, self.p_g)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawCheck:
+    """What the draws of a cell amount to.
+
+    `draws`: texts that were drawn. `law_engine`, `unshown`, `undrawn`: as in `DrawnTexts`.
+    """
+
+    draws: int
+    tests: tuple[FitTest, ...]
+    law_engine: str | None = None
+    unshown: str | None = None
+    undrawn: str | None = None
+
+    @property
+    def p(self) -> float:
+        """The smallest chance of all tests, times their number: an upper bound of the chance that any is as small."""
+        return min((1.0, *(len(self.tests) * test.p for test in self.tests)))
+
+    @property
+    def worst(self) -> FitTest | None:
+        """The test with the smallest chance; None where there is none."""
+        return min(self.tests, key=lambda test: test.p, default=None)

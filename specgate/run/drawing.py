@@ -1,0 +1,117 @@
+"""Have an engine draw texts after one short prompt, after all timing, so that their distribution can be judged.
+
+The measuring engine draws, every role the same number of texts. A second engine, the policy's `checks.rescored_by`,
+then shows the target's own distribution after the beginnings that were drawn often; where it cannot, roles are held
+against each other alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from specgate.analysis.draws.fitting import often_drawn
+from specgate.core import Draws, Plan, Point, Role
+from specgate.core.draws import DrawnTexts, TokenLaw
+from specgate.errors import BackendError, SpecgateError
+from specgate.files.run_folder import RunFolder
+from specgate.planning.prompts import Prompts
+from specgate.run.worker import EngineWorker
+
+AT_A_TIME: Final = 512
+"""Requests of one call."""
+LEAST_SHARE: Final = 0.1
+"""Tokens that are expected less often than so many draws are not listed: they share a bin."""
+
+Texts = tuple[tuple[tuple[int, ...], int], ...]
+
+
+class Drawer:
+    """Draws the texts of a run and stores them in its folder. Points that have some are left out."""
+
+    def __init__(self, plan: Plan, prompts: Mapping[str, Prompts], folder: RunFolder) -> None:
+        self.plan, self.prompts, self.folder = plan, prompts, folder
+        self.done = folder.draws()
+        self._drawn: dict[Point, tuple[Mapping[str, Texts], str | None, int]] = {}
+
+    def wanting(self, point: Point) -> bool:
+        """Whether texts of `point` are asked for and not stored yet."""
+        return self.plan.scenarios[point.scenario].draws is not None and point.key not in self.done
+
+    def draw(self, point: Point, engine: EngineWorker) -> None:
+        """Draw the texts of every role with the engine that measured `point`."""
+        asked = self.plan.scenarios[point.scenario].draws
+        if asked is None or not self.wanting(point):
+            return
+        began, texts = time.monotonic_ns(), dict[str, Texts]()
+        for turn, role in enumerate(self.plan.scenarios[point.scenario].roles):
+            counts = texts_of(engine, role, self.prompt(point, asked), asked, turn * asked.texts)
+            if counts is None:
+                self._drawn[point] = {}, f"back end {point.backend} draws no texts", began
+                return
+            texts[role.name] = tuple(sorted(counts.items()))
+        self._drawn[point] = texts, None, began
+
+    def finish(
+        self, why_not: Callable[[Point], str | None], opened: Callable[[Point, int, str], EngineWorker], name: str
+    ) -> None:
+        """Ask the second engine, called `name`, about what was drawn, and store the points. `why_not`: why it cannot
+        be asked about a point. An engine that fails costs the distributions, never the draws.
+        """
+        for point, (texts, undrawn, began) in self._drawn.items():
+            laws: tuple[TokenLaw, ...] = ()
+            engine, why = None, undrawn or why_not(point)
+            if why is None:
+                try:
+                    laws, engine = self._laws(point, texts, opened)
+                except SpecgateError as error:
+                    why = str(error)
+            span_ns, asked = (began, time.monotonic_ns()), self.plan.scenarios[point.scenario].draws
+            assert asked is not None
+            said = ", ".join((name, *engine)) if engine else None
+            found = DrawnTexts(point.key, self.prompt(point, asked), texts, laws, said, why, undrawn, span_ns)
+            self.folder.append_draws(found)
+            self.done[point.key] = found
+        self._drawn.clear()
+
+    def _laws(
+        self, point: Point, texts: Mapping[str, Texts], opened: Callable[[Point, int, str], EngineWorker]
+    ) -> tuple[tuple[TokenLaw, ...], tuple[str, str]]:
+        """The target's distribution after the beginnings drawn often, and what the second engine computed with."""
+        asked = self.plan.scenarios[point.scenario].draws
+        assert asked is not None
+        worker = opened(point, asked.prompt_tokens + asked.tokens, "distribution.log")
+        laws = list[TokenLaw]()
+        try:
+            for given in often_drawn(texts):
+                law = worker.distribution(self.prompt(point, asked), given, LEAST_SHARE / asked.texts)
+                if law is None:
+                    raise BackendError(f"back end {worker.facts().backend} shows no distribution")
+                laws.append(law)
+            return tuple(laws), (worker.facts().dtype, worker.facts().device)
+        finally:
+            worker.close()
+
+    def prompt(self, point: Point, asked: Draws) -> tuple[int, ...]:
+        """The beginning of the point's first prompt."""
+        return tuple(self.prompts[point.key].measured[0].token_ids[0][: asked.prompt_tokens])
+
+
+def texts_of(
+    engine: EngineWorker, role: Role, prompt: Sequence[int], asked: Draws, first: int
+) -> Counter[tuple[int, ...]] | None:
+    """How often each text was drawn; None where the engine draws none.
+
+    Roles get requests of other numbers, `first` and up: with the same random numbers, their texts would be the same,
+    and would say less of the role that is held against another.
+    """
+    counts: Counter[tuple[int, ...]] = Counter()
+    for number in range(0, asked.texts, AT_A_TIME):
+        count = min(AT_A_TIME, asked.texts - number)
+        texts = engine.draw(role, prompt, asked.tokens, first + number, count)
+        if texts is None:
+            return None
+        counts.update(texts)
+    return counts

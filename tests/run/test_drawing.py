@@ -1,0 +1,119 @@
+"""A whole run at a temperature, on the reference engine: what it stores, what its gates say, and that it holds."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from specgate.core import Draws, Sampling
+from specgate.core.draws import DrawnTexts
+from specgate.files.run_folder import RunFolder
+from specgate.run.drawing import Drawer
+from tests.support.command import Cli
+from tests.support.factories import plan_of, scenario
+
+SAMPLED = """# Does speculation that draws lose nothing?
+schema: specgate.scenario/v1
+kind: micro
+family: single
+needs: cpu
+pair: demo
+dtype: float32
+grid: {context: [24], batch: [8], spec: [3]}
+workload: {source: random, seed: 1, prompt_sets: 1, warmup_sets: 1}
+budget: {steps: 4}
+schedule: {rounds: 2, warmup_rounds: 0}
+timeout_s: 60
+sampling: {temperature: 1.5, top_k: 4, method: METHOD}
+draws: {texts: 240, tokens: 3, prompt_tokens: 8}
+"""
+POLICY = """schema: specgate.policy/v1
+not_judged:
+  - {kind: speed, why: a shared CPU's clock is no judge}
+  - {kind: acceptance, why: the draft is untrained}
+rules:
+  - {id: records, gate: validity, required: true}
+  - {id: tokens, gate: tokens, required: true, near_tie_margin: 0.0}
+  - {id: drawn, gate: distribution, required: true, alpha: 1.0e-6, min_draws: 240}
+"""
+
+
+def measured(cli: Cli, method: str = "coupled", *more: str) -> tuple[int, str]:
+    cli.write("tiny.yaml", SAMPLED.replace("METHOD", method))
+    cli.write("policy.yaml", POLICY)
+    done = cli.micro("--backend", "reference", "-o", "device=cpu", "--plain", *more)
+    return done.returncode, done.stdout + done.stderr
+
+
+def journal(cli: Cli) -> dict[str, Any]:
+    (line,) = (cli.newest() / "samples" / "draws.jsonl").read_text().splitlines()
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def verdicts(cli: Cli, gate: str) -> list[tuple[str, str]]:
+    found = json.loads((cli.newest() / "gates.json").read_text())["verdicts"]
+    return [(v["state"], v["reason_code"]) for v in found if v["gate"] == gate]
+
+
+def test_a_coupled_run_is_compared_token_by_token_and_by_its_distribution(cli: Cli) -> None:
+    code, said = measured(cli)
+    assert code == 0, said
+    assert verdicts(cli, "tokens") == [("PASS", "deterministic"), ("PASS", "tokens_equal")]
+    assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
+    assert "scored by reference, float32, cpu, all its choice" in said
+    stored = journal(cli)
+    assert {role: sum(n for _, n in texts) for role, texts in stored["texts"].items()} == {
+        "baseline": 240,
+        "spec-3": 240,
+    }
+    assert stored["law_engine"] == "reference, float32, cpu" and stored["laws"][0]["given"] == []
+    assert len(stored["prompt"]) == 8 and all(len(text) == 3 for text, _ in stored["texts"]["spec-3"])
+    assert all(len(law["tokens"]) <= 4 for law in stored["laws"])  # top-k of the target's distribution
+    run = json.loads((cli.newest() / "run.json").read_text())
+    assert run["scenarios"]["tiny"]["sampling"]["temperature"] == 1.5
+    assert {check["draws"] for check in run["draws"].values()} == {240}
+    verified = cli.run("verify", cli.newest(), pair=False)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_a_run_by_rejection_is_judged_by_its_distribution_alone(cli: Cli) -> None:
+    code, said = measured(cli, "rejection")
+    assert code == 0, said
+    assert verdicts(cli, "tokens") == [("PASS", "deterministic"), ("SKIPPED", "drawn_by_rejection")]
+    assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
+    assert "drawn by rejection: another engine's draws need not be these" in said
+
+
+def test_a_point_whose_texts_are_stored_is_not_drawn_again(tmp_path: Path) -> None:
+    plan = plan_of(replace(scenario(), sampling=Sampling(), draws=Draws(10)), scenario("greedy"))
+    drawn, greedy = plan.points
+    folder = RunFolder.create(tmp_path, "micro", "demo", "0" * 64)
+    drawer = Drawer(plan, {}, folder)
+    assert (drawer.wanting(drawn), drawer.wanting(greedy)) == (True, False)
+    folder.append_draws(DrawnTexts(drawn.key, (1,), {"spec-3": (((5,), 10),)}, (), None, "nobody", None, (0, 1)))
+    assert not Drawer(plan, {}, folder).wanting(drawn)
+
+
+def test_a_policy_that_names_no_second_engine_holds_roles_against_each_other(cli: Cli) -> None:
+    cli.write("tiny.yaml", SAMPLED.replace("METHOD", "rejection"))
+    policy = yaml.safe_load(POLICY) | {"checks": {"rescored_by": "none"}}
+    cli.write("policy.yaml", yaml.safe_dump(policy))
+    done = cli.micro("--backend", "reference", "-o", "device=cpu", "--plain")
+    assert verdicts(cli, "distribution") == [("SKIPPED", "nothing_to_compare"), ("PASS", "distribution_kept")]
+    assert journal(cli)["unshown"] == "the policy names no engine to score them", done.stdout
+
+
+@pytest.mark.parametrize("backend", ["fake", "transformers", "cupy"])
+def test_a_back_end_that_decodes_greedily_is_refused_a_scenario_that_samples(cli: Cli, backend: str) -> None:
+    cli.write("tiny.yaml", SAMPLED.replace("METHOD", "coupled"))
+    done = cli.micro("--backend", backend)
+    assert done.returncode in (2, 4)
+    if done.returncode == 2:
+        assert f"scenario tiny: sampling: back end '{backend}' decodes greedily" in done.stderr
+        assert not (cli.folder / "runs").exists()
