@@ -25,6 +25,7 @@ machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), e
 | `micro-120b-1k-single` | micro | gpu | 1K | 1 | 3 | the same with a short prompt (not by default) |
 | `full-120b-16k-b4`, `full-120b-32k-single` | full | gpu | 16K, 32K | 4, 1 | 3 | whole requests (not by default) |
 | `full-120b-1k-single` | full | gpu | 1K | 1 | 3 | the same with a short prompt (not by default) |
+| `full-120b-1k-sampled` | full | gpu | 1K | 1 | 3 | the same at MLPerf's temperature, 1 (not by default) |
 | `load-sweep` | load | gpu | 1K | 1–32 | 3 | up to how many requests at a time speculation pays |
 | `load-8b` | load | gpu | 1K | 1–32 | 3 | the same for exported planted pairs of 8B size (not by default) |
 | `load-rates` | load | gpu | 1K | 32 | 3 | up to how many requests per second (not by default) |

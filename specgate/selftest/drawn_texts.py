@@ -26,7 +26,10 @@ from specgate.selftest.small_chains import Verify, by_coupling, plain_texts, spe
 DRAWS: Final = 20_000
 TOKENS: Final = 8
 LENGTH: Final = 4
-RULE: Final = Rule("drawn", "distribution", True, role="spec-*", params={"alpha": 1e-9, "min_draws": DRAWS})
+SURE: Final = 1e-9
+"""The false alarm at which a fault must be seen."""
+USUAL: Final = 1e-6
+"""That at which a right verify must pass."""
 RIGHT: Final[Mapping[str, Verify]] = {"verify by rejection": verify_by_rejection, "coupled verify": by_coupling}
 
 
@@ -37,17 +40,18 @@ def chains() -> tuple[Floats, Floats]:
     return rows[0], (rows[0] + rows[1]) / 2
 
 
-def distribution_verdicts(run_folder: Path, verify: Verify) -> list[tuple[State, str]]:
+def distribution_verdicts(run_folder: Path, verify: Verify, alpha: float) -> list[tuple[State, str]]:
     """The verdicts of the gate `distribution` on a stored run, as (state, reason code), if its spec cells had drawn
-    their texts with `verify`. It must be surer than 1 - 1e-9 to reject.
+    their texts with `verify`, at the false alarm `alpha`.
     """
+    rule = Rule("drawn", "distribution", True, role="spec-*", params={"alpha": alpha, "min_draws": DRAWS})
     run = RunFolder.open(run_folder).read_run()
     scenarios = {name: replace(s, sampling=Sampling()) for name, s in run.scenarios.items()}
     draws = {}
     for cell in (result.cell for result in run.cells):
         drawn = texts_drawn(cell.point.key, cell.role.name, max(cell.role.k, 1), verify)
         draws[cell.key] = check_draws(drawn, cell.role)
-    judged = plugins.gate("distribution").judge(RULE, replace(run, scenarios=scenarios, draws=draws))
+    judged = plugins.gate("distribution").judge(rule, replace(run, scenarios=scenarios, draws=draws))
     return [(v.state, v.reason_code) for v in judged]
 
 

@@ -152,12 +152,12 @@ def injected(fault: Fault, folder: Path) -> Outcome:
 
 def sampling(unspoilt: Path) -> Iterator[Outcome]:
     """Check verifies at a temperature: right ones, and those with faults. `unspoilt`: as in `surroundings`."""
-    for verifies, state, code in (
-        (drawn_texts.RIGHT, State.PASS, "distribution_kept"),
-        (small_chains.FAULTS, State.INVALID, "not_the_targets"),
+    for verifies, alpha, state, code in (
+        (drawn_texts.RIGHT, drawn_texts.USUAL, State.PASS, "distribution_kept"),
+        (small_chains.FAULTS, drawn_texts.SURE, State.INVALID, "not_the_targets"),
     ):
         for name, verify in verifies.items():
-            found = drawn_texts.distribution_verdicts(unspoilt, verify)
+            found = drawn_texts.distribution_verdicts(unspoilt, verify, alpha)
             yield seen_as(name, "distribution", state, code, found)
 
 

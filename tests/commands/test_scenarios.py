@@ -39,6 +39,7 @@ def test_list_names_every_shipped_scenario_with_its_question() -> None:
         "cpu-sampled",
         "cpu-spec-sweep",
         "full-120b-16k-b4",
+        "full-120b-1k-sampled",
         "full-120b-1k-single",
         "full-120b-32k-single",
         "full-8b-16k-b4",

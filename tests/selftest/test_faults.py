@@ -10,7 +10,7 @@ from specgate import plugins
 from specgate.core import Rule, Run, State, Verdict
 from specgate.machine import inventory, selftest_stamp
 from specgate.selftest import small_chains
-from specgate.selftest.drawn_texts import RIGHT, distribution_verdicts
+from specgate.selftest.drawn_texts import RIGHT, SURE, USUAL, distribution_verdicts
 from specgate.selftest.faults import FAULTS, PROCESSES, Fault, injected, newest, outcomes, sampling, scripted
 from tests.support import in_process
 
@@ -67,7 +67,8 @@ def unspoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("name", [*RIGHT, *small_chains.FAULTS])
 def test_a_verify_that_draws_is_judged_by_what_it_draws(unspoilt: Path, name: str) -> None:
     right = name in RIGHT
-    verdicts = distribution_verdicts(unspoilt, (RIGHT if right else small_chains.FAULTS)[name])
+    verify, alpha = (RIGHT[name], USUAL) if right else (small_chains.FAULTS[name], SURE)
+    verdicts = distribution_verdicts(unspoilt, verify, alpha)
     assert verdicts == [(State.PASS, "distribution_kept") if right else (State.INVALID, "not_the_targets")]
 
 
