@@ -36,7 +36,7 @@ class EagleDrafter:
         device: str,
         tree_rows: int = 0,
     ) -> None:
-        """`tree_rows`: of the largest tree that it is to grow."""
+        """`tree_rows`: those that it may write behind `max_positions` while it grows a tree."""
         self.geometry = draft.geometry
         self.boundaries: Sequence[int] = draft.capture.boundaries
         self.weights, self.device = pack_draft(draft, target), device

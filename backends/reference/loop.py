@@ -149,7 +149,7 @@ class SpeculativeLoop:
             max_batch=self.max_batch,
             max_positions=self.max_positions,
             device=self.device,
-            tree_rows=self.tree.rows if self.tree else 0,
+            tree_rows=self.tree.draft_rows if self.tree else 0,
         )
 
     # ── prefill ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -316,12 +316,12 @@ class SpeculativeLoop:
         broken = int(broken_rows(masks, tree.parents).sum())
         recorder.counters["mask_checked_steps"] += 1
         recorder.counters["mask_integrity_failures"] += broken
-        recorder.counters["tree_tokens"] += growth.nodes * int(slots.active.sum())
+        recorder.counters["tree_tokens"] += 0 if broken else growth.nodes * int(slots.active.sum())
         if broken:  # nothing can be verified through broken masks: decode one token instead
             nothing = tree.tokens[:, :0]
             tokens, features = self._verify(slots, nothing, drafter.boundaries)
             recorder.phase("verify")
-            return Verified(accept(nothing, tokens), tokens, features)
+            return Verified(accept(nothing, tokens), tokens, features, torch.zeros_like(slots.last_token))
         found = verify_tree(self.model, tree, masks, slots.last_token, slots.length, growth.levels, drafter.boundaries)
         self._logits = found.logits
         recorder.phase("verify")

@@ -222,8 +222,7 @@ class ServerEngine:
             return self.servers[role]
         if self.options.servers == "apart":
             self.close()
-        if role.speculative and self.options.spec_config is not None:
-            check_chain(role.k, str(role), {OPTION: self.options.spec_config})
+        self._check_config(role)
         if url := self.options.url_of(role):
             server = Server(self.adapter, role, Running(url.rstrip("/")), self.options)
         else:
@@ -233,6 +232,11 @@ class ServerEngine:
         identity_of(self.adapter.name, list(self.seen.values()), self.options.build)
         return server
 
+    def _check_config(self, role: Role) -> None:
+        """Raise UsageError where the speculative config that the options name is not the role's."""
+        if role.speculative and self.options.spec_config is not None:
+            check_chain(role.k, str(role), {OPTION: self.options.spec_config})
+
     def _launched(self, role: Role) -> Running:
         """Start the server of `role`, and do not wait for it."""
         if self.request.pair.weights == "server":
@@ -241,6 +245,7 @@ class ServerEngine:
                 f"option url: no server is named for {role}, and there are no weights here to start one with",
                 hint=f"-o url.{role}=URL; or the pair that it serves: --pair, or --target and --draft{alone}",
             )
+        self._check_config(role)
         check_forced(self.options.force_al, role)
         folder = self.trace_folder(role)
         launch = Launch(

@@ -54,7 +54,7 @@ def judge_cell(rule: Rule, result: CellResult, check: DrawCheck | None) -> Verdi
         return verdict(rule, key, State.INCONCLUSIVE, "too_few_draws", message, evidence)
     worst = check.worst
     if worst is None:
-        code, message = "nothing_to_compare", f"{check.draws:,} texts, and no distribution to hold them against"
+        code, message = "nothing_to_compare", f"{check.draws:,} texts, and nothing to hold them against"
         message += f": {check.unshown}" if check.unshown else ""
         if not result.cell.role.speculative:
             return verdict(rule, key, State.SKIPPED, code, message, evidence)
@@ -71,7 +71,7 @@ def said_of(worst: FitTest) -> str:
     """What a test found that no chance explains."""
     place = "first token" if worst.position == 0 else f"token {worst.position + 1}"
     whose = "the target's distribution" if worst.against == "target" else "the baseline's draws"
-    if worst.impossible:
+    if worst.impossible and worst.p_impossible <= max(worst.p_chi_square, worst.p_g):
         return f"{place}: {worst.impossible:,} of {worst.draws:,} draws are of tokens that the target never draws"
     after = f" after {worst.contexts} beginnings" if worst.position else ""
     statistics = f"chi-square {worst.chi_square:.0f}, G {worst.g:.0f}, {worst.freedom} degrees of freedom"

@@ -174,6 +174,11 @@ class SamplingForm(Form):
     method: SamplingMethod = "coupled"
     seed: Annotated[int, Field(ge=0, le=SEED)] = 0
 
+    @property
+    def filters(self) -> bool:
+        """Whether some tokens may not be drawn."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
 
 class DrawsForm(Form):
     """The form of `core.Draws`."""
@@ -250,6 +255,9 @@ def contradictions(form: ScenarioForm) -> Iterator[Problem]:
         yield Problem(("goodput",), "a micro scenario measures no whole requests, so it has no goodput: leave it out")
     if form.draws is not None and form.sampling is None:
         yield Problem(("draws",), "greedy decoding draws nothing: set sampling, or leave this out")
+    if form.draws is not None and form.sampling is not None and form.sampling.filters and form.needs != "cpu":
+        why = "engines that round differently part at a filter's last token: leave out top_p, top_k and min_p"
+        yield Problem(("draws",), f"{why}, or say needs: cpu")
     if form.sampling is not None and form.kind == "load":
         yield Problem(("sampling",), "a server under load is asked greedily: leave it out")
     yield from contradicting_prompts(form)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-POSITIONS: Final = 1 << 30
-"""Positions that a counter can tell apart."""
 BITS: Final = 26
 """Bits that each of the two words of a number gives. 52 bits and a half can be written exactly and lie between 0 and 1;
 53 bits and a half would be rounded to 1 at the upper end.

@@ -52,9 +52,14 @@ def test_one_statistic_alone_rejects_nothing() -> None:
 
 
 def test_a_token_that_the_target_never_draws_is_invalid_whatever_the_statistics_say() -> None:
-    for v in judged(DrawCheck(20_000, (replace(TEST, position=0, impossible=3),))):
+    for v in judged(DrawCheck(20_000, (replace(TEST, position=0, impossible=3, p_impossible=1e-15),))):
         assert v.state is State.INVALID
         assert v.message == "first token: 3 of 19,000 draws are of tokens that the target never draws"
+
+
+def test_one_draw_that_rounding_may_explain_is_no_proof() -> None:
+    for v in judged(DrawCheck(20_000, (replace(TEST, impossible=1, p_impossible=2e-5),))):
+        assert v.state is State.PASS
 
 
 def test_too_few_draws_decide_nothing() -> None:

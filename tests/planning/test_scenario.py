@@ -135,6 +135,7 @@ def test_a_good_file_becomes_a_scenario(tmp_path: Path) -> None:
         ("timeout_s: 30", "timeout_s: 30\nsampling: {logit_bias: [[-3, 1.0]]}", 13, "sampling.logit_bias"),
         ("timeout_s: 30", "timeout_s: 30\nsampling: {logit_bias: [[3, 1.0], [3, 2.0]]}", 13, "every token once"),
         ("timeout_s: 30", "timeout_s: 30\ndraws: {texts: 9}", 13, "greedy decoding draws nothing"),
+        ("needs: cpu", "needs: gpu\nsampling: {top_p: 0.9}\ndraws: {texts: 9}", 7, "part at a filter's last token"),
         ("timeout_s: 30", "timeout_s: 30\ngoodput: {ttft_ms: 9}", 13, "a micro scenario measures no whole requests"),
         ("timeout_s: 30", "timeout_s: 30\ngoodput: {}", 13, "set at least one of ttft_ms, tpot_ms and e2e_ms"),
         ("timeout_s: 30", "timeout_s: 30\ngoodput: {itl_ms: 9}", 13, "goodput.itl_ms: 9: no such key"),

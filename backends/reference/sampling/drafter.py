@@ -60,11 +60,15 @@ class SampledDrafter(EagleDrafter):
         normed, logits = draft_head(self.weights, self.geometry, stream)
         check_finite(logits, "the draft's logits")
         rows, asked = rows_of(logits.float()), self.sampler.asked
-        shares = [
-            softmax(row / asked.temperature) if asked.temperature else point_mass(int(row.argmax()), len(row))
-            for row in rows
-        ]
-        spread = over_target(np.stack(shares), self.target_ids, self.vocabulary)
+        shares = np.stack([self._share(row) for row in rows])
+        spread = over_target(shares, self.target_ids, self.vocabulary)
         tokens = draft_sample(spread, keys, coupled=asked.method == "coupled")
         hidden = normed if self.geometry.norm_output else stream
         return torch.from_numpy(tokens).to(stream.device), hidden, spread
+
+    def _share(self, logits: Floats) -> Floats:
+        """The draft's probabilities [W] of its own tokens, from `logits` [W]."""
+        temperature = self.sampler.asked.temperature
+        if not temperature:
+            return point_mass(int(logits.argmax()), len(logits))
+        return softmax((logits - logits.max()) / temperature)

@@ -21,17 +21,25 @@ HINT: Final = "tree=FILE, such as eagle_tree.yaml, or tree=dynamic:NODES, such a
 
 @dataclass(frozen=True, slots=True)
 class TreePlan:
-    """`shape`: the tree of a file; None for a dynamic tree of `nodes` draft tokens and `width` nodes per level."""
+    """`shape`: the tree of a file; None for a dynamic tree of `nodes` draft tokens and `width` nodes per level.
+    `levels`: of the longest role's tree.
+    """
 
     asked: str
     shape: TreeShape | None
     nodes: int
+    levels: int
     width: int = 0
 
     @property
     def rows(self) -> int:
         """Rows of a verification: the draft tokens and the root."""
         return self.nodes + 1
+
+    @property
+    def draft_rows(self) -> int:
+        """Rows behind the positions of the longest path that the draft may write while it grows the tree."""
+        return max(self.rows, (self.levels - 1) * self.width)
 
     @property
     def branches(self) -> bool:
@@ -97,7 +105,7 @@ def of_file(asked: str, options: Mapping[str, str], max_k: int) -> TreePlan:
             f"option {TREE} = {asked}: a tree of {shape.depth} levels, but the longest draft asked for is spec-{max_k}",
             hint=f"ask for spec-{shape.depth}; a shorter role beside it drafts the tree's first levels",
         )
-    return TreePlan(asked, shape, shape.nodes)
+    return TreePlan(asked, shape, shape.nodes, shape.depth)
 
 
 def dynamic(asked: str, count: str, width: str | None, max_k: int) -> TreePlan:
@@ -117,7 +125,7 @@ def dynamic(asked: str, count: str, width: str | None, max_k: int) -> TreePlan:
             f"option {TREE} = {asked}: spec-{max_k} has {most} candidates where {wide} nodes per level are expanded",
             hint=f"at most {DYNAMIC}:{most}, or a larger {WIDTH}",
         )
-    return TreePlan(asked, None, nodes, wide)
+    return TreePlan(asked, None, nodes, max_k, wide)
 
 
 def check_ranks(plan: TreePlan, draft_vocab: int) -> None:

@@ -35,8 +35,9 @@ def short_steps(block: Block, budget: Budget) -> int:
     """Request-steps of a spec block that drafted fewer tokens than they could have, without those whose draft could not
     be used, and those whose chain was ended on purpose.
     """
-    short = sum(drafted < possible for drafted, possible in drafts_of(block, budget))
-    return max(0, short - draft_errors(block) - block.counters.get(ENDED_EARLY, 0))
+    found = list(drafts_of(block, budget))
+    ended = min(block.counters.get(ENDED_EARLY, 0), sum(0 < drafted < possible for drafted, possible in found))
+    return max(0, sum(drafted < possible for drafted, possible in found) - draft_errors(block) - ended)
 
 
 def missed_steps(block: Block, budget: Budget) -> int:

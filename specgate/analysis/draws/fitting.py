@@ -8,6 +8,8 @@ from functools import reduce
 from operator import add
 from typing import Final, Literal
 
+from scipy.stats import poisson
+
 from specgate.analysis.draws.goodness import Fit, against_law, against_other
 from specgate.core import BASELINE, Role
 from specgate.core.draws import DrawCheck, DrawnTexts, FitTest, TokenLaw
@@ -17,7 +19,9 @@ LEAST_DRAWS: Final = 50
 MOST_LAWS: Final = 64
 """Beginnings whose distribution is asked for."""
 NEVER: Final = 1e-9
-"""The share of unlisted tokens below which they are never drawn: rounding leaves no more."""
+"""The share of unlisted tokens below which they are as good as never drawn: rounding leaves no more. How often they may
+be drawn all the same is counted with this share.
+"""
 
 Counts = Mapping[tuple[int, ...], Counter[int]]
 """The tokens before one → how often each token was drawn there."""
@@ -47,7 +51,8 @@ def check_draws(drawn: DrawnTexts, role: Role) -> DrawCheck:
     against the baseline's.
     """
     texts = drawn.texts.get(role.name, ())
-    counts, tests = counted(texts), list(against_laws(counted(texts), drawn.laws))
+    counts = counted(texts)
+    tests = list(against_laws(counts, drawn.laws))
     if role.speculative and BASELINE.name in drawn.texts:
         tests += against_baseline(counts, counted(drawn.texts[BASELINE.name]))
     draws = sum(times for _, times in texts)
@@ -55,27 +60,33 @@ def check_draws(drawn: DrawnTexts, role: Role) -> DrawCheck:
 
 
 def against_laws(counts: Counts, laws: Sequence[TokenLaw]) -> Iterator[FitTest]:
-    """One test per position for which the target's distribution is known."""
+    """One test per position for which the target's distribution is known, and that could fail: bins beside each other,
+    a law of one token, or a token that is never drawn and was.
+    """
     for position in sorted({len(law.given) for law in laws}):
-        fits, draws, impossible = list[Fit](), 0, 0
+        fits, draws, impossible, expected, certain = list[Fit](), 0, 0, 0.0, False
         for law in laws:
             here = counts.get(law.given, Counter())
             if len(law.given) != position or here.total() < LEAST_DRAWS:
                 continue
-            seen, shares, never = table(here, law)
-            impossible += never
+            seen, shares, others = table(here, law)
+            if others is not None:
+                impossible, expected = impossible + others, expected + here.total() * NEVER
+                certain |= len(law.tokens) == 1
             fits.append(against_law(seen, shares))
             draws += here.total()
-        if fits:
-            yield fit_test(position, "target", draws, fits, impossible)
+        if certain or impossible or sum(fit.freedom for fit in fits):
+            yield fit_test(position, "target", draws, fits, impossible, expected)
 
 
-def table(here: Counter[int], law: TokenLaw) -> tuple[list[int], list[float], int]:
-    """Counts and probabilities of the law's tokens and, in the last bin, of all others; and impossible draws."""
+def table(here: Counter[int], law: TokenLaw) -> tuple[list[int], list[float], int | None]:
+    """Counts and probabilities of the law's tokens and, in the last bin, of all others. Where others are as good as
+    never drawn, they have no bin, and how often they were is what comes third; else None.
+    """
     seen = [here[token] for token in law.tokens]
     others, rest = here.total() - sum(seen), 1 - sum(law.probabilities)
     if rest > NEVER:
-        return [*seen, others], [*law.probabilities, rest], 0
+        return [*seen, others], [*law.probabilities, rest], None
     return seen, list(law.probabilities), others
 
 
@@ -88,12 +99,19 @@ def against_baseline(counts: Counts, baseline: Counts) -> Iterator[FitTest]:
         for given in here:
             tokens = sorted(counts[given].keys() | baseline[given].keys())
             fits.append(against_other([counts[given][t] for t in tokens], [baseline[given][t] for t in tokens]))
-        yield fit_test(position, "baseline", sum(counts[given].total() for given in here), fits, 0)
+        if sum(fit.freedom for fit in fits):
+            yield fit_test(position, "baseline", sum(counts[given].total() for given in here), fits)
 
 
 def fit_test(
-    position: int, against: Literal["target", "baseline"], draws: int, fits: Sequence[Fit], impossible: int
+    position: int,
+    against: Literal["target", "baseline"],
+    draws: int,
+    fits: Sequence[Fit],
+    impossible: int = 0,
+    expected: float = 0.0,
 ) -> FitTest:
+    """The test of all `fits` together. `expected`: how many draws of tokens that are never drawn rounding explains."""
     whole = reduce(add, fits)
     return FitTest(
         position=position,
@@ -106,4 +124,5 @@ def fit_test(
         p_chi_square=whole.p_chi_square,
         p_g=whole.p_g,
         impossible=impossible,
+        p_impossible=float(poisson.sf(impossible - 1, expected)) if impossible else 1.0,
     )

@@ -14,7 +14,7 @@ class FitTest:
     `against`: the target's own distribution, or the baseline's draws.
     `draws`: draws of the role that take part. `contexts`: beginnings that do. `freedom`: degrees of freedom.
     `chi_square`, `g`: the two statistics. `p_chi_square`, `p_g`: the chance of one as large where nothing is wrong.
-    `impossible`: draws of tokens that the target never draws.
+    `impossible`: draws of tokens that the target never draws, but for rounding. `p_impossible`: the chance of so many.
     """
 
     position: int
@@ -27,15 +27,17 @@ class FitTest:
     p_chi_square: float
     p_g: float
     impossible: int = 0
+    p_impossible: float = 1.0
 
     @property
     def p(self) -> float:
-        """The larger of the two chances; 0 where something impossible was drawn.
+        """The larger of the two chances; or that of so many impossible draws, twice, where there are any.
 
         Only what both statistics find too large is rejected: in bins that expect few draws either has a tail that is
         heavier than it says, chi-square above and G below what is expected.
         """
-        return 0.0 if self.impossible else max(self.p_chi_square, self.p_g)
+        fits = max(self.p_chi_square, self.p_g)
+        return min(1.0, 2 * min(fits, self.p_impossible)) if self.impossible else fits
 
 
 @dataclass(frozen=True, slots=True)

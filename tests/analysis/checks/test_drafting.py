@@ -43,6 +43,12 @@ def test_chains_that_were_ended_on_purpose_explain_their_steps_and_no_more() -> 
     check_rewinds(made, "here")
 
 
+def test_a_chain_that_its_limit_ended_pays_for_no_other_step() -> None:
+    """Of 4 tokens the second step has room for one draft, and makes it: the first had room for two, and made none."""
+    made = of_steps([0, 0, 0], [0, 1, 3], chains_ended_early=1)
+    assert short_steps(made, Budget(new_tokens=4)) == 1
+
+
 def test_a_step_without_a_draft_is_no_chain_that_was_ended() -> None:
     """An engine that drafts in every other step cannot pass its pauses off as short chains."""
     made = of_steps([0] * 4, [0, 3, 0, 2], chains_ended_early=2)

@@ -75,11 +75,30 @@ def test_unlisted_tokens_are_one_bin() -> None:
     assert check.tests[0].freedom < check_draws(texts, SPEC).tests[0].freedom
 
 
-def test_a_token_that_the_target_never_draws_is_enough() -> None:
-    law = TokenLaw((), (0, 1), (0.25, 0.75))
-    counts = (((0,), 2_500), ((1,), 7_499), ((2,), 1))
-    check = check_draws(DrawnTexts("p", (0,), {SPEC.name: counts}, (law,), "reference", None, None, (0, 1)), SPEC)
-    assert check.worst is not None and (check.worst.impossible, check.p) == (1, 0.0)
+def of_one_token(law: TokenLaw, *counts: tuple[int, int], baseline: tuple[tuple[int, int], ...] = ()) -> DrawCheck:
+    texts = {SPEC.name: tuple(((token,), times) for token, times in counts)}
+    if baseline:
+        texts[BASELINE.name] = tuple(((token,), times) for token, times in baseline)
+    return check_draws(DrawnTexts("p", (0,), texts, (law,), "reference", None, None, (0, 1)), SPEC)
+
+
+def test_two_draws_that_the_target_never_makes_are_enough_and_one_is_what_rounding_may_leave() -> None:
+    law = TokenLaw((), (0, 1), (0.25, 0.75 - 9e-10))
+    one, two = (of_one_token(law, (0, 5_000), (1, 15_000 - count), (2, count)) for count in (1, 2))
+    assert one.worst is not None and one.worst.impossible == 1 and 1e-6 < one.p < 1e-3
+    assert two.worst is not None and two.worst.impossible == 2 and two.p < 1e-8
+
+
+def test_texts_that_no_test_could_reject_have_no_test() -> None:
+    """All draws are the likeliest token of a law whose other tokens are too rare for a bin of their own."""
+    check = of_one_token(TokenLaw((), (0, 1), (0.9997, 0.0003)), (0, 20_000), baseline=((0, 19_994), (1, 6)))
+    assert (check.draws, check.tests, check.worst) == (20_000, (), None)
+
+
+def test_of_a_law_of_one_token_any_other_is_impossible() -> None:
+    law = TokenLaw((), (7,), (1.0,))
+    assert of_one_token(law, (7, 20_000)).p == 1.0
+    assert of_one_token(law, (7, 19_990), (0, 10)).p < 1e-12
 
 
 def test_beginnings_that_few_texts_have_are_left_out() -> None:

@@ -75,7 +75,7 @@ def test_the_shipped_draft_is_accepted_and_changes_no_token(target_folder: Path)
 def test_a_tree_of_the_shipped_draft_changes_no_bit_and_takes_fewer_steps_than_its_chain(target_folder: Path) -> None:
     prompt, positions, budget = prompt_of(target_folder, 256), (1, 9), Budget(new_tokens=32)
     steps = list[int]()
-    for tree in (None, TreePlan("dynamic:16", None, 16, 4)):
+    for tree in (None, TreePlan("dynamic:16", None, 16, 4, 4)):
         target = load_target(target_folder, torch.float32, "cpu")
         draft = load_draft(DRAFT_FOLDER, target.geometry, torch.float32, "cpu", target_sha256=target.sha256)
         engine = ReferenceEngine(target, draft, max_batch=1, max_positions=384, device="cpu", tree=tree)

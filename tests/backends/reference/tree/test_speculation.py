@@ -27,6 +27,7 @@ from specgate.eagle3.pair import load_draft, load_target
 from specgate.eagle3.tiny import write_draft, write_random_pair
 from specgate.eagle3.trees.growing import Growth
 from specgate.eagle3.trees.shape import TreeShape
+from specgate.errors import BackendError
 from tests.backends.reference.by_hand import Eagle3ByHand
 from tests.eagle3.gpt_oss_folders import WINDOW, write_gpt_oss
 from tests.eagle3.trees.brute_force import random_parents
@@ -39,11 +40,11 @@ BUSHY = TreeShape.of([
 
 
 def fixed(shape: TreeShape) -> TreePlan:
-    return TreePlan("tree.yaml", shape, shape.nodes)
+    return TreePlan("tree.yaml", shape, shape.nodes, shape.depth)
 
 
 def dynamic(nodes: int, width: int) -> TreePlan:
-    return TreePlan(f"dynamic:{nodes}", None, nodes, width)
+    return TreePlan(f"dynamic:{nodes}", None, nodes, 3, width)
 
 
 PLANS = {
@@ -97,6 +98,25 @@ def test_a_cpu_runs_no_more_rows_at_once_than_are_bit_exact(
     engine.decode(Role(3), Budget(steps=2), ())
     assert rows == [2 * 31, 31] * 2
     assert max(rows) <= FEW_ROWS < 3 * 31
+
+
+def test_a_tree_that_is_wider_than_its_nodes_grows_up_to_the_last_position(folders: tuple[Path, Path]) -> None:
+    """Caches are made of whole blocks of 512 keys: here no slack hides a row too many."""
+    tree = TreePlan("dynamic:12", None, 12, 5, 4)
+    positions, ran = 512 - tree.rows, 0
+    target = load_target(folders[0], torch.float32, "cpu")
+    draft = load_draft(folders[1], target.geometry, torch.float32, "cpu")
+    engine = ReferenceEngine(target, draft, max_batch=1, max_positions=positions, device="cpu", tree=tree)
+    for length in range(positions - 14, positions):
+        engine.prefill([[7 * i % 300 for i in range(length)]], draft=True)
+        try:
+            plain, block = engine.decode(BASELINE, Budget(steps=1), ()), engine.decode(Role(5), Budget(steps=1), ())
+        except BackendError as error:
+            assert "positions" in str(error)
+            continue
+        ran = length
+        assert block.tokens[0][:2] == plain.tokens[0]
+    assert ran >= positions - 14
 
 
 @pytest.mark.parametrize("k", [1, 2])
