@@ -24,7 +24,8 @@ COUNTS: Final = (
 )
 """Counts of a summary that files have as they are."""
 COLUMNS = (
-    *("by", "pair", "acceptance_source", "k", "run_id", "scenario", "engine", "class", "context_len", "batch"),
+    *("by", "pair", "acceptance_source", "k", "decoding"),
+    *("run_id", "scenario", "engine", "class", "context_len", "batch"),
     *("position", *COUNTS, "acceptance_length", "acceptance_ci_low", "acceptance_ci_high", "draft_acceptance_rate"),
     *("request_mean_acceptance_length", "request_stdev", "repeated_8gram_share", "looping_prompts"),
     *("acceptance_length_without_loops", "without_loops_ci_low", "without_loops_ci_high"),
@@ -42,7 +43,7 @@ COUNTED: Final = (
     "Length: 1 + accepted / cycles that had a draft, pooled over all cycles; bonus token included, prefill token not. "
     "Below it: its 95 % interval over prompts, where there are three or more. Per request: the mean with one weight "
     "per request ± standard deviation. Of drafts: accepted / draft tokens. Asked: requests, and on how many prompts; "
-    "rounds repeat the same greedy text. Repeats: the share of 8-grams that occurred before in their text."
+    "rounds repeat the same text. Repeats: the share of 8-grams that occurred before in their text."
 )
 POSITIONS: Final = (
     "Accepted: of the cycles that proposed the draft. Given: of those that also accepted the draft before it. Below: "
@@ -70,8 +71,11 @@ def sheet(acceptance: Acceptance) -> Sheet:
 
 
 def group_in_words(group: Group) -> str:
-    """`demo, spec-3`; where acceptance is not a trained pair's, also where it comes from."""
-    return ", ".join((group.pair, Role(group.k).name, *(() if group.acceptance == "real" else (group.acceptance,))))
+    """`demo, spec-3`; where acceptance is not a trained pair's, also where it comes from; and what is not greedy
+    decoding with whole chains.
+    """
+    source = () if group.acceptance == "real" else (group.acceptance,)
+    return ", ".join((group.pair, Role(group.k).name, *source, *([group.decoding] if group.decoding else [])))
 
 
 def counted(n: int, one: str) -> str:
@@ -253,7 +257,14 @@ def rows(acceptance: Acceptance) -> Iterator[Row]:
 
 def of_group(s: AcceptanceSummary) -> Row:
     keys = {NAMES.get(key, key): value for key, value in s.group.values}
-    return {"pair": s.group.pair, "acceptance_source": s.group.acceptance, "k": s.group.k, **keys}
+    group = s.group
+    return {
+        "pair": group.pair,
+        "acceptance_source": group.acceptance,
+        "k": group.k,
+        "decoding": group.decoding,
+        **keys,
+    }
 
 
 def of_summary(s: AcceptanceSummary) -> Row:

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from specgate.errors import UsageError
+from specgate.files.yamlfile import load
 
 SCHEMA: Final = "specgate.drafts-by-batch/v1"
+KEYS: Final = ("schema", "drafts", "measured")
 LONGEST: Final = 4096
+LONGEST_NUMBER: Final = 9
+"""Digits."""
 HINT: Final = "REQUESTS:DRAFTS,…, such as 1:5,4:3,16:1, or a file of `specgate tune drafts`"
 
 
@@ -42,25 +44,31 @@ def table_of(text: str, where: str) -> ChainTable:
     rows = []
     for part in text.split(","):
         requests, colon, drafts = part.partition(":")
-        if not (colon and requests.strip().isdecimal() and drafts.strip().isdecimal()):
+        if not (colon and is_number(requests.strip()) and is_number(drafts.strip())):
             raise UsageError(f"{where} = {text[:80]!r}: {part[:40]!r} is no pair of numbers", hint=HINT)
         rows.append((int(requests), int(drafts)))
     return checked(rows, f"{where} = {text[:80]!r}")
 
 
+def is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= LONGEST_NUMBER
+
+
 def table_in(file: Path) -> ChainTable:
     """The table of a file. Raises UsageError, with file and key."""
-    try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UsageError(f"{file}: {str(error).splitlines()[0]}", hint=HINT) from error
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+    found = load(file).data
+    if found.get("schema") != SCHEMA:
         raise UsageError(f"{file}: schema: not {SCHEMA}", hint="a file of `specgate tune drafts`")
-    drafts = found.get("drafts")
-    whole = isinstance(drafts, dict) and all(type(n) is int for pair in drafts.items() for n in pair)
-    if not isinstance(drafts, dict) or not whole:
-        raise UsageError(f"{file}: drafts: not a map from requests to draft tokens", hint="drafts: {1: 5, 4: 3, 16: 1}")
-    return checked(list(drafts.items()), f"{file}: drafts")
+    if unknown := [key for key in found if key not in KEYS]:
+        raise UsageError(f"{file}: {unknown[0]}: no such key", hint=f"known: {', '.join(KEYS)}")
+    rows = found.get("drafts")
+    if not isinstance(rows, list) or not all(map(is_row, rows)):
+        raise UsageError(f"{file}: drafts: not a list of rows", hint="drafts: [{requests: 1, drafts: 5}, …]")
+    return checked([(row["requests"], row["drafts"]) for row in rows], f"{file}: drafts")
+
+
+def is_row(row: object) -> bool:
+    return isinstance(row, dict) and {*row} == {"requests", "drafts"} and all(type(n) is int for n in row.values())
 
 
 def checked(rows: list[tuple[int, int]], where: str) -> ChainTable:

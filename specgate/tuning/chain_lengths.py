@@ -105,7 +105,7 @@ def as_record(found: Sequence[Choice]) -> Mapping[str, Any]:
     """The file of the table, with what it rests on."""
     return {
         "schema": SCHEMA,
-        "drafts": dict(table_of(found).rows),
+        "drafts": [{"requests": requests, "drafts": drafts} for requests, drafts in table_of(found).rows],
         "measured": [
             {
                 "batch": one.batch,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy import stats
 
-from specgate.sampling.keys import BITS, Keys, Purpose, race, requests_of, uniforms, words
+from specgate.sampling.keys import Keys, Purpose, race, requests_of, uniforms, words
 from specgate.sampling.philox import philox
 
 WIDTHS = {
@@ -109,9 +109,13 @@ def test_no_requests_take_no_numbers() -> None:
     assert race(np.ones((0, 3)), keys(0), Purpose.DRAFT).shape == (0,)
 
 
-def test_the_extreme_words_give_numbers_strictly_between_0_and_1() -> None:
-    largest = ((2.0**BITS - 1) * 2.0**BITS + (2.0**BITS - 1) + 0.5) * 2.0 ** (-2 * BITS)
-    assert 0.5 * 2.0 ** (-2 * BITS) > 0 and largest < 1 and -np.log(largest) > 0
+@pytest.mark.parametrize("word", [0, 0xFFFFFFFF])
+def test_the_extreme_words_give_numbers_strictly_between_0_and_1(monkeypatch: pytest.MonkeyPatch, word: int) -> None:
+    monkeypatch.setattr(
+        "specgate.sampling.keys.words", lambda keys, purpose, blocks: np.full((2, blocks, 4), word, np.uint32)
+    )
+    drawn = uniforms(keys(2), Purpose.TARGET, 3)
+    assert ((drawn > 0) & (drawn < 1)).all() and (-np.log(drawn) > 0).all()
 
 
 def test_numbers_are_uniform_and_those_of_neighbours_are_not_alike() -> None:

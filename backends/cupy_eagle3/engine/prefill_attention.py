@@ -91,7 +91,7 @@ class PrefillAttention:
         return self.chosen[key]
 
     def _first_that_runs(self, positions: int, heads: Heads, device: torch.device) -> Library:
-        if self.order == (Library.TORCH,):
+        if self.order == (Library.TORCH,) and device.type != "cuda":
             return Library.TORCH
         qkv = torch.zeros(positions, heads.qkv_width, dtype=torch.bfloat16, device=device)
         failed: list[str] = []

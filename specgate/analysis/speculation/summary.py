@@ -37,6 +37,7 @@ class Request:
     `requests`: how many requests it stands for.
     `undrafted`: request-steps without a draft, which the record leaves out; None where a server does not tell.
     `repeated`: share of the 8-grams of its text that occurred before, the mean over its requests.
+    `decoding`: what is not greedy decoding with whole chains, in words; empty where nothing is.
     """
 
     run: str
@@ -53,6 +54,7 @@ class Request:
     requests: int
     undrafted: int | None
     repeated: float
+    decoding: str = ""
 
     @property
     def loops(self) -> bool:
@@ -62,7 +64,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What is summed up. Other pairs, sources of acceptance and draft lengths are never pooled.
+    """What is summed up. Other pairs, sources of acceptance, draft lengths and ways of decoding are never pooled.
 
     `values`: key of the layout → the value of it that all requests of the group have.
     """
@@ -71,6 +73,7 @@ class Group:
     acceptance: AcceptanceSource
     k: int
     values: tuple[tuple[str, str | int], ...] = ()
+    decoding: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class AcceptanceSummary:
     """Acceptance of a group over all its requests.
 
     `prompts`: the different ones; of a server that counts requests together, the different sets of prompts.
-    `requests`: how many were answered; rounds repeat the same greedy texts. `together`: whether some of them were
+    `requests`: how many were answered; rounds repeat the same texts. `together`: whether some of them were
         counted together.
     `num_drafts`: request-steps with a draft. `undrafted`: those without one; None where an engine does not tell.
     `total_draft_tokens`, `total_accepted_tokens`: over the steps with a draft.

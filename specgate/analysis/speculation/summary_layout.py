@@ -99,12 +99,12 @@ def layout_of(requests: Sequence[Request], by: tuple[Key, ...]) -> Layout:
 
 def group_of(request: Request, keys: Sequence[Key]) -> Group:
     values = tuple((key, VALUES[key](request)) for key in keys)
-    return Group(request.pair, request.acceptance, request.record.k, values)
+    return Group(request.pair, request.acceptance, request.record.k, values, request.decoding)
 
 
 def order(group: Group) -> tuple[object, ...]:
     """Sorts groups of the same keys: numbers as numbers."""
-    return group.pair, group.acceptance, group.k, *(value for _, value in group.values)
+    return group.pair, group.acceptance, group.k, group.decoding, *(value for _, value in group.values)
 
 
 def tells_apart(requests: Sequence[Request], by: Sequence[Key]) -> bool:
@@ -118,7 +118,7 @@ def unlike_prompts(groups: Sequence[tuple[Group, Sequence[Request]]]) -> Iterato
     for group, found in groups:
         others = tuple(pair for pair in group.values if pair[0] != "engine")
         engine = str(dict(group.values)["engine"])
-        alike[Group(group.pair, group.acceptance, group.k, others)][engine] = {r.prompt for r in found}
+        alike[Group(group.pair, group.acceptance, group.k, others, group.decoding)][engine] = {r.prompt for r in found}
     for engines in alike.values():
         common = set.intersection(*engines.values())
         if any(found != common for found in engines.values()):

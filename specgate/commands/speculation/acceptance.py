@@ -111,6 +111,7 @@ def row_of(layout: Layout, s: AcceptanceSummary) -> dict[str, object]:
         "pair": group["pair"],
         "acceptance": group["acceptance"],
         "k": group["k"],
+        "decoding": group["decoding"],
         **fields,
         "mean_acceptance_length": length.get("value"),
         "ci_low": length.get("ci_low"),

@@ -33,16 +33,15 @@ def drafts(runs: tuple[Path, ...], context: int | None, out: Path) -> None:
     The runs are of one pair, engine and device; `--batch 1,4,16 --spec 1,2,3,5` measures what is chosen from. The
     reference engine takes the file as -o k_by_batch=FILE, other engines the table by their own settings.
     """
-    import yaml
-
     from specgate.archive.stored import load_runs
     from specgate.files.writing import write_text
+    from specgate.files.yamlfile import dump_yaml
     from specgate.tuning.chain_lengths import as_record, choices
 
     found = choices([stored.run for stored in load_runs(runs)], context)
     for line in lines(found):
         echo(line)
-    write_text(out, yaml.safe_dump(dict(as_record(found)), sort_keys=False))
+    write_text(out, dump_yaml(dict(as_record(found))))
     echo(f"wrote {out}")
 
 

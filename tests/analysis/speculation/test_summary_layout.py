@@ -80,3 +80,15 @@ def test_engines_that_were_asked_other_prompts_are_said(theirs: tuple[str, ...],
 def test_only_rows_that_differ_in_nothing_but_the_engine_are_held_beside_each_other() -> None:
     requests = [asked("a", engine="cupy", prompt_class="code"), asked("b", engine="vllm", prompt_class="prose")]
     assert layout_of(requests, ("engine", "class")).unlike == ()
+
+
+@pytest.mark.parametrize("by", [(), ("class",), ("position",)])
+def test_requests_decoded_in_other_ways_are_never_pooled(by: tuple[Key, ...]) -> None:
+    ways = ("", "temperature 1", "a tree")
+    layout = layout_of([asked("a", decoding=way) for way in ways for _ in range(2)], by)
+    assert [(row.group.decoding, row.requests) for row in layout.rows] == [(way, 2) for way in sorted(ways)]
+
+
+def test_engines_that_decode_in_other_ways_are_not_said_to_rest_on_other_prompts() -> None:
+    requests = [asked("a", engine="cupy"), asked("b", engine="vllm", decoding="a tree")]
+    assert layout_of(requests, ("engine",)).unlike == ()

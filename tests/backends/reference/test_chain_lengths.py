@@ -119,7 +119,9 @@ def test_what_ends_chains_is_among_the_facts_and_a_warning(pair: tuple[Path, Pat
 
 def test_a_table_in_a_file_is_the_table(tmp_path: Path, pair: tuple[Path, Path]) -> None:
     file = tmp_path / "table.yaml"
-    file.write_text("schema: specgate.drafts-by-batch/v1\ndrafts: {4: 2, 1: 5}\n")
+    file.write_text(
+        "schema: specgate.drafts-by-batch/v1\ndrafts: [{requests: 4, drafts: 2}, {requests: 1, drafts: 5}]\n"
+    )
     found = lengths_of({"k_by_batch": str(file)})
     assert found == ChainLengths(table=table_of("1:5,4:2", "here"))
 

@@ -96,6 +96,7 @@ def test_the_demo_pairs_logits_are_the_references_with_the_same_leading_tokens()
                 f"leading token {one.overlap:.1%}, leading eight {eight.overlap:.1%}, "
                 f"{eight.beyond_one_step} beyond a step"
             )
+            assert eight.beyond_one_step == 0 and one.beyond_one_step == 0
     assert found.agrees, found.first
     a, b = (side.tensors["target.logits"].astype(np.float64).ravel() for side in (ours, theirs))
     assert float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b))) >= 0.9999
