@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specgate.core import Comparison, Run
+from specgate.analysis.speculation.decoding import decoding_of
+from specgate.core import Comparison, Point, Run
 from specgate.eagle3.chain_table import SCHEMA, ChainTable
 from specgate.errors import UsageError
-
-ALIKE = ("pair", "engine", "device", "kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Choice:
 def choices(runs: Sequence[Run], context: int | None) -> tuple[Choice, ...]:
     """One choice per batch size, ascending, of the comparisons at `context` positions; None: there is but one context.
 
-    Raises UsageError for runs of different pairs, engines or devices, several contexts, or without any speed-up.
+    Raises UsageError for runs that differ in what `measured_with` names, several contexts, or without any speed-up.
     """
     refuse_unlike(runs)
     found = [(run.id, c) for run in runs for c in run.comparisons if is_quotable(c)]
@@ -68,13 +67,26 @@ def refuse_unlike(runs: Iterable[Run]) -> None:
     first: dict[str, str] | None = None
     for run in runs:
         for point in {c.cell.point: None for c in run.comparisons}:
-            facts = run.engines.get(point.key)
-            device = facts.device if facts else "unknown"
-            own = dict(zip(ALIKE, (run.pair.name, point.backend, device, run.kind), strict=True))
+            own = measured_with(run, point)
             first = first or own
-            if unlike := [key for key in ALIKE if own[key] != first[key]]:
+            if unlike := [key for key in own if own[key] != first[key]]:
                 said = "; ".join(f"{key} {first[key]} and {own[key]}" for key in unlike)
                 raise UsageError(f"{run.id}: {said}: a table is of one", hint="give runs of one of them")
+
+
+def measured_with(run: Run, point: Point) -> dict[str, str]:
+    """What must be the same of all the speed-ups that one table is chosen from."""
+    facts = run.engines.get(point.key)
+    return {
+        "pair": run.pair.name,
+        "target": (facts and facts.target) or "unknown",
+        "draft": (facts and facts.draft_sha256) or "unknown",
+        "engine": point.backend,
+        "device": facts.device if facts else "unknown",
+        "dtype": facts.dtype if facts else "unknown",
+        "decoding": decoding_of(run, point) or "greedy, whole chains",
+        "kind": run.kind,
+    }
 
 
 def is_quotable(comparison: Comparison) -> bool:

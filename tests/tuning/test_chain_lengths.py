@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -62,6 +63,23 @@ def test_runs_of_two_engines_make_no_table(folder: Path, tmp_path: Path) -> None
     other = store(tmp_path / "other", scenarios=[MEASURED], backend="other")
     with pytest.raises(UsageError, match="engine fake and other: a table is of one"):
         choices([load_run(folder).run, load_run(other).run], None)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dtype": "float16"}, "dtype [a-z0-9]+ and float16"),
+        ({"target_sha256": "f" * 64}, f"target .+ and {'f' * 64}"),
+        ({"details": {"draft tree": "dynamic:8"}}, "decoding greedy, whole chains and tree: dynamic:8"),
+    ],
+)
+def test_a_table_is_of_one_pair_of_weights_and_one_way_of_decoding(
+    folder: Path, change: dict[str, Any], said: str
+) -> None:
+    run = load_run(folder).run
+    other = replace(run, id="b", engines={key: replace(facts, **change) for key, facts in run.engines.items()})
+    with pytest.raises(UsageError, match=f"b: {said}: a table is of one"):
+        choices([run, other], None)
 
 
 def test_the_command_writes_what_the_engine_takes(cli: Cli, folder: Path) -> None:

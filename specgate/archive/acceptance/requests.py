@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Final
 
+from specgate.analysis.speculation.decoding import decoding_of
 from specgate.analysis.speculation.summary import Request, counted, undrafted_in
 from specgate.analysis.speculation.summary_layout import Acceptance, Key, SummedRun, layouts_of
 from specgate.analysis.tokens.repetition import repeated_ngram_share
@@ -68,18 +69,8 @@ def requests_of(stored: StoredRun, names: Mapping[Weights, str]) -> Iterator[Req
                 requests=len(slots),
                 undrafted=undrafted_in(block, slot),
                 repeated=statistics.fmean(repeated.share(block.tokens[s]) for s in slots),
-                decoding=decoding_of(run, block),
+                decoding=decoding_of(run, block.point),
             )
-
-
-def decoding_of(run: Run, block: Block) -> str:
-    """What changes acceptance beside pair and draft length: sampling, trees, chains that end early. Empty without."""
-    facts, sampling = run.engines.get(block.point.key), run.scenarios[block.point.scenario].sampling
-    details = facts.details if facts else {}
-    drawn = [f"T {sampling.temperature:g} {sampling.method}"] if sampling else []
-    tree = [f"tree: {details['draft tree']}"] if "draft tree" in details else []
-    early = [f"chains {details['chains go on']}"] if "chains go on" in details else []
-    return ", ".join((*drawn, *tree, *early))
 
 
 def prompts_in(block: Block, slots: Sequence[int]) -> tuple[int, ...]:
