@@ -150,6 +150,21 @@ def _too_long(scenario: Scenario, point: Point, limit: int, pair: str) -> str:
     )
 
 
+def check_biases(scenarios: Mapping[str, Scenario], vocabularies: Mapping[str, int], pair: str) -> None:
+    """Check that the pair called `pair` has every token whose logit a scenario adds to.
+
+    `vocabularies`: scenario name → tokens of the target. Raises UsageError for the first scenario that names another.
+    """
+    for name, scenario in scenarios.items():
+        biased = scenario.sampling.logit_bias if scenario.sampling else ()
+        if beyond := [token for token, _ in biased if token >= vocabularies[name]]:
+            raise UsageError(
+                f"{scenario.source_file or name}: sampling.logit_bias: token {beyond[0]}; pair {pair!r} has "
+                f"{vocabularies[name]} tokens",
+                hint=f"right would be 0–{vocabularies[name] - 1}",
+            )
+
+
 # ── how long will it take ────────────────────────────────────────────────────────────────────────────────────────────
 
 

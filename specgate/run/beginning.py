@@ -23,7 +23,7 @@ from specgate.machine.monitor import snapshot
 from specgate.machine.selftest_stamp import last_green
 from specgate.machine.software import Software
 from specgate.pairs.resolve import target_limits
-from specgate.planning.plan import check_limits
+from specgate.planning.plan import check_biases, check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
 from specgate.planning.resolution import another_engine, tokenizer_of
@@ -39,11 +39,13 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     """Build the prompts of every point, by point key.
 
     They are all built before anything is measured, so that a run that cannot work is refused at once. Raises UsageError
-    if a context is longer than the pair allows, or if a text source has too few prompts.
+    if a context is longer than the pair allows, a bias is of a token that it has not, or a text source has too few
+    prompts.
     """
     others = another_engine(config.backend) is not None
     limits = {name: target_limits(config.pair, s.rope, any_architecture=others) for name, s in config.scenarios.items()}
     check_limits(plan, {name: p for name, (p, _) in limits.items() if p is not None}, config.pair.name)
+    check_biases(config.scenarios, {name: vocab for name, (_, vocab) in limits.items()}, config.pair.name)
     tokenizer = tokenizer_of(config.pair)
     return {
         p.key: build_prompts(s, p.context, s.prompts_in_set(p.batch), tokenizer, limits[p.scenario][1])

@@ -9,11 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.stats import LOOKS, planned_looks
-from specgate.core import STATISTICS, Budget, Grid, Plan, Point, Role, Scenario, Schedule, Workload
+from specgate.core import STATISTICS, Budget, Grid, Plan, Point, Role, Sampling, Scenario, Schedule, Workload
 from specgate.errors import UsageError
 from specgate.files.plain import from_plain, to_plain
 from specgate.pairs.resolve import resolve_pair, shipped_names, target_limits
-from specgate.planning.plan import COST, build_plan, check_limits, estimate_seconds, positions_needed, prefill_group
+from specgate.planning.plan import (
+    COST,
+    build_plan,
+    check_biases,
+    check_limits,
+    estimate_seconds,
+    positions_needed,
+    prefill_group,
+)
 from specgate.planning.scenario import find, select, shipped
 
 
@@ -229,6 +237,17 @@ def test_room_is_the_longest_block_of_any_role_and_one_verify_pass() -> None:
     point = Point("s", "fake", 100, 1)
     assert positions_needed(scenario_of(spec=(1, 3), budget=Budget(steps=10)), point) == 100 + 10 * 4 + 3 + 2
     assert positions_needed(scenario_of(spec=(1, 3), budget=Budget(new_tokens=50)), point) == 100 + 50 + 3 + 2
+
+
+@given(tokens=st.lists(st.integers(0, 99), min_size=1, max_size=4, unique=True), vocab=st.integers(1, 100))
+def test_a_bias_is_refused_exactly_where_the_target_has_no_such_token(tokens: list[int], vocab: int) -> None:
+    biased = replace(scenario_of(), sampling=Sampling(temperature=1, logit_bias=tuple((t, 1.0) for t in tokens)))
+    if max(tokens) < vocab:
+        check_biases({"s": biased}, {"s": vocab}, "demo")
+        return
+    first = next(t for t in tokens if t >= vocab)
+    with pytest.raises(UsageError, match=f"sampling.logit_bias: token {first}; pair 'demo' has {vocab} tokens"):
+        check_biases({"s": biased}, {"s": vocab}, "demo")
 
 
 @given(context=st.integers(1, 5000), limit=st.integers(1, 5000))
