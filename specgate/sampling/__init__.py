@@ -8,7 +8,6 @@
     distributions.py  what a distribution must be, and a draft's over the target's vocabulary
     rejection.py      verifying by rejection: accepts as often as any way can
     coupling.py       drawing by an exponential race, and verifying with the numbers of plain sampling: its very tokens
-    acceptance.py     how often each way accepts, from the two distributions
 
 Plain numpy in float64, without state. Shapes: B requests, K draft tokens, V vocabulary, W draft vocabulary.
 """

@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 
 from specgate.errors import BackendError
-from specgate.sampling import acceptance
 from specgate.sampling.coupling import draft_sample, sample, verify_coupled
 from specgate.sampling.distributions import check_distribution, over_target
 from specgate.sampling.keys import Floats, Integers, Keys
 from specgate.sampling.rejection import verify_by_rejection
 from specgate.selftest.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
+from tests.sampling import acceptance
 
 SOURCE = np.random.default_rng(12)
 V, K, LENGTH, DRAWS = 5, 2, 4, 40_000

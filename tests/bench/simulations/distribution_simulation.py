@@ -25,10 +25,10 @@ from specgate.analysis.draws.fitting import check_draws, often_drawn
 from specgate.analysis.draws.goodness import LEAST_EXPECTED, against_law, pools
 from specgate.core import BASELINE, Role
 from specgate.core.draws import DrawnTexts, TokenLaw
-from specgate.sampling import acceptance
 from specgate.sampling.keys import Keys
 from specgate.sampling.rejection import verify_by_rejection
 from specgate.selftest.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
+from tests.sampling import acceptance
 
 Floats = NDArray[np.float64]
 

@@ -86,7 +86,7 @@ __device__ __forceinline__ void rotate_heads(const PrefillHeadsArguments& args, 
 
 __device__ __forceinline__ void transpose_values(const PrefillHeadsArguments& args, int head) {
     // Two elements more per row: eight positions of an element then lie in at least four banks.
-    __shared__ bf16 tile[BLOCK][HEAD_DIM + 2];
+    alignas(4) __shared__ bf16 tile[BLOCK][HEAD_DIM + 2];
     const long long block = args.blocks[blockIdx.x];
     for (int item = threadIdx.x; item < BLOCK * EIGHTS; item += THREADS) {
         const int place = item / EIGHTS, at = item % EIGHTS * 8;
