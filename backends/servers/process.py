@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import select
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,11 @@ from specgate.errors import BackendError
 
 SUPERVISOR: Final = Path(__file__).with_name("supervisor.py")
 HOST: Final = "127.0.0.1"
+PORTS: Final = range(20_000, 32_768)
+"""Below those that Linux gives to connections (32,768–60,999): none of them takes one before its server listens."""
+CLAIMS: Final = 16
+"""More than the servers that one process starts at once."""
+_claims: deque[socket.socket] = deque()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +114,29 @@ def end_group(group: int) -> None:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
+    """A port of the loopback interface that nothing listens on, and that no other process of this machine got here.
+
+    A server takes seconds to minutes until it listens. Until then the UDP port of the same number is held as a claim:
+    the system gives it to one process only, and takes it back when that ends. The last CLAIMS ones are held. Raises
+    BackendError where every port is in use.
+    """
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        claim = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            claim.bind((HOST, port))
+        except OSError:
+            claim.close()
+            continue
+        if not is_free(port):
+            claim.close()
+            continue
+        _claims.append(claim)
+        if len(_claims) > CLAIMS:
+            _claims.popleft().close()
         return port
+    raise BackendError(
+        f"every port of {HOST} from {PORTS[0]} to {PORTS[-1]} is in use", hint="-o port=PORT takes another one"
+    )
 
 
 def is_free(port: int) -> bool:

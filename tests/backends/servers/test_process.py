@@ -13,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from specgate.backends.servers import process
 from specgate.backends.servers.process import Command, ServerProcess, free_port, is_free, wait_until_free
+from specgate.errors import BackendError
 from specgate.machine.host import listeners, name_of, root_of
 from tests.backends.servers.helpers import ROOT, wait_for
 
@@ -94,6 +96,7 @@ def test_a_program_that_is_not_there_ends_at_once_with_the_reason_in_the_log(tmp
 HARNESS = """
 import sys, time
 from pathlib import Path
+from specgate.backends.servers import process
 from specgate.backends.servers.process import Command, ServerProcess
 process = ServerProcess(Command(tuple(sys.argv[2:])), Path(sys.argv[1]), 0.3)
 print(process._supervisor.pid, flush=True)
@@ -123,3 +126,23 @@ def test_kill_9_of_the_supervisor_ends_the_server(tmp_path: Path) -> None:
         assert eventually(lambda: server not in alive(pids)) and eventually(lambda: is_free(port))
         os.kill(helper, signal.SIGKILL)  # in a session of its own: only the supervisor knew it
         harness.kill()
+
+
+def test_a_port_is_found_once_though_its_server_does_not_listen_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "PORTS", [port := free_port()])
+    with pytest.raises(BackendError, match=f"every port of 127.0.0.1 from {port} to {port} is in use"):
+        free_port()
+
+
+def test_a_port_that_another_process_has_found_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "from specgate.backends.servers.process import free_port; print(free_port(), flush=True); input()"
+    other = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    with other:
+        assert other.stdout is not None
+        monkeypatch.setattr(process, "PORTS", [int(other.stdout.readline())])
+        with pytest.raises(BackendError, match="is in use"):
+            free_port()
+        other.communicate("\n")
+    assert free_port() == process.PORTS[0]
