@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import random
@@ -26,6 +27,12 @@ PORTS: Final = range(20_000, 32_768)
 CLAIMS: Final = 16
 """More than the servers that one process starts at once."""
 _claims: deque[socket.socket] = deque()
+
+
+@atexit.register
+def _give_up_claims() -> None:
+    while _claims:
+        _claims.popleft().close()
 
 
 @dataclass(frozen=True, slots=True)
