@@ -37,7 +37,7 @@ def engine_facts(
 
     geometry = target.geometry
     device = torch.device("cuda", torch.cuda.current_device())
-    way, heads = way or Way.on(device), Heads(geometry.heads, geometry.kv_heads, geometry.head_dim, TRIAL)
+    way, heads = way or Way.usual(geometry, device), Heads(geometry.heads, geometry.kv_heads, geometry.head_dim, TRIAL)
     attention = said_of(way.attention.library(TRIAL, heads, device))
     major, minor = torch.cuda.get_device_capability()
     details: dict[str, str | int | float] = {

@@ -26,6 +26,7 @@ from specgate.backends.cupy_eagle3.tuned.required import describe, require
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.core.fmha import parse_config
 from specgate.eagle3.auxiliary_layers import parse_boundaries
+from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.memory import refusing_overflow
@@ -39,8 +40,8 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "graphs": ("on", "off"),
     "log_shapes": None,
     "on_draft_error": ("fail", "baseline"),
-    "prefill": ("torch", "fused"),
-    "prefill_attention": ("torch", "best", "cudnn", "flash"),
+    "prefill": ("fused", "torch"),
+    "prefill_attention": ("best", "torch", "cudnn", "flash"),
     "spec_config": None,
     "tuned": None,
 }
@@ -53,10 +54,10 @@ def open_engine(request: OpenRequest) -> CupyEngine:
 
     Options: `capture` (boundaries such as 2,18,34), `fmha` (knobs of attention such as kv_tile:512,warps:4), `graphs`
     (on, off: every launch on its own, for profilers), `on_draft_error` (fail; baseline: decode spec roles plainly and
-    say so), `prefill` (torch; fused: what stands between products by one kernel each),
-    `prefill_attention` (torch; best; cudnn or flash: by that library alone), `spec_config` (a speculative config that
-    this one's must agree with), `tuned` (a file of tuned configurations, in place of those that are found by
-    themselves), `log_shapes` (a file for the products that are run).
+    say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation),
+    `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone), `spec_config` (a
+    speculative config that this one's must agree with), `tuned` (a file of tuned configurations, in place of those that
+    are found by themselves), `log_shapes` (a file for the products that are run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where the GPU is missing, too old or too small, or PERF_MODE
@@ -75,7 +76,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
     sizes = Sizes(request.max_batch, request.max_positions, request.max_k + 1)
     sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(target.geometry)
-    way = chosen_way(request.options, device)
+    way = chosen_way(request.options, target.geometry, device)
     memory = memory_plan.plan(target.geometry, draft.geometry if draft else None, sizes, fused=way.fused)
     graphs = request.options.get("graphs") != "off"
     with refusing_overflow(str(request.pair.target)):
@@ -123,10 +124,12 @@ def chosen_fmha(options: Mapping[str, str]) -> FmhaConfig | None:
     return config_of(parse_config(text)) if text else None
 
 
-def chosen_way(options: Mapping[str, str], device: torch.device) -> Way:
-    library = options.get("prefill_attention", "torch")
+def chosen_way(options: Mapping[str, str], geometry: TargetGeometry, device: torch.device) -> Way:
+    if geometry.experts is not None:
+        return Way.usual(geometry, device)
+    library = options.get("prefill_attention", "best")
     wanted = None if library == "best" else Library(library)
-    return Way.on(device, fused=options.get("prefill") == "fused", attention=wanted)
+    return Way.on(device, fused=options.get("prefill") != "torch", attention=wanted)
 
 
 def check_target(request: OpenRequest) -> None:

@@ -36,16 +36,21 @@ CHUNK = 4096
 @dataclass(frozen=True, slots=True)
 class Way:
     """How a prefill computes. `fused`: what stands between products is one kernel of ours each, else torch's, operation
-    by operation. That, with attention by whatever torch takes, is the usual way: no other has been measured.
+    by operation.
     """
 
     fused: bool
     attention: PrefillAttention
 
     @classmethod
-    def on(cls, device: torch.device, *, fused: bool = False, attention: Library | None = Library.TORCH) -> Way:
+    def on(cls, device: torch.device, *, fused: bool = True, attention: Library | None = None) -> Way:
         """As told on a GPU; elsewhere by torch alone. `attention`: None for the best library."""
         return cls(fused and device.type == "cuda", PrefillAttention.on(device, attention))
+
+    @classmethod
+    def usual(cls, geometry: TargetGeometry, device: torch.device) -> Way:
+        """That of a target of these sizes. One with experts is prefilled by torch alone."""
+        return cls.on(device) if geometry.experts is None else cls.on(device, fused=False, attention=Library.TORCH)
 
     def prepare(self, target: Target, draft: Draft | None, lengths: Iterable[int]) -> None:
         """Make what a process makes once, so that no prefill does: kernels, and plans for prompts of these lengths.

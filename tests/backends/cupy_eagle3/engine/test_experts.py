@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
-from torch import Tensor
 
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import BASELINE, Budget, Role
-from tests.backends.cupy_eagle3.engine.tracing import Nearness, same_prefixes, tokens, trace
+from tests.backends.cupy_eagle3.engine.tracing import (
+    NEAR_TIE,
+    Nearness,
+    partings,
+    reference_logits,
+    same_prefixes,
+    tokens,
+    trace,
+)
 from tests.backends.cupy_eagle3.gpu_pairs import (
     RAGGED,
     RECIPE_EXPERTS,
@@ -26,25 +31,12 @@ from tests.backends.cupy_eagle3.gpu_pairs import (
 pytestmark = pytest.mark.gpu
 
 STEPS = 24
-NEAR = 0.05
-"""How far apart two tokens' logits may be in float32, as a share of the row's largest, where rounding decides."""
 
 
 def oracle(dtype: torch.dtype) -> ReferenceEngine:
     return ReferenceEngine(
         *checkpoints(expert_pair(), RECIPE_EXPERTS, dtype), max_batch=8, max_positions=1024, device="cuda"
     )
-
-
-def reference_logits(made: ReferenceEngine, slot: int, continuation: Sequence[int]) -> Tensor:
-    """After `continuation` of the prompt of `slot`."""
-    start = len(made.prompts[slot])
-    row = torch.tensor([list(continuation)], device="cuda")
-    with torch.inference_mode():
-        stream, _ = made.model.forward(
-            slice(slot, slot + 1), row, torch.arange(start, start + row.shape[1], device="cuda")[None], ()
-        )
-        return made.model.logits(stream[:, -1])[0]
 
 
 @pytest.mark.parametrize("batch", [1, 2, 4, 8])
@@ -91,15 +83,9 @@ def test_tokens_are_the_float32_references_but_for_near_ties() -> None:
     for engine in (made, exact):
         engine.prefill(prompts, draft=True)
     ours, theirs = (engine.decode(BASELINE, Budget(steps=40), ()).tokens for engine in (made, exact))
-    agreed = 0
-    for slot, (text, wanted) in enumerate(zip(ours, theirs, strict=True)):
-        parted = next((i for i, pair in enumerate(zip(text, wanted, strict=True)) if pair[0] != pair[1]), len(text))
-        agreed += parted
-        if 0 < parted < len(text):
-            logits = reference_logits(exact, slot, wanted[:parted])
-            gap = logits[wanted[parted]] - logits[text[parted]]
-            assert gap <= NEAR * logits.max(), f"slot {slot} parts at {parted}: {float(gap)}"
-    assert agreed >= len(ours) * len(ours[0]) // 2
+    parted = partings(ours, theirs, exact)
+    assert max((one.gap for one in parted), default=0.0) <= NEAR_TIE, parted
+    assert sum(len(ours[0]) - one.at for one in parted) <= len(ours) * len(ours[0]) // 2
 
 
 def test_logits_are_nearer_to_the_float32_reference_than_torch_is_in_bfloat16() -> None:

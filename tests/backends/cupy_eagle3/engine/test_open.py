@@ -18,6 +18,7 @@ from specgate.backends.cupy_eagle3.backend import BACKEND
 from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.engine import open as opening
 from specgate.backends.cupy_eagle3.engine.open import check_target, usable_draft
+from specgate.backends.cupy_eagle3.engine.prefill_attention import Library
 from specgate.core import PairRef
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 from specgate.eagle3.hf.write import target_config
@@ -69,8 +70,8 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"fmha": "tile:512"}, r"attention has no knob 'tile'\n  known: kv_tile, warps"),
         ({"fmha": "512"}, "write KNOB:NUMBER,KNOB:NUMBER"),
         ({"on_draft_error": "ignore"}, r"option on_draft_error = 'ignore'\n  known: fail, baseline"),
-        ({"prefill": "slow"}, r"option prefill = 'slow'\n  known: torch, fused"),
-        ({"prefill_attention": "fa4"}, r"option prefill_attention = 'fa4'\n  known: torch, best, cudnn, flash"),
+        ({"prefill": "slow"}, r"option prefill = 'slow'\n  known: fused, torch"),
+        ({"prefill_attention": "fa4"}, r"option prefill_attention = 'fa4'\n  known: best, torch, cudnn, flash"),
     ],
 )
 def test_an_option_that_cannot_be_meant_is_refused(request_: OpenRequest, options: dict[str, str], said: str) -> None:
@@ -81,10 +82,10 @@ def test_an_option_that_cannot_be_meant_is_refused(request_: OpenRequest, option
 @pytest.mark.parametrize(
     ("options", "fused", "order"),
     [
-        ({}, False, ("torch",)),
+        ({}, True, ("cudnn", "flash", "torch")),
         ({"prefill": "fused", "prefill_attention": "best"}, True, ("cudnn", "flash", "torch")),
-        ({"prefill": "fused"}, True, ("torch",)),
-        ({"prefill_attention": "flash"}, False, ("flash",)),
+        ({"prefill_attention": "torch"}, True, ("torch",)),
+        ({"prefill": "torch", "prefill_attention": "flash"}, False, ("flash",)),
     ],
 )
 def test_options_say_how_prompts_are_prefilled(
@@ -92,9 +93,10 @@ def test_options_say_how_prompts_are_prefilled(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91700)
-    way = opening.chosen_way(options, torch.device("cuda"))
+    dense = replace(MIXTURE, experts=None)
+    way = opening.chosen_way(options, dense, torch.device("cuda"))
     assert (way.fused, way.attention.order) == (fused, order)
-    assert not opening.chosen_way(options, torch.device("cpu")).fused  # no kernel runs there
+    assert not opening.chosen_way(options, dense, torch.device("cpu")).fused  # no kernel runs there
 
 
 @pytest.mark.parametrize(
@@ -174,10 +176,16 @@ def test_more_rows_than_experts_take_are_refused(tmp_path: Path, request_: OpenR
 
 
 @pytest.mark.parametrize(("name", "value"), [("prefill", "fused"), ("prefill_attention", "best")])
-def test_experts_are_prefilled_by_torch_alone(tmp_path: Path, request_: OpenRequest, name: str, value: str) -> None:
+def test_another_prefill_of_experts_is_refused(tmp_path: Path, request_: OpenRequest, name: str, value: str) -> None:
     request = replace(with_experts(tmp_path, request_, MIXTURE), options={name: value})
     with pytest.raises(UsageError, match=f"option {name} = {value}: targets with experts are prefilled by torch alone"):
         check_target(request)
+
+
+def test_experts_are_prefilled_by_torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    way = opening.chosen_way({}, MIXTURE, torch.device("cuda"))
+    assert (way.fused, way.attention.order) == (False, (Library.TORCH,))
 
 
 def with_experts(folder: Path, request: OpenRequest, geometry: TargetGeometry) -> OpenRequest:

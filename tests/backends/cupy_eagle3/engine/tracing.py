@@ -11,8 +11,10 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.reference.engine import ReferenceEngine
-from specgate.backends.reference.target import target_forward, target_logits
 from specgate.core import Budget, Role
+
+NEAR_TIE = 0.05
+"""How far apart two tokens' logits may be in float32, as a share of the row's largest, where rounding decides."""
 
 
 def trace(made: CupyEngine, k: int, steps: int, rule: StopRule) -> dict[tuple[int, int], Tensor]:
@@ -42,12 +44,35 @@ def same_prefixes(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) 
 
 
 def reference_logits(oracle: ReferenceEngine, slot: int, continuation: Sequence[int]) -> Tensor:
-    start = len(oracle.prompts[slot])
-    row = torch.tensor([list(continuation)], device="cuda")
-    positions = torch.arange(start, start + row.shape[1], device="cuda")[None]
-    cache, geometry = oracle.cache.slots(slot, slot + 1), oracle.target.geometry
-    stream, _ = target_forward(oracle.tw, geometry, oracle.table, cache, row, positions, ())
-    return target_logits(oracle.tw, geometry, stream[:, -1])[0]
+    """[V], after the prompt of `slot` and `continuation`."""
+    *before, last = oracle.prompts[slot]
+    row = torch.tensor([[last, *continuation]], device="cuda")
+    positions = torch.arange(len(before), len(before) + row.shape[1], device="cuda")[None]
+    with torch.inference_mode():
+        stream, _ = oracle.model.forward(slice(slot, slot + 1), row, positions, ())
+        return oracle.model.logits(stream[:, -1])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where a text of `slot` leaves the reference's, after `at` tokens. `gap`: how far the reference's logit of its own
+    token is above that of the other one, as a share of the row's largest.
+    """
+
+    slot: int
+    at: int
+    gap: float
+
+
+def partings(texts: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], oracle: ReferenceEngine) -> list[Parting]:
+    """`wanted`: the greedy texts of `oracle`, after the prompts that it has prefilled last."""
+    found = []
+    for slot, (text, exact) in enumerate(zip(texts, wanted, strict=True)):
+        at = next((i for i, (ours, theirs) in enumerate(zip(text, exact, strict=True)) if ours != theirs), None)
+        if at is not None:
+            logits = reference_logits(oracle, slot, exact[:at])
+            found.append(Parting(slot, at, float((logits[exact[at]] - logits[text[at]]) / logits.max())))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
