@@ -50,16 +50,16 @@ struct Finisher {
     }
 };
 
-// Whether all experts' parts of some columns are there, by turns of two items.
-__shared__ bool complete[2];
+// The group of columns of which all experts' parts are there, or NOTHING; items take turns.
+__shared__ int complete[2];
 
-// By one thread, after a barrier that follows a block's own parts for the columns of `group`.
-__device__ __forceinline__ void count_parts(int* finished, int turn) {
+// By one thread, after a barrier that follows this block's own parts for the columns of `group`.
+__device__ __forceinline__ void count_parts(int* finished, int group, int turn) {
     __threadfence();
-    const bool last = atomicAdd(finished, 1) == routing.touched_count - 1;
-    if (last) *finished = 0;
+    const bool last = atomicAdd(finished + group, 1) == routing.touched_count - 1;
+    if (last) finished[group] = 0;
     __threadfence();
-    complete[turn % 2] = last;
+    complete[turn % 2] = last ? group : NOTHING;
 }
 
 // stream += the sum of the parts, and the next norm's input, for COLUMNS columns of all rows. Eight neighbouring lanes have the
@@ -94,6 +94,7 @@ extern "C" __global__ __launch_bounds__(THREADS,
     const Thread me;
     const Finisher own;
     const int count = *args.active_count * args.rows_per_slot;
+    if (threadIdx.x < 2) complete[threadIdx.x] = NOTHING;
     route_rows(args.logits, count, me);
     ExpertRing ring(args.weight, me);
     Walk walk;
@@ -106,7 +107,7 @@ extern "C" __global__ __launch_bounds__(THREADS,
     // An item is counted during the next one, and added up during the one after that, if it was the last: the barriers are
     // those that an item has anyway, and only one thread waits for memory.
     const bool counts = threadIdx.x == THREADS - 1;
-    int turn = 0, done = 0, before = -1, before_that = -1;  // items so far, and the groups of the last two
+    int turn = 0, done = 0, before = NOTHING;  // tiles of rows and items so far, and the last item's group
 #pragma unroll 1
     while (!walk.is_over()) {
         const Item item = walk.item();
@@ -123,22 +124,21 @@ extern "C" __global__ __launch_bounds__(THREADS,
             const SharedSums shared = shared_sums(turn++);
             store_sums(shared, sums, t, me);
             if (t == 0) {
-                if (before_that >= 0 && complete[done % 2]) add_parts(args, before_that, count, me);
-                if (before >= 0 && counts) count_parts(args.finished + before, done + 1);
+                if (complete[done % 2] != NOTHING) add_parts(args, complete[done % 2], count, me);
+                if (before != NOTHING && counts) count_parts(args.finished, before, done + 1);
             }
             if (own.tile >= WEIGHT_TILES || t * 8 + own.row >= rows.count) continue;
             const int pair = routing.members[routing.start[item.expert] + t * 8 + own.row];
             args.parts[(long long)pair * N_OUT + column] =
                 (add_warps(shared, own.tile, own.element) + bias) * routing.weight_of[pair];
         }
-        before_that = before;
         before = item.group;
         ++done;
     }
     await_copies<0>();
     __syncthreads();
-    if (before_that >= 0 && complete[done % 2]) add_parts(args, before_that, count, me);
-    if (before >= 0 && counts) count_parts(args.finished + before, done + 1);
+    if (complete[done % 2] != NOTHING) add_parts(args, complete[done % 2], count, me);
+    if (before != NOTHING && counts) count_parts(args.finished, before, done + 1);
     __syncthreads();
-    if (before >= 0 && complete[(done + 1) % 2]) add_parts(args, before, count, me);
+    if (complete[(done + 1) % 2] != NOTHING) add_parts(args, complete[(done + 1) % 2], count, me);
 }

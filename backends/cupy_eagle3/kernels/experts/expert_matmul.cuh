@@ -17,8 +17,9 @@
 #include "fp16.cuh"
 
 const int THREADS = WARPS * 32;
-// Whether x is requested a slab before it is needed: where registers are left for that.
-const bool X_AHEAD = ROW_TILES <= 2;
+// Whether x is requested before its weights have arrived: where registers are left for that.
+const bool X_BEFORE_WEIGHTS = ROW_TILES <= 2;
+const int SLABS_UNROLLED = ROW_TILES <= 2 ? EACH : 1;
 
 // A warp's sums, operand C of every output tile.
 typedef float Sums[WEIGHT_TILES][ROW_TILES][4];
@@ -69,43 +70,64 @@ __device__ __forceinline__ void load_x(SlabOfX& x, const GroupRows& rows, int sl
         for (int t = 0; t < ROW_TILES; ++t) x[half][t] = rows.load(t, 2 * slab + half);
 }
 
-// `x`: of this slab, if X_AHEAD.
-__device__ __forceinline__ void multiply_slab(Sums& sums, const Slab (&tiles)[WEIGHT_TILES], const GroupRows& rows, int slab,
+// One half of a slab of one tile of weight: a block of 32 k.
+struct Half {
+    Eight low, high;
+    float low_scale, high_scale;
+
+    __device__ __forceinline__ Half(const Slab& tile, int half)
+        : low(expanded(half ? tile.numbers.z : tile.numbers.x)),
+          high(expanded(half ? tile.numbers.w : tile.numbers.y)),
+          low_scale(half ? scale_of<2>(tile.scales) : scale_of<0>(tile.scales)),
+          high_scale(half ? scale_of<3>(tile.scales) : scale_of<1>(tile.scales)) {}
+};
+
+// `x`: of this slab. One tile of weight after the other, so that few registers hold expanded numbers.
+__device__ __forceinline__ void multiply_slab(Sums& sums, const Slab (&tiles)[WEIGHT_TILES], const GroupRows& rows,
                                               const SlabOfX& x) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        Eight low[WEIGHT_TILES], high[WEIGHT_TILES];
-        float low_scale[WEIGHT_TILES], high_scale[WEIGHT_TILES];
+    for (int j = 0; j < WEIGHT_TILES; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const Half of(tiles[j], half);
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; ++t) {
+                if (ROW_TILES > 1 && t >= rows.tiles) continue;
+                multiply_block(sums[j][t], of.low, of.high, x[half][t], of.low_scale, of.high_scale);
+            }
+        }
+}
+
+// x is loaded here, for one tile of rows after the other.
+__device__ __forceinline__ void multiply_slab(Sums& sums, const Slab (&tiles)[WEIGHT_TILES], const GroupRows& rows, int slab) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int j = 0; j < WEIGHT_TILES; ++j) {
-            low[j] = expanded(half ? tiles[j].numbers.z : tiles[j].numbers.x);
-            high[j] = expanded(half ? tiles[j].numbers.w : tiles[j].numbers.y);
-            low_scale[j] = half ? scale_of<2>(tiles[j].scales) : scale_of<0>(tiles[j].scales);
-            high_scale[j] = half ? scale_of<3>(tiles[j].scales) : scale_of<1>(tiles[j].scales);
-        }
+            const Half of(tiles[j], half);
 #pragma unroll
-        for (int t = 0; t < ROW_TILES; ++t) {
-            if (ROW_TILES > 1 && t >= rows.tiles) continue;
-            const uint4 eight = X_AHEAD ? x[half][t] : rows.load(t, 2 * slab + half);
-#pragma unroll
-            for (int j = 0; j < WEIGHT_TILES; ++j)
-                multiply_block(sums[j][t], low[j], high[j], eight, low_scale[j], high_scale[j]);
+            for (int t = 0; t < ROW_TILES; ++t) {
+                if (t >= rows.tiles) continue;
+                multiply_block(sums[j][t], of.low, of.high, rows.load(t, 2 * slab + half), of.low_scale, of.high_scale);
+            }
         }
-    }
 }
 
 // This warp's part of an item. Meanwhile the next one is requested, from `next` if there is one.
-__device__ __forceinline__ void multiply_item(Sums& sums, ExpertRing& ring, const GroupRows& rows, const unsigned char* next) {
-    SlabOfX x[2];
-    if (X_AHEAD && ring.has(0)) load_x(x[0], rows, ring.me.warp);
-#pragma unroll
+__device__ __forceinline__ void multiply_item(Sums& sums, ExpertRing& ring, const GroupRows& rows, int next) {
+#pragma unroll SLABS_UNROLLED
     for (int n = 0; n < EACH; ++n) {
         const int slab = n * WARPS + ring.me.warp;
-        if (X_AHEAD && n + 1 < EACH && ring.has(n + 1)) load_x(x[(n + 1) % 2], rows, slab + WARPS);
+        SlabOfX x;
+        if (X_BEFORE_WEIGHTS && ring.has(n)) load_x(x, rows, slab);
         Slab tiles[WEIGHT_TILES];
         ring.load(n, tiles);
         ring.request(n, next);
-        if (ring.has(n)) multiply_slab(sums, tiles, rows, slab, x[n % 2]);
+        if (!ring.has(n)) continue;
+        if (X_BEFORE_WEIGHTS)
+            multiply_slab(sums, tiles, rows, x);
+        else
+            multiply_slab(sums, tiles, rows, slab);
     }
 }
 

@@ -23,9 +23,11 @@ const int EACH = (SLABS + WARPS - 1) / WARPS;       // slabs of a warp, of an it
 const int GROUPS = TILES_OF_EXPERT / WEIGHT_TILES;  // items of an expert
 const int STAGE = WEIGHT_TILES * SLAB;              // bytes of a warp: one slab of an item
 const int RING = EACH * WARPS * STAGE;              // bytes
+const int NOTHING = -1;
 
 static_assert(K_IN % 32 == 0, "K_IN must be a multiple of 32: one block of MXFP4");
 static_assert(TILES_OF_EXPERT % WEIGHT_TILES == 0, "an item must not cross from one expert to the next");
+static_assert((long long)EXPERTS * TILES_OF_EXPERT * SLABS * SLAB / LOAD < 1ll << 31, "an int counts a matrix of all experts");
 
 // The rings, and after them the sums of the warps.
 extern __shared__ uint4 memory[];
@@ -50,7 +52,9 @@ struct Walk {
 
     __device__ __forceinline__ Walk()
         : inner(EXPERTS_TOGETHER ? max(routing.touched_count, 1) : GROUPS),
-          outer(routing.touched_count == 0 ? 0 : EXPERTS_TOGETHER ? GROUPS : routing.touched_count),
+          outer(routing.touched_count == 0 ? 0
+                : EXPERTS_TOGETHER         ? GROUPS
+                                           : routing.touched_count),
           inner_step(gridDim.x % inner),
           outer_step(gridDim.x / inner),
           at_inner(blockIdx.x % inner),
@@ -74,37 +78,39 @@ struct ExpertRing {
     const unsigned char* weight;
     const unsigned address;   // of this lane's place in this warp's ring, within shared memory
     const unsigned char* at;  // the same place, to read from
+    const int own;            // where this lane's share of an item begins, in pieces of LOAD bytes
 
     __device__ __forceinline__ ExpertRing(const unsigned char* weight, const Thread& me)
         : me(me),
-          weight(weight + me.warp * SLAB + me.lane * LOAD),
+          weight(weight),
           address(shared_address(memory) + me.warp * EACH * STAGE + me.lane * LOAD),
-          at(reinterpret_cast<const unsigned char*>(memory) + me.warp * EACH * STAGE) {}
+          at(reinterpret_cast<const unsigned char*>(memory) + me.warp * EACH * STAGE),
+          own(me.warp * (SLAB / LOAD) + me.lane) {}
 
-    // Where this lane copies an item from; null behind the last one.
-    __device__ __forceinline__ const unsigned char* source(const Walk& walk) const {
-        if (walk.is_over()) return nullptr;
+    // Where this lane copies an item from, in pieces of LOAD bytes; NOTHING behind the last item.
+    __device__ __forceinline__ int source(const Walk& walk) const {
+        if (walk.is_over()) return NOTHING;
         const Item item = walk.item();
-        return weight + ((long long)item.expert * TILES_OF_EXPERT + item.group * WEIGHT_TILES) * SLABS * SLAB;
+        return (item.expert * TILES_OF_EXPERT + item.group * WEIGHT_TILES) * (SLABS * SLAB / LOAD) + own;
     }
 
     // Whether this warp has an `n`-th slab of every item. Mostly known to the compiler.
     __device__ __forceinline__ bool has(int n) const { return (n + 1) * WARPS <= SLABS || n * WARPS + me.warp < SLABS; }
 
     // Request the `n`-th slab of an item, as one group of copies, which may be empty.
-    __device__ __forceinline__ void request(int n, const unsigned char* from) {
-        if (from && has(n))
+    __device__ __forceinline__ void request(int n, int from) {
+        if (from != NOTHING && has(n))
 #pragma unroll
             for (int j = 0; j < WEIGHT_TILES; ++j) {
                 const unsigned to = address + n * STAGE + j * SLAB;
-                const unsigned char* slab = from + n * WARPS * SLAB + j * SLABS * SLAB;
+                const unsigned char* slab = weight + (long long)from * LOAD + (n * WARPS * SLAB + j * SLABS * SLAB);
                 copy_async(to, slab);
                 if (me.lane < 2) copy_async(to + 512, slab + 512);
             }
         end_of_group();
     }
 
-    __device__ __forceinline__ void fill(const unsigned char* from) {
+    __device__ __forceinline__ void fill(int from) {
 #pragma unroll
         for (int n = 0; n < EACH; ++n) request(n, from);
     }
