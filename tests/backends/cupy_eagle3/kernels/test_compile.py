@@ -71,7 +71,6 @@ SIZES = {
     "prefill_route": ("EXPERTS",),
     "prefill_decode": ("N_OUT", "K_IN"),
     "prefill_swiglu": ("INTERMEDIATE",),
-    "prefill_mixture": ("HIDDEN", "THREADS"),
 }
 """Kernel → the constants of it that are bounds of loops and widths of rows, and choose no code."""
 DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
