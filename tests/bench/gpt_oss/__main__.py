@@ -33,6 +33,7 @@ from tests.bench.gpt_oss import checks, prefill, products, steps
 
 GEOMETRIES: Final = ("gpt-oss-20b", "gpt-oss-120b")
 PARTS: Final = ("products", "steps", "prefill")
+SWEPT: Final = (1, 2, 4, 8)
 ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
 GOALS: Final = {"both": 0.80}
 """Share of the bandwidth that a layer's two products together shall reach at 1 to 8 tokens."""
@@ -47,6 +48,7 @@ GOALS: Final = {"both": 0.80}
 @click.option(
     "--ahead-megabytes", type=float, help="Of the next product's weights that a router brings into the L2 cache."
 )
+@click.option("--sweep", is_flag=True, help="Time the products in every way to move their work, and nothing else.")
 def main(
     seconds: float,
     out: Path,
@@ -54,6 +56,7 @@ def main(
     part: tuple[str, ...],
     overlap: float,
     ahead_megabytes: float | None,
+    sweep: bool,
 ) -> None:
     """Check, then time, as far as the seconds reach."""
     if ahead_megabytes is not None:
@@ -74,6 +77,7 @@ def main(
         "ahead_bytes": route.AHEAD_BYTES,
         "checks": [],
         "products": [],
+        "sweep": [],
         "steps": [],
         "prefill_parts": [],
         "prefills": [],
@@ -105,6 +109,11 @@ def main(
         click.echo(f"{wrong} of {len(result['checks'])} checks failed: nothing is timed", err=True)
         sys.exit(1)
     shapes = {name: EXPERT_GEOMETRIES[name]() for name in geometry}
+    if sweep:
+        for name, shape in shapes.items():
+            sweep_products(name, shape, bandwidth, result)
+            store()
+        return
     if "products" in part:
         for name, shape in shapes.items():
             if may_begin(f"products of {name}"):
@@ -148,6 +157,16 @@ def time_products(name: str, shape: PairGeometry, bandwidth: float, result: dict
             f"{said(found['conditions'])}"
         )
     torch.cuda.empty_cache()
+
+
+def sweep_products(name: str, shape: PairGeometry, bandwidth: float, result: dict[str, Any]) -> None:
+    for found in products.sweep(shape.target, SWEPT, bandwidth):
+        result["sweep"].append({"geometry": name, **found})
+        click.echo(
+            f"{name} {found['part']:8} {found['rows']:2} rows, {found['touched']:5.1f} experts, "
+            f"{found['tiles']} tiles, {found['blocks_per_sm']} blocks of {found['room']} per SM: "
+            f"{found['us']:7.2f} us, {found['share_of_bandwidth']:.0%} of the bandwidth"
+        )
 
 
 def rates_of(result: dict[str, Any]) -> prefill.Rates:
@@ -197,7 +216,9 @@ def tell_step(name: str, overlap: float, found: dict[str, Any], result: dict[str
 
 def said(conditions: dict[str, Any]) -> str:
     events = f", {', '.join(conditions['clock_events'])}" if conditions["clock_events"] else ""
-    return f"{conditions['sm_clock_mhz']} MHz, {conditions['power_w']} W{events}"
+    if conditions["sm_clock_mhz"] is None:
+        return "too short to read clock and power"
+    return f"{conditions['sm_clock_mhz']:.0f} MHz, {conditions['power_w']:.0f} W{events}"
 
 
 if __name__ == "__main__":

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import product
 from typing import Any, Final
 
 import torch
 
 from specgate.backends.cupy_eagle3.bench.timing import time_launches
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import FEW_ROWS, ExpertConfig
 from specgate.backends.cupy_eagle3.kernels.experts.expert_down import ExpertDown
 from specgate.backends.cupy_eagle3.kernels.experts.expert_gate_up import ExpertGateUp
 from specgate.backends.cupy_eagle3.kernels.experts.packing import NUMBERS, SLAB, TILE, Order, PackedExperts, slab_count
@@ -22,6 +25,9 @@ from tests.bench.gpt_oss.conditions import watched
 INPUTS: Final = 12
 """Routings that take turns; between two of them more is read than an L2 cache holds."""
 USUAL_SCALE: Final = 122 + 14
+
+
+Configs = tuple[ExpertConfig | None, ExpertConfig | None]
 
 
 class Weights:
@@ -53,7 +59,8 @@ def random_slabs(experts: int, rows: int, columns: int, order: Order) -> PackedE
 class Mixture:
     """The kernels for `count` rows, and `INPUTS` routings of them, in which rows choose independently."""
 
-    def __init__(self, g: TargetGeometry, w: Weights, count: int) -> None:
+    def __init__(self, g: TargetGeometry, w: Weights, count: int, configs: Configs = (None, None)) -> None:
+        """`configs`: of gate and up, and of down, in place of the usual ones."""
         assert g.experts is not None
         self.g, self.w, self.rows = g, w, rows_of(range(count), 1)
         self.m = MixtureBuffers.allocate(g, count, 1, "cuda")
@@ -66,8 +73,8 @@ class Mixture:
         self.out = torch.zeros(count, g.hidden, device="cuda")
         self.step = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.route = Route(g.hidden, g.experts, count)
-        self.first = ExpertGateUp(g.intermediate, g.hidden, g.experts, count)
-        self.second = ExpertDown(g.hidden, g.intermediate, g.experts, count)
+        self.first = ExpertGateUp(g.intermediate, g.hidden, g.experts, count, configs[0])
+        self.second = ExpertDown(g.hidden, g.intermediate, g.experts, count, configs[1])
 
     @property
     def touched(self) -> float:
@@ -126,3 +133,23 @@ def timings(g: TargetGeometry, counts: tuple[int, ...], bandwidth: float) -> Ite
                 "share_of_bandwidth": size / timing.latency_us * 1e6 / bandwidth,
                 "conditions": conditions.summary(),
             }
+
+
+def sweep(g: TargetGeometry, counts: tuple[int, ...], bandwidth: float) -> Iterator[dict[str, Any]]:
+    """Each product in every way to move its work, for numbers of rows up to FEW_ROWS: as `timings`, with the way."""
+    assert g.experts is not None and max(counts) <= FEW_ROWS
+    stream, w = Stream(), Weights(g)
+    first, second = w.expert_bytes
+    for count in counts:
+        usual = Mixture(g, w, count)
+        for tiles, room, blocks in product((1, 2), (2, 3), (1, 2, 3)):
+            if blocks > room:
+                continue
+            moved = {"tiles": tiles, "room": room, "blocks_per_sm": blocks}
+            made = Mixture(g, w, count, (replace(usual.first.config, **moved), replace(usual.second.config, **moved)))
+            torch.cuda.synchronize()
+            for name, launch, size in (("gate_up", made.run_gate_up, first), ("down", made.run_down, second)):
+                us = time_launches(launch, INPUTS, stream).latency_us
+                share = made.touched * size / us * 1e6 / bandwidth
+                about = {"part": name, "rows": count, "touched": made.touched, **moved}
+                yield {**about, "us": us, "share_of_bandwidth": share}

@@ -24,10 +24,8 @@ SUM_BYTES: Final = 512
 FEW_ROWS: Final = 8
 SOME_ROWS: Final = 16
 """Rows up to which a thread has registers for a third block on its SM, and for two tiles of weight."""
-SLABS_AHEAD: Final = 8
-"""Slabs that a warp has on their way at a time, of all its tiles together: with two blocks on an SM about 78 KB. By
-Little's law 4.55 TB/s over 132 SMs need 34 KB at a latency of 1 us.
-"""
+THREADS_OF_TILE: Final = 128
+"""Most threads that finish a tile of 16 rows of weight and 8 rows of x."""
 ROUTING_BYTES: Final = 10 * 1024
 """Most bytes of shared memory that a block declares itself: twelve for each pair and each expert."""
 
@@ -37,14 +35,15 @@ class ExpertConfig:
     """`warps` warps of a block split k, which is part of the arithmetic: it decides the order in which a row is summed.
     It must therefore be the same for a weight at every number of rows.
 
-    The other fields only move work. A block multiplies with `tiles` tiles of 16 rows of weight, which stream through
-    `stages` stages of shared memory. `blocks_per_sm` blocks are launched per SM. Each takes registers such
-    that an SM has them for `room` blocks: the kernel after this one may then begin beside it.
+    The other fields only move work. A block multiplies with `tiles` tiles of 16 rows of weight at a time, and has as
+    many on their way: for 2,880 columns 24 KB each. By Little's law 4.55 TB/s over 132 SMs need 34 KB per SM at a
+    latency of 1 us. `blocks_per_sm` blocks are launched per SM. Each takes registers such that an SM has them for
+    `room` blocks: the kernel after this one may then begin beside it.
     """
 
     warps: int
+    columns: int
     tiles: int = 1
-    stages: int = SLABS_AHEAD
     blocks_per_sm: int = 2
     room: int = 3
 
@@ -55,35 +54,31 @@ class ExpertConfig:
         """
         slabs = slab_count(columns)
         warps = min(WARPS, key=lambda count: -(-slabs // count) * count)
-        at_once = tiles if tiles_of_expert % tiles == 0 else 1
-        return cls(warps, at_once, SLABS_AHEAD // at_once)
+        fitting = tiles_of_expert % tiles == 0 and warps * 32 >= tiles * THREADS_OF_TILE
+        return cls(warps, columns, tiles if fitting else 1)
 
     def at(self, rows: int) -> ExpertConfig:
         """For up to `rows` rows, with the registers that a thread has."""
         if rows <= FEW_ROWS:
             return self
         few = replace(self, room=min(self.room, 2))
-        return few if rows <= SOME_ROWS else replace(few, tiles=1, stages=self.stages * self.tiles)
+        return few if rows <= SOME_ROWS else replace(few, tiles=1)
 
     def fitted(self) -> ExpertConfig:
-        """The same arithmetic within the shared memory of the current GPU. Raises ValueError where two stages are too
-        many for it.
+        """The same arithmetic within the shared memory of the current GPU. Raises ValueError where a single tile is too
+        much for it.
         """
         limit = shared_memory_limit() - ROUTING_BYTES
-        most = (limit - self.sum_bytes) // (self.warps * self.tiles * SLAB)
-        if most < 2:
-            raise ValueError(f"{self}: two stages of {self.warps * self.tiles * SLAB} bytes exceed {limit}")
-        return replace(self, stages=min(self.stages, most))
-
-    @property
-    def sum_bytes(self) -> int:
-        """Bytes of the sums of all warps, of which there are two sets."""
-        return 2 * self.warps * self.tiles * SUM_BYTES
+        fitting = self if self.shared_bytes <= limit else replace(self, tiles=1)
+        if fitting.shared_bytes > limit:
+            raise ValueError(f"{fitting}: {fitting.shared_bytes} bytes of shared memory exceed {limit}")
+        return fitting
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory of a block: the rings of its warps, and the sums."""
-        return self.stages * self.warps * self.tiles * SLAB + self.sum_bytes
+        """Bytes of dynamic shared memory of a block: an item's slabs, and two sets of the sums of all warps."""
+        each = -(-slab_count(self.columns) // self.warps)
+        return self.warps * self.tiles * (each * SLAB + 2 * SUM_BYTES)
 
     @property
     def blocks(self) -> int:
@@ -117,6 +112,5 @@ def constants_of(experts: ExpertGeometry, config: ExpertConfig, rows: int) -> di
         "row_tiles": -(-rows // ROW_TILE),
         "warps": config.warps,
         "weight_tiles": config.tiles,
-        "stages": config.stages,
         "blocks_per_sm": config.room,
     }

@@ -50,18 +50,16 @@ struct Finisher {
     }
 };
 
-// Whether all experts' parts of these columns are there now; asked by all threads of a block that has written its own.
-__device__ __forceinline__ bool is_last(int* finished) {
-    __shared__ bool last;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        last = atomicAdd(finished, 1) == routing.touched_count - 1;
-        if (last) *finished = 0;
-        __threadfence();
-    }
-    __syncthreads();
-    return last;
+// Whether all experts' parts of some columns are there, by turns of two items.
+__shared__ bool complete[2];
+
+// By one thread, after a barrier that follows a block's own parts for the columns of `group`.
+__device__ __forceinline__ void count_parts(int* finished, int turn) {
+    __threadfence();
+    const bool last = atomicAdd(finished, 1) == routing.touched_count - 1;
+    if (last) *finished = 0;
+    __threadfence();
+    complete[turn % 2] = last;
 }
 
 // stream += the sum of the parts, and the next norm's input, for COLUMNS columns of all rows. Eight neighbouring lanes have the
@@ -98,34 +96,49 @@ extern "C" __global__ __launch_bounds__(THREADS,
     const int count = *args.active_count * args.rows_per_slot;
     route_rows(args.logits, count, me);
     ExpertRing ring(args.weight, me);
-    ring.fill();
+    Walk walk;
+    ring.fill(ring.source(walk));
     await_previous();
     let_next_start();
     if (blockIdx.x == 0 && threadIdx.x == 0 && count > 0)
         args.touched[(long long)*args.step * args.layers + args.layer] = routing.touched_count;
 
-    bool first = true;
-    int turn = 0;
+    // An item is counted during the next one, and added up during the one after that, if it was the last: the barriers are
+    // those that an item has anyway, and only one thread waits for memory.
+    const bool counts = threadIdx.x == THREADS - 1;
+    int turn = 0, done = 0, before = -1, before_that = -1;  // items so far, and the groups of the last two
 #pragma unroll 1
-    for (int index = blockIdx.x; index < ring.items; index += gridDim.x) {
-        const Item item = item_of(index);
+    while (!walk.is_over()) {
+        const Item item = walk.item();
+        walk.advance();
         const GroupRows rows(args.act, item.expert, [](int pair) { return pair; }, me);
         const int column = own.column(item.group);
         const float bias = to_float(args.bias[(long long)item.expert * N_OUT + column]);
 
         Sums sums = {};
-        multiply_item(sums, ring, rows, first);
+        multiply_item(sums, ring, rows, ring.source(walk));
 #pragma unroll
         for (int t = 0; t < ROW_TILES; ++t) {
             if (ROW_TILES > 1 && t >= rows.tiles) continue;
             const SharedSums shared = shared_sums(turn++);
             store_sums(shared, sums, t, me);
+            if (t == 0) {
+                if (before_that >= 0 && complete[done % 2]) add_parts(args, before_that, count, me);
+                if (before >= 0 && counts) count_parts(args.finished + before, done + 1);
+            }
             if (own.tile >= WEIGHT_TILES || t * 8 + own.row >= rows.count) continue;
             const int pair = routing.members[routing.start[item.expert] + t * 8 + own.row];
             args.parts[(long long)pair * N_OUT + column] =
                 (add_warps(shared, own.tile, own.element) + bias) * routing.weight_of[pair];
         }
-        if (is_last(args.finished + item.group)) add_parts(args, item.group, count, me);
+        before_that = before;
+        before = item.group;
+        ++done;
     }
     await_copies<0>();
+    __syncthreads();
+    if (before_that >= 0 && complete[done % 2]) add_parts(args, before_that, count, me);
+    if (before >= 0 && counts) count_parts(args.finished + before, done + 1);
+    __syncthreads();
+    if (before >= 0 && complete[(done + 1) % 2]) add_parts(args, before, count, me);
 }

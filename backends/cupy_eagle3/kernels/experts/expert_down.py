@@ -14,8 +14,10 @@ from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.eagle3.geometry import ExpertGeometry
 
-TILES: Final = 1
-"""Tiles of weight that a block multiplies with at a time."""
+TILES: Final = 2
+"""Tiles of weight that a block multiplies with at a time. For a single row it is one: of 2,880 rows of weight, four
+experts have too few pairs of tiles for all SMs.
+"""
 
 
 class ExpertDown(Kernel):
@@ -30,7 +32,8 @@ class ExpertDown(Kernel):
         check_experts(experts, rows)
         self.hidden, self.intermediate, self.experts, self.rows = hidden, intermediate, experts, rows
         self.tiles = hidden // TILE
-        self.config = (config or ExpertConfig.usual(intermediate, self.tiles, TILES)).at(rows).fitted()
+        usual = ExpertConfig.usual(intermediate, self.tiles, 1 if rows == 1 else TILES)
+        self.config = (config or usual).at(rows).fitted()
         super().__init__(
             "expert_down",
             n_out=hidden,

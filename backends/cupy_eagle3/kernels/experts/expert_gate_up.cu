@@ -53,19 +53,20 @@ extern "C" __global__ __launch_bounds__(THREADS,
     if (count == 0) return;
     route_rows(args.logits, count, me);
     ExpertRing ring(args.weight, me);
-    ring.fill();
+    Walk walk;
+    ring.fill(ring.source(walk));
 
-    bool first = true;
     int turn = 0;
 #pragma unroll 1
-    for (int index = blockIdx.x; index < ring.items; index += gridDim.x) {
-        const Item item = item_of(index);
+    while (!walk.is_over()) {
+        const Item item = walk.item();
+        walk.advance();
         const GroupRows rows(args.x, item.expert, [](int pair) { return pair / PER_TOKEN; }, me);
         const int column = own.column(item.group);
         const unsigned biases = *reinterpret_cast<const unsigned*>(args.bias + 2 * ((long long)item.expert * N_OUT + column));
 
         Sums sums = {};
-        multiply_item(sums, ring, rows, first);
+        multiply_item(sums, ring, rows, ring.source(walk));
 #pragma unroll
         for (int t = 0; t < ROW_TILES; ++t) {
             if (ROW_TILES > 1 && t >= rows.tiles) continue;

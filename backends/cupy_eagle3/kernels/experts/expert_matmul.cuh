@@ -2,7 +2,7 @@
 //
 // What one block does, item by item (expert_ring.cuh): it multiplies WEIGHT_TILES tiles of 16 rows of an expert's weight with
 // all rows of x that go to this expert. So a step reads the weights of each expert that it touches once.
-//   load       expert_ring.cuh: numbers and scales, several slabs ahead
+//   load       expert_ring.cuh: numbers and scales, an item ahead
 //   multiply   multiply_item: four-bit numbers are expanded in registers and are operand A of the tensor core, eight rows of x
 //              are the columns of B; the sum over a block of 32 k is multiplied by the block's scale and added
 //   reduce     the warps have split k between them; their sums are added in the order of the warps
@@ -10,15 +10,15 @@
 //
 // Neither the split of k nor the order of additions depends on which rows share a step or an expert, and a row is a column of
 // B, which knows of no other: so a row's result is the same, bit for bit, in any company. WARPS is therefore fixed for a
-// weight's shape; WEIGHT_TILES, STAGES, ROW_TILES and the grid only move work.
+// weight's shape; WEIGHT_TILES, ROW_TILES and the grid only move work.
 #pragma once
 #include "block.cuh"
 #include "expert_ring.cuh"
 #include "fp16.cuh"
 
 const int THREADS = WARPS * 32;
-// Whether x is requested before its weights have arrived: where registers are left for that.
-const bool X_BEFORE_WEIGHTS = ROW_TILES <= 2;
+// Whether x is requested a slab before it is needed: where registers are left for that.
+const bool X_AHEAD = ROW_TILES <= 2;
 
 // A warp's sums, operand C of every output tile.
 typedef float Sums[WEIGHT_TILES][ROW_TILES][4];
@@ -59,17 +59,19 @@ __device__ __forceinline__ void multiply_block(float (&sums)[4], const Eight& lo
     sums[3] = fmaf(part[3], high_scale, sums[3]);
 }
 
-__device__ __forceinline__ void multiply_slab(Sums& sums, ExpertRing& ring, const GroupRows& rows, int slab, bool& first) {
-    uint4 x[2][X_BEFORE_WEIGHTS ? ROW_TILES : 1];
-    if (X_BEFORE_WEIGHTS)
+// x of one slab, for all rows of an item's expert.
+typedef uint4 SlabOfX[2][ROW_TILES];
+
+__device__ __forceinline__ void load_x(SlabOfX& x, const GroupRows& rows, int slab) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half)
+    for (int half = 0; half < 2; ++half)
 #pragma unroll
-            for (int t = 0; t < ROW_TILES; ++t) x[half][X_BEFORE_WEIGHTS ? t : 0] = rows.load(t, 2 * slab + half);
-    if (!first) ring.refill();
-    first = false;
-    Slab tiles[WEIGHT_TILES];
-    ring.load(tiles);
+        for (int t = 0; t < ROW_TILES; ++t) x[half][t] = rows.load(t, 2 * slab + half);
+}
+
+// `x`: of this slab, if X_AHEAD.
+__device__ __forceinline__ void multiply_slab(Sums& sums, const Slab (&tiles)[WEIGHT_TILES], const GroupRows& rows, int slab,
+                                              const SlabOfX& x) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         Eight low[WEIGHT_TILES], high[WEIGHT_TILES];
@@ -84,7 +86,7 @@ __device__ __forceinline__ void multiply_slab(Sums& sums, ExpertRing& ring, cons
 #pragma unroll
         for (int t = 0; t < ROW_TILES; ++t) {
             if (ROW_TILES > 1 && t >= rows.tiles) continue;
-            const uint4 eight = X_BEFORE_WEIGHTS ? x[half][X_BEFORE_WEIGHTS ? t : 0] : rows.load(t, 2 * slab + half);
+            const uint4 eight = X_AHEAD ? x[half][t] : rows.load(t, 2 * slab + half);
 #pragma unroll
             for (int j = 0; j < WEIGHT_TILES; ++j)
                 multiply_block(sums[j][t], low[j], high[j], eight, low_scale[j], high_scale[j]);
@@ -92,10 +94,19 @@ __device__ __forceinline__ void multiply_slab(Sums& sums, ExpertRing& ring, cons
     }
 }
 
-// This warp's part of an item. `first`: of a block's slabs.
-__device__ __forceinline__ void multiply_item(Sums& sums, ExpertRing& ring, const GroupRows& rows, bool& first) {
-#pragma unroll 1
-    for (int slab = ring.me.warp; slab < SLABS; slab += WARPS) multiply_slab(sums, ring, rows, slab, first);
+// This warp's part of an item. Meanwhile the next one is requested, from `next` if there is one.
+__device__ __forceinline__ void multiply_item(Sums& sums, ExpertRing& ring, const GroupRows& rows, const unsigned char* next) {
+    SlabOfX x[2];
+    if (X_AHEAD && ring.has(0)) load_x(x[0], rows, ring.me.warp);
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+        const int slab = n * WARPS + ring.me.warp;
+        if (X_AHEAD && n + 1 < EACH && ring.has(n + 1)) load_x(x[(n + 1) % 2], rows, slab + WARPS);
+        Slab tiles[WEIGHT_TILES];
+        ring.load(n, tiles);
+        ring.request(n, next);
+        if (ring.has(n)) multiply_slab(sums, tiles, rows, slab, x[n % 2]);
+    }
 }
 
 // The sums of the warps for one tile of eight rows, in two places that take turns: while one is read, the next is written.

@@ -14,9 +14,11 @@ from specgate.backends.cupy_eagle3.kernels.state.slots import Rows, Slots
 POISON = float("nan")
 
 
-def normal(*shape: int, dtype: torch.dtype = torch.bfloat16, scale: float = 1.0, seed: int = 0) -> Tensor:
+def normal(
+    *shape: int, dtype: torch.dtype = torch.bfloat16, scale: float = 1.0, seed: int = 0, device: str = "cuda"
+) -> Tensor:
     generator = torch.Generator().manual_seed(seed + sum(shape))
-    return (scale * torch.randn(shape, generator=generator)).to("cuda", dtype)
+    return (scale * torch.randn(shape, generator=generator)).to(device, dtype)
 
 
 def integers(below: int, *shape: int, seed: int = 0) -> Tensor:
@@ -24,19 +26,19 @@ def integers(below: int, *shape: int, seed: int = 0) -> Tensor:
     return torch.randint(below, shape, generator=generator).int().cuda()
 
 
-def poisoned(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    return torch.full(shape, POISON, dtype=dtype, device="cuda")
+def poisoned(*shape: int, dtype: torch.dtype = torch.bfloat16, device: str = "cuda") -> Tensor:
+    return torch.full(shape, POISON, dtype=dtype, device=device)
 
 
-def counted(values: Sequence[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32, device="cuda")
+def counted(values: Sequence[int], device: str = "cuda") -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)
 
 
-def rows_of(active: Sequence[int], per_slot: int, slots: int | None = None) -> Rows:
+def rows_of(active: Sequence[int], per_slot: int, slots: int | None = None, device: str = "cuda") -> Rows:
     """Rows of `slots` slots (default: as many as are active), of which `active` are."""
     slots = slots or len(active)
     listed = [*active, *([-1] * (slots - len(active)))]
-    return Rows(counted(listed), counted([len(active)]), slots, per_slot)
+    return Rows(counted(listed, device), counted([len(active)], device), slots, per_slot)
 
 
 def state(active: Sequence[int], max_rows: int, slots: int, capacity: int = 512) -> Slots:

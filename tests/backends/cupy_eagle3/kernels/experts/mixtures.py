@@ -1,9 +1,10 @@
-"""A mixture of experts of any size with random weights on the GPU, its kernels, and the oracle's result."""
+"""A mixture of experts of any size with random weights, its kernels, and the oracle's result."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,19 +19,22 @@ from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.eagle3.geometry import ExpertGeometry
 from specgate.eagle3.mxfp4.coding import decoded
-from tests.backends.cupy_eagle3.kernels.device import normal, poisoned
+from tests.backends.cupy_eagle3.kernels.device import normal, rows_of
+from tests.backends.cupy_eagle3.kernels.device import poisoned as poisoned_on
 
 EPS = 1e-5
 
 
-def random_experts(count: int, rows: int, columns: int, order: Order, seed: int) -> tuple[PackedExperts, Tensor]:
+def random_experts(
+    count: int, rows: int, columns: int, order: Order, seed: int, device: str
+) -> tuple[PackedExperts, Tensor]:
     """(packed, as bfloat16 [E, N, K]): numbers of variance 1 / K."""
-    generator = torch.Generator(device="cuda").manual_seed(seed)
+    generator = torch.Generator(device=device).manual_seed(seed)
     shape = (count, rows, columns // 32)
-    blocks = torch.randint(256, (*shape, 16), dtype=torch.uint8, device="cuda", generator=generator)
+    blocks = torch.randint(256, (*shape, 16), dtype=torch.uint8, device=device, generator=generator)
     usual = round(127 - torch.log2(torch.tensor(2.93 * columns**0.5)).item())
-    scales = torch.randint(usual - 1, usual + 2, shape, device="cuda", generator=generator).to(torch.uint8)
-    bias = (0.3 * torch.randn(count, rows, device="cuda", generator=generator)).bfloat16()
+    scales = torch.randint(usual - 1, usual + 2, shape, device=device, generator=generator).to(torch.uint8)
+    bias = (0.3 * torch.randn(count, rows, device=device, generator=generator)).bfloat16()
     return PackedExperts.of(blocks, scales, bias, order), decoded(blocks, scales, torch.bfloat16)
 
 
@@ -61,17 +65,30 @@ class Left:
 
 
 class Mixture:
-    def __init__(self, experts: ExpertGeometry, hidden: int, intermediate: int, seed: int = 0) -> None:
-        self.experts, self.hidden, self.intermediate = experts, hidden, intermediate
-        self.router = normal(experts.count, hidden, scale=2 * hidden**-0.5, seed=seed)
-        self.router_bias = normal(experts.count, scale=0.5, seed=seed)
-        self.gate_up, self.gate_up_numbers = random_experts(experts.count, 2 * intermediate, hidden, Order.PAIRED, seed)
-        self.down, self.down_numbers = random_experts(experts.count, hidden, intermediate, Order.PLAIN, seed + 1)
-        self.norm_weight = normal(hidden, seed=seed + 2)
+    def __init__(
+        self, experts: ExpertGeometry, hidden: int, intermediate: int, seed: int = 0, device: str = "cuda"
+    ) -> None:
+        self.experts, self.hidden, self.intermediate, self.device = experts, hidden, intermediate, device
+        self.router = self._normal(experts.count, hidden, scale=2 * hidden**-0.5, seed=seed)
+        self.router_bias = self._normal(experts.count, scale=0.5, seed=seed)
+        self.gate_up, self.gate_up_numbers = random_experts(
+            experts.count, 2 * intermediate, hidden, Order.PAIRED, seed, device
+        )
+        self.down, self.down_numbers = random_experts(
+            experts.count, hidden, intermediate, Order.PLAIN, seed + 1, device
+        )
+        self.norm_weight = self._normal(hidden, seed=seed + 2)
+
+    def _normal(self, *shape: int, scale: float = 1.0, seed: int) -> Tensor:
+        return normal(*shape, scale=scale, seed=seed, device=self.device)
 
     def rows(self, count: int, seed: int = 0) -> Tensor:
         """Rows of a residual stream, float32 [R, H]."""
-        return normal(count, self.hidden, dtype=torch.float32, scale=3.0, seed=seed)
+        return normal(count, self.hidden, dtype=torch.float32, scale=3.0, seed=seed, device=self.device)
+
+    def listed(self, active: Sequence[int]) -> Rows:
+        """The rows `active`, one of a slot."""
+        return rows_of(active, 1, device=self.device)
 
     def run(
         self,
@@ -87,6 +104,7 @@ class Mixture:
         """
         count, k = len(stream), self.experts.per_token
         x = PreNormRows(stream.bfloat16(), stream.square().view(count, -1, 8).sum(-1))
+        poisoned = partial(poisoned_on, device=self.device)
         left = Left(
             logits=poisoned(count, self.experts.count, dtype=torch.float32),
             x16=poisoned(count, self.hidden, dtype=torch.float16),
@@ -94,8 +112,8 @@ class Mixture:
             stream=stream.clone(),
             normed=poisoned(count, self.hidden),
             squares=poisoned(count, self.hidden // 8, dtype=torch.float32),
-            finished=torch.zeros(self.hidden // 16, dtype=torch.int32, device="cuda"),
-            touched=torch.full((2, 3), -1, dtype=torch.int32, device="cuda"),
+            finished=torch.zeros(self.hidden // 16, dtype=torch.int32, device=self.device),
+            touched=torch.full((2, 3), -1, dtype=torch.int32, device=self.device),
         )
         Route(self.hidden, self.experts, rows.most)(
             left.logits, left.x16, x, self.router, self.router_bias, rows, eps=EPS
@@ -108,7 +126,7 @@ class Mixture:
         ExpertDown(*sizes[::-1], self.experts, rows.most, down)(
             *(left.stream, (PreNormRows(left.normed, left.squares), self.norm_weight), parts, left.finished),
             *(left.act, self.down, left.logits, rows),
-            log=(left.touched, torch.tensor([1], dtype=torch.int32, device="cuda"), 2),
+            log=(left.touched, torch.tensor([1], dtype=torch.int32, device=self.device), 2),
         )
         return left
 

@@ -1,0 +1,227 @@
+// What the kernels of experts need of CUDA, for a C++ compiler. A block's threads are fibers of one thread of the system, which
+// change where they wait for their warp or their block; blocks run one after the other. Asynchronous copies arrive when they are
+// waited for and not before, and what has not arrived is not there.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+struct Place {
+    unsigned x, y, z;
+};
+struct float4 {
+    float x, y, z, w;
+};
+struct uint4 {
+    unsigned x, y, z, w;
+};
+
+// ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+const int LANES = 32;
+
+enum class State { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, HAS_ENDED };
+
+struct Copy {
+    void* to;
+    const void* from;
+};
+
+struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    State state;
+    Place thread;
+    std::vector<std::vector<Copy>> groups;  // of copies that have not arrived, the oldest first
+    std::vector<Copy> open;
+    unsigned operands[6];  // what the other lanes of its warp may read
+};
+
+static ucontext_t scheduler;
+static Fiber* current;
+static std::vector<Fiber> fibers;
+static Place block, grid;
+static std::vector<uint4> dynamic_memory;
+
+#define threadIdx (current->thread)
+#define blockIdx block
+#define gridDim grid
+#define __device__
+#define __forceinline__ inline
+#define __global__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __shared__ static
+#define __expf std::exp
+using std::fmaf;
+using std::max;
+using std::min;
+
+static void wait_as(State state) {
+    current->state = state;
+    swapcontext(&current->context, &scheduler);
+}
+static void __syncwarp() { wait_as(State::WAITS_FOR_WARP); }
+static void __syncthreads() { wait_as(State::WAITS_FOR_BLOCK); }
+static void __threadfence() {}
+
+static Fiber& lane(unsigned number) { return fibers[current->thread.x / LANES * LANES + number % LANES]; }
+
+// Every lane shows `value`, and sees what `picked` makes of those that all lanes show.
+template <typename Value, typename Picked>
+static Value shared_in_warp(Value value, Picked picked) {
+    std::memcpy(current->operands, &value, sizeof value);
+    __syncwarp();
+    const Value result = picked([](unsigned number) {
+        Value other;
+        std::memcpy(&other, lane(number).operands, sizeof other);
+        return other;
+    });
+    __syncwarp();
+    return result;
+}
+
+template <typename Value>
+static Value __shfl_xor_sync(unsigned, Value value, int mask) {
+    return shared_in_warp(value, [&](auto of) { return of(current->thread.x ^ mask); });
+}
+static int __shfl_up_sync(unsigned, int value, int step) {
+    const int own = current->thread.x % LANES;
+    return shared_in_warp(value, [&](auto of) { return of(own >= step ? own - step : own); });
+}
+static unsigned __reduce_max_sync(unsigned, unsigned value) {
+    return shared_in_warp(value, [](auto of) {
+        unsigned best = of(0);
+        for (int n = 1; n < LANES; ++n) best = max(best, of(n));
+        return best;
+    });
+}
+static unsigned __reduce_min_sync(unsigned, unsigned value) {
+    return shared_in_warp(value, [](auto of) {
+        unsigned best = of(0);
+        for (int n = 1; n < LANES; ++n) best = min(best, of(n));
+        return best;
+    });
+}
+static int atomicAdd(int* at, int value) { return std::exchange(*at, *at + value); }
+static float __ldcg(const float* at) { return *at; }
+static float rsqrtf(float x) { return 1 / std::sqrt(x); }
+
+// ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+template <typename To, typename From>
+static To with_bits(From from) {
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+static float __uint_as_float(unsigned bits) { return with_bits<float>(bits); }
+static unsigned __float_as_uint(float value) { return with_bits<unsigned>(value); }
+
+// To nearest, ties to even; not for NaN.
+static unsigned rounded_bits(float value) {
+    const unsigned bits = with_bits<unsigned>(value);
+    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+static unsigned short half_bits(float value) { return with_bits<unsigned short>((_Float16)value); }
+static float half(unsigned bits) { return (float)with_bits<_Float16>((unsigned short)bits); }
+
+// m16n8k16: fragments as mma.cuh describes them.
+static void multiplied(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0,
+                       float c1, float c2, float c3) {
+    const unsigned own[6] = {a0, a1, a2, a3, b0, b1};
+    std::memcpy(current->operands, own, sizeof own);
+    __syncwarp();
+    const int g = current->thread.x % LANES / 4, c = current->thread.x % 4;
+    const float before[4] = {c0, c1, c2, c3};
+    float result[4];
+    for (int i = 0; i < 4; ++i) {
+        double sum = before[i];
+        for (int k = 0; k < 4; ++k) {  // a lane's k: two of the first eight, and two of the others
+            const unsigned *a = lane(g * 4 + k).operands, *b = lane((2 * c + i % 2) * 4 + k).operands;
+            for (int second = 0; second < 2; ++second) {
+                const unsigned row = a[i / 2 + 2 * second], column = b[4 + second];
+                sum += (double)half(row & 0xffff) * half(column & 0xffff) + (double)half(row >> 16) * half(column >> 16);
+            }
+        }
+        result[i] = (float)sum;
+    }
+    __syncwarp();
+    std::memcpy(d, result, sizeof result);
+}
+
+// ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+static void begun(unsigned to, const void* from) {
+    current->open.push_back({reinterpret_cast<char*>(dynamic_memory.data()) + to, from});
+}
+static void grouped() { current->groups.push_back(std::exchange(current->open, {})); }
+static void arrived(unsigned pending) {
+    while (current->groups.size() > pending) {
+        for (const Copy& copy : current->groups.front()) std::memcpy(copy.to, copy.from, 16);
+        current->groups.erase(current->groups.begin());
+    }
+}
+
+// ── launches ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+static void (*body)();
+static void fiber_body() {
+    body();
+    current->state = State::HAS_ENDED;
+    swapcontext(&current->context, &scheduler);
+}
+
+// Let every fiber of [first, last) run until it waits.
+static void run_fibers(unsigned first, unsigned last) {
+    for (unsigned n = first; n < last; ++n)
+        while (fibers[n].state == State::RUNS) {
+            current = &fibers[n];
+            swapcontext(&scheduler, &current->context);
+        }
+}
+
+// Whether all fibers of [first, last) that have not ended wait so; they run on then.
+static bool go_on(unsigned first, unsigned last, State waiting) {
+    bool some = false;
+    for (unsigned n = first; n < last; ++n) {
+        if (fibers[n].state == State::HAS_ENDED) continue;
+        if (fibers[n].state != waiting) return false;
+        some = true;
+    }
+    for (unsigned n = first; n < last; ++n)
+        if (fibers[n].state == waiting) fibers[n].state = State::RUNS;
+    return some;
+}
+
+static void launched(void (*kernel)(), unsigned columns, unsigned rows, unsigned threads, unsigned shared_bytes) {
+    const std::size_t STACK = 128 << 10;
+    body = kernel;
+    grid = {columns, rows, 1};
+    for (block.y = 0; block.y < rows; ++block.y)
+        for (block.x = 0; block.x < columns; ++block.x) {
+            dynamic_memory.assign(shared_bytes / 16 + 1, uint4{0x7e007e00, 0x7e007e00, 0x7e007e00, 0x7e007e00});
+            if (fibers.size() != threads) fibers = std::vector<Fiber>(threads);
+            for (unsigned n = 0; n < threads; ++n) {
+                Fiber& fiber = fibers[n];
+                if (!fiber.stack) fiber.stack = std::make_unique<char[]>(STACK);
+                getcontext(&fiber.context);
+                fiber.context.uc_stack.ss_sp = fiber.stack.get();
+                fiber.context.uc_stack.ss_size = STACK;
+                fiber.context.uc_link = &scheduler;
+                makecontext(&fiber.context, fiber_body, 0);
+                fiber.state = State::RUNS;
+                fiber.thread = {n, 0, 0};
+                fiber.groups.clear();
+                fiber.open.clear();
+            }
+            do {
+                for (unsigned n = 0; n < threads; n += LANES) do
+                        run_fibers(n, n + LANES);
+                    while (go_on(n, n + LANES, State::WAITS_FOR_WARP));
+            } while (go_on(0, threads, State::WAITS_FOR_BLOCK));
+        }
+}

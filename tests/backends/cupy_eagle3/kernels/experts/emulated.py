@@ -1,0 +1,94 @@
+"""The kernels of experts on a CPU: their own sources, compiled by a C++ compiler with `emulated.hpp` in place of CUDA.
+
+It shows that a kernel computes what it should, not that a GPU does: the GPU tests do that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, Spec, packed
+
+COMPILER: Final = shutil.which("g++")
+OPTIONS: Final = (
+    *("-std=c++20", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC", "-Wno-multichar"),
+    # Shared memory becomes static variables of inline functions, of which a process would have one for all kernels.
+    "-fno-gnu-unique",
+)
+HEADER: Final = Path(__file__).with_name("emulated.hpp")
+STATEMENT: Final = re.compile(r'asm(?: volatile)?\("([\w.]+)[^;]*;".*?\);', re.DOTALL)
+INSTRUCTIONS: Final[Mapping[str, str]] = {
+    "cp.async.cg.shared.global.L2": "begun(shared, global);",
+    "cp.async.commit_group": "grouped();",
+    "cp.async.wait_group": "arrived(Pending);",
+    "createpolicy.fractional.L2": "policy = 0;",
+    "cvt.rn.bf16.f32": "rounded = rounded_bits(value);",
+    "cvt.rn.bf16x2.f32": "packed = rounded_bits(high) << 16 | rounded_bits(low);",
+    "cvt.rn.f16.f32": "rounded = half_bits(value);",
+    "griddepcontrol.launch_dependents": "",
+    "griddepcontrol.wait": "",
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32": "",  # experts do not use it
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": "multiplied(d, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3);",
+    "mov.u32": "lanes_before = 0;",
+    "prefetch.global.L2": "",
+}
+"""What the sources say in PTX, and the same in C++, with the names that stand around it."""
+
+
+class Emulator:
+    """Compiles into `folder`, each kernel once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.compiled: dict[Spec, Any] = {}
+
+    def enqueue(
+        self,
+        kernel: Kernel,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Mapping[str, ARGUMENT],
+        shared_bytes: int | None = None,
+    ) -> None:
+        """In place of `Kernel.enqueue`: runs the kernel, and returns when it has ended."""
+        columns, rows = (*grid, 1)[:2]
+        self.library(kernel.spec).run(ctypes.byref(packed(arguments)), columns, rows, block[0], kernel.shared_bytes)
+
+    def library(self, spec: Spec) -> Any:
+        if spec not in self.compiled:
+            file = self.folder / f"{spec.stem}_{len(self.compiled)}.cpp"
+            file.write_text(source(spec), encoding="utf-8")
+            done = subprocess.run(
+                [str(COMPILER), *OPTIONS, file, "-o", file.with_suffix(".so")],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr[-2000:]
+            self.compiled[spec] = ctypes.CDLL(str(file.with_suffix(".so")))
+        return self.compiled[spec]
+
+
+def source(spec: Spec) -> str:
+    """The source of a kernel as C++, with a function `run` that launches it."""
+    constants = "".join(f"#define {name} {value}\n" for name, value in spec.constants)
+    text = STATEMENT.sub(lambda found: INSTRUCTIONS[found[1]], spec.source)
+    text = text.replace("extern __shared__ uint4 memory[];", "#define memory dynamic_memory.data()")
+    # An address within shared memory is one within the memory that a block has been given.
+    text = re.sub(r"\(unsigned\)__cvta_generic_to_shared\(memory\)", "0u", text)
+    (struct,) = set(re.findall(r"struct (\w+Arguments)", text))
+    return f"""#include "{HEADER}"
+{constants}{text}
+static {struct} given;
+extern "C" void run(const {struct}* args, unsigned columns, unsigned rows, unsigned threads, unsigned shared_bytes) {{
+    given = *args;
+    launched([] {{ {spec.stem}(given); }}, columns, rows, threads, shared_bytes);
+}}
+"""
