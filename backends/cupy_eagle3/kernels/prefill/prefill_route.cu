@@ -15,6 +15,26 @@ struct PrefillRouteArguments {
     int rows;
 };
 
+const int TOGETHER = EXPERTS % 4 == 0 ? 4 : 1;
+
+__device__ __forceinline__ void load(float (&one)[1], const float* from) { one[0] = *from; }
+
+__device__ __forceinline__ void load(float (&four)[4], const float* from) {
+    const float4 loaded = *reinterpret_cast<const float4*>(from);
+    four[0] = loaded.x, four[1] = loaded.y, four[2] = loaded.z, four[3] = loaded.w;
+}
+
+// What is pushed out of its place goes on to the next one, where it comes before any that is equal.
+__device__ __forceinline__ void insert(float (&top)[PER_TOKEN], int (&place)[PER_TOKEN], float value, int expert) {
+#pragma unroll
+    for (int j = 0; j < PER_TOKEN; ++j) {
+        const bool before = place[j] < 0 || (expert >= 0 && (value > top[j] || (value == top[j] && expert < place[j])));
+        const float other = top[j];
+        const int its = place[j];
+        if (before) top[j] = value, place[j] = expert, value = other, expert = its;
+    }
+}
+
 extern "C" __global__ __launch_bounds__(THREADS) void prefill_route(const PrefillRouteArguments args) {
     await_previous();
     const long long row = (long long)blockIdx.x * THREADS + threadIdx.x;
@@ -24,17 +44,12 @@ extern "C" __global__ __launch_bounds__(THREADS) void prefill_route(const Prefil
     int place[PER_TOKEN];
 #pragma unroll
     for (int j = 0; j < PER_TOKEN; ++j) top[j] = 0, place[j] = -1;
-    for (int expert = 0; expert < EXPERTS; ++expert) {
-        float value = args.logits[row * EXPERTS + expert] + to_float(args.bias[expert]);
-        int at = expert;
+    for (int first = 0; first < EXPERTS; first += TOGETHER) {
+        // A row's logits lie apart from the next row's: four in one piece use more of what is fetched for them.
+        float some[TOGETHER];
+        load(some, args.logits + row * EXPERTS + first);
 #pragma unroll
-        for (int j = 0; j < PER_TOKEN; ++j) {
-            // What has been pushed out of its place goes on to the next one, before any that is equal there.
-            const bool before = place[j] < 0 || (at >= 0 && (value > top[j] || (value == top[j] && at < place[j])));
-            const float other = top[j];
-            const int its = place[j];
-            if (before) top[j] = value, place[j] = at, value = other, at = its;
-        }
+        for (int i = 0; i < TOGETHER; ++i) insert(top, place, some[i] + to_float(args.bias[first + i]), first + i);
     }
     float sum = 0, share[PER_TOKEN];
 #pragma unroll

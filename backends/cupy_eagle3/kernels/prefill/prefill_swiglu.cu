@@ -1,5 +1,5 @@
-// act = gate · σ(ALPHA · gate) · (up + 1), of an expert's products to which its biases are added: gate is clamped from above, up
-// on both sides. In float32, rounded once.
+// act = gate · σ(ALPHA · gate) · (up + 1), of an expert's products to which its biases are added: gate is clamped from above,
+// up on both sides. In float32, rounded once.
 //
 // A thread has eight elements. Layouts: act [pair][INTERMEDIATE]; both [pair][2 · INTERMEDIATE], gates at even places; bias
 // [expert][2 · INTERMEDIATE]; experts [pair].

@@ -63,6 +63,17 @@ def test_what_a_library_gives_without_sinks_and_its_sums_give_it_with_them() -> 
     assert errors(found, wanted(q, k, v, sinks, None, list(range(51)))).max() < ROUNDING
 
 
+@pytest.mark.parametrize("window", [None, 8])
+def test_libraries_for_gpus_are_called_as_torch_declares_them(window: int | None) -> None:
+    """On the `meta` device: the shapes of what they return, and heads that need no copy for the next product."""
+    q, k, v = split_heads(torch.empty(51, 10 * 64, dtype=torch.bfloat16, device="meta"), Heads(6, 2, 64, 51))
+    calls = [prefill_sinks.by_flash(q, k, v, window), *([prefill_sinks.by_cudnn(q, k, v)] if window is None else [])]
+    for out, sums in calls:
+        assert (out.shape, sums.shape, sums.dtype) == ((51, 6, 64), (6, 51), torch.float32)
+        mixed = prefill_sinks.beside_sinks(out, sums, torch.empty(6, dtype=torch.bfloat16, device="meta"))
+        assert mixed.shape == (51, 6 * 64) and mixed._base is not None
+
+
 @pytest.mark.parametrize("window", [None, 1, 8, 51, 60])
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
 def test_the_last_row_alone_is_the_oracles(window: int | None, heads: int, kv_heads: int, head_dim: int) -> None:
