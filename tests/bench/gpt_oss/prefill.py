@@ -206,7 +206,8 @@ class LayerStage:
             norm = (w.post_norm, g.rms_eps)
             finished = partial(mixture.finish, self.part, out, w.down.bias, routing, experts, norm, one)
             yield Piece("mixture", how, how == used, finished)
-        yield Piece("gather", "torch", True, lambda: x.index_select(0, routing.rows))
+        yield Piece("gather", "index_select", True, lambda: x.index_select(0, routing.rows))
+        yield Piece("gather", "index", False, lambda: x[routing.rows])
         sorted_rows = x.index_select(0, routing.rows)
         for how, one in ways.items():
             if how == "torch" and used != "torch":

@@ -32,7 +32,7 @@ from specgate.backends.reference import gpt_oss
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.gpt_oss import GptOssTarget
 from specgate.eagle3.layout import target_tensors
-from tests.backends.cupy_eagle3.gpu_pairs import expert_engine, random_prompts
+from tests.backends.cupy_eagle3.gpu_pairs import expert_engine, random_prompts, ways_on_gpu
 from tests.backends.cupy_eagle3.pairs import (
     BOUNDARIES,
     DRAFT,
@@ -232,17 +232,6 @@ def test_decoded_weights_are_bounded_whatever_the_number_of_experts() -> None:
 # ── on a GPU ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ways() -> dict[str, Way]:
-    """The kernels, with grouped products and with cuBLAS, and torch alone."""
-    cuda = torch.device("cuda")
-    best, torchs = PrefillAttention.on(cuda), PrefillAttention.on(cuda, Library.TORCH)
-    return {
-        "grouped": Way(True, best, grouped=True),
-        "one by one": Way(True, best),
-        "torch": Way(False, torchs),
-    }
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["grouped", "one by one"])
 @torch.inference_mode()
@@ -252,7 +241,7 @@ def test_the_kernels_leave_what_torch_leaves(name: str) -> None:
     assert made.draft is not None
     g = made.target.geometry
     prompts = [torch.tensor(ids, device="cuda") for ids in random_prompts([300, 700, 1, 33], g.vocab)]
-    for way in (ways()[name], ways()["torch"]):
+    for way in (ways_on_gpu()[name], ways_on_gpu()["torch"]):
         pages = Pages.allocate(g.layers, 20, Sizes(1, 1280, 1).heads(g), "cuda")
         starts = (0, 5, 16, 17)
         held = [
@@ -272,14 +261,14 @@ def test_the_kernels_leave_what_torch_leaves(name: str) -> None:
 def test_a_prompts_bits_on_a_gpu_do_not_depend_on_what_else_is_prefilled(name: str) -> None:
     made = expert_engine()
     assert made.draft is not None
-    assert not differences(made.target, made.draft, ways()[name], "cuda")
+    assert not differences(made.target, made.draft, ways_on_gpu()[name], "cuda")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["grouped", "torch"])
 @torch.inference_mode()
 def test_a_prefill_of_experts_takes_no_more_memory_than_planned(name: str) -> None:
-    made, way = expert_engine(), ways()[name]
+    made, way = expert_engine(), ways_on_gpu()[name]
     g, draft = made.target.geometry, made.draft
     assert draft is not None
     prompts = random_prompts([1500, 1500], g.vocab)
