@@ -111,10 +111,9 @@ def last_row(passage: Passage, target: Target, pages: Pages, boundaries: tuple[i
     """A prompt into the cache of the last layer. Returns its last row behind that layer's attention; the others go
     through it where a boundary lies behind the layer.
     """
-    g = target.geometry
-    i, layer, part = g.layers - 1, layer_of(target, g.layers - 1), Part(passage.x[-1:].clone(), passage.normed[-1:])
+    g, i = target.geometry, target.geometry.layers - 1
+    layer, part = layer_of(target, i), Part(passage.x[-1:].clone(), torch.empty_like(passage.normed[-1:]))
     q, k, v = queries_keys_values(passage, target, pages, i, chunk, way)
-    part = Part(part.x, torch.empty_like(part.normed))
     add_attention(part, prefill_sinks.last_row(q[-1:], k, v, layer.sinks, g.window(i)), layer, g, chunk, way)
     if g.layers in boundaries:
         mixed = way.attention.with_sinks(q, k, v, layer.sinks, g.window(i))
@@ -172,7 +171,7 @@ def expert_workspace_bytes(
     attention = positions * (2 * width + 2 * queries + 12 * g.heads) + part * 4 * h
     if not fused:  # wider heads with sinks as keys, and the scores of windows, four times in float32
         wide = 2 * (2 * g.heads + 4 * g.kv_heads) * (g.head_dim + 8)
-        scores = 4 * 4 * min(32 * window, positions) * g.heads * (2 * window + 1)
+        scores = 4 * 4 * min(prefill_sinks.WINDOWS * window, positions) * g.heads * (2 * window + 1)
         attention += positions * wide + scores + part * (12 * width + 12 * h)
     # Of pairs: their rows, gates and ups, and the activation; or that, and what the experts give, twice. Then what
     # sorting takes, the router's logits, and the decoded weights. Of torch's operations: the float32 steps of a chunk.
