@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specgate.commands.compare import rendered
-from specgate.commands.numbers import CONTEXT, Real, count
+from specgate.commands.numbers import Real, count
 from specgate.commands.output import OUT_OPTION, write_files
 from specgate.commands.run import key_value
+from specgate.commands.speculation.options import DRAFT, DTYPE, PROMPT, PROMPT_FILE, PROMPT_LENGTH, TARGET
 from specgate.errors import ExitCode, UsageError
 from specgate.terminal import echo
 
@@ -22,30 +23,19 @@ if TYPE_CHECKING:
     from specgate.analysis.parity.comparing import Parity
 
 WIDTH = 80
-CHECKPOINT = click.Path(path_type=Path)
 
 
 @click.command(short_help="At which stage does an engine's EAGLE-3 depart from another's?")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="[B]", required=False)
 @click.option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder with target and draft (default: demo).")
-@click.option("--target", type=CHECKPOINT, metavar="DIR", help="Target checkpoint (HF folder).")
-@click.option("--draft", type=CHECKPOINT, metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Dtype (default: bfloat16 with a GPU, else float32).",
-)
-@click.option("--prompt", "text", metavar="TEXT", help="Prompt (default: a text that comes along).")
+@TARGET
+@DRAFT
+@DTYPE
+@PROMPT
 @click.option("--prompt-ids", "ids", metavar="ID,ID…", help="Prompt as token ids.")
-@click.option(
-    "--prompt-file",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Prompt from a file: text, or a JSON list of token ids.",
-)
-@click.option("--context", type=CONTEXT, help="Exact length of the prompt, of the texts that scenarios use.")
+@PROMPT_FILE
+@PROMPT_LENGTH
 @click.option(
     "--rows", default=64, show_default=True, type=count(1, 4096), help="Last positions whose tensors are compared."
 )

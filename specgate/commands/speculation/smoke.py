@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from specgate.commands.numbers import CONTEXT, TIME, count
+from specgate.commands.numbers import TIME, count
 from specgate.commands.run import key_value
+from specgate.commands.speculation.options import DRAFT, DTYPE, PROMPT, PROMPT_FILE, PROMPT_LENGTH, TARGET
 from specgate.errors import UsageError
 from specgate.planning.bounds import DRAFT_TOKENS
 from specgate.terminal import echo, echo_json
@@ -31,8 +32,8 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option(
     "--pair", metavar="NAME|DIR", help="Pair: a name, or a folder that holds target and draft (default: demo)."
 )
-@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
-@click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
+@TARGET
+@DRAFT
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path),
@@ -40,23 +41,13 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
     help="Tokenizer of a running server (-o url=URL), in the place of a pair.",
 )
 @click.option("--spec", "k", default=3, show_default=True, type=count(1, DRAFT_TOKENS), help="Draft tokens per step.")
-@click.option("--prompt", "text", metavar="TEXT", help="Prompt (default: a text that comes along).")
-@click.option(
-    "--prompt-file",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Prompt from a file: text, or a JSON list of token ids.",
-)
-@click.option("--context", type=CONTEXT, help="Exact length of the prompt, of the texts that scenarios use.")
+@PROMPT
+@PROMPT_FILE
+@PROMPT_LENGTH
 @click.option("--tokens", default=64, show_default=True, type=count(2, 1 << 16), help="Tokens to decode.")
 @click.option("--ignore-eos", is_flag=True, help="Decode on past the end of the answer.")
 @click.option("--baseline", is_flag=True, help="Also decode without speculation, and compare the texts.")
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Dtype (default: bfloat16 with a GPU, else float32).",
-)
+@DTYPE
 @click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option, as for a run.")
 @click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=TIME, help="Seconds of one call.")
 @click.option("--logs", type=FOLDER, metavar="DIR", help="Keep the engine's logs in this new folder.")

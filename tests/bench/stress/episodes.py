@@ -90,14 +90,19 @@ def episodes(sizes: Sizes, vocab: int, faults: Sequence[str], dice: random.Rando
     (one,) = prompts(min(3 * BLOCK + 5, most))
     found.append(Episode("equal prompts", (one,) * slots, n))
     found.append(Episode("slots that end", prompts(*ragged(slots, most)), n, "ends"))
-    for number in range(sizes.singles):
-        length = dice.randint(1, min(most, 8 * BLOCK))
+    for number, length in enumerate(single_lengths(sizes.singles, min(most, 8 * BLOCK))):
         found.append(Episode(f"back to back, {number + 1}", prompts(length), max(2, n // 2)))
     for fault in faults:
         for k in sizes.spec:
             found.append(Episode(fault, prompts(before_a_border(k), 5), max(n, 4 * (k + 1)), "fault", fault, k))
     dice.shuffle(found)
     return found
+
+
+def single_lengths(count: int, most: int) -> list[int]:
+    """By lot, the same in every round: a library may keep a plan for each length of prompt, which is no leak."""
+    dice = random.Random(count)
+    return [dice.randint(1, most) for _ in range(count)]
 
 
 def ragged(slots: int, most: int) -> list[int]:

@@ -227,7 +227,7 @@ def test_a_round_fits_and_every_round_has_the_same_shapes() -> None:
     sizes = Sizes(4, 66_048, (2, 3, 4, 5), (32_773, 65_536), 256)
     sizes.check()
     found = [episodes(sizes, 512, ("a fault",), random.Random(seed)) for seed in (1, 2)]
-    shapes = [sorted((e.name, len(e.prompts), e.new_tokens, e.k) for e in of_round) for of_round in found]
+    shapes = [sorted((e.name, *map(len, e.prompts), e.new_tokens, e.k) for e in of_round) for of_round in found]
     assert shapes[0] == shapes[1] and [e.name for e in found[0]] != [e.name for e in found[1]]
     lengths = {e.name: [len(p) for p in e.prompts] for e in found[0]}
     assert lengths["a prompt of 32773"] == [32_773] and lengths["a prompt of 65536"] == [65_536]
