@@ -6,7 +6,9 @@ memory_plan.py        what will be allocated, in bytes, before it is
 engine.py             `CupyEngine`, the implementation of `specgate.api.TunableEngine`
 prefill.py            a prompt through the target and the draft: cuBLAS, a library's attention, and kernels between
 prefill_attention.py  which library that is, and its attention
-prefill_experts.py    a prompt through a target with a mixture of experts
+prefill_sinks.py      attention with sinks and windows, by each library
+prefill_experts.py    prompts through a target with a mixture of experts, together
+prefill_mixture.py    the experts of one of its layers: routing, decoding and products
 prefilled.py          all prompts into the cache, and the state that every decode run begins with
 graph.py              several steps as one CUDA graph
 decode_run.py         one decode run: start state, steps, and what is read at its end

@@ -16,6 +16,7 @@ from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import EngineFacts
 from specgate.eagle3.describe import describe_rope, draft_details
+from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.traffic import pair_traffic
 
@@ -37,8 +38,8 @@ def engine_facts(
 
     geometry = target.geometry
     device = torch.device("cuda", torch.cuda.current_device())
-    way, heads = way or Way.usual(geometry, device), Heads(geometry.heads, geometry.kv_heads, geometry.head_dim, TRIAL)
-    attention = said_of(way.attention.library(TRIAL, heads, device))
+    way = way or Way.usual(geometry, device)
+    attention = prefill_attention(way, geometry, device)
     major, minor = torch.cuda.get_device_capability()
     details: dict[str, str | int | float] = {
         "cupy": cupy.__version__,
@@ -55,6 +56,7 @@ def engine_facts(
     }
     if (experts := geometry.experts) is not None:
         details["target experts"] = f"{experts.count} in MXFP4, {experts.per_token} of a token"
+        details["prefill of experts"] = "grouped products" if way.grouped else "cuBLAS, expert by expert"
     if draft is not None:
         details |= draft_details(draft.geometry)
     details |= {f"memory: {name}": in_gb(size) for name, size in memory.items()}
@@ -78,3 +80,13 @@ def engine_facts(
         tuned_sha256=tuned_sha256,
         traffic=pair_traffic(geometry, draft.geometry if draft else None, torch.bfloat16),
     )
+
+
+def prefill_attention(way: Way, g: TargetGeometry, device: torch.device) -> str:
+    """The libraries that compute the attention of a prefill. Raises BackendError where none does."""
+    heads = Heads(g.heads, g.kv_heads, g.head_dim, TRIAL)
+    if g.experts is None:
+        return said_of(way.attention.library(TRIAL, heads, device))
+    windows = dict.fromkeys(g.window(layer) for layer in range(g.layers))
+    found = dict.fromkeys(way.attention.library_with_sinks(TRIAL, heads, window, device) for window in windows)
+    return " and ".join(said_of(library) for library in found)

@@ -19,11 +19,14 @@ def plan(target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes, *, f
     """Purpose → bytes, of everything beside the weights. `fused`: as `prefill.Way` has it."""
     buffers = Buffers.allocate(target, draft, sizes, "meta")
     pages = sum(bytes_of(pages) for pages in buffers.pages)
+    if target.experts is None:
+        prefill = workspace_bytes(target, draft, sizes.positions, fused=fused)
+    else:
+        prefill = expert_workspace_bytes(target, draft, sizes.positions, sizes.slots, fused=fused)
     return {
         "key/value cache": pages,
         "buffers of a step": bytes_of(buffers) - pages,
-        "prefill workspace": workspace_bytes(target, draft, sizes.positions, fused=fused)
-        + (expert_workspace_bytes(target, sizes.positions) if target.experts else 0),
+        "prefill workspace": prefill,
     }
 
 

@@ -54,8 +54,9 @@ def open_engine(request: OpenRequest) -> CupyEngine:
 
     Options: `capture` (boundaries such as 2,18,34), `fmha` (knobs of attention such as kv_tile:512,warps:4), `graphs`
     (on, off: every launch on its own, for profilers), `on_draft_error` (fail; baseline: decode spec roles plainly and
-    say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation),
-    `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone), `spec_config` (a
+    say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation, which a
+    target with experts is unless asked), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that
+    library alone, of a target with experts the layers without a window), `spec_config` (a
     speculative config that this one's must agree with), `tuned` (a file of tuned configurations, in place of those that
     are found by themselves), `log_shapes` (a file for the products that are run).
 
@@ -125,11 +126,10 @@ def chosen_fmha(options: Mapping[str, str]) -> FmhaConfig | None:
 
 
 def chosen_way(options: Mapping[str, str], geometry: TargetGeometry, device: torch.device) -> Way:
-    if geometry.experts is not None:
-        return Way.usual(geometry, device)
-    library = options.get("prefill_attention", "best")
-    wanted = None if library == "best" else Library(library)
-    return Way.on(device, fused=options.get("prefill") != "torch", attention=wanted)
+    """As the options say. A target with experts is prefilled by torch alone unless `prefill` says otherwise."""
+    fused = options.get("prefill", "fused" if geometry.experts is None else "torch") == "fused"
+    library = options.get("prefill_attention", "best" if fused or geometry.experts is None else "torch")
+    return Way.on(device, fused=fused, attention=None if library == "best" else Library(library))
 
 
 def check_target(request: OpenRequest) -> None:
@@ -138,21 +138,12 @@ def check_target(request: OpenRequest) -> None:
     geometry = target_geometry(config, request.pair.rope)
     limits.check_geometry(geometry, config.file)
     limits.check_rows(request, geometry)
-    if geometry.experts is not None:
-        refuse_other_prefill(request.options)
     if request.max_positions > geometry.max_positions:
         raise UsageError(
             f"{config.file}: max_position_embeddings = {geometry.max_positions}, but the plan needs "
             f"{request.max_positions} positions",
             hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
         )
-
-
-def refuse_other_prefill(options: Mapping[str, str]) -> None:
-    """Raise UsageError for a way of prefill that a target with experts does not have."""
-    for name in ("prefill", "prefill_attention"):
-        if options.get(name, "torch") != "torch":
-            raise UsageError(f"option {name} = {options[name]}: targets with experts are prefilled by torch alone")
 
 
 def plain_on_draft_error(request: OpenRequest) -> bool:

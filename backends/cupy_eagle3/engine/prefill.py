@@ -17,16 +17,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.engine.prefill_attention import Library, PrefillAttention, attend_last, split_heads
+from specgate.backends.cupy_eagle3.engine.prefill_attention import (
+    OWN_KERNELS,
+    Library,
+    PrefillAttention,
+    attend_last,
+    split_heads,
+)
+from specgate.backends.cupy_eagle3.kernels.experts.packing import Order
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, function
+from specgate.backends.cupy_eagle3.kernels.prefill.prefill_decode import PrefillDecode
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_draft import PrefillDraft
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_gate import PrefillGate
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_heads import PrefillHeads
+from specgate.backends.cupy_eagle3.kernels.prefill.prefill_mixture import PrefillMixture
+from specgate.backends.cupy_eagle3.kernels.prefill.prefill_route import PrefillRoute
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_stream import PrefillStream
+from specgate.backends.cupy_eagle3.kernels.prefill.prefill_swiglu import PrefillSwiglu
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
 from specgate.backends.cupy_eagle3.memory.model import Draft, RopeTable, Target
-from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
 from specgate.eagle3.weights import LayerWeights, TargetWeights
 
 CHUNK = 4096
@@ -36,16 +47,21 @@ CHUNK = 4096
 @dataclass(frozen=True, slots=True)
 class Way:
     """How a prefill computes. `fused`: what stands between products is one kernel of ours each, else torch's, operation
-    by operation.
+    by operation. `grouped`: one launch multiplies the rows of many experts, each by its own matrix, else cuBLAS those
+    of one.
     """
 
     fused: bool
     attention: PrefillAttention
+    grouped: bool = False
 
     @classmethod
     def on(cls, device: torch.device, *, fused: bool = True, attention: Library | None = None) -> Way:
         """As told on a GPU; elsewhere by torch alone. `attention`: None for the best library."""
-        return cls(fused and device.type == "cuda", PrefillAttention.on(device, attention))
+        on_gpu = device.type == "cuda"
+        # For other GPUs, torch's grouped product reads the sizes of its groups back, and then multiplies one by one.
+        grouped = on_gpu and fused and torch.cuda.get_device_capability(device)[0] in OWN_KERNELS
+        return cls(on_gpu and fused, PrefillAttention.on(device, attention), grouped)
 
     @classmethod
     def usual(cls, geometry: TargetGeometry, device: torch.device) -> Way:
@@ -59,7 +75,12 @@ class Way:
         """
         g, device = target.geometry, target.weights.embed.device
         for positions in sorted(set(lengths)):
-            self.attention.library(positions, Heads(g.heads, g.kv_heads, g.head_dim, positions), device)
+            heads = Heads(g.heads, g.kv_heads, g.head_dim, positions)
+            if g.experts is None:
+                self.attention.library(positions, heads, device)
+                continue
+            for window in {g.window(layer) for layer in range(g.layers)}:
+                self.attention.library_with_sinks(positions, heads, window, device)
         if self.fused:
             for kernel in kernels(g, draft.geometry if draft else None):
                 function(kernel.spec, kernel.spec.stem, torch.cuda.current_device(), kernel.shared_bytes)
@@ -156,7 +177,14 @@ def kernels(target: TargetGeometry, draft: DraftGeometry | None) -> Iterator[Ker
     """All that a fused prefill launches."""
     yield stream_kernel(target.hidden)
     yield heads_kernel(target.heads, target.kv_heads, target.head_dim)
-    yield gate_kernel(target.intermediate)
+    if (experts := target.experts) is None:
+        yield gate_kernel(target.intermediate)
+    else:
+        yield route_kernel(experts)
+        yield decode_kernel(2 * target.intermediate, target.hidden, Order.PAIRED)
+        yield decode_kernel(target.hidden, target.intermediate, Order.PLAIN)
+        yield swiglu_kernel(target.intermediate, experts)
+        yield mixture_kernel(target.hidden, experts)
     if draft is not None:
         yield heads_kernel(0, draft.kv_heads, draft.head_dim)
         yield draft_kernel(draft.hidden)
@@ -175,6 +203,26 @@ def heads_kernel(heads: int, kv_heads: int, head_dim: int) -> PrefillHeads:
 @cache
 def gate_kernel(intermediate: int) -> PrefillGate:
     return PrefillGate(intermediate)
+
+
+@cache
+def route_kernel(experts: ExpertGeometry) -> PrefillRoute:
+    return PrefillRoute(experts)
+
+
+@cache
+def decode_kernel(rows: int, columns: int, order: Order) -> PrefillDecode:
+    return PrefillDecode(rows, columns, order)
+
+
+@cache
+def swiglu_kernel(intermediate: int, experts: ExpertGeometry) -> PrefillSwiglu:
+    return PrefillSwiglu(intermediate, experts)
+
+
+@cache
+def mixture_kernel(hidden: int, experts: ExpertGeometry) -> PrefillMixture:
+    return PrefillMixture(hidden, experts)
 
 
 @cache
@@ -201,14 +249,14 @@ def embed(x: Tensor, embedding: Tensor, tokens: Tensor, weight: Tensor, eps: flo
     return rms_norm(x, weight, eps)
 
 
-def add(x: Tensor, added: Tensor, weight: Tensor, eps: float, way: Way) -> Tensor:
-    """x float32 [R, H] += added bfloat16. Returns its norm with `weight`, bfloat16 [R, H]."""
+def add(x: Tensor, added: Tensor, weight: Tensor, eps: float, way: Way, normed: Tensor | None = None) -> Tensor:
+    """x float32 [R, H] += added bfloat16. Returns its norm with `weight`, bfloat16 [R, H]: `normed`, if given."""
+    normed = torch.empty_like(added) if normed is None else normed
     if way.fused:
-        normed = torch.empty_like(added)
         stream_kernel(x.shape[-1])(normed, x, added, weight, eps)
         return normed
     x += added
-    return rms_norm(x, weight, eps)
+    return normed.copy_(rms_norm(x, weight, eps))
 
 
 def finish_layer(x: Tensor, mixed: Tensor, layer: LayerWeights, following: Tensor, eps: float, way: Way) -> Tensor:

@@ -1,4 +1,4 @@
-"""The attention of a prefill: which of torch's libraries computes it, and its two forms.
+"""The attention of a prefill: which of torch's libraries computes it, and its forms.
 
 A library is chosen for a device, the sizes of the heads and a prompt's length, and for nothing else. So the bits of a
 prompt's cache do not depend on what else is prefilled.
@@ -7,7 +7,7 @@ prompt's cache do not depend on what else is prefilled.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from specgate.backends.cupy_eagle3.engine import prefill_sinks
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.errors import BackendError
 
@@ -73,7 +74,7 @@ class PrefillAttention:
 
     def __init__(self, order: tuple[Library, ...]) -> None:
         self.order = order
-        self.chosen: dict[tuple[int, int, int, int], Library] = {}
+        self.chosen: dict[tuple[int, ...], Library] = {}
 
     @classmethod
     def on(cls, device: torch.device, wanted: Library | None = None) -> PrefillAttention:
@@ -87,17 +88,35 @@ class PrefillAttention:
         """
         key = (positions, heads.heads, heads.kv_heads, heads.head_dim)
         if key not in self.chosen:
-            self.chosen[key] = self._first_that_runs(positions, heads, device)
+            self.chosen[key] = self._first_that_runs(attend, positions, heads, device)
         return self.chosen[key]
 
-    def _first_that_runs(self, positions: int, heads: Heads, device: torch.device) -> Library:
+    def library_with_sinks(self, positions: int, heads: Heads, window: int | None, device: torch.device) -> Library:
+        """As `library`, of a layer with sinks, and a window or None. One that has room for the whole prompt is none."""
+        seen = window if window is not None and window < positions else None
+        key = (positions, heads.heads, heads.kv_heads, heads.head_dim, seen or 0)
+        if key not in self.chosen:
+
+            def attended(q: Tensor, k: Tensor, v: Tensor, library: Library) -> Tensor:
+                return attend_with_sinks(q, k, v, q.new_zeros(heads.heads), seen, library)
+
+            self.chosen[key] = self._first_that_runs(attended, positions, heads, device)
+        return self.chosen[key]
+
+    def _first_that_runs(
+        self,
+        attended: Callable[[Tensor, Tensor, Tensor, Library], Tensor],
+        positions: int,
+        heads: Heads,
+        device: torch.device,
+    ) -> Library:
         if self.order == (Library.TORCH,) and device.type != "cuda":
             return Library.TORCH
         qkv = torch.zeros(positions, heads.qkv_width, dtype=torch.bfloat16, device=device)
         failed: list[str] = []
         for library in self.order:
             try:
-                attend(*split_heads(qkv, heads), library)
+                attended(*split_heads(qkv, heads), library)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
@@ -115,12 +134,30 @@ class PrefillAttention:
         heads = Heads(q.shape[1], k.shape[1], q.shape[2], len(q))
         return attend(q, k, v, self.library(len(q), heads, q.device))
 
+    def with_sinks(self, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, window: int | None) -> Tensor:
+        """As a call, where each position sees `window` positions at most, itself included, and the logit `sinks` [N]
+        of a head takes a share of its softmax and has no value.
+        """
+        heads = Heads(q.shape[1], k.shape[1], q.shape[2], len(q))
+        library = self.library_with_sinks(len(q), heads, window, q.device)
+        return attend_with_sinks(q, k, v, sinks, window if window is not None and window < len(q) else None, library)
+
 
 def attend(q: Tensor, k: Tensor, v: Tensor, library: Library) -> Tensor:
     """Causal attention by `library`; shapes as in `PrefillAttention`. Raises RuntimeError where it cannot."""
     chosen = sdpa_kernel(BACKENDS[library]) if library in BACKENDS else contextlib.nullcontext()
     with chosen:
         return flat(F.scaled_dot_product_attention(batched(q), batched(k), batched(v), is_causal=True, enable_gqa=True))
+
+
+def attend_with_sinks(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, window: int | None, library: Library) -> Tensor:
+    """What `PrefillAttention.with_sinks` is, by `library`. Raises RuntimeError where it cannot."""
+    if library is Library.TORCH:
+        return prefill_sinks.by_torch(q, k, v, sinks, window)
+    if library is Library.CUDNN and window is not None:
+        raise RuntimeError("torch gives cuDNN no windows")
+    found = prefill_sinks.by_cudnn(q, k, v) if library is Library.CUDNN else prefill_sinks.by_flash(q, k, v, window)
+    return prefill_sinks.beside_sinks(*found, sinks)
 
 
 def attend_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,146 +1,187 @@
-"""One prompt of a target with a mixture of experts into the cache: as `prefill.py` does it for a dense target.
+"""Prompts of a target with a mixture of experts into the cache: as `prefill.py` does it for a dense target.
 
-Attention has sinks and windows, projections have biases, and the rows that go to an expert are multiplied together,
-with its weights decoded to bfloat16 for that. What a prompt gives depends on nothing but the prompt.
+Attention has sinks and windows, and projections have biases. Prompts go through a layer together, so that its experts
+are decoded once for all of them; yet what a prompt gives depends on nothing but the prompt, since every launch that a
+library could do in another way for other sizes is over one prompt alone.
+
+Of the last layer only keys, values and the last row are needed, as of a dense target's.
 """
 
 from __future__ import annotations
 
-import math
-from itertools import accumulate, pairwise
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.engine.prefill import CHUNK, capture, chunks, rms_norm, rotated, write_pages
+from specgate.backends.cupy_eagle3.engine import prefill_sinks
+from specgate.backends.cupy_eagle3.engine.prefill import CHUNK, Way, add, cache_heads, capture, chunks, embed
+from specgate.backends.cupy_eagle3.engine.prefill_attention import split_heads
+from specgate.backends.cupy_eagle3.engine.prefill_mixture import ROWS, Part, add_mixtures, decoded_bytes
+from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
 from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights, ExpertTargetWeights
 from specgate.backends.cupy_eagle3.memory.model import Target
-from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
-
-ROWS: Final = 32768
-"""Rows that are sent to the experts together. Each expert is decoded once for them."""
-WINDOWS: Final = 32
-"""Windows of queries that attend together: their scores take 270 MB for 64 heads and windows of 128."""
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 
 
-def prefill_expert_target(
-    target: Target, pages: Pages, tokens: Tensor, blocks: Tensor, boundaries: tuple[int, ...], chunk: int = CHUNK
-) -> tuple[Tensor, Tensor | None]:
-    """As `prefill.prefill_target`."""
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A prompt on its way through the layers: `tokens` int64 [P], its cache `blocks` int64 in order of position, its
+    stream `x` float32 [P, H], the stream's norm `normed` bfloat16 [P, H], and captured streams bfloat16 [P, n·H].
+    """
+
+    tokens: Tensor
+    blocks: Tensor
+    x: Tensor
+    normed: Tensor
+    features: Tensor | None
+
+    @classmethod
+    def begin(cls, target: Target, tokens: Tensor, blocks: Tensor, boundaries: tuple[int, ...], way: Way) -> Passage:
+        g, w = target.geometry, target.weights
+        assert isinstance(w, ExpertTargetWeights)
+        x = torch.empty(len(tokens), g.hidden, dtype=torch.float32, device=tokens.device)
+        features = x.new_empty(len(tokens), len(boundaries) * g.hidden, dtype=torch.bfloat16) if boundaries else None
+        normed = embed(x, w.embed, tokens, w.layers[0].input_norm, g.rms_eps, way)
+        capture(features, x, boundaries, 0)
+        return cls(tokens, blocks, x, normed, features)
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """What goes to the experts together."""
+        return (Part(self.x[rows], self.normed[rows]) for rows in chunks(len(self.x), ROWS))
+
+
+def prefill_expert_prompts(
+    target: Target,
+    pages: Pages,
+    prompts: Sequence[tuple[Tensor, Tensor]],
+    boundaries: tuple[int, ...],
+    chunk: int = CHUNK,
+    way: Way | None = None,
+) -> list[tuple[Tensor, Tensor | None]]:
+    """As `prefill.prefill_target`, for prompts of (tokens, blocks)."""
     g, w = target.geometry, target.weights
     assert isinstance(w, ExpertTargetWeights) and g.experts is not None
-    x = w.embed[tokens].float()
-    features = x.new_empty(len(tokens), len(boundaries) * g.hidden, dtype=torch.bfloat16) if boundaries else None
-    capture(features, x, boundaries, 0)
-    for i, layer in enumerate(w.layers):
-        q, k, v = (
-            x.new_empty(len(tokens), n, g.head_dim, dtype=torch.bfloat16) for n in (g.heads, g.kv_heads, g.kv_heads)
-        )
-        for rows in chunks(len(tokens), chunk):
-            qkv = F.linear(rms_norm(x[rows], layer.input_norm, g.rms_eps), layer.qkv, layer.qkv_bias)
-            q[rows], k[rows], v[rows] = rotated(qkv, target.rope, rows, g)
-        write_pages(pages, i, blocks, k, v)
-        mixed = attention_with_sinks(q, k, v, layer.sinks, g.window(i))
-        for rows in chunks(len(tokens), chunk):
-            x[rows] += F.linear(mixed[rows], layer.o, layer.o_bias)
-        for rows in chunks(len(tokens), ROWS):
-            x[rows] += mixture(rms_norm(x[rows], layer.post_norm, g.rms_eps), layer, g.experts)
-        capture(features, x, boundaries, i + 1)
-    return x, features
+    way = way or Way.on(w.embed.device)
+    passages = [Passage.begin(target, tokens, blocks, boundaries, way) for tokens, blocks in prompts]
+    for i, layer in enumerate(w.layers[:-1]):
+        for passage in passages:
+            attended(passage, target, pages, i, chunk, way)
+        through_experts([part for p in passages for part in p.parts], layer, g, w.layers[i + 1].input_norm, way)
+        for passage in passages:
+            capture(passage.features, passage.x, boundaries, i + 1)
+    last = [last_row(passage, target, pages, boundaries, chunk, way) for passage in passages]
+    if g.layers in boundaries:
+        through_experts([part for p in passages for part in p.parts], w.layers[-1], g, w.norm, way)
+        for passage in passages:
+            capture(passage.features, passage.x, boundaries, g.layers)
+    # By itself in either case: its bits must not depend on whether a draft reads the other rows.
+    through_experts(last, w.layers[-1], g, w.norm, way)
+    for passage, part in zip(passages, last, strict=True):
+        passage.x[-1:] = part.x
+    return [(passage.x, passage.features) for passage in passages]
 
 
-def expert_workspace_bytes(g: TargetGeometry, positions: int) -> int:
-    """Most bytes that a prefill of `positions` tokens takes beside what a dense target's takes: of a mixture, the parts
-    of its rows, and one expert with the steps of its decoding; of attention, wider heads and the scores of windows,
-    which torch holds four times in float32.
+def together(lengths: Sequence[int]) -> Iterator[range]:
+    """Which of the prompts of these lengths go through the layers together: as many neighbours as have ROWS rows, but
+    one at least.
     """
+    start = total = 0
+    for at, length in enumerate(lengths):
+        if at > start and total + length > ROWS:
+            yield range(start, at)
+            start, total = at, 0
+        total += length
+    if start < len(lengths):
+        yield range(start, len(lengths))
+
+
+def attended(passage: Passage, target: Target, pages: Pages, i: int, chunk: int, way: Way) -> None:
+    """A prompt through the attention of layer `i`, and its keys and values into the cache."""
+    g, layer = target.geometry, layer_of(target, i)
+    q, k, v = queries_keys_values(passage, target, pages, i, chunk, way)
+    mixed = way.attention.with_sinks(q, k, v, layer.sinks, g.window(i))
+    add_attention(Part(passage.x, passage.normed), mixed, layer, g, chunk, way)
+
+
+def last_row(passage: Passage, target: Target, pages: Pages, boundaries: tuple[int, ...], chunk: int, way: Way) -> Part:
+    """A prompt into the cache of the last layer. Returns its last row behind that layer's attention; the others go
+    through it where a boundary lies behind the layer.
+    """
+    g, i = target.geometry, target.geometry.layers - 1
+    layer, part = layer_of(target, i), Part(passage.x[-1:].clone(), torch.empty_like(passage.normed[-1:]))
+    q, k, v = queries_keys_values(passage, target, pages, i, chunk, way)
+    add_attention(part, prefill_sinks.last_row(q[-1:], k, v, layer.sinks, g.window(i)), layer, g, chunk, way)
+    if g.layers in boundaries:
+        mixed = way.attention.with_sinks(q, k, v, layer.sinks, g.window(i))
+        add_attention(Part(passage.x, passage.normed), mixed, layer, g, chunk, way)
+    return part
+
+
+def queries_keys_values(
+    passage: Passage, target: Target, pages: Pages, i: int, chunk: int, way: Way
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rotated queries [P, N, D] and keys, and values [P, G, D] of layer `i`; keys and values are cached, too."""
+    g, layer = target.geometry, layer_of(target, i)
+    heads = Heads(g.heads, g.kv_heads, g.head_dim, len(passage.x))
+    qkv = passage.normed.new_empty(len(passage.x), heads.qkv_width)
+    for rows in chunks(len(qkv), chunk):
+        torch.addmm(layer.qkv_bias, passage.normed[rows], layer.qkv.t(), out=qkv[rows])
+    cache_heads(qkv, target.rope, pages, i, passage.blocks, g, way, chunk)
+    return split_heads(qkv, heads)
+
+
+def add_attention(
+    part: Part, mixed: Tensor, layer: ExpertLayerWeights, g: TargetGeometry, chunk: int, way: Way
+) -> None:
+    """x += the output projection of `mixed` bfloat16 [R, N·D]; `normed` becomes the norm of x before the experts."""
+    for rows in chunks(len(mixed), chunk):
+        out = torch.addmm(layer.o_bias, mixed[rows], layer.o.t())
+        add(part.x[rows], out, layer.post_norm, g.rms_eps, way, part.normed[rows])
+
+
+def through_experts(
+    parts: Sequence[Part], layer: ExpertLayerWeights, g: TargetGeometry, following: Tensor, way: Way
+) -> None:
+    """All parts through a layer's experts, as many at a time as have ROWS rows."""
+    for some in together([len(part.x) for part in parts]):
+        add_mixtures(parts[some.start : some.stop], layer, g, following, way)
+
+
+def layer_of(target: Target, i: int) -> ExpertLayerWeights:
+    assert isinstance(target.weights, ExpertTargetWeights)
+    return target.weights.layers[i]
+
+
+def expert_workspace_bytes(
+    g: TargetGeometry, draft: DraftGeometry | None, positions: int, slots: int, *, fused: bool = True
+) -> int:
+    """Most bytes that the prefill of prompts of `positions` tokens in `slots` slots takes beside weights and cache."""
     assert g.experts is not None
-    rows, k = min(positions, ROWS), g.experts.per_token
-    parts = rows * k * (4 * g.hidden + 8 * 8)
-    busiest = rows * (2 * g.hidden + 4 * 4 * g.intermediate + 4 * g.hidden)
-    attention = positions * 2 * (2 * g.heads + 4 * g.kv_heads) * (g.head_dim + 8)
-    window = max((g.window(layer) or 0 for layer in range(g.layers)), default=0)
-    scores = 4 * 4 * min(WINDOWS * window, positions) * g.heads * (2 * window + 1)
-    return parts + busiest + attention + scores + 2 * g.intermediate * g.hidden * 12
+    h, f, k, count = g.hidden, g.intermediate, g.experts.per_token, g.experts.count
+    width, queries, window = (g.heads + 2 * g.kv_heads) * g.head_dim, g.heads * g.head_dim, widest_window(g)
+    # Of all prompts that go together: the stream, its norm and the features.
+    rows = max(positions, min(slots * positions, ROWS))
+    kept = rows * (6 * h + (2 * draft.features * h if draft else 0))
+    # Of one prompt: q, k and v, what attention makes of them, its sums and shares; chunks of the output projection.
+    part = min(CHUNK, positions)
+    attention = positions * (2 * width + 2 * queries + 12 * g.heads) + part * 4 * h
+    if not fused:  # wider heads with sinks as keys, and the scores of windows, four times in float32
+        wide = 2 * (2 * g.heads + 4 * g.kv_heads) * (g.head_dim + 8)
+        scores = 4 * 4 * min(prefill_sinks.WINDOWS * window, positions) * g.heads * (2 * window + 1)
+        attention += positions * wide + scores + part * (12 * width + 12 * h)
+    # Of pairs: their rows, gates and ups, and the activation; or that, and what the experts give, twice. Then what
+    # sorting takes, the router's logits, and the decoded weights. Of torch's operations: the float32 steps of a chunk.
+    mixed = min(rows, ROWS)
+    sent = mixed * (k * (max(2 * h + 6 * f, 2 * f + 4 * h) + 64) + 8 * count) + decoded_bytes(g)
+    if not fused:
+        sent += mixed * (4 * h + 16 * count) + min(CHUNK, mixed * k) * (40 * f + 24 * h) + 24 * f * h
+    drafting = part * ((10 * draft.features * h) + 26 * draft.hidden) + positions * 4 * draft.hidden if draft else 0
+    return kept + max(attention, sent, drafting)
 
 
-def attention_with_sinks(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, window: int | None) -> Tensor:
-    """q [P, N, D] over k, v [P, G, D]: each position sees itself and those before it, at most `window` in all. The
-    logit `sinks` [N] of a head takes a share of the softmax, and has no value. Returns [P, N·D].
-
-    A sink becomes one more key, whose value is zero. Query heads that share a key/value head share that key, and each
-    has a coordinate of its own in it: there the query is √D, which the softmax's scale takes away again.
-    """
-    group = q.shape[1] // k.shape[1]
-    more = -(-group // 8) * 8  # fast attention takes heads of a multiple of 8
-    own = torch.eye(group, more, dtype=q.dtype, device=q.device) * math.sqrt(q.shape[2])
-    wide = torch.cat((q, own.repeat(k.shape[1], 1).expand(len(q), -1, -1)), dim=-1)
-    sink_keys = F.pad(sinks.to(k.dtype).view(k.shape[1], group), (k.shape[2], more - group))
-    keys, values = F.pad(k, (0, more)), F.pad(v, (0, more))
-    seen = whole_prompt if window is None or window >= len(q) else sliding_windows
-    return seen(wide, keys, values, sink_keys, window or 0, 1 / math.sqrt(q.shape[2]))[..., : q.shape[2]].flatten(1)
-
-
-def whole_prompt(q: Tensor, k: Tensor, v: Tensor, sink_keys: Tensor, window: int, scale: float) -> Tensor:
-    """q [P, N, D] over k, v [P, G, D] and one more key [G, D] without a value: [P, N, D].
-
-    That key comes first, where every query sees it, and before the queries comes one that nobody asks for.
-    """
-    keys = torch.cat((sink_keys[None], k)).transpose(0, 1)[None]
-    query, value = (F.pad(t, (0, 0, 0, 0, 1, 0)).transpose(0, 1)[None] for t in (q, v))
-    out = F.scaled_dot_product_attention(query, keys, value, is_causal=True, scale=scale, enable_gqa=True)
-    return out[0, :, 1:].transpose(0, 1)
-
-
-def sliding_windows(q: Tensor, k: Tensor, v: Tensor, sink_keys: Tensor, window: int, scale: float) -> Tensor:
-    """As `whole_prompt`, where a query sees `window` positions: a window of queries needs two windows of keys."""
-    count = -(-len(q) // window)
-    pad = count * window - len(q)
-    query = F.pad(q, (0, 0, 0, 0, 0, pad)).view(count, window, *q.shape[1:]).transpose(1, 2)
-    keys, value = (
-        F.pad(t, (0, 0, 0, 0, window, pad)).unfold(0, 2 * window, window).transpose(2, 3) for t in (k, v)
-    )  # [count, G, 2 · window, D]
-    row, column = torch.arange(window, device=q.device)[:, None], torch.arange(2 * window, device=q.device)
-    visible = F.pad((column > row) & (column <= row + window), (0, 1), value=True)
-    first = visible.clone()
-    first[:, :window] = False
-    parts = []
-    for some in chunks(count, WINDOWS):
-        with_sink = torch.cat((keys[some], sink_keys[None, :, None].expand(len(keys[some]), -1, -1, -1)), dim=2)
-        mask = visible.expand(len(with_sink), 1, -1, -1).clone()
-        if some.start == 0:
-            mask[0] = first
-        out = F.scaled_dot_product_attention(
-            *(query[some], with_sink, F.pad(value[some], (0, 0, 0, 1))), attn_mask=mask, scale=scale, enable_gqa=True
-        )
-        parts.append(out.transpose(1, 2).flatten(0, 1))
-    return torch.cat(parts)[: len(q)]
-
-
-def mixture(x: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry) -> Tensor:
-    """The weighted sum of each row's experts, float32 [R, H], for normed rows `x` bfloat16 [R, H]."""
-    logits = F.linear(x.float(), w.router.float(), w.router_bias.float())
-    ordered, chosen = logits.sort(dim=-1, descending=True, stable=True)
-    k = experts.per_token
-    weights = ordered[:, :k].softmax(dim=-1).flatten()
-    of_pair = chosen[:, :k].flatten()
-    pairs = of_pair.argsort(stable=True)
-    ends = list(accumulate(of_pair.bincount(minlength=experts.count).tolist(), initial=0))
-    parts = torch.empty(len(pairs), x.shape[1], dtype=torch.float32, device=x.device)
-    for expert, (start, end) in enumerate(pairwise(ends)):
-        if start == end:
-            continue
-        its = pairs[start:end]
-        both = F.linear(x[its // k], w.gate_up.matrix(expert)).float() + w.gate_up.bias[expert].float()
-        gate, up = both[:, ::2].clamp(max=experts.limit), both[:, 1::2].clamp(-experts.limit, experts.limit)
-        act = (gate * torch.sigmoid(gate * experts.alpha) * (up + 1)).bfloat16()
-        out = F.linear(act, w.down.matrix(expert)).float() + w.down.bias[expert].float()
-        parts[its] = out * weights[its, None]
-    placed = parts.view(-1, k, x.shape[1])
-    total = placed[:, 0]
-    for place in range(1, k):
-        total = total + placed[:, place]
-    return total
+def widest_window(g: TargetGeometry) -> int:
+    return max((g.window(layer) or 0 for layer in range(g.layers)), default=0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule
 from specgate.backends.cupy_eagle3.engine.prefill import Way, prefill_draft, prefill_target
-from specgate.backends.cupy_eagle3.engine.prefill_experts import prefill_expert_target
+from specgate.backends.cupy_eagle3.engine.prefill_experts import prefill_expert_prompts, together
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Fault
@@ -69,34 +69,40 @@ def prefill_prompts(
     way: Way | None = None,
 ) -> list[LastRow]:
     """Prefill every prompt into the blocks of its slot, and equal prompts once. The cache of `draft` is filled, too."""
-    last: list[LastRow] = []
-    for slot, prompt in enumerate(prompts):
-        twin = layout.twin[slot]
+    device, first = b.slots.length.device, [slot for slot, twin in enumerate(layout.twin) if twin == slot]
+    held = [
+        (torch.tensor(prompts[slot], device=device), torch.tensor(layout.blocks[slot], device=device)) for slot in first
+    ]
+    found = list[LastRow]()
+    if target.geometry.experts is None:
+        found += [one for prompt in held for one in prefill_wave(target, draft, b, [prompt], way)]
+    else:
+        for wave in together([len(tokens) for tokens, _ in held]):
+            found += prefill_wave(target, draft, b, held[wave.start : wave.stop], way)
+    rows = dict(zip(first, found, strict=True))
+    for slot, twin in enumerate(layout.twin):
         if twin != slot:
             copy_tail(b, layout, twin, slot)
-        last.append(last[twin] if twin != slot else prefill_slot(target, draft, b, prompt, layout.blocks[slot], way))
-    return last
+    return [rows[twin] for twin in layout.twin]
 
 
-def prefill_slot(
-    target: Target,
-    draft: Draft | None,
-    b: Buffers,
-    prompt: Sequence[int],
-    blocks: Sequence[int],
-    way: Way | None = None,
-) -> LastRow:
-    device = b.slots.length.device
-    tokens, held = (torch.tensor(ids, dtype=torch.int64, device=device) for ids in (prompt, blocks))
+def prefill_wave(
+    target: Target, draft: Draft | None, b: Buffers, prompts: Sequence[tuple[Tensor, Tensor]], way: Way | None
+) -> list[LastRow]:
+    """Prefill prompts of (tokens, blocks) that go through the layers together; of a dense target it is one."""
     boundaries = draft.boundaries if draft else ()
     if target.geometry.experts is None:
-        stream, features = prefill_target(target, b.target.pages, tokens, held, boundaries, way=way)
+        found = [prefill_target(target, b.target.pages, *prompt, boundaries, way=way) for prompt in prompts]
     else:
-        stream, features = prefill_expert_target(target, b.target.pages, tokens, held, boundaries)
-    if draft is None or features is None or b.draft is None:
-        return LastRow(stream[-1].clone(), None)
-    prefill_draft(draft, b.draft.pages, tokens, held, features, way=way)
-    return LastRow(stream[-1].clone(), features[-1].clone())
+        found = prefill_expert_prompts(target, b.target.pages, prompts, boundaries, way=way)
+    last = list[LastRow]()
+    for (tokens, blocks), (stream, features) in zip(prompts, found, strict=True):
+        if draft is None or features is None or b.draft is None:
+            last.append(LastRow(stream[-1].clone(), None))
+            continue
+        prefill_draft(draft, b.draft.pages, tokens, blocks, features, way=way)
+        last.append(LastRow(stream[-1].clone(), features[-1].clone()))
+    return last
 
 
 def copy_tail(b: Buffers, layout: CacheLayout, twin: int, slot: int) -> None:

@@ -9,6 +9,8 @@ import torch
 
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.facts import engine_facts
+from specgate.backends.cupy_eagle3.engine.prefill import Way
+from specgate.backends.cupy_eagle3.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
@@ -65,6 +67,13 @@ def expert_pair() -> PairGeometry:
 @cache
 def expert_engine() -> CupyEngine:
     return engine_of(*checkpoints(expert_pair(), RECIPE_EXPERTS), replace(SIZES, max_rows=8))
+
+
+def ways_on_gpu() -> dict[str, Way]:
+    """How experts can be prefilled: by the kernels, with grouped products and with cuBLAS; and by torch alone."""
+    cuda = torch.device("cuda")
+    best, torchs = PrefillAttention.on(cuda), PrefillAttention.on(cuda, Library.TORCH)
+    return {"grouped": Way(True, best, grouped=True), "one by one": Way(True, best), "torch": Way(False, torchs)}
 
 
 GEOMETRIES = {"4:1 of 64": (8, 2, 64), "3:1 of 64": (9, 3, 64), "2:1 of 128": (8, 4, 128), "8:1 of 128": (16, 2, 128)}

@@ -20,6 +20,7 @@ from tests.backends.cupy_eagle3.gpu_pairs import (
 )
 from tests.backends.cupy_eagle3.kernels.device import rows_of
 from tests.backends.cupy_eagle3.kernels.experts.mixtures import Mixture, picked
+from tests.bench.gpt_oss.prefill import ways_on
 
 Finding = tuple[str, float, float]
 """What was compared, how far it is from what is right, and how far it may be."""
@@ -50,19 +51,22 @@ def of_kernels() -> Iterator[Finding]:
 
 
 def of_engine() -> Iterator[Finding]:
-    """The tiny planted pair: the baseline leaves the float32 reference at near ties alone, and every draft length has
-    the baseline's tokens.
+    """The tiny planted pair: prefilled in every way, the baseline leaves the float32 reference at near ties alone; and
+    every draft length has the baseline's tokens.
     """
     made, prompts = expert_engine(), random_prompts([300, 31, 70, 5])
     exact = ReferenceEngine(
         *checkpoints(expert_pair(), RECIPE_EXPERTS, torch.float32), max_batch=4, max_positions=1024, device="cuda"
     )
-    for engine in (made, exact):
-        engine.prefill(prompts, draft=True)
-    ours, theirs = (engine.decode(BASELINE, Budget(steps=STEPS), ()).tokens for engine in (made, exact))
-    for parted in partings(ours, theirs, exact):
-        where = f"where text {parted.slot} leaves the reference's, after {parted.at} tokens"
-        yield f"the gap between the logits {where}", parted.gap, NEAR_TIE
+    exact.prefill(prompts, draft=True)
+    theirs, usual = exact.decode(BASELINE, Budget(steps=STEPS), ()).tokens, made.way
+    for how, way in {**ways_on(torch.device("cuda")), "usual": usual}.items():
+        made.way = way
+        made.prefill(prompts, draft=True)
+        ours = made.decode(BASELINE, Budget(steps=STEPS), ()).tokens
+        for parted in partings(ours, theirs, exact):
+            where = f"where text {parted.slot} leaves the reference's, after {parted.at} tokens"
+            yield f"the gap between the logits {where} (prefill: {how})", parted.gap, NEAR_TIE
     for k in range(1, 8):
         texts = made.decode(Role(k), Budget(steps=STEPS // 4), ()).tokens
         same = all(a[: len(b)] == b[: len(a)] for a, b in zip(texts, ours, strict=True))

@@ -26,6 +26,7 @@ from tests.backends.cupy_eagle3.gpu_pairs import (
     expert_engine,
     expert_pair,
     random_prompts,
+    ways_on_gpu,
 )
 
 pytestmark = pytest.mark.gpu
@@ -78,8 +79,11 @@ def test_steps_without_graphs_give_the_same_tokens() -> None:
     assert texts[0] == texts[1]
 
 
-def test_tokens_are_the_float32_references_but_for_near_ties() -> None:
+@pytest.mark.parametrize("name", ["grouped", "one by one", "torch"])
+def test_tokens_are_the_float32_references_but_for_near_ties(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However the prompts are prefilled."""
     made, exact, prompts = expert_engine(), oracle(torch.float32), random_prompts(RAGGED)
+    monkeypatch.setattr(made, "way", ways_on_gpu()[name])
     for engine in (made, exact):
         engine.prefill(prompts, draft=True)
     ours, theirs = (engine.decode(BASELINE, Budget(steps=40), ()).tokens for engine in (made, exact))

@@ -18,7 +18,7 @@ from specgate.backends.cupy_eagle3.backend import BACKEND
 from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.engine import open as opening
 from specgate.backends.cupy_eagle3.engine.open import check_target, usable_draft
-from specgate.backends.cupy_eagle3.engine.prefill_attention import Library
+from specgate.backends.cupy_eagle3.engine.prefill import Way
 from specgate.core import PairRef
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 from specgate.eagle3.hf.write import target_config
@@ -175,17 +175,24 @@ def test_more_rows_than_experts_take_are_refused(tmp_path: Path, request_: OpenR
         check_target(request)
 
 
-@pytest.mark.parametrize(("name", "value"), [("prefill", "fused"), ("prefill_attention", "best")])
-def test_another_prefill_of_experts_is_refused(tmp_path: Path, request_: OpenRequest, name: str, value: str) -> None:
-    request = replace(with_experts(tmp_path, request_, MIXTURE), options={name: value})
-    with pytest.raises(UsageError, match=f"option {name} = {value}: targets with experts are prefilled by torch alone"):
-        check_target(request)
-
-
-def test_experts_are_prefilled_by_torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("options", "fused", "order"),
+    [
+        ({}, False, ("torch",)),
+        ({"prefill": "torch"}, False, ("torch",)),
+        ({"prefill": "fused"}, True, ("cudnn", "flash", "torch")),
+        ({"prefill": "fused", "prefill_attention": "flash"}, True, ("flash",)),
+        ({"prefill_attention": "best"}, False, ("cudnn", "flash", "torch")),
+    ],
+)
+def test_experts_are_prefilled_by_torch_alone_unless_kernels_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], fused: bool, order: tuple[str, ...]
+) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    way = opening.chosen_way({}, MIXTURE, torch.device("cuda"))
-    assert (way.fused, way.attention.order) == (False, (Library.TORCH,))
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91700)
+    way = opening.chosen_way(options, MIXTURE, torch.device("cuda"))
+    assert (way.fused, way.attention.order, way.grouped) == (fused, order, fused)
+    assert way.fused or options or way == replace(Way.usual(MIXTURE, torch.device("cuda")), attention=way.attention)
 
 
 def with_experts(folder: Path, request: OpenRequest, geometry: TargetGeometry) -> OpenRequest:

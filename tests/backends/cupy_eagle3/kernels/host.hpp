@@ -51,6 +51,12 @@ static unsigned rounded_bits(float value) {
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 
+// Two products of bfloat16 each.
+static unsigned product_bits(unsigned a, unsigned b) {
+    const unsigned low = rounded_bits(__uint_as_float(a << 16) * __uint_as_float(b << 16));
+    return rounded_bits(__uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u)) << 16 | low;
+}
+
 static void __syncthreads() { block_barrier->arrive_and_wait(); }
 
 static float __shfl_xor_sync(unsigned, float value, int mask) {

@@ -27,6 +27,8 @@ ROUNDINGS: Final = (
     (r'asm\("cvt\.rn\.bf16x2\.f32 %0, %1, %2;".*', "packed = rounded_bits(high) << 16 | rounded_bits(low);"),
 )
 """What `bf16.cuh` says in PTX, and the same in C++."""
+PRODUCT: Final = (r'asm\("fma\.rn\.bf16x2 %0, %1, %2, %3;".*', "product = product_bits(a, b);")
+"""What `prefill_decode.cu` says besides."""
 
 
 class Host:
@@ -69,6 +71,7 @@ class Host:
         for ptx, plain in ROUNDINGS:
             text, found = re.subn(ptx, plain, text)
             assert found == 1, f"bf16.cuh does not say {ptx} once"
+        text = re.sub(*PRODUCT, text)
         (struct,) = set(re.findall(r"struct (\w+Arguments)", text))
         run = f'extern "C" void run(const {struct}* args, unsigned columns, unsigned rows, unsigned threads) {{\n'
         body = f"    launched([=] {{ {spec.stem}(*args); }}, columns, rows, threads);\n}}\n"

@@ -68,6 +68,9 @@ SIZES = {
     "prefill_heads": ("HEADS", "KV_HEADS"),
     "prefill_stream": ("HIDDEN", "THREADS"),
     "prefill_draft": ("HIDDEN", "THREADS"),
+    "prefill_route": ("EXPERTS",),
+    "prefill_decode": ("N_OUT", "K_IN"),
+    "prefill_swiglu": ("INTERMEDIATE",),
 }
 """Kernel → the constants of it that are bounds of loops and widths of rows, and choose no code."""
 DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
