@@ -1,14 +1,14 @@
 """Checkpoint tensors packed for the forward pass: one matrix for q, k and v, and one for gate and up.
 
 Shapes: H hidden size of the target, Hd of the draft, N query heads, G key/value heads, D head size, F intermediate
-size, V vocabulary, W draft vocabulary, n auxiliary hidden states.
+size, V vocabulary, W draft vocabulary, n auxiliary hidden states, E experts.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,39 @@ class TargetWeights:
 
     embed: Tensor
     layers: tuple[LayerWeights, ...]
+    norm: Tensor
+    lm_head: Tensor
+
+
+Matrices = TypeVar("Matrices", covariant=True)
+"""How an engine keeps one matrix of every expert, with its bias."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLayerWeights(Generic[Matrices]):
+    """One decoder layer of gpt-oss: `qkv` [(N + 2G)·D, H] and `o` [H, N·D] with biases, `sinks` [N], both norms [H],
+    `router` [E, H] and its bias [E], and of every expert `gate_up` [2F, H], whose rows alternate, and `down` [H, F].
+    """
+
+    input_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor
+    sinks: Tensor
+    o: Tensor
+    o_bias: Tensor
+    post_norm: Tensor
+    router: Tensor
+    router_bias: Tensor
+    gate_up: Matrices
+    down: Matrices
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTargetWeights(Generic[Matrices]):
+    """A target with experts: `embed` and `lm_head` [V, H], final `norm` [H]."""
+
+    embed: Tensor
+    layers: tuple[ExpertLayerWeights[Matrices], ...]
     norm: Tensor
     lm_head: Tensor
 
@@ -86,6 +119,45 @@ def pack_layer(tensors: MutableMapping[str, Tensor], prefix: str) -> LayerWeight
         post_norm=take("post_attention_layernorm"),
         gate_up=take("mlp.gate_proj", "mlp.up_proj"),
         down=take("mlp.down_proj"),
+    )
+
+
+def pack_expert_target(
+    checkpoint: TargetCheckpoint, matrices: Callable[[Callable[[str], Tensor], str], Matrices]
+) -> ExpertTargetWeights[Matrices]:
+    """Pack a target with experts. The layers' tensors are removed from the checkpoint, so that of experts at most one
+    matrix of a layer is in memory twice; the others stay in it.
+
+    `matrices` makes what an engine keeps of one matrix of all experts: it takes tensors out of the checkpoint by their
+    names, which begin with the second argument, such as `model.layers.0.mlp.experts.down_proj`.
+    """
+    tensors, geometry = checkpoint.tensors, checkpoint.geometry
+
+    def layer(prefix: str) -> ExpertLayerWeights[Matrices]:
+        def take(*names: str) -> Tensor:
+            found = [tensors.pop(prefix + name) for name in names]
+            return found[0] if len(found) == 1 else torch.cat(found)
+
+        projections = [f"self_attn.{part}_proj" for part in "qkv"]
+        return ExpertLayerWeights(
+            input_norm=take("input_layernorm.weight"),
+            qkv=take(*(f"{name}.weight" for name in projections)),
+            qkv_bias=take(*(f"{name}.bias" for name in projections)),
+            sinks=take("self_attn.sinks"),
+            o=take("self_attn.o_proj.weight"),
+            o_bias=take("self_attn.o_proj.bias"),
+            post_norm=take("post_attention_layernorm.weight"),
+            router=take("mlp.router.weight"),
+            router_bias=take("mlp.router.bias"),
+            gate_up=matrices(tensors.pop, f"{prefix}mlp.experts.gate_up_proj"),
+            down=matrices(tensors.pop, f"{prefix}mlp.experts.down_proj"),
+        )
+
+    return ExpertTargetWeights(
+        embed=tensors["model.embed_tokens.weight"],
+        layers=tuple(layer(f"model.layers.{i}.") for i in range(geometry.layers)),
+        norm=tensors["model.norm.weight"],
+        lm_head=tensors["lm_head.weight"],
     )
 
 

@@ -7,7 +7,8 @@ prompt's cache do not depend on what else is prefilled.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
@@ -115,14 +116,16 @@ class PrefillAttention:
         qkv = torch.zeros(positions, heads.qkv_width, dtype=torch.bfloat16, device=device)
         failed: list[str] = []
         for library in self.order:
-            try:
-                attended(*split_heads(qkv, heads), library)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:
-                failed.append(f"{library}: {(str(error).strip().splitlines() or [''])[0]}")
-            else:
-                return library
+            # Why a library cannot is told in warnings, which are nobody's concern where another one can.
+            with warnings.catch_warnings(record=True, action="always") as told:
+                try:
+                    attended(*split_heads(qkv, heads), library)
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError as error:
+                    failed.append(f"{library}: {'; '.join(reasons(error, told))}")
+                else:
+                    return library
         raise BackendError(
             f"attention of a prompt of {positions} tokens, {heads.heads} query and {heads.kv_heads} key/value heads of "
             f"{heads.head_dim}: {'; '.join(failed)}",
@@ -141,6 +144,15 @@ class PrefillAttention:
         heads = Heads(q.shape[1], k.shape[1], q.shape[2], len(q))
         library = self.library_with_sinks(len(q), heads, window, q.device)
         return attend_with_sinks(q, k, v, sinks, window if window is not None and window < len(q) else None, library)
+
+
+def reasons(error: RuntimeError, told: Sequence[warnings.WarningMessage]) -> Iterator[str]:
+    """What torch says of a library that cannot, without what it says of those that were not asked."""
+    yield (str(error).strip().splitlines() or [""])[0]
+    for warning in told:
+        text = str(warning.message).partition(" (Triggered internally")[0].strip()
+        if not text.endswith("because:") and "runtime disabled" not in text:
+            yield text
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, library: Library) -> Tensor:

@@ -21,9 +21,10 @@ from specgate.backends.cupy_eagle3.engine.prefill_attention import split_heads
 from specgate.backends.cupy_eagle3.engine.prefill_mixture import ROWS, Part, add_mixtures, decoded_bytes
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
-from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights, ExpertTargetWeights
+from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights
 from specgate.backends.cupy_eagle3.memory.model import Target
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.weights import TargetWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Passage:
     @classmethod
     def begin(cls, target: Target, tokens: Tensor, blocks: Tensor, boundaries: tuple[int, ...], way: Way) -> Passage:
         g, w = target.geometry, target.weights
-        assert isinstance(w, ExpertTargetWeights)
+        assert not isinstance(w, TargetWeights)
         x = torch.empty(len(tokens), g.hidden, dtype=torch.float32, device=tokens.device)
         features = x.new_empty(len(tokens), len(boundaries) * g.hidden, dtype=torch.bfloat16) if boundaries else None
         normed = embed(x, w.embed, tokens, w.layers[0].input_norm, g.rms_eps, way)
@@ -64,7 +65,7 @@ def prefill_expert_prompts(
 ) -> list[tuple[Tensor, Tensor | None]]:
     """As `prefill.prefill_target`, for prompts of (tokens, blocks)."""
     g, w = target.geometry, target.weights
-    assert isinstance(w, ExpertTargetWeights) and g.experts is not None
+    assert not isinstance(w, TargetWeights) and g.experts is not None
     way = way or Way.on(w.embed.device)
     passages = [Passage.begin(target, tokens, blocks, boundaries, way) for tokens, blocks in prompts]
     for i, layer in enumerate(w.layers[:-1]):
@@ -152,7 +153,7 @@ def through_experts(
 
 
 def layer_of(target: Target, i: int) -> ExpertLayerWeights:
-    assert isinstance(target.weights, ExpertTargetWeights)
+    assert not isinstance(target.weights, TargetWeights)
     return target.weights.layers[i]
 
 

@@ -10,13 +10,12 @@ from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCa
 from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
-from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights
 from specgate.backends.cupy_eagle3.memory.model import Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.expert_layer import ExpertLayer
 from specgate.backends.cupy_eagle3.step.layer import Layer, RowPositions
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
-from specgate.eagle3.weights import LayerWeights
+from specgate.eagle3.weights import ExpertLayerWeights, LayerWeights
 
 NAMES = ("TARGET_ATTENTION_FMHA", "TARGET_FFN")
 

@@ -34,9 +34,9 @@ from specgate.backends.cupy_eagle3.engine.prefill_mixture import ROWS, Groups, P
 from specgate.backends.cupy_eagle3.kernels.experts.packing import SLAB, PackedExperts, slab_count
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
-from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertTargetWeights
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.weights import TargetWeights
 from tests.bench.gpt_oss.steps import PlantedPair, Point
 
 LENGTHS: Final = (1024, 32768)
@@ -126,7 +126,7 @@ class LayerStage:
     def __init__(self, g: TargetGeometry, positions: int, device: torch.device) -> None:
         self.g = replace(g, layers=2, windows=g.windows[:2])
         self.target, _ = random_pair(Geometry(self.g, None, ()), positions, device)
-        assert isinstance(self.target.weights, ExpertTargetWeights)
+        assert not isinstance(self.target.weights, TargetWeights)
         self.w, self.positions = self.target.weights.layers[0], positions
         self.heads = Heads(g.heads, g.kv_heads, g.head_dim, positions)
         self.tokens = torch.randint(g.vocab, (positions,), device=device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor
@@ -54,6 +56,9 @@ def refusing(monkeypatch: pytest.MonkeyPatch, *refused: Library) -> list[Library
     def attend(q: Tensor, k: Tensor, v: Tensor, library: Library) -> Tensor:
         asked.append(library)
         if library in refused:
+            warnings.warn("cuDNN attention kernel not used because: (Triggered internally at a.cpp:1.)", stacklevel=1)
+            warnings.warn("it does not support length 1. (Triggered internally at a.cpp:2.)", stacklevel=1)
+            warnings.warn("Flash attention has been runtime disabled. (Triggered internally at a.cpp:3.)", stacklevel=1)
             raise RuntimeError("No available kernel. Aborting execution.\nand more")
         return own(q, k, v, Library.TORCH)
 
@@ -69,6 +74,14 @@ def test_the_first_library_that_runs_a_length_is_kept_for_it(monkeypatch: pytest
     assert asked == [Library.CUDNN, Library.FLASH]
 
 
+def test_what_a_library_warns_of_is_not_said_where_another_one_can(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    refusing(monkeypatch, Library.CUDNN)
+    assert PrefillAttention((Library.CUDNN, Library.FLASH)).library(70, HEADS, CPU) is Library.FLASH
+    assert not recwarn.list
+
+
 def test_a_length_is_chosen_for_whatever_lengths_came_before(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, Library.CUDNN)
     order = (Library.CUDNN, Library.FLASH, Library.TORCH)
@@ -80,7 +93,8 @@ def test_a_length_is_chosen_for_whatever_lengths_came_before(monkeypatch: pytest
 def test_where_the_wanted_library_cannot_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing(monkeypatch, Library.CUDNN)
     said = (
-        r"prompt of 70 tokens, 4 query and 2 key/value heads of 64: cudnn: No available kernel\. Aborting execution\.\n"
+        r"prompt of 70 tokens, 4 query and 2 key/value heads of 64: cudnn: No available kernel\. Aborting execution\.; "
+        r"it does not support length 1\.\n"
     )
     with pytest.raises(BackendError, match=said):
         PrefillAttention((Library.CUDNN,)).library(70, HEADS, CPU)

@@ -25,13 +25,13 @@ from specgate.backends.cupy_eagle3.kernels.experts.packing import PackedExperts
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, Pages
 from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
-from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertTargetWeights
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.reference import gpt_oss
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.gpt_oss import GptOssTarget
 from specgate.eagle3.layout import target_tensors
+from specgate.eagle3.weights import TargetWeights
 from tests.backends.cupy_eagle3.gpu_pairs import expert_engine, random_prompts, ways_on_gpu
 from tests.backends.cupy_eagle3.pairs import (
     BOUNDARIES,
@@ -113,7 +113,7 @@ def test_a_mixture_of_rows_is_the_references(
     monkeypatch.setattr(prefill_mixture, "DECODED", at_once * 4 * MIXTURE.intermediate * MIXTURE.hidden)
     target, reference = both
     w = target.weights
-    assert isinstance(w, ExpertTargetWeights) and isinstance(reference.model, GptOssTarget)
+    assert not isinstance(w, TargetWeights) and isinstance(reference.model, GptOssTarget)
     assert MIXTURE.experts is not None
     x = torch.randn(40, MIXTURE.hidden, generator=torch.Generator().manual_seed(4)).bfloat16()
     expected, _ = gpt_oss.mixture(reference.model.weights.layers[1], x.float(), MIXTURE.experts)
@@ -132,7 +132,7 @@ def test_each_expert_of_a_layer_is_decoded_once_for_all_prompts(
     both: tuple[Target, ReferenceEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     w, asked = both[0].weights, list[tuple[int, int]]()
-    assert isinstance(w, ExpertTargetWeights)
+    assert not isinstance(w, TargetWeights)
     matrix = PackedExperts.matrix
 
     def counted(weight: PackedExperts, expert: int) -> Tensor:

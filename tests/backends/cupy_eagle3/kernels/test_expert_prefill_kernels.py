@@ -20,12 +20,13 @@ from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_decode import PrefillDecode
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_route import PrefillRoute
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
-from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights, ExpertTargetWeights
+from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights
 from specgate.backends.cupy_eagle3.memory.model import Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 from specgate.eagle3.layout import target_tensors
 from specgate.eagle3.mxfp4.coding import decoded
+from specgate.eagle3.weights import TargetWeights
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from tests.backends.cupy_eagle3.kernels.device import relative_error
 from tests.backends.cupy_eagle3.kernels.host import COMPILER, Host
@@ -261,7 +262,7 @@ def test_what_stands_beside_the_products_is_torchs_on_a_gpu(g: TargetGeometry) -
 
 def layer_on_gpu() -> ExpertLayerWeights:
     target = Target.of(target_checkpoint(MIXTURE, random_weights(target_tensors(MIXTURE), 1)), 512)
-    assert isinstance(target.weights, ExpertTargetWeights)
+    assert not isinstance(target.weights, TargetWeights)
     layer = target.weights.layers[0]
     return replace(layer, router=layer.router.cuda(), router_bias=layer.router_bias.cuda())
 
