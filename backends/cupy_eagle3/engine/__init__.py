@@ -8,6 +8,7 @@ prefill.py            a prompt through the target and the draft: cuBLAS, a libra
 prefill_attention.py  which library that is, and its attention
 prefill_experts.py    a prompt through a target with a mixture of experts
 prefilled.py          all prompts into the cache, and the state that every decode run begins with
+sampled.py            who requests are, and what draws come from, on the host
 graph.py              several steps as one CUDA graph
 decode_run.py         one decode run: start state, steps, and what is read at its end
 stages.py             what every stage of both passes gives for one prompt, for `specgate parity`

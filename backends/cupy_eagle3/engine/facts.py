@@ -14,10 +14,13 @@ from specgate.backends.cupy_eagle3.engine.prefill_attention import TRIAL, said_o
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
-from specgate.core import EngineFacts
+from specgate.core import EngineFacts, Sampling
 from specgate.eagle3.describe import describe_rope, draft_details
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.traffic import pair_traffic
+
+FILTERS = ("top_p", "top_k", "min_p")
+"""Settings of sampling that are told where they are not the default."""
 
 
 def engine_facts(
@@ -57,6 +60,8 @@ def engine_facts(
         details["target experts"] = f"{experts.count} in MXFP4, {experts.per_token} of a token"
     if draft is not None:
         details |= draft_details(draft.geometry)
+    if sizes.sampling is not None:
+        details["sampling"] = describe_sampling(sizes.sampling)
     details |= {f"memory: {name}": in_gb(size) for name, size in memory.items()}
     return EngineFacts(
         backend="cupy",
@@ -78,3 +83,12 @@ def engine_facts(
         tuned_sha256=tuned_sha256,
         traffic=pair_traffic(geometry, draft.geometry if draft else None, torch.bfloat16),
     )
+
+
+def describe_sampling(asked: Sampling) -> str:
+    """How tokens are drawn: `temperature 0.6, top_p 0.9, coupled, seed 0, on the device`."""
+    said = [f"temperature {asked.temperature:g}"]
+    filters = {name: getattr(asked, name) for name in FILTERS}
+    said += [f"{name} {value:g}" for name, value in filters.items() if value != getattr(Sampling(), name)]
+    said += [f"{len(asked.logit_bias)} biased tokens"] if asked.logit_bias else []
+    return ", ".join((*said, asked.method, f"seed {asked.seed}", "on the device"))

@@ -37,6 +37,7 @@ static Place threadIdx, blockIdx, gridDim;
 #define __expf std::exp
 #define __logf std::log
 
+static int2 make_int2(int x, int y) { return {x, y}; }
 static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
@@ -160,6 +161,12 @@ template <typename Value>
 static Value atomicMax(Value* at, Value value) {
     const Value before = *at;
     *at = max(before, value);
+    return before;
+}
+
+static int atomicExch(int* at, int value) {
+    const int before = *at;
+    *at = value;
     return before;
 }
 

@@ -20,6 +20,8 @@ OPTIONS: Final = (
     *("-std=c++17", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC"),
     # Shared memory becomes static variables of inline functions, of which a process would have one for all kernels.
     "-fno-gnu-unique",
+    # A kernel may be called what a function of the C library is called, such as accept.
+    "-Wl,-Bsymbolic",
 )
 HEADER: Final = Path(__file__).with_name("host.hpp")
 PTX: Final = (
