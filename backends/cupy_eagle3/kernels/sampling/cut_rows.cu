@@ -79,22 +79,23 @@ __device__ __forceinline__ Mass mass_in_all() {
     return mass;
 }
 
+// The first of `size` places with which `wanted` is reached, or the last; `count` and `mass` grow by what comes before it.
+__device__ __forceinline__ int first_place(const int* counts, const Mass* masses, int size, const Wanted& wanted, int& count,
+                                           Mass& mass) {
+    int place = 0;
+    for (; place < size - 1 && !wanted.reached(count + counts[place], mass + masses[place]); ++place) {
+        count += counts[place];
+        mass += masses[place];
+    }
+    return place;
+}
+
 // The first bin with which `wanted` is reached, after `count` columns of mass `mass` that come before all bins. Thread 0 finds
 // it, first among groups; the same in all threads.
 __device__ __forceinline__ Found first_bin(const Wanted& wanted, int count, Mass mass) {
     if (threadIdx.x == 0) {
-        int group = 0;
-        while (group < DIGITS / GROUP - 1 && !wanted.reached(count + bins.group_counts[group], mass + bins.group_masses[group])) {
-            count += bins.group_counts[group];
-            mass += bins.group_masses[group];
-            ++group;
-        }
-        int bin = group * GROUP;
-        while (bin < group * GROUP + GROUP - 1 && !wanted.reached(count + bins.counts[bin], mass + bins.masses[bin])) {
-            count += bins.counts[bin];
-            mass += bins.masses[bin];
-            ++bin;
-        }
+        int bin = GROUP * first_place(bins.group_counts, bins.group_masses, DIGITS / GROUP, wanted, count, mass);
+        bin += first_place(bins.counts + bin, bins.masses + bin, GROUP, wanted, count, mass);
         found = {bin, count, bins.counts[bin], mass, bins.masses[bin]};
     }
     __syncthreads();

@@ -49,7 +49,19 @@ class Rows:
         return b, made
 
     def drawn(self, device: str, *, target_ids: Tensor | None = None, offset: int = 0) -> list[int]:
-        """What the kernels draw of every row that is there, as columns. All that shall be zero afterwards is."""
+        """What the kernels draw of every row that is there, as columns."""
+        return self.run(device, target_ids, offset)[0]
+
+    def kept(self, device: str) -> NDArray[np.bool_]:
+        """bool [S · T, V]: what the kernels of filters leave."""
+        cuts = self.run(device)[1].cuts[: len(self.logits)].cpu().numpy().view(np.uint64)
+        rows, columns = self.logits.numpy(), np.arange(self.logits.shape[-1], dtype=np.uint64)
+        ranks = ordered_bits(rows) << np.uint64(18) | (np.uint64(2**18 - 1) - columns)
+        found: NDArray[np.bool_] = ranks >= cuts[:, None]
+        return found
+
+    def run(self, device: str, target_ids: Tensor | None = None, offset: int = 0) -> tuple[list[int], SamplingBuffers]:
+        """What is drawn, and what the kernels have left. All that shall be zero afterwards is."""
         draft = target_ids is not None
         draw = TokenDraw(self.asked, self.logits.shape[-1], draft=draft)
         b, slots = self.buffers(device)
@@ -63,7 +75,7 @@ class Rows:
         for name in ("best", "finished", "masses", "counts"):
             assert not getattr(b, name).any(), name
         assert not choices[len(self.logits) :].any()
-        return list(index_of(choices[: len(self.logits)]).tolist())
+        return list(index_of(choices[: len(self.logits)]).tolist()), b
 
     def expected(self, among: Sequence[int] | None = None) -> list[int]:
         """What `specgate.sampling` draws of all rows, or `among` these."""
@@ -84,9 +96,13 @@ def greedy(logits: Tensor) -> Tensor:
     """Greedy choices int64 [R] of `logits` [R, V], packed as in `argmax.cuh`."""
     rows = logits.float().cpu().numpy()
     columns = rows.argmax(axis=1)
-    largest = rows[np.arange(len(rows)), columns] + np.float32(0)  # of -0, 0
-    bits = largest.view(np.uint32).astype(np.uint64)
-    ordered = np.where(bits >> np.uint64(31), ~bits & np.uint64(0xFFFFFFFF), bits | np.uint64(0x80000000))
+    ordered = ordered_bits(rows[np.arange(len(rows)), columns])
     ordered = np.where(np.isfinite(rows).all(axis=1), ordered, np.uint64(0xFFFFFFFF))
     packed = ordered << np.uint64(32) | (np.uint64(0xFFFFFFFF) - columns.astype(np.uint64))
     return torch.from_numpy(packed.view(np.int64))
+
+
+def ordered_bits(values: NDArray[np.float32]) -> NDArray[np.uint64]:
+    """Below 2**32, in the order of the values; -0 is 0."""
+    bits = (values + np.float32(0)).view(np.uint32).astype(np.uint64)
+    return np.where(bits >> np.uint64(31), ~bits & np.uint64(0xFFFFFFFF), bits | np.uint64(0x80000000))

@@ -85,6 +85,32 @@ def test_of_equal_logits_filters_keep_those_that_the_reference_keeps(device: str
     assert rows.drawn(device) == rows.expected()
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Sampling(top_p=0.999, temperature=3.0),
+        Sampling(top_p=0.3),
+        Sampling(top_k=500, top_p=0.5, temperature=2.0),
+        Sampling(top_k=77),
+        Sampling(min_p=0.05, temperature=2.0),
+    ],
+    ids=str,
+)
+def test_filters_leave_what_the_reference_leaves_to_the_last_column(device: str, asked: Sampling) -> None:
+    rows = several(asked, normal(24, VOCAB, seed=9))
+    laws = np.stack([target_distribution(row, asked) for row in rows.logits.numpy()])
+    assert (rows.kept(device) == (laws > 0)).all()
+
+
+@pytest.mark.parametrize("asked", [Sampling(), Sampling(temperature=1.5, top_k=5000, top_p=0.9)], ids=["plain", "top"])
+@pytest.mark.parametrize("vocab", [128_256, 201_088])
+@pytest.mark.gpu
+def test_whole_vocabularies_draw_what_the_reference_draws(vocab: int, asked: Sampling) -> None:
+    with torch.inference_mode():
+        rows = several(asked, normal(12, vocab))
+        assert rows.drawn("cuda") == rows.expected()
+
+
 def test_where_all_logits_are_equal_the_lower_columns_are_kept(device: str) -> None:
     rows = several(Sampling(top_p=0.0101), torch.full((24, VOCAB), -2.5))
     assert rows.drawn(device) == rows.expected()
