@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import Literal
 
 from specgate.api import Availability, Engine, GemmTuner, MemoryReads, OpenRequest
 from specgate.backends.cupy_eagle3.device import OLDEST
@@ -21,6 +22,8 @@ class CupyBackend:
 
     name = "cupy"
     description = "EAGLE-3 on one NVIDIA GPU: CUDA kernels of its own, whole cycles in graphs, bit-exact speculation"
+
+    samples: Literal[True] = True
 
     def available(self) -> Availability:
         missing = [name for name in ("cupy", "torch") if find_spec(name) is None]

@@ -132,7 +132,7 @@ def refuse_without_sampling(backend: str, scenarios: Sequence[Scenario]) -> None
     if asking is not None and not isinstance(plugins.backend(backend), OffersSampling):
         raise UsageError(
             f"scenario {asking.name}: sampling: back end {backend!r} decodes greedily",
-            hint="--backend reference samples; or leave sampling out of the scenario",
+            hint="--backend reference and cupy sample; or leave sampling out of the scenario",
         )
 
 

@@ -8,17 +8,33 @@ same token as often as the two distributions allow (Gumbel coupling; its accepta
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from specgate.sampling.distributions import check_distribution
-from specgate.sampling.keys import Floats, Integers, Keys, Purpose, race
+from specgate.sampling.keys import Floats, Integers, Keys, Purpose, race, uniforms
 from specgate.sampling.rejection import Verified
+
+IMPOSSIBLE: Final = -1e9
+"""The score of a token that cannot be drawn: finite, because scores travel as JSON."""
 
 
 def sample(target: Floats, keys: Keys) -> Integers:
     """Plain sampling: one token per row of `target` float64 [B, V]; int64 [B]."""
     check_distribution(target, "the target's distribution")
     return race(target, keys, Purpose.TARGET)
+
+
+def scores(target: Floats, keys: Keys) -> Floats:
+    """Scores [B, V] of the draw that `sample` makes, whose largest is the token drawn: ln p − ln E, with the
+    exponentials E of the race. So a gap between two of them is one of logits over the temperature. Tokens that cannot
+    be drawn have IMPOSSIBLE.
+    """
+    with np.errstate(divide="ignore"):
+        found = np.log(target) - np.log(-np.log(uniforms(keys, Purpose.TARGET, target.shape[1])))
+    possible: Floats = np.maximum(found, IMPOSSIBLE)
+    return possible
 
 
 def draft_sample(draft: Floats, keys: Keys, *, coupled: bool) -> Integers:

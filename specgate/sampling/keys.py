@@ -96,7 +96,7 @@ def race(weights: Floats, keys: Keys, purpose: Purpose) -> Integers:
     Gumbel-max trick without its second logarithm. An index of weight 0 never wins; no weights need to sum to 1.
     """
     times = -np.log(uniforms(keys, purpose, weights.shape[1]))
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # of weights that are 0, or next to it: infinitely late
         times /= weights
     first: Integers = np.argmin(times, axis=1)
     return first

@@ -109,7 +109,7 @@ def test_a_policy_that_names_no_second_engine_holds_roles_against_each_other(cli
     assert journal(cli)["unshown"] == "the policy names no engine to score them", done.stdout
 
 
-@pytest.mark.parametrize("backend", ["fake", "transformers", "cupy"])
+@pytest.mark.parametrize("backend", ["fake", "transformers"])
 def test_a_back_end_that_decodes_greedily_is_refused_a_scenario_that_samples(cli: Cli, backend: str) -> None:
     cli.write("tiny.yaml", SAMPLED.replace("METHOD", "coupled"))
     done = cli.micro("--backend", backend)

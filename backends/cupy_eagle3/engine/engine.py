@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from specgate.api import Decoded, Text
 from specgate.backends.cupy_eagle3.engine import retile
@@ -16,6 +17,7 @@ from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, read, run,
 from specgate.backends.cupy_eagle3.engine.graph import Graph, GraphGeometry, graph_sizes
 from specgate.backends.cupy_eagle3.engine.prefill import Way
 from specgate.backends.cupy_eagle3.engine.prefilled import Prefilled, first_tokens, prefill_prompts
+from specgate.backends.cupy_eagle3.engine.sampled import law_of, name_requests, put_requests, top2_of_draw
 from specgate.backends.cupy_eagle3.engine.stages import StagePasses, first_shown
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.compiling import compiler
@@ -29,7 +31,8 @@ from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
-from specgate.core import Budget, EngineFacts, Role
+from specgate.core import Budget, EngineFacts, Role, Sampling
+from specgate.core.draws import TokenLaw
 from specgate.core.fmha import AttentionConfig, TileStatistics
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.memory import refusing_overflow
@@ -48,7 +51,7 @@ class CupyEngine:
 
     Once the draft has proved unusable, a decode run of a spec role ends with BackendError. With `plain_on_draft_error`
     such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
-    `way`: how prompts are prefilled.
+    `way`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
     """
 
     def __init__(
@@ -87,12 +90,14 @@ class CupyEngine:
         verify = self._cycle(0, len(prompts)).verify
         with self.stream.current(), refusing_overflow("prefill"):
             self.way.prepare(self.target, self.draft if draft else None, map(len, prompts))
+            if self.b.sampling is not None:
+                name_requests(self.b.sampling, prompts)
             self.stream.wait()
             began = time.perf_counter_ns()
             layout = assign_blocks(prompts, self.sizes)
             last = prefill_prompts(self.target, self.draft if draft else None, self.b, prompts, layout, self.way)
             self.b.kv.copy_(layout.kv)
-            first, fault = first_tokens(verify, self.b, last)
+            first, fault = first_tokens(verify, self.b, last, [*map(len, prompts)])
             elapsed = time.perf_counter_ns() - began
         self._check(fault)
         features = [row.features for row in last if row.features is not None]
@@ -102,6 +107,7 @@ class CupyEngine:
             first=first,
             kv=KVBlocks(*(t.clone() for t in self.b.kv.tensors())),
             features=torch.stack(features) if features else None,
+            last=tuple(last),
         )
         return elapsed
 
@@ -301,12 +307,31 @@ class CupyEngine:
 
     @torch.inference_mode()
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
-        """The two largest logits after prompt[slot] + continuation, by one plain decode step per token of it."""
-        prefilled, self._last_role = self.prefilled, None
-        if prefilled is None:
+        """The two largest logits after prompt[slot] + continuation, by one plain decode step per token of it; of an
+        engine that samples, the two largest scores of its draw.
+        """
+        if self.prefilled is None:
             raise BackendError("top2 before prefill")
+        if self.sizes.sampling is not None:
+            prompt = self.prefilled.prompts[slot]
+            with self.stream.current():
+                return top2_of_draw(self._logits_after(slot, continuation), self.sizes.sampling, prompt, continuation)
         if not continuation:
-            return prefilled.first.top2[slot]
+            return self.prefilled.first.top2[slot]
+        with self.stream.current():
+            first, second = self._logits_after(slot, continuation).topk(2).values.tolist()
+        return first, second
+
+    def _logits_after(self, slot: int, continuation: Sequence[int]) -> Tensor:
+        """The logits [V] of the token that follows prompt[slot] + continuation. They are overwritten by what runs next.
+
+        After no continuation at all, of an engine that samples alone.
+        """
+        prefilled, self._last_role = self.prefilled, None
+        assert prefilled is not None
+        if not continuation:
+            assert prefilled.first.logits is not None
+            return prefilled.first.logits[slot]
         cycle, slots = self._cycle(0, len(prefilled.prompts)), self.b.slots
         with self.stream.current():
             prefilled.rewind(self.b, StopRule((), (), self.sizes.positions))
@@ -317,8 +342,44 @@ class CupyEngine:
                 cycle.verify(self.b, slots.rows(len(prefilled.prompts), 1))
                 _, fault = cycle.verify.choices(self.b, 1)
                 self._check(fault)
-            first, second = self.b.target.layer.logits[0].topk(2).values.tolist()
-        return first, second
+            return self.b.target.layer.logits[0]
+
+    @torch.inference_mode()
+    def draw(
+        self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int
+    ) -> tuple[tuple[int, ...], ...]:
+        """As `api.DrawsTexts.draw`: every slot gets the prompt, which is prefilled once.
+
+        Raises BackendError where the engine decodes greedily.
+        """
+        self._sampling()
+        slots, found = self.sizes.slots, list[tuple[int, ...]]()
+        self.prefill([prompt] * slots, draft=role.speculative)
+        prefilled, drawn = self.prefilled, self.b.sampling
+        assert prefilled is not None and drawn is not None
+        verify = self._cycle(0, slots).verify
+        for start in range(first, first + count, slots):
+            with self.stream.current():
+                put_requests(drawn, range(start, start + slots))
+                chosen, fault = first_tokens(verify, self.b, prefilled.last, [len(prompt)] * slots)
+            self._check(fault)
+            self.prefilled = replace(prefilled, first=chosen)
+            found += self.decode(role, Budget(new_tokens=tokens), ()).tokens
+        self.prefilled = None  # its requests are not those of its prompts
+        return tuple(found[:count])
+
+    @torch.inference_mode()
+    def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
+        """As `api.ShowsDistribution.distribution`. Raises BackendError where the engine decodes greedily."""
+        asked = self._sampling()
+        self.prefill([prompt], draft=False)
+        with self.stream.current():
+            return law_of(self._logits_after(0, continuation), asked, continuation, least)
+
+    def _sampling(self) -> Sampling:
+        if self.sizes.sampling is None:
+            raise BackendError("the engine was opened to decode greedily: it draws nothing")
+        return self.sizes.sampling
 
     @torch.inference_mode()
     def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:

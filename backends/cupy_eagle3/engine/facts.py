@@ -14,11 +14,14 @@ from specgate.backends.cupy_eagle3.engine.prefill_attention import TRIAL, said_o
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
-from specgate.core import EngineFacts
+from specgate.core import EngineFacts, Sampling
 from specgate.eagle3.describe import describe_rope, draft_details
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.traffic import pair_traffic
+
+FILTERS = ("top_p", "top_k", "min_p")
+"""Settings of sampling that are told where they are not the default."""
 
 
 def engine_facts(
@@ -59,6 +62,8 @@ def engine_facts(
         details["prefill of experts"] = "grouped products" if way.grouped else "cuBLAS, expert by expert"
     if draft is not None:
         details |= draft_details(draft.geometry)
+    if sizes.sampling is not None:
+        details["sampling"] = describe_sampling(sizes.sampling)
     details |= {f"memory: {name}": in_gb(size) for name, size in memory.items()}
     return EngineFacts(
         backend="cupy",
@@ -90,3 +95,12 @@ def prefill_attention(way: Way, g: TargetGeometry, device: torch.device) -> str:
     windows = dict.fromkeys(g.window(layer) for layer in range(g.layers))
     found = dict.fromkeys(way.attention.library_with_sinks(TRIAL, heads, window, device) for window in windows)
     return " and ".join(said_of(library) for library in found)
+
+
+def describe_sampling(asked: Sampling) -> str:
+    """How tokens are drawn: `temperature 0.6, top_p 0.9, coupled, seed 0, on the device`."""
+    said = [f"temperature {asked.temperature:g}"]
+    filters = {name: getattr(asked, name) for name in FILTERS}
+    said += [f"{name} {value:g}" for name, value in filters.items() if value != getattr(Sampling(), name)]
+    said += [f"{len(asked.logit_bias)} biased tokens"] if asked.logit_bias else []
+    return ", ".join((*said, asked.method, f"seed {asked.seed}", "on the device"))

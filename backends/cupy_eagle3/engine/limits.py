@@ -7,12 +7,17 @@ from pathlib import Path
 from specgate.api import OpenRequest
 from specgate.backends.cupy_eagle3.kernels.experts.expert_config import MOST_EXPERTS, MOST_PLACES, MOST_ROWS
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import MAX_ROWS
+from specgate.backends.cupy_eagle3.kernels.sampling.draw_rows import MOST_COLUMNS
+from specgate.core import Sampling
 from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
 from specgate.errors import CheckpointError, UsageError
+from specgate.sampling.settings import check_settings
 
 HEAD_DIMS = (64, 128)
 MAX_GROUP = 8
 MAX_QUERY_ROWS = 8
+NOT_SAMPLED = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "method": "coupled"}
+"""Settings of sampling that have no kernel here, and the one value of each that is offered."""
 
 
 def check_request(request: OpenRequest) -> None:
@@ -30,6 +35,35 @@ def check_request(request: OpenRequest) -> None:
             f"back end cupy: batch {request.max_batch} at spec-{request.max_k} makes {request.max_batch * rows} rows "
             f"per step, at most {MAX_ROWS} are supported",
             hint=f"a batch of {MAX_ROWS // rows}, or fewer drafts",
+        )
+    if request.sampling is not None:
+        check_sampling(request.sampling)
+
+
+def check_sampling(asked: Sampling) -> None:
+    """Raise UsageError for a setting that makes no sense, or that no kernel is made for."""
+    check_settings(asked)
+    for name, offered in NOT_SAMPLED.items():
+        if (found := getattr(asked, name)) != offered:
+            raise UsageError(
+                f"back end cupy: sampling.{name} = {found}: it offers {offered} alone",
+                hint="--backend reference has it; or leave it out of the scenario",
+            )
+
+
+def check_vocabulary(asked: Sampling | None, target: TargetGeometry, where: Path) -> None:
+    """Raise CheckpointError for more tokens than can be drawn from, UsageError for a bias of a token that is none."""
+    if asked is None:
+        return
+    if target.vocab > MOST_COLUMNS:
+        raise CheckpointError(
+            f"{where}: vocab_size = {target.vocab} is not supported by back end cupy with sampling: at most "
+            f"{MOST_COLUMNS}",
+            hint="use --backend reference, or leave sampling out of the scenario",
+        )
+    if beyond := [token for token, _ in asked.logit_bias if token >= target.vocab]:
+        raise UsageError(
+            f"sampling.logit_bias: token {beyond[0]}", hint=f"the target has {target.vocab} tokens, from 0 on"
         )
 
 

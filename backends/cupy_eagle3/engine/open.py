@@ -75,7 +75,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     tuned, shape_log = chosen_files(request.options)
     target = load_target(request.pair.target, DTYPE, device, request.pair.rope)
     draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
-    sizes = Sizes(request.max_batch, request.max_positions, request.max_k + 1)
+    sizes = Sizes(request.max_batch, request.max_positions, request.max_k + 1, sampling=request.sampling)
     sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(target.geometry)
     way = chosen_way(request.options, target.geometry, device)
     memory = memory_plan.plan(target.geometry, draft.geometry if draft else None, sizes, fused=way.fused)
@@ -138,6 +138,7 @@ def check_target(request: OpenRequest) -> None:
     geometry = target_geometry(config, request.pair.rope)
     limits.check_geometry(geometry, config.file)
     limits.check_rows(request, geometry)
+    limits.check_vocabulary(request.sampling, geometry, config.file)
     if request.max_positions > geometry.max_positions:
         raise UsageError(
             f"{config.file}: max_position_embeddings = {geometry.max_positions}, but the plan needs "

@@ -32,16 +32,20 @@ class LastRow:
 
 @dataclass(frozen=True, slots=True)
 class FirstTokens:
-    """Per slot, the token after the prompt, and the two largest of the logits that it was chosen from."""
+    """Per slot, the token after the prompt, and the two largest of the logits that it was chosen from.
+
+    `logits` float32 [B, V]: all of them, where tokens are drawn; None where they are greedy.
+    """
 
     tokens: tuple[int, ...]
     top2: tuple[tuple[float, float], ...]
+    logits: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
     """A cache that holds `prompts`. `features` bfloat16 [B, n·H] are those of their last rows; None where the draft's
-    cache was not filled.
+    cache was not filled. `last`: these rows themselves, of which more first tokens can be drawn.
     """
 
     prompts: tuple[tuple[int, ...], ...]
@@ -49,6 +53,7 @@ class Prefilled:
     first: FirstTokens
     kv: KVBlocks
     features: Tensor | None
+    last: tuple[LastRow, ...] = ()
 
     def rewind(self, b: Buffers, rule: StopRule) -> None:
         """Put `b` back to where the prompts ended. It copies from the host, so it is done before a decode run and never
@@ -120,12 +125,18 @@ def leave_pre_norm_rows(out: PreNormRows, stream: Tensor, weight: Tensor) -> Non
     out.squares[: len(stream)] = stream.square().view(len(stream), -1, NORM_GROUP).sum(-1)
 
 
-def first_tokens(verify: Verify, b: Buffers, rows: Sequence[LastRow]) -> tuple[FirstTokens, Fault]:
-    """The token after each prompt, chosen by the same kernels that choose all later tokens."""
+def first_tokens(
+    verify: Verify, b: Buffers, rows: Sequence[LastRow], lengths: Sequence[int]
+) -> tuple[FirstTokens, Fault]:
+    """The token after each prompt, chosen by the same kernels that choose all later tokens.
+
+    `lengths`: of the prompts. A token is drawn with the random numbers of its position.
+    """
     count = len(rows)
     leave_pre_norm_rows(b.target.layer.pre_norm, torch.stack([row.stream for row in rows]), verify.target.weights.norm)
-    StartState((0,) * count, (0,) * count).rewind(b.slots, StopRule((), (), 2))
+    StartState(tuple(n - 1 for n in lengths), (0,) * count).rewind(b.slots, StopRule((), (), 2))
     verify.head(b, b.slots.rows(count, 1))
     tokens, fault = verify.choices(b, count)
-    top2 = b.target.layer.logits[:count].topk(2).values.tolist()
-    return FirstTokens(tokens, tuple((first, second) for first, second in top2)), fault
+    logits = b.target.layer.logits[:count]
+    top2 = tuple((first, second) for first, second in logits.topk(2).values.tolist())
+    return FirstTokens(tokens, top2, logits.clone() if b.sampling is not None else None), fault

@@ -9,6 +9,7 @@ Of this package, nothing here imports anything from outside this folder but `dev
     matmul/         out = x · weightᵀ for few rows
     attention/      attention over the paged cache
     experts/        a mixture of experts in MXFP4
+    sampling/       drawing tokens from rows of logits
     prefill/        what stands between the products and the attention of a prefill
     rows/           kernels that gather, embed and pack rows between products
     read_memory.py  reads the memory as fast as it goes; no step launches it (`read_memory.cu`)

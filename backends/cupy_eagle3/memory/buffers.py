@@ -17,6 +17,7 @@ from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
+from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 
@@ -144,10 +145,13 @@ class DraftBuffers:
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
+    """`sampling`: None where decoding is greedy."""
+
     slots: Slots
     kv: KVBlocks
     target: TargetBuffers
     draft: DraftBuffers | None
+    sampling: SamplingBuffers | None
 
     @classmethod
     def allocate(
@@ -158,6 +162,9 @@ class Buffers:
             kv=KVBlocks.allocate(sizes.slots, sizes.max_blocks, sizes.blocks, device),
             target=target_buffers(target, sizes, device),
             draft=draft_buffers(draft, sizes, device) if draft else None,
+            sampling=SamplingBuffers.allocate(sizes.sampling, target.vocab, sizes.slots, sizes.rows, device)
+            if sizes.sampling
+            else None,
         )
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig, usual_config
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
+from specgate.core import Sampling
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 
 
@@ -13,13 +14,14 @@ from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 class Sizes:
     """`slots` requests at once, each with up to `positions` cached positions and `max_rows` rows per step (K + 1).
 
-    `fmha`: how all attention is tiled.
+    `fmha`: how all attention is tiled. `sampling`: how tokens are drawn; None for greedy decoding.
     """
 
     slots: int
     positions: int
     max_rows: int
     fmha: FmhaConfig = field(default_factory=FmhaConfig)
+    sampling: Sampling | None = None
 
     def usual(self, target: TargetGeometry) -> Sizes:
         """The same, with the tiling of attention that an engine for such a target uses by itself."""

@@ -11,9 +11,11 @@ from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureRows
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, DraftBuffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, norm_of
+from specgate.backends.cupy_eagle3.memory.sampling import draws
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.layer import Layer, RowPositions
+from specgate.backends.cupy_eagle3.step.token_draw import TokenDraw
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
 
 NAMES = ("EAGLE_DRAFT_ATTENTION_FMHA", "EAGLE_DRAFT_FFN")
@@ -44,6 +46,8 @@ class Chain:
             for n in (rows, 1)
         )
         self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True, chooses=True)
+        asked = sizes.sampling if draws(sizes.sampling) else None
+        self.draw = TokenDraw(asked, g.draft_vocab, draft=True) if asked else None
         self.token = DraftToken(
             g.hidden,
             g.draft_vocab,
@@ -60,6 +64,7 @@ class Chain:
             "input": self.input,
             **{f"extension.{name}": kernel for name, kernel in self.extension.kernels().items()},
             "lm_head": self.lm_head,
+            **{f"draw.{name}": kernel for name, kernel in (self.draw.kernels() if self.draw else {}).items()},
             "token": self.token,
             **{f"step.{name}": kernel for name, kernel in self.step.kernels().items()},
         }
@@ -86,6 +91,13 @@ class Chain:
         w, eps = self.draft.weights, self.draft.geometry.rms_eps
         with mark("EAGLE_DRAFT_LM_HEAD"):
             self.lm_head(d.layer.logits, d.layer.pre_norm, w.lm_head, newest, eps=eps, choices=d.choices)
+            if self.draw:
+                assert b.sampling is not None
+                self.draw(
+                    *(d.layer.logits, d.choices, b.sampling, b.slots, newest),
+                    offset=index,
+                    target_ids=self.draft.target_ids,
+                )
             self.token(
                 d.input if index + 1 < self.k else None,
                 *(d.layer.stream, d.choices, self.draft.target_ids, d.layer.pre_norm, self.draft.input, b.slots),

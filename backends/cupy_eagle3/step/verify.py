@@ -12,8 +12,10 @@ from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.expert_layer import ExpertLayer
 from specgate.backends.cupy_eagle3.step.layer import Layer, RowPositions
+from specgate.backends.cupy_eagle3.step.token_draw import TokenDraw
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
 from specgate.eagle3.weights import ExpertLayerWeights, LayerWeights
 
@@ -44,6 +46,7 @@ class Verify:
             else ExpertLayer(g, sizes, slots, gemms, rows=rows_per_slot, names=NAMES)
         )
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True, chooses=True)
+        self.draw = TokenDraw(sizes.sampling, g.vocab) if sizes.sampling else None
         self.accept = Accept(rows_per_slot, sizes.max_rows)
 
     def kernels(self) -> Mapping[str, Kernel]:
@@ -53,11 +56,12 @@ class Verify:
             "capture": self.capture,
             **{f"layer.{name}": kernel for name, kernel in self.layer.kernels().items()},
             "lm_head": self.lm_head,
+            **{f"draw.{name}": kernel for name, kernel in (self.draw.kernels() if self.draw else {}).items()},
             "accept": self.accept,
         }
 
     def __call__(self, b: Buffers, rows: Rows) -> None:
-        """Leave logits and greedy choices of every row, its keys and values, and its captured features."""
+        """Leave logits and choices of every row, its keys and values, and its captured features."""
         t, w = b.target.layer, self.target.weights
         norms = [*(layer.input_norm for layer in w.layers), w.norm]
         at = RowPositions(self.target.rope, b.kv, b.slots.length)
@@ -75,10 +79,17 @@ class Verify:
         self.head(b, rows)
 
     def head(self, b: Buffers, rows: Rows) -> None:
-        """Logits and greedy choices of the rows in `b.target.layer.pre_norm`, which the LM head norms."""
+        """Logits and choices of the rows in `b.target.layer.pre_norm`, which the LM head norms.
+
+        Choices are greedy, or drawn where the sizes say so. Then a bias has been added to the logits.
+        """
         t, w = b.target.layer, self.target.weights
         eps = self.target.geometry.rms_eps
         self.lm_head(t.logits, t.pre_norm, w.lm_head, rows, eps=eps, choices=b.target.choices)
+        if self.draw:
+            assert b.sampling is not None
+            with mark("TARGET_DRAW"):
+                self.draw(t.logits, b.target.choices, b.sampling, b.slots, rows)
 
     def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:
         """Read and clear the choices of `count` rows, one for each active slot. Never used within a decode run."""

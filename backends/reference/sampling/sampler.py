@@ -6,7 +6,6 @@ The arithmetic is `specgate.sampling`, in float64 on the host. Here it meets the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 import torch
@@ -16,14 +15,11 @@ from torch import Tensor
 from specgate.backends.reference.state import Slots
 from specgate.core import Sampling
 from specgate.errors import BackendError
-from specgate.sampling.coupling import sample, verify_coupled
+from specgate.sampling.coupling import sample, scores, verify_coupled
 from specgate.sampling.history import History
-from specgate.sampling.keys import Floats, Keys, Purpose, requests_of, uniforms
+from specgate.sampling.keys import Floats, Keys, requests_of
 from specgate.sampling.rejection import verify_by_rejection
 from specgate.sampling.target import target_distribution
-
-IMPOSSIBLE: Final = -1e9
-"""The score of a token that cannot be drawn: finite, because scores travel as JSON."""
 
 
 class Sampler:
@@ -89,17 +85,14 @@ class Sampler:
     def drawn_scores(self, logits: Tensor, slot: int, output: Sequence[int]) -> Tensor:
         """Scores [V] whose largest is the token drawn after the slot's prompt and `output`, from the logits [V] there.
 
-        They are ln p − ln E with the exponentials of the race, so that a gap between two of them is one of logits over
-        the temperature. At temperature 0 they are the logits. Tokens that cannot be drawn have IMPOSSIBLE.
+        They are those of `coupling.scores`. At temperature 0 they are the logits.
         """
         if self.asked.temperature == 0:
             return logits
         row = rows_of(logits)
         target = self.distribution(row, self.history(slot, output, len(row)))
         keys = self.keys([len(self.prompts[slot]) + len(output)], [slot])
-        with np.errstate(divide="ignore"):
-            found = np.log(target) - np.log(-np.log(uniforms(keys, Purpose.TARGET, len(row))[0]))
-        return torch.from_numpy(np.maximum(found, IMPOSSIBLE))
+        return torch.from_numpy(scores(target[None], keys)[0])
 
 
 def rows_of(logits: Tensor) -> Floats:

@@ -6,9 +6,13 @@ import sys
 
 import pytest
 
+from specgate.api import DrawsTexts, OffersSampling, ShowsDistribution
 from specgate.backends.cupy_eagle3 import backend
 from specgate.backends.cupy_eagle3.backend import BACKEND
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.backends.cupy_eagle3.engine.facts import describe_sampling
 from specgate.backends.reference.backend import BACKEND as REFERENCE
+from specgate.core import Sampling
 from tests.support.fake_nvml import driver
 
 
@@ -58,3 +62,15 @@ def test_where_it_runs_it_is_preferred_to_the_reference(
     availability = BACKEND.available()
     assert availability.usable
     assert availability.rank > REFERENCE.available().rank
+
+
+def test_it_offers_sampling_draws_texts_and_shows_their_distribution() -> None:
+    assert isinstance(BACKEND, OffersSampling)
+    assert issubclass(CupyEngine, DrawsTexts) and issubclass(CupyEngine, ShowsDistribution)
+
+
+def test_what_is_drawn_how_is_told_in_one_line() -> None:
+    assert describe_sampling(Sampling()) == "temperature 1, coupled, seed 0, on the device"
+    asked = Sampling(temperature=0.6, top_p=0.95, top_k=20, logit_bias=((3, 1.0),), seed=7)
+    said = "temperature 0.6, top_p 0.95, top_k 20, 1 biased tokens, coupled, seed 7, on the device"
+    assert describe_sampling(asked) == said

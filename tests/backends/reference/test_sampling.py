@@ -13,11 +13,11 @@ from specgate.analysis.draws.fitting import check_draws, often_drawn
 from specgate.api import OpenRequest
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.open import open_engine, what_samples
-from specgate.backends.reference.sampling.sampler import IMPOSSIBLE
 from specgate.core import BASELINE, Budget, PairRef, Role, Sampling
 from specgate.core.draws import DrawnTexts
 from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import BackendError, UsageError
+from specgate.sampling.coupling import IMPOSSIBLE
 from specgate.selftest.small_chains import FAULTS
 from tests.backends.reference.test_engine import PROMPTS
 

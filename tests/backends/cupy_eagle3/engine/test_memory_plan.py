@@ -11,16 +11,18 @@ from specgate.backends.cupy_eagle3.engine import memory_plan
 from specgate.backends.cupy_eagle3.engine.memory_plan import plan, require
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, bytes_of, tensors_of
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.core import Sampling
 from specgate.eagle3.geometry import DraftGeometry
 from specgate.errors import EnvironmentRefused
 from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET
 
 SIZES = Sizes(slots=3, positions=200, max_rows=4)
+SAMPLED = Sizes(3, 200, 4, sampling=Sampling(top_p=0.9, logit_bias=((3, -1.0),)))
 PLAN = {"key/value cache": 5_000_000_000, "buffers of a step": 400_000_000, "prefill workspace": 30_000_000}
 
 
 @pytest.mark.parametrize("draft", [None, DRAFT, replace(DRAFT, window=64)], ids=["none", "full", "window"])
-@pytest.mark.parametrize("sizes", [SIZES, Sizes(1, 64, 1), Sizes(8, 65, 8)], ids=str)
+@pytest.mark.parametrize("sizes", [SIZES, Sizes(1, 64, 1), Sizes(8, 65, 8), SAMPLED], ids=str)
 def test_the_plan_is_what_the_allocation_takes(draft: DraftGeometry | None, sizes: Sizes) -> None:
     buffers = Buffers.allocate(TARGET, draft, sizes, "cpu")
     planned = plan(TARGET, draft, sizes)
@@ -37,6 +39,13 @@ def test_planning_allocates_nothing() -> None:
     vast = Sizes(slots=64, positions=1 << 20, max_rows=1)
     assert plan(TARGET, DRAFT, vast)["key/value cache"] > 1 << 35
     assert all(tensor.is_meta for tensor in tensors_of(Buffers.allocate(TARGET, DRAFT, vast, "meta")))
+
+
+def test_drawing_takes_memory_only_where_tokens_are_drawn() -> None:
+    greedy, drawn = (plan(TARGET, DRAFT, sizes)["buffers of a step"] for sizes in (SIZES, SAMPLED))
+    buckets = 3 * 4 * 2048 * (8 + 4)
+    assert buckets < drawn - greedy < buckets + 2 * TARGET.vocab * 4
+    assert Buffers.allocate(TARGET, DRAFT, SIZES, "meta").sampling is None
 
 
 def test_buffers_are_finite_from_the_start() -> None:

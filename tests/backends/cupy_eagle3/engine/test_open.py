@@ -19,7 +19,7 @@ from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.engine import open as opening
 from specgate.backends.cupy_eagle3.engine.open import check_target, usable_draft
 from specgate.backends.cupy_eagle3.engine.prefill import Way
-from specgate.core import PairRef
+from specgate.core import PairRef, Sampling
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 from specgate.eagle3.hf.write import target_config
 from specgate.eagle3.pair import load_target
@@ -249,3 +249,34 @@ def test_a_good_draft_is_used_with_the_boundaries_asked_for(request_: OpenReques
     assert reason is None
     assert draft is not None
     assert draft.capture.boundaries == (0, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (Sampling(temperature=-1.0), r"sampling\.temperature = -1\.0\n  0 or more; 0 is greedy"),
+        (Sampling(method="rejection"), r"back end cupy: sampling\.method = rejection: it offers coupled alone"),
+        (Sampling(repetition_penalty=1.3), r"back end cupy: sampling\.repetition_penalty = 1\.3: it offers 1\.0 alone"),
+        (Sampling(presence_penalty=0.5), r"back end cupy: sampling\.presence_penalty = 0\.5: it offers 0\.0 alone"),
+        (Sampling(frequency_penalty=-1.0), r"back end cupy: sampling\.frequency_penalty = -1\.0: it offers 0\.0 alone"),
+    ],
+)
+def test_sampling_that_no_kernel_is_made_for_is_refused_by_name(
+    request_: OpenRequest, asked: Sampling, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        BACKEND.open(replace(request_, sampling=asked))
+
+
+def test_a_bias_of_a_token_that_the_target_has_not_is_refused(request_: OpenRequest) -> None:
+    biased = Sampling(logit_bias=((5, 1.0), (320, -2.0)))
+    with pytest.raises(UsageError, match=r"sampling\.logit_bias: token 320\n  the target has 320 tokens, from 0 on"):
+        check_target(replace(request_, sampling=biased))
+
+
+def test_more_tokens_than_can_be_drawn_from_are_refused(monkeypatch: pytest.MonkeyPatch, request_: OpenRequest) -> None:
+    monkeypatch.setattr("specgate.backends.cupy_eagle3.engine.limits.MOST_COLUMNS", 300)
+    check_target(request_)
+    said = r"vocab_size = 320 is not supported by back end cupy with sampling: at most 300"
+    with pytest.raises(CheckpointError, match=said):
+        check_target(replace(request_, sampling=Sampling()))

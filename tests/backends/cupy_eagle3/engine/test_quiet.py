@@ -10,7 +10,7 @@ from specgate.backends.cupy_eagle3.engine.graph import graph_sizes
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.reference.engine import ReferenceEngine
-from specgate.core import Budget, Role
+from specgate.core import Budget, Role, Sampling
 from specgate.run import profiler
 from tests.backends.cupy_eagle3.gpu_pairs import checkpoints, engine_of, random_prompts, shape
 
@@ -22,9 +22,14 @@ HOST_CALLS = {"cudaGraphLaunch", "cudaEventRecord", "cudaEventRecordWithFlags", 
 PROMPTS = random_prompts([100, 200, 64, 65])
 
 
+SAMPLED = Sampling(temperature=0.8, top_k=50, top_p=0.9, min_p=0.01, logit_bias=((3, 1.0),))
+
+
+@pytest.mark.parametrize("sampling", [None, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("k", [0, 3])
-def test_a_block_is_graph_launches_and_our_kernels_and_nothing_else(k: int) -> None:
-    made = engine_of(*checkpoints(shape(8, 2, 64)), Sizes(slots=4, positions=1024, max_rows=4))
+def test_a_block_is_graph_launches_and_our_kernels_and_nothing_else(k: int, sampling: Sampling | None) -> None:
+    sizes = Sizes(slots=4, positions=1024, max_rows=4, sampling=sampling)
+    made = engine_of(*checkpoints(shape(8, 2, 64)), sizes)
     made.prefill(PROMPTS, draft=True)
     made.decode(Role(k), Budget(steps=STEPS), ())
     decoded, seen = profiler.trace(made, Role(k), Budget(steps=STEPS))
@@ -32,6 +37,7 @@ def test_a_block_is_graph_launches_and_our_kernels_and_nothing_else(k: int) -> N
     assert set(seen.calls) <= HOST_CALLS and seen.calls["cudaGraphLaunch"] == len(graph_sizes(STEPS))
     assert seen.copies == {}
     assert set(seen.kernels) <= entry_points() and seen.kernels["commit"] == STEPS
+    assert seen.kernels.get("draw_rows", 0) == (STEPS * (1 + k) if sampling else 0)
 
 
 def test_the_same_eyes_see_a_loop_that_is_driven_by_the_host() -> None:

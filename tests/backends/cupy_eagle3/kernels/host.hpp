@@ -1,14 +1,24 @@
-// What a kernel of a prefill needs of CUDA, for a C++ compiler: a block is as many threads as it has, and one block runs at a
-// time. Enough for kernels that use shared memory, barriers and shuffles within whole warps; no tensor cores, no atomics.
-#include <barrier>
+// What kernels need of CUDA, for a C++ compiler. A block's threads are fibers of one thread of the system, which change where
+// they wait for their warp or their block; blocks run one after the other. Asynchronous copies arrive when they are waited for
+// and not before, and what has not arrived is not there.
+#include <ucontext.h>
+
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
-#include <thread>
+#include <utility>
 #include <vector>
 
 struct Place {
     unsigned x, y, z;
+};
+struct int2 {
+    int x, y;
+};
+struct uint2 {
+    unsigned x, y;
 };
 struct float2 {
     float x, y;
@@ -20,66 +30,239 @@ struct uint4 {
     unsigned x, y, z, w;
 };
 
-static thread_local Place threadIdx, blockIdx;
-static std::unique_ptr<std::barrier<>> block_barrier;
-static float lanes[1024];
+// ── threads ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+const int LANES = 32;
+
+enum class State { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, HAS_ENDED };
+
+struct Copy {
+    void* to;
+    const void* from;
+};
+
+struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    State state;
+    std::vector<std::vector<Copy>> groups;  // of copies that have not arrived, the oldest first
+    std::vector<Copy> open;
+    unsigned operands[6];  // what the other lanes of its warp may read
+};
+
+static ucontext_t scheduler;
+static Fiber* current;
+static std::vector<Fiber> fibers;
+static Place threadIdx, blockIdx, gridDim;
+static std::vector<uint4> dynamic_memory;
 
 #define __device__
 #define __forceinline__ inline
 #define __global__
-#define __launch_bounds__(threads)
+#define __grid_constant__
+#define __launch_bounds__(...)
 #define __shared__ static
 #define __expf std::exp
+#define __logf std::log
+using std::fmaf;
+using std::max;
+using std::min;
 
+static void wait_as(State state) {
+    current->state = state;
+    swapcontext(&current->context, &scheduler);
+}
+static void __syncwarp() { wait_as(State::WAITS_FOR_WARP); }
+static void __syncthreads() { wait_as(State::WAITS_FOR_BLOCK); }
+static void __threadfence() {}
+
+static int2 make_int2(int x, int y) { return {x, y}; }
 static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+static Fiber& lane(unsigned number) { return fibers[threadIdx.x / LANES * LANES + number % LANES]; }
+
+// Every lane shows `value`, and sees what `picked` makes of those that all lanes show.
+template <typename Value, typename Picked>
+static Value shared_in_warp(Value value, Picked picked) {
+    std::memcpy(current->operands, &value, sizeof value);
+    __syncwarp();
+    const Value result = picked([](unsigned number) {
+        Value other;
+        std::memcpy(&other, lane(number).operands, sizeof other);
+        return other;
+    });
+    __syncwarp();
+    return result;
+}
+
+template <typename Value>
+static Value __shfl_xor_sync(unsigned, Value value, int mask) {
+    return shared_in_warp(value, [&](auto of) { return of(threadIdx.x ^ mask); });
+}
+static int __shfl_up_sync(unsigned, int value, int step) {
+    const int own = threadIdx.x % LANES;
+    return shared_in_warp(value, [&](auto of) { return of(own >= step ? own - step : own); });
+}
+static unsigned __reduce_max_sync(unsigned, unsigned value) {
+    return shared_in_warp(value, [](auto of) {
+        unsigned best = of(0);
+        for (int n = 1; n < LANES; ++n) best = max(best, of(n));
+        return best;
+    });
+}
+static unsigned __reduce_min_sync(unsigned, unsigned value) {
+    return shared_in_warp(value, [](auto of) {
+        unsigned best = of(0);
+        for (int n = 1; n < LANES; ++n) best = min(best, of(n));
+        return best;
+    });
+}
+template <typename Value, typename More>
+static Value atomicAdd(Value* at, More more) {
+    return std::exchange(*at, *at + more);
+}
+template <typename Value>
+static Value atomicMax(Value* at, Value value) {
+    return std::exchange(*at, max(*at, value));
+}
+static int atomicExch(int* at, int value) { return std::exchange(*at, value); }
+static int atomicOr(int* at, int bits) { return std::exchange(*at, *at | bits); }
+static float __ldcg(const float* at) { return *at; }
+
+// ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+template <typename To, typename From>
+static To with_bits(From from) {
+    To to;
+    std::memcpy(&to, &from, sizeof to);
+    return to;
+}
+static float __uint_as_float(unsigned bits) { return with_bits<float>(bits); }
+static unsigned __float_as_uint(float value) { return with_bits<unsigned>(value); }
+static long long __double_as_longlong(double value) { return with_bits<long long>(value); }
+static double __longlong_as_double(long long bits) { return with_bits<double>(bits); }
 static float __fdividef(float x, float y) { return x / y; }
 static float rsqrtf(float x) { return 1 / std::sqrt(x); }
-using std::fmaf;
 
-static float __uint_as_float(unsigned bits) {
-    float value;
-    std::memcpy(&value, &bits, sizeof value);
-    return value;
+// To the next float that is not less.
+static float __double2float_ru(double value) {
+    const float nearest = (float)value;
+    return nearest < value ? std::nextafter(nearest, INFINITY) : nearest;
 }
 
 // To nearest, ties to even; not for NaN.
 static unsigned rounded_bits(float value) {
-    unsigned bits;
-    std::memcpy(&bits, &value, sizeof bits);
+    const unsigned bits = with_bits<unsigned>(value);
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
-
 // Two products of bfloat16 each.
 static unsigned product_bits(unsigned a, unsigned b) {
     const unsigned low = rounded_bits(__uint_as_float(a << 16) * __uint_as_float(b << 16));
     return rounded_bits(__uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u)) << 16 | low;
 }
+static unsigned short half_bits(float value) { return with_bits<unsigned short>((_Float16)value); }
+static float half(unsigned bits) { return (float)with_bits<_Float16>((unsigned short)bits); }
 
-static void __syncthreads() { block_barrier->arrive_and_wait(); }
+static float brain(unsigned bits) { return __uint_as_float(bits << 16); }
 
-static float __shfl_xor_sync(unsigned, float value, int mask) {
-    lanes[threadIdx.x] = value;
-    __syncthreads();
-    const float other = lanes[threadIdx.x ^ mask];
-    __syncthreads();
-    return other;
+// m16n8k16: fragments as mma.cuh describes them, of numbers that `number` reads.
+template <float (*number)(unsigned)>
+static void multiplied(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0,
+                       float c1, float c2, float c3) {
+    const unsigned own[6] = {a0, a1, a2, a3, b0, b1};
+    std::memcpy(current->operands, own, sizeof own);
+    __syncwarp();
+    const int g = threadIdx.x % LANES / 4, c = threadIdx.x % 4;
+    const float before[4] = {c0, c1, c2, c3};
+    float result[4];
+    for (int i = 0; i < 4; ++i) {
+        double sum = before[i];
+        for (int k = 0; k < 4; ++k) {  // a lane's k: two of the first eight, and two of the others
+            const unsigned *a = lane(g * 4 + k).operands, *b = lane((2 * c + i % 2) * 4 + k).operands;
+            for (int second = 0; second < 2; ++second) {
+                const unsigned row = a[i / 2 + 2 * second], column = b[4 + second];
+                sum += (double)number(row & 0xffff) * number(column & 0xffff) + (double)number(row >> 16) * number(column >> 16);
+            }
+        }
+        result[i] = (float)sum;
+    }
+    __syncwarp();
+    std::memcpy(d, result, sizeof result);
 }
 
-template <typename Kernel>
-static void launched(Kernel kernel, unsigned columns, unsigned rows, unsigned threads) {
-    block_barrier = std::make_unique<std::barrier<>>(threads);
-    std::vector<std::thread> block;
-    for (unsigned thread = 0; thread < threads; ++thread)
-        block.emplace_back([=] {
-            for (unsigned y = 0; y < rows; ++y)
-                for (unsigned x = 0; x < columns; ++x) {
-                    threadIdx = {thread, 0, 0};
-                    blockIdx = {x, y, 0};
-                    kernel();
-                    __syncthreads();
+// ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+static void begun(unsigned to, const void* from) {
+    current->open.push_back({reinterpret_cast<char*>(dynamic_memory.data()) + to, from});
+}
+static void grouped() { current->groups.push_back(std::exchange(current->open, {})); }
+static void arrived(unsigned pending) {
+    while (current->groups.size() > pending) {
+        for (const Copy& copy : current->groups.front()) std::memcpy(copy.to, copy.from, 16);
+        current->groups.erase(current->groups.begin());
+    }
+}
+
+// ── launches ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+static std::function<void()> body;
+static void fiber_body() {
+    body();
+    current->state = State::HAS_ENDED;
+    swapcontext(&current->context, &scheduler);
+}
+
+// Let every fiber of [first, last) run until it waits.
+static void run_fibers(unsigned first, unsigned last) {
+    for (unsigned n = first; n < last; ++n)
+        while (fibers[n].state == State::RUNS) {
+            current = &fibers[n];
+            threadIdx = {n, 0, 0};
+            swapcontext(&scheduler, &current->context);
+        }
+}
+
+// Whether all fibers of [first, last) that have not ended wait so; they run on then.
+static bool go_on(unsigned first, unsigned last, State waiting) {
+    bool some = false;
+    for (unsigned n = first; n < last; ++n) {
+        if (fibers[n].state == State::HAS_ENDED) continue;
+        if (fibers[n].state != waiting) return false;
+        some = true;
+    }
+    for (unsigned n = first; n < last; ++n)
+        if (fibers[n].state == waiting) fibers[n].state = State::RUNS;
+    return some;
+}
+
+static void launched(std::function<void()> kernel, unsigned columns, unsigned rows, unsigned threads, unsigned shared_bytes) {
+    const std::size_t STACK = 128 << 10;
+    body = std::move(kernel);
+    gridDim = {columns, rows, 1};
+    for (blockIdx.y = 0; blockIdx.y < rows; ++blockIdx.y)
+        for (blockIdx.x = 0; blockIdx.x < columns; ++blockIdx.x) {
+            dynamic_memory.assign(shared_bytes / 16 + 1, uint4{0x7e007e00, 0x7e007e00, 0x7e007e00, 0x7e007e00});
+            if (fibers.size() != threads) fibers = std::vector<Fiber>(threads);
+            for (unsigned n = 0; n < threads; ++n) {
+                Fiber& fiber = fibers[n];
+                if (!fiber.stack) fiber.stack = std::make_unique<char[]>(STACK);
+                getcontext(&fiber.context);
+                fiber.context.uc_stack.ss_sp = fiber.stack.get();
+                fiber.context.uc_stack.ss_size = STACK;
+                fiber.context.uc_link = &scheduler;
+                makecontext(&fiber.context, fiber_body, 0);
+                fiber.state = State::RUNS;
+                fiber.groups.clear();
+                fiber.open.clear();
+            }
+            do {
+                for (unsigned n = 0; n < threads; n += LANES) {
+                    const unsigned end = min(n + LANES, threads);
+                    do run_fibers(n, end);
+                    while (go_on(n, end, State::WAITS_FOR_WARP));
                 }
-        });
-    for (std::thread& thread : block) thread.join();
+            } while (go_on(0, threads, State::WAITS_FOR_BLOCK));
+        }
 }

@@ -1,4 +1,4 @@
-"""The kernels of a prefill on a CPU: their own sources, compiled by a C++ compiler with `host.hpp` in place of CUDA.
+"""Kernels on a CPU: their own sources, compiled as C++ with `host.hpp` in the place of CUDA.
 
 It shows that a kernel computes what it should, not that a GPU does: the GPU tests do that.
 """
@@ -17,18 +17,34 @@ from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, Spec,
 
 COMPILER: Final = shutil.which("g++")
 OPTIONS: Final = (
-    *("-std=c++20", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC", "-pthread"),
+    *("-std=c++20", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC", "-Wno-multichar"),
     # Shared memory becomes static variables of inline functions, of which a process would have one for all kernels.
     "-fno-gnu-unique",
+    # A kernel may be called what a function of the C library is called, such as accept.
+    "-Wl,-Bsymbolic",
 )
 HEADER: Final = Path(__file__).with_name("host.hpp")
-ROUNDINGS: Final = (
-    (r'asm\("cvt\.rn\.bf16\.f32 %0, %1;".*', "rounded = rounded_bits(value);"),
-    (r'asm\("cvt\.rn\.bf16x2\.f32 %0, %1, %2;".*', "packed = rounded_bits(high) << 16 | rounded_bits(low);"),
-)
-"""What `bf16.cuh` says in PTX, and the same in C++."""
-PRODUCT: Final = (r'asm\("fma\.rn\.bf16x2 %0, %1, %2, %3;".*', "product = product_bits(a, b);")
-"""What `prefill_decode.cu` says besides."""
+STATEMENT: Final = re.compile(r'asm(?: volatile)?\("([\w.]+)[^;]*;".*?\);', re.DOTALL)
+INSTRUCTIONS: Final[Mapping[str, str]] = {
+    "cp.async.cg.shared.global.L2": "begun(shared, global);",
+    "cp.async.commit_group": "grouped();",
+    "cp.async.wait_group": "arrived(Pending);",
+    "createpolicy.fractional.L2": "policy = 0;",
+    "cvt.rn.bf16.f32": "rounded = rounded_bits(value);",
+    "cvt.rn.bf16x2.f32": "packed = rounded_bits(high) << 16 | rounded_bits(low);",
+    "cvt.rn.f16.f32": "rounded = half_bits(value);",
+    "fma.rn.bf16x2": "product = product_bits(a, b);",
+    "griddepcontrol.launch_dependents": "",
+    "griddepcontrol.wait": "",
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32": (
+        "multiplied<brain>(c, a0, a1, a2, a3, b0, b1, c[0], c[1], c[2], c[3]);"
+    ),
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": "multiplied<half>(d, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3);",
+    "mov.u32": "lanes_before = 0;",
+    "mov.u64": "now = 0;",  # the time stands still
+    "prefetch.global.L2": "",
+}
+"""What the sources say in PTX, and the same in C++, with the names that stand around it."""
 
 
 class Host:
@@ -49,12 +65,12 @@ class Host:
     ) -> None:
         """In place of `Kernel.enqueue`: runs the kernel, and returns when it has ended."""
         columns, rows = (*grid, 1)[:2]
-        self.library(kernel.spec).run(ctypes.byref(packed(arguments)), columns, rows, block[0])
+        self.library(kernel.spec).run(ctypes.byref(packed(arguments)), columns, rows, block[0], kernel.shared_bytes)
 
     def library(self, spec: Spec) -> Any:
         if spec not in self.compiled:
             file = self.folder / f"{spec.stem}_{len(self.compiled)}.cpp"
-            file.write_text(self.source(spec), encoding="utf-8")
+            file.write_text(source(spec), encoding="utf-8")
             done = subprocess.run(
                 [str(COMPILER), *OPTIONS, file, "-o", file.with_suffix(".so")],
                 capture_output=True,
@@ -65,14 +81,20 @@ class Host:
             self.compiled[spec] = ctypes.CDLL(str(file.with_suffix(".so")))
         return self.compiled[spec]
 
-    def source(self, spec: Spec) -> str:
-        constants = "".join(f"#define {name} {value}\n" for name, value in spec.constants)
-        text = spec.source
-        for ptx, plain in ROUNDINGS:
-            text, found = re.subn(ptx, plain, text)
-            assert found == 1, f"bf16.cuh does not say {ptx} once"
-        text = re.sub(*PRODUCT, text)
-        (struct,) = set(re.findall(r"struct (\w+Arguments)", text))
-        run = f'extern "C" void run(const {struct}* args, unsigned columns, unsigned rows, unsigned threads) {{\n'
-        body = f"    launched([=] {{ {spec.stem}(*args); }}, columns, rows, threads);\n}}\n"
-        return f'#include "{HEADER}"\n{constants}{text}\n{run}{body}'
+
+def source(spec: Spec) -> str:
+    """The source of a kernel as C++, with a function `run` that launches it."""
+    constants = "".join(f"#define {name} {value}\n" for name, value in spec.constants)
+    text = STATEMENT.sub(lambda found: INSTRUCTIONS[found[1]], spec.source)
+    text = text.replace("extern __shared__ uint4 memory[];", "#define memory dynamic_memory.data()")
+    # An address within shared memory is one within the memory that a block has been given.
+    text = re.sub(r"\(unsigned\)__cvta_generic_to_shared\(memory\)", "0u", text)
+    (struct,) = set(re.findall(r"struct (\w+Arguments)", text))
+    return f"""#include "{HEADER}"
+{constants}{text}
+static {struct} given;
+extern "C" void run(const {struct}* args, unsigned columns, unsigned rows, unsigned threads, unsigned shared_bytes) {{
+    given = *args;
+    launched([] {{ {spec.stem}(given); }}, columns, rows, threads, shared_bytes);
+}}
+"""

@@ -39,6 +39,7 @@ from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.cupy_eagle3.tuned.lookup import SHIPPED, Tuned
+from specgate.core import Sampling
 from specgate.core.gemms import GemmShape
 from specgate.eagle3.hf.draft import draft_geometry
 from specgate.eagle3.hf_keys import read_config
@@ -64,6 +65,10 @@ SIZES = {
     "route": ("EXPERTS", "ROWS"),
     "expert_gate_up": ("EXPERTS",),
     "expert_down": ("EXPERTS",),
+    "bias_rows": ("VOCAB",),
+    "weigh_rows": ("VOCAB",),
+    "cut_rows": ("VOCAB",),
+    "draw_rows": ("VOCAB",),
     "prefill_gate": ("INTERMEDIATE",),
     "prefill_heads": ("HEADS", "KV_HEADS"),
     "prefill_stream": ("HIDDEN", "THREADS"),
@@ -73,6 +78,11 @@ SIZES = {
     "prefill_swiglu": ("INTERMEDIATE",),
 }
 """Kernel → the constants of it that are bounds of loops and widths of rows, and choose no code."""
+SAMPLED = (
+    Sampling(),
+    Sampling(top_p=0.9),
+    Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),)),
+)
 DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
 
 
@@ -91,6 +101,9 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         sizes = Sizes(slots, positions, max(LENGTHS) + 1)
         for k in LENGTHS:
             yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
+    for asked in SAMPLED:
+        drawing = Cycle(target, draft, Sizes(1, positions, 2, sampling=asked), 1, 1).kernels()
+        yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
     yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft))
 
 

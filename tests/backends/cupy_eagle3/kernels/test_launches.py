@@ -24,6 +24,7 @@ from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, kerne
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.core import Sampling
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, WINDOW, without_weights
 
@@ -31,6 +32,8 @@ SMALL = PairGeometry(TARGET, DRAFT, BOUNDARIES, context=0, written=True)
 EXPERTS = PairGeometry(MIXTURE, DRAFT, BOUNDARIES, context=0, written=True)
 PAIRS = {"small": SMALL, "experts": EXPERTS, **{name: GEOMETRIES[name]() for name in ("smollm2-135m", "llama-3.1-8b")}}
 POSITIONS = 500
+EVERYTHING = Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),), seed=2**63)
+SAMPLED = {"greedy": None, "drawn": Sampling(), "everything": EVERYTHING}
 ELEMENTS = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -91,7 +94,14 @@ class Step:
     ranges: list[str]
 
 
-def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int, times: int = 1) -> Step:
+def step(
+    monkeypatch: pytest.MonkeyPatch,
+    pair: PairGeometry,
+    k: int,
+    slots: int,
+    times: int = 1,
+    sampling: Sampling | None = None,
+) -> Step:
     """A step of spec-`k` over all slots but one, in an engine that has room for longer chains, so many times in a row;
     nothing runs.
     """
@@ -112,7 +122,7 @@ def step(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry, k: int, slots: int
     nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
-    sizes = Sizes(slots + 1, POSITIONS, k + 2)
+    sizes = Sizes(slots + 1, POSITIONS, k + 2, sampling=sampling)
     target, draft = without_weights(pair.target, pair.draft, pair.boundaries, POSITIONS)
     buffers = Buffers.allocate(pair.target, pair.draft, sizes, "meta")
     cycle = Cycle(target, draft, sizes, slots, k)
@@ -211,10 +221,11 @@ def test_what_joins_attention_takes_no_shared_memory_of_its_ring(monkeypatch: py
 
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize(("k", "slots"), [(0, 1), (0, 7), (1, 3), (3, 1), (5, 7)])
+@pytest.mark.parametrize("sampled", SAMPLED)
 def test_each_argument_is_what_its_field_declares(
-    monkeypatch: pytest.MonkeyPatch, name: str, k: int, slots: int
+    monkeypatch: pytest.MonkeyPatch, name: str, k: int, slots: int, sampled: str
 ) -> None:
-    for launch in step(monkeypatch, PAIRS[name], k, slots).launches:
+    for launch in step(monkeypatch, PAIRS[name], k, slots, sampling=SAMPLED[sampled]).launches:
         declared = source(launch).fields
         assert [field.name for field in declared] == list(launch.arguments), launch.name
         for field, argument in zip(declared, launch.arguments.values(), strict=True):
@@ -223,7 +234,7 @@ def test_each_argument_is_what_its_field_declares(
 
 @pytest.mark.parametrize("pair", [SMALL, EXPERTS], ids=["dense", "experts"])
 def test_a_struct_is_laid_out_as_the_compiler_lays_it_out(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry) -> None:
-    for launch in step(monkeypatch, pair, 3, 2).launches:
+    for launch in step(monkeypatch, pair, 3, 2, sampling=EVERYTHING).launches:
         made, end = packed(launch.arguments), 0
         for field in source(launch).fields:
             at = -(-end // field.bytes) * field.bytes  # natural alignment
@@ -249,7 +260,7 @@ def test_every_function_that_takes_a_kernels_struct_calls_it_args() -> None:
 
 @pytest.mark.parametrize("k", [0, 3])
 def test_the_arrays_of_slots_and_cache_go_to_the_fields_of_their_names(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
-    made = step(monkeypatch, SMALL, k, 3)
+    made = step(monkeypatch, SMALL, k, 3, sampling=EVERYTHING)
     for launch in made.launches:
         for field, argument in launch.arguments.items():
             assert {n for tensor, n in state(made.buffers) if tensor is argument} <= {field}, launch.name
@@ -257,7 +268,7 @@ def test_the_arrays_of_slots_and_cache_go_to_the_fields_of_their_names(monkeypat
 
 @pytest.mark.parametrize(("k", "slots"), [(0, 1), (7, 7), (0, 63)])
 def test_every_launch_is_one_that_cuda_allows(monkeypatch: pytest.MonkeyPatch, k: int, slots: int) -> None:
-    for launch in step(monkeypatch, SMALL, k, slots).launches:
+    for launch in step(monkeypatch, SMALL, k, slots, sampling=EVERYTHING).launches:
         assert 0 < torch.Size(launch.block).numel() <= 1024
         assert all(0 < blocks <= 65535 for blocks in launch.grid)
 
@@ -297,10 +308,12 @@ def test_the_ranges_of_a_step_name_its_phases_in_order(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("pair", [SMALL, EXPERTS], ids=["dense", "experts"])
 @pytest.mark.parametrize("k", [0, 1, 2, 5])
+@pytest.mark.parametrize("sampled", SAMPLED)
 def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes(
-    monkeypatch: pytest.MonkeyPatch, k: int, pair: PairGeometry
+    monkeypatch: pytest.MonkeyPatch, k: int, pair: PairGeometry, sampled: str
 ) -> None:
-    launches, running, found = step(monkeypatch, pair, k, 3, times=3).launches, list[Launch](), set[str]()
+    made = step(monkeypatch, pair, k, 3, times=3, sampling=SAMPLED[sampled])
+    launches, running, found = made.launches, list[Launch](), set[str]()
     for before, launch in pairwise(launches):
         running = [before, *(running if lets_go_early(before) else [])]
         for own, early in touched_early(launch):
@@ -310,6 +323,35 @@ def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes
     # Only for a fault, and then nobody reads what comes of it.
     first = "feature_rows" if k else "embed_rows"
     assert found == {f"{first}.active_count while kv_reserve may write active_count"}
+
+
+def test_what_draws_stands_between_a_head_and_who_takes_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [launch.name for launch in step(monkeypatch, SMALL, 2, 2, sampling=EVERYTHING).launches]
+    own = ["bias_rows", "weigh_rows", "cut_rows", "draw_rows"]
+    assert names[-7:] == ["matmul_rows", *own, "accept", "commit"]
+    assert [names[i - 2 : i] for i, name in enumerate(names) if name == "draft_token"] == 2 * [
+        ["matmul_rows", "draw_rows"]
+    ]
+
+
+def test_a_step_that_draws_is_a_greedy_step_but_for_what_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same kernels, compiled with the same constants: nothing is slower where nothing is drawn."""
+    greedy, drawn = (step(monkeypatch, SMALL, 3, 2, sampling=asked).launches for asked in (None, EVERYTHING))
+    beside = [launch for launch in drawn if launch.stem not in ("bias_rows", "weigh_rows", "cut_rows", "draw_rows")]
+    assert len(drawn) > len(beside)
+    assert [(la.name, la.grid, la.block, [*la.arguments]) for la in beside] == [
+        (la.name, la.grid, la.block, [*la.arguments]) for la in greedy
+    ]
+    target, draft = without_weights(SMALL.target, SMALL.draft, SMALL.boundaries, POSITIONS)
+    specs = [
+        {
+            path: kernel.spec
+            for path, kernel in Cycle(target, draft, sizes, 2, 3).kernels().items()
+            if ".draw." not in path
+        }
+        for sizes in (Sizes(3, POSITIONS, 5, sampling=asked) for asked in (None, EVERYTHING))
+    ]
+    assert specs[0] == specs[1]
 
 
 def test_a_layer_with_experts_has_seven_kernels_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:

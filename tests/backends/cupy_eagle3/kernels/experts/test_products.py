@@ -17,8 +17,8 @@ from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertCo
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.eagle3.geometry import ExpertGeometry
 from tests.backends.cupy_eagle3.kernels.device import relative_error, rows_of
-from tests.backends.cupy_eagle3.kernels.experts.emulated import COMPILER, Emulator
 from tests.backends.cupy_eagle3.kernels.experts.mixtures import Mixture, picked
+from tests.backends.cupy_eagle3.kernels.host import COMPILER, Host
 
 GPU, CPU = "cuda", "cpu"
 ON_GPU = pytest.param(GPU, marks=pytest.mark.gpu)
@@ -31,10 +31,10 @@ SMALL = (33, 3, 96, 160)
 
 
 @pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Emulator:
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Host:
     if COMPILER is None:
         pytest.skip("no g++ here")
-    return Emulator(tmp_path_factory.mktemp("kernels"))
+    return Host(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def emulated(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def emulated(emulator: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every launch runs on the CPU. It has few blocks, which run one after the other."""
 
     def enqueue(kernel: Kernel, *arguments: Any, **keywords: Any) -> None:

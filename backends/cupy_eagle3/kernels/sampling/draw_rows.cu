@@ -1,0 +1,117 @@
+// choices[row] = the column that is drawn from the row's logits, in the place of the greedy one: race.cuh.
+//
+// Before, choices[row] is the greedy choice as the LM head leaves it. It says how large the largest logit is, and whether all
+// are finite; where they are not, it stays. After, it holds the drawn column and that column's logit.
+//
+// THREADS · COLUMNS neighbouring columns per block, grid (blocks, rows). `best` [row] and `finished` [row] are zero between
+// launches. With FILTERED, a column may be drawn whose rank is cuts[row] or more; without, every one. With MAPPED, column c
+// stands for token target_ids[c], and has that token's random numbers: so a draft draws with the target's.
+//
+// Row a · rows_per_slot + t of slot active[a] is drawn for position length[slot] + 1 + offset + t of its text.
+#include "dependent.cuh"
+#include "last_block.cuh"
+#include "race.cuh"
+
+#define FULL_WARP 0xffffffffu
+
+static_assert(VOCAB <= 1 << COLUMN_BITS, "VOCAB must be at most 262144: a runner has 18 bits for its column");
+
+struct DrawRowsArguments {
+    Choice* choices;
+    Choice* best;
+    int* finished;
+    const float* logits;
+    const Choice* cuts;
+    const int* target_ids;
+    const long long* requests;
+    const int* length;
+    const int* active;
+    const int* active_count;
+    int rows_per_slot;
+    int offset;
+    int seed_low;
+    int seed_high;
+};
+
+__device__ __forceinline__ Numbers numbers_of(const DrawRowsArguments& args, int row) {
+    const int slot = args.active[row / args.rows_per_slot], t = row % args.rows_per_slot;
+    const unsigned long long request = (unsigned long long)args.requests[slot];
+    return {uint2{(unsigned)args.seed_low, (unsigned)args.seed_high}, (unsigned)(args.length[slot] + 1 + args.offset + t),
+            (unsigned)request, (unsigned)(request >> 32)};
+}
+
+__device__ __forceinline__ int token_of(const DrawRowsArguments& args, int column) {
+    return MAPPED ? args.target_ids[column] : column;
+}
+
+template <typename Value>
+__device__ __forceinline__ Value warp_max(Value value) {
+#pragma unroll
+    for (int step = 16; step; step /= 2) {
+        const Value other = __shfl_xor_sync(FULL_WARP, value, step);
+        value = other > value ? other : value;
+    }
+    return value;
+}
+
+// A thread's columns: COLUMNS / 2 pairs of neighbours, THREADS pairs apart.
+struct Columns {
+    const int first = 2 * (blockIdx.x * THREADS * (COLUMNS / 2) + threadIdx.x);
+
+    __device__ __forceinline__ int operator[](int i) const { return first + i / 2 * 2 * THREADS + i % 2; }
+};
+
+extern "C" __global__ __launch_bounds__(THREADS) void draw_rows(const __grid_constant__ DrawRowsArguments args) {
+    const int row = blockIdx.y;
+    await_previous();
+    let_next_start();
+    if (row >= *args.active_count * args.rows_per_slot) return;
+    const Choice greedy = args.choices[row];
+    if (!is_finite(greedy)) return;
+    const float* logits = args.logits + (long long)row * VOCAB;
+    const float largest = value_of(greedy);
+    const Numbers numbers = numbers_of(args, row);
+    const Rank cut = FILTERED ? args.cuts[row] : 0;
+    const Columns columns;
+
+    float logit[COLUMNS], highest[COLUMNS], most = NO_SCORE;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; ++i) logit[i] = columns[i] < VOCAB ? logits[columns[i]] : NO_SCORE;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i += 2) {
+        uint4 block = {};
+#pragma unroll
+        for (int j = i; j < i + 2; ++j) {
+            highest[j] = NO_SCORE;
+            if (columns[j] >= VOCAB || (FILTERED && rank_of(logit[j], columns[j]) < cut)) continue;
+            const int token = token_of(args, columns[j]);
+            if (MAPPED || FILTERED || j == i) block = numbers.block_of(token);  // else the pair shares one
+            highest[j] = highest_score(logit[j], largest, words_of(block, token));
+            most = highest[j] > most ? highest[j] : most;
+        }
+    }
+
+    auto run = [&](int i) {
+        const int token = token_of(args, columns[i]);
+        return runner(exact_score(logit[i], largest, words_of(numbers.block_of(token), token)), columns[i]);
+    };
+    // What the column of the warp's highest bound reaches, and what is reached already, others need not be asked for.
+    Runner best = so_far(args.best + row);
+    const float of_warp = warp_max(most);
+#pragma unroll
+    for (int i = 0; i < COLUMNS; ++i)
+        if (highest[i] == of_warp && of_warp > NO_SCORE) best = max(best, run(i));
+    best = warp_max(best);
+    const float reached = (float)score_of(best);
+#pragma unroll
+    for (int i = 0; i < COLUMNS; ++i)
+        if (highest[i] >= reached && highest[i] > NO_SCORE && highest[i] != of_warp) best = max(best, run(i));
+    best = warp_max(best);
+    if (threadIdx.x % 32 == 0 && best > so_far(args.best + row)) atomicMax(args.best + row, best);
+
+    if (is_last_of_row(args.finished + row, gridDim.x)) {
+        const int drawn = column_of(so_far(args.best + row));
+        args.best[row] = 0;
+        args.choices[row] = choice(logits[drawn], drawn);
+    }
+}

@@ -1,0 +1,70 @@
+"""What drawing tokens on the device needs of memory, and which of its parts a request for sampling asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.sampling.weigh_rows import BUCKETS
+from specgate.core import Sampling
+
+
+def draws(asked: Sampling | None) -> bool:
+    """Whether tokens are drawn; at temperature 0 the largest logit wins."""
+    return asked is not None and asked.temperature > 0
+
+
+def biases(asked: Sampling | None) -> bool:
+    """Whether something is added to logits, at temperature 0 too."""
+    return asked is not None and bool(asked.logit_bias)
+
+
+def weighs(asked: Sampling, vocab: int) -> bool:
+    """Whether a filter needs the mass or the number of a row's larger logits. Top-k of all columns is no filter."""
+    return draws(asked) and (0 < asked.top_k < vocab or asked.top_p < 1)
+
+
+def filters(asked: Sampling, vocab: int) -> bool:
+    return weighs(asked, vocab) or (draws(asked) and asked.min_p > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingBuffers:
+    """For S slots and R rows. What no part of sampling needs has no rows.
+
+    `requests` int64 [S]: who the slots' requests are, 64 bits each. `bias` float32 [V]: what is added to logits. Zero
+    between launches: `best` int64 [R] and `finished` int32 [R], a row's race so far and how many blocks have run it.
+    `masses` int64 and `counts` int32 [R, BUCKETS]: a row's columns by logit; zero between steps. `cuts` int64 [R]: the
+    rank of the last column that the filters keep.
+    """
+
+    requests: Tensor
+    bias: Tensor
+    best: Tensor
+    finished: Tensor
+    masses: Tensor
+    counts: Tensor
+    cuts: Tensor
+
+    @classmethod
+    def allocate(
+        cls, asked: Sampling, vocab: int, slots: int, rows: int, device: torch.device | str
+    ) -> SamplingBuffers:
+        def of(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        bias = of(torch.float32, vocab if biases(asked) else 0)
+        for token, added in asked.logit_bias:
+            bias[token] = added
+        weighed, filtered = (rows if wanted(asked, vocab) else 0 for wanted in (weighs, filters))
+        return cls(
+            requests=of(torch.int64, slots),
+            bias=bias,
+            best=of(torch.int64, rows),
+            finished=of(torch.int32, rows),
+            masses=of(torch.int64, weighed, BUCKETS),
+            counts=of(torch.int32, weighed, BUCKETS),
+            cuts=of(torch.int64, filtered),
+        )

@@ -1,0 +1,76 @@
+"""What makes a drawn token of a row's greedy choice: bias, filters, and the race, as far as sampling asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.sampling.bias_rows import BiasRows
+from specgate.backends.cupy_eagle3.kernels.sampling.cut_rows import CutRows
+from specgate.backends.cupy_eagle3.kernels.sampling.draw_rows import DrawRows
+from specgate.backends.cupy_eagle3.kernels.sampling.weigh_rows import WeighRows
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows, Slots
+from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers, biases, draws, filters, weighs
+from specgate.core import Sampling
+
+
+class TokenDraw:
+    """Comes after an LM head, in whose place it leaves the choices. Whoever takes choices need not know of it.
+
+    At the same position, target and draft draw with the same random numbers: each token has its own. So the target's
+    draw at a row is plain sampling's, and a draft that has drawn it is accepted. A row's draw depends on its logits and
+    its request alone, to the last bit.
+    """
+
+    def __init__(self, asked: Sampling, vocab: int, *, draft: bool = False) -> None:
+        """`draft`: for a draft's head, whose columns are mapped to the target's tokens. The target's bias and filters
+        do not apply to it.
+        """
+        heat, own = asked.temperature, not draft
+        self.seed = asked.seed
+        self.bias = BiasRows(vocab) if own and biases(asked) else None
+        self.weigh = WeighRows(vocab, heat) if own and weighs(asked, vocab) else None
+        self.cut = (
+            CutRows(vocab, heat, top_k=asked.top_k, top_p=asked.top_p, min_p=asked.min_p)
+            if own and filters(asked, vocab)
+            else None
+        )
+        self.draw = DrawRows(vocab, heat, filtered=self.cut is not None, mapped=draft) if draws(asked) else None
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Name → launcher, in stream order; only those that run."""
+        of = {"bias": self.bias, "weigh": self.weigh, "cut": self.cut, "draw": self.draw}
+        return {name: kernel for name, kernel in of.items() if kernel is not None}
+
+    def __call__(
+        self,
+        logits: Tensor,
+        choices: Tensor,
+        b: SamplingBuffers,
+        slots: Slots,
+        rows: Rows,
+        *,
+        offset: int = 0,
+        target_ids: Tensor | None = None,
+    ) -> None:
+        """`choices` int64 [R]: the greedy ones of `logits` float32 [R, V] become the drawn ones.
+
+        Row t of a slot is drawn for position `length` + 1 + `offset` + t of its text. `target_ids` int32 [V]: of a
+        draft.
+        """
+        if self.bias:
+            self.bias(logits, choices, b.best, b.finished, b.bias, rows)
+        if self.weigh:
+            self.weigh(b.masses, b.counts, logits, choices, rows)
+        if self.cut:
+            self.cut(b.cuts, b.masses if self.weigh else None, b.counts if self.weigh else None, logits, choices, rows)
+        if self.draw:
+            self.draw(
+                *(choices, b.best, b.finished, logits, b.requests, slots.length, rows),
+                seed=self.seed,
+                offset=offset,
+                cuts=b.cuts if self.cut else None,
+                target_ids=target_ids,
+            )

@@ -1,0 +1,192 @@
+"""The engine at a temperature: coupled speculation is plain sampling, token by token; on a GPU, a planted pair."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from specgate.analysis.draws.fitting import check_draws, often_drawn
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.backends.cupy_eagle3.engine.sampled import law_of, name_requests, top2_of_draw
+from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.core import BASELINE, Budget, Role, Sampling
+from specgate.core.draws import DrawnTexts
+from specgate.errors import BackendError
+from specgate.sampling.coupling import sample
+from specgate.sampling.keys import Keys, requests_of
+from specgate.sampling.target import target_distribution
+from tests.backends.cupy_eagle3.engine.tracing import tokens, trace
+from tests.backends.cupy_eagle3.gpu_pairs import RAGGED, checkpoints, engine, engine_of, random_prompts, shape
+
+PLAIN = Sampling(temperature=0.8, seed=2**40)
+RICH = Sampling(temperature=1.2, top_k=200, top_p=0.97, min_p=1e-4, logit_bias=((5, -2.0), (77, 3.0)))
+PEAKED = Sampling(temperature=1.5, top_k=12)
+"""Few enough tokens that draws say something of each beginning."""
+VOCAB = 2048
+SIZES = Sizes(slots=8, positions=2048, max_rows=8)
+PROMPTS = random_prompts(RAGGED, seed=1)
+
+
+@cache
+def sampled(asked: Sampling) -> CupyEngine:
+    return engine_of(*checkpoints(shape(8, 2, 64)), replace(SIZES, sampling=asked))
+
+
+# ── without a GPU ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_requests_are_named_by_their_prompts_bit_by_bit() -> None:
+    b = SamplingBuffers.allocate(PLAIN, VOCAB, 8, 8, "cpu")
+    name_requests(b, PROMPTS)
+    assert b.requests.numpy().view(np.uint64).tolist() == requests_of(PROMPTS).tolist()
+    assert (b.requests < 0).any()  # all 64 bits count
+
+
+@pytest.mark.parametrize("asked", [PLAIN, RICH])
+def test_the_largest_score_is_the_token_that_is_drawn_and_a_bias_counts_once(asked: Sampling) -> None:
+    raw = 3 * torch.randn(VOCAB, generator=torch.Generator().manual_seed(2))
+    left = raw.clone()  # as the device leaves it
+    for token, bias in asked.logit_bias:
+        left[token] += bias
+    law = target_distribution(raw.numpy(), asked)
+    keys = Keys(asked.seed, requests_of([PROMPTS[0]]), np.array([len(PROMPTS[0]) + 3]))
+    drawn = int(sample(law[None], keys)[0])
+    first, second = top2_of_draw(left, asked, PROMPTS[0], [1, 2, 3])
+    assert first > second
+    without = left.clone()
+    without[drawn] = -1e6
+    assert top2_of_draw(without, asked, PROMPTS[0], [1, 2, 3])[0] < first
+    shown = law_of(left, asked, (4, 5), 1e-3)
+    kept = np.flatnonzero(law >= 1e-3)
+    assert list(shown.tokens) == kept.tolist()
+
+
+def test_at_temperature_0_scores_are_logits() -> None:
+    logits = torch.tensor([1.0, 5.0, -2.0, 4.5])
+    assert top2_of_draw(logits, Sampling(temperature=0.0), [1], []) == (5.0, 4.5)
+
+
+# ── on a GPU ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("asked", [PLAIN, RICH], ids=["temperature", "everything"])
+def test_coupled_speculation_emits_plain_samplings_tokens_over_ten_thousand(asked: Sampling) -> None:
+    made, compared, accepted = sampled(asked), 0, 0
+    made.prefill(PROMPTS, draft=True)
+    plain = tokens(made, 0, Budget(new_tokens=500))
+    assert len({*plain[0]}) > 100  # no loop
+    for batch, ks in ((8, (1, 2, 3, 4, 5, 6, 7)), (4, (1, 3, 7)), (1, (1, 2, 3, 4, 5, 6, 7))):
+        made.prefill(PROMPTS[:batch], draft=True)
+        for k in ks:
+            block = made.decode(Role(k), Budget(new_tokens=400), ())
+            assert block.tokens == tuple(text[:400] for text in plain[:batch]), (batch, k)
+            compared += batch * 400
+            accepted += sum(max(a, 0) for row in block.accepted for a in row)
+    assert compared >= 10_000 and accepted > compared // 20
+
+
+@pytest.mark.gpu
+def test_logits_along_a_drawn_text_are_the_baselines_bit_for_bit() -> None:
+    made, rule = sampled(PLAIN), StopRule((), (), SIZES.positions)
+    made.prefill(PROMPTS[:3], draft=True)
+    plain = trace(made, 0, 60, rule)
+    for k in (3, 7):
+        got = trace(made, k, 20, rule)
+        common = [at for at in got if at in plain]
+        assert len(common) >= 60 and all(torch.equal(got[at], plain[at]) for at in common)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("asked", [PLAIN, RICH], ids=["temperature", "everything"])
+def test_drawn_tokens_are_those_that_the_reference_draws_of_the_same_logits(asked: Sampling) -> None:
+    """But where its float64 and the device's part, at about one draw of 10 ** 10."""
+    made, unbiased = sampled(asked), replace(asked, logit_bias=())
+    prompts = PROMPTS[:2]
+    made.prefill(prompts, draft=True)
+    text, rows = tokens(made, 0, Budget(steps=100)), trace(made, 0, 100, StopRule((), (), SIZES.positions))
+    requests = requests_of(prompts)
+    for (slot, position), row in rows.items():
+        law = target_distribution(row.double().cpu().numpy(), unbiased)
+        keys = Keys(asked.seed, requests[slot : slot + 1], np.array([position + 1]))
+        emitted = position + 1 - len(prompts[slot])
+        assert text[slot][emitted] == int(sample(law[None], keys)[0])
+
+
+@pytest.mark.gpu
+def test_a_text_depends_on_its_prompt_and_the_seed_alone() -> None:
+    made, budget = sampled(PLAIN), Budget(steps=40)
+    made.prefill(PROMPTS, draft=True)
+    together = tokens(made, 0, budget)
+    made.prefill(PROMPTS[::-1], draft=True)
+    assert tokens(made, 0, budget) == together[::-1]
+    made.prefill(PROMPTS[2:3], draft=False)
+    assert tokens(made, 0, budget) == together[2:3]
+    assert tokens(made, 0, budget) == together[2:3]  # a replay
+    other = sampled(replace(PLAIN, seed=1))
+    other.prefill(PROMPTS[2:3], draft=False)
+    assert tokens(other, 0, budget) != together[2:3]
+
+
+@pytest.mark.gpu
+def test_temperature_0_is_the_greedy_engine() -> None:
+    greedy, cold = engine(), sampled(Sampling(temperature=0.0))
+    texts = []
+    for made in (greedy, cold):
+        made.prefill(PROMPTS[:3], draft=True)
+        texts.append([tokens(made, k, Budget(new_tokens=40)) for k in (0, 3)])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.gpu
+def test_top2_tells_the_draw_after_any_beginning() -> None:
+    made = sampled(PLAIN)
+    made.prefill(PROMPTS[:2], draft=True)
+    text = tokens(made, 0, Budget(steps=12))
+    for slot in range(2):
+        for n in (0, 1, 7):
+            first, second = made.top2(slot, text[slot][:n])
+            assert first > second
+    assert tokens(made, 0, Budget(steps=12)) == text
+
+
+def drawn(made: CupyEngine, role: Role, texts: int, given: Sequence[int]) -> DrawnTexts:
+    counts = Counter(made.draw(role, given, 4, 10**6 * role.k, texts))
+    both = {role.name: tuple(sorted(counts.items()))}
+    laws = tuple(made.distribution(given, beginning, 0.1 / texts) for beginning in often_drawn(both))
+    return DrawnTexts("p", tuple(given), both, laws, "cupy", None, None, (0, 1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("role", [BASELINE, Role(3)], ids=["baseline", "spec-3"])
+def test_twenty_thousand_draws_have_the_targets_distribution_and_no_other(role: Role) -> None:
+    made = sampled(PEAKED)
+    found = drawn(made, role, 20_000, PROMPTS[0])
+    check = check_draws(found, role)
+    assert check.draws == 20_000 and len(check.tests) >= 2
+    assert check.p > 1e-4, check.worst
+    warmer = sampled(replace(PEAKED, temperature=1.7))
+    laws = tuple(warmer.distribution(PROMPTS[0], law.given, 0.1 / 20_000) for law in found.laws)
+    assert check_draws(replace(found, laws=laws), role).p < 1e-9
+
+
+@pytest.mark.gpu
+def test_a_draw_does_not_depend_on_how_requests_are_grouped() -> None:
+    made = sampled(PLAIN)
+    whole = made.draw(Role(3), PROMPTS[0], 5, 7, 20)
+    assert made.draw(Role(3), PROMPTS[0], 5, 11, 2) == whole[4:6]
+    assert made.draw(BASELINE, PROMPTS[0], 5, 7, 20) == whole
+
+
+@pytest.mark.gpu
+def test_a_greedy_engine_draws_nothing() -> None:
+    with pytest.raises(BackendError, match="opened to decode greedily"):
+        engine().draw(BASELINE, PROMPTS[0], 3, 0, 5)

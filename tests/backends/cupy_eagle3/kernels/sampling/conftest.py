@@ -1,0 +1,33 @@
+"""Where the kernels run: on the CPU as C++, and on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from tests.backends.cupy_eagle3.kernels.host import COMPILER, Host
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
+    if COMPILER is None:
+        pytest.skip("no g++ here")
+    return Host(tmp_path_factory.mktemp("sampling-kernels"))
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The device of tensors. On `cpu` every launch runs the kernel's own source as C++."""
+    if request.param == "cpu":
+        compiled: Host = request.getfixturevalue("host")
+
+        def enqueue(kernel: Kernel, *arguments: Any, **keywords: Any) -> None:
+            compiled.enqueue(kernel, *arguments, **keywords)
+
+        monkeypatch.setattr(Kernel, "enqueue", enqueue)
+    with torch.inference_mode():
+        yield request.param

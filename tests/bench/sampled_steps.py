@@ -1,0 +1,98 @@
+"""What drawing tokens adds to a step of the built-in engine: sampled steps beside the greedy one.
+
+    python -m tests.bench.sampled_steps --pair planted-llama-3.1-8b-al3.0 --context 1024 --batch 1 --spec 0 --spec 3
+
+Weights are random, of the pair's sizes; all steps have the same. Rounds alternate between the steps, and of each step
+the fastest round counts. The last column says by how much a step is longer than the greedy one, and whether the
+temperature alone stays below the 2 % that it is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import click
+import torch
+
+from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
+from specgate.backends.cupy_eagle3.device import first_gpu
+from specgate.backends.cupy_eagle3.engine.graph import captured
+from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers
+from specgate.backends.cupy_eagle3.stream import Stream
+from specgate.backends.cupy_eagle3.tuned.gemms import Configurations
+from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
+from specgate.backends.cupy_eagle3.tuning.steps import replayed_us
+from specgate.core import Role, Sampling
+from specgate.pairs.resolve import resolve_pair
+
+ALLOWED: Final = 0.02
+"""Of a greedy step: what a temperature alone may add to it, at 8B size."""
+HOT: Final = "temperature"
+KINDS: Final[Mapping[str, Sampling | None]] = {
+    "greedy": None,
+    HOT: Sampling(),
+    "min-p": Sampling(min_p=0.05),
+    "top-p": Sampling(top_p=0.95),
+    "top-k, top-p": Sampling(temperature=0.6, top_k=20, top_p=0.95),
+    "everything": Sampling(temperature=0.6, top_k=20, top_p=0.95, min_p=0.01, logit_bias=((0, 1.0),)),
+}
+
+
+@click.command()
+@click.option("--pair", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR")
+@click.option("--context", default=1024, show_default=True)
+@click.option("--batch", default=1, show_default=True)
+@click.option("--spec", multiple=True, type=int, default=(0, 3), show_default=True, help="Drafts; 0: the baseline.")
+@click.option("--rounds", default=5, show_default=True)
+def main(pair: str, context: int, batch: int, spec: tuple[int, ...], rounds: int) -> None:
+    """Print microseconds per step of every kind of sampling."""
+    device, stream, roles = first_gpu(), Stream(), [Role(k) for k in spec]
+    tuned = Tuned.on(torch.cuda.get_device_name(), None)
+    click.echo(f"{torch.cuda.get_device_name()}, {pair}, context {context}, batch {batch}, {rounds} rounds")
+    with torch.inference_mode(), stream.current():
+        for role, greedy in random_stages(resolve_pair(pair, None, None), context, batch, roles, tuned, device).items():
+            greedy.fill()
+            stages = {name: sampled(greedy, asked, tuned) for name, asked in KINDS.items()}
+            for line in lines(role, times(stages, stream, rounds)):
+                click.echo(line)
+
+
+def sampled(greedy: Stage, asked: Sampling | None, tuned: Configurations) -> Stage:
+    """The same step over the same weights and caches, that draws as `asked`."""
+    sizes = replace(greedy.sizes, sampling=asked)
+    drawn = None
+    if asked is not None:
+        vocab, device = greedy.geometry.target.vocab, greedy.b.slots.length.device
+        drawn = SamplingBuffers.allocate(asked, vocab, sizes.slots, sizes.rows, device)
+        drawn.requests.random_()
+    b = replace(greedy.b, sampling=drawn)
+    return Stage(greedy.geometry, greedy.pair, b, sizes, greedy.context, greedy.k, tuned)
+
+
+def times(stages: Mapping[str, Stage], stream: Stream, rounds: int) -> dict[str, float]:
+    """Kind → microseconds per step."""
+    graphs = dict[str, Any]()
+    for name, stage in stages.items():
+        stage.reset()
+        graphs[name] = captured(partial(stage.cycle, stage.b), stream)
+    found = dict.fromkeys(stages, float("inf"))
+    for _ in range(rounds):
+        for name, stage in stages.items():
+            found[name] = min(found[name], replayed_us(graphs[name], stage, stream))
+    return found
+
+
+def lines(role: Role, latency_us: Mapping[str, float]) -> Iterator[str]:
+    """One per kind, with what it adds to the greedy step."""
+    greedy = latency_us["greedy"]
+    for name, took in latency_us.items():
+        share = took / greedy - 1
+        judged = f"  ({'at most' if share <= ALLOWED else 'MORE THAN'} {ALLOWED:.0%})" if name == HOT else ""
+        yield f"{role.name:9} {name:13} {took:9.1f} us/step  {took - greedy:+8.1f} us  {share:+7.2%}{judged}"
+
+
+if __name__ == "__main__":
+    main()
