@@ -23,6 +23,8 @@ from specgate.sampling.target import target_distribution
 
 SUM: Final = 1e-3
 """How far the probabilities of all tokens may sum up to something else than 1, in the float32 of engines."""
+ROUNDING: Final = 1e-5
+"""A share of unlisted tokens that is nothing but rounding, where most ids are listed: the others are padding."""
 FAR: Final = 1e-3
 """The total variation distance between two distributions that a gate cannot tell apart by 100,000 draws."""
 
@@ -50,6 +52,8 @@ def token_law(
     rest = 1 - float(np.exp(logs).sum())
     if rest < -SUM or (len(ids) == vocab and rest > SUM):
         raise BackendError(f"the probabilities of {len(ids)} of {vocab} tokens sum to {1 - rest:.6g}: not the model's")
+    if rest < ROUNDING and 2 * len(ids) > vocab:
+        rest = 0.0
     touched = {token for token, _ in asked.logit_bias} | {*forbidden} | ({*given} if asked.penalises else set())
     if unlisted := touched - {*ids.tolist()}:
         raise BackendError(f"{len(ids)} tokens are listed, and token {min(unlisted)}, whose chance is changed, is not")

@@ -47,6 +47,12 @@ def test_at_temperature_one_a_few_tokens_are_known_exactly_and_the_others_share_
     assert len(law.tokens) == 20 and sum(law.probabilities) == pytest.approx(np.exp(LOGS[order]).sum())
 
 
+def test_ids_that_only_pad_a_vocabulary_have_no_share_of_what_rounding_leaves() -> None:
+    rounded = (LOGS - 1e-6).tolist()
+    law = token_law(rounded, range(VOCAB), VOCAB + 128, replace(PLAIN, temperature=2.0), (), (), 0.0)
+    np.testing.assert_allclose(law.probabilities, shown(replace(PLAIN, temperature=2.0)).probabilities, rtol=1e-6)
+
+
 def test_filters_that_keep_only_listed_tokens_are_known_exactly_at_any_temperature() -> None:
     asked = replace(PLAIN, temperature=1.7, top_k=5)
     np.testing.assert_allclose(probabilities(shown(asked, count=20)), probabilities(shown(asked)), rtol=1e-9)
