@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 
 from specgate.core import (
+    OWN_NUMBERS,
     CellResult,
     Comparison,
     Divergence,
@@ -72,7 +73,7 @@ class Tokens:
         """
         comparison, alone = run.comparison(result.cell.key), run.scenarios[result.cell.point.scenario].load is None
         return (
-            (self.judge_repeats(rule, result) if alone else None)
+            (self.judge_repeats(rule, result, run) if alone else None)
             or (self.judge_equality(rule, comparison, run) if comparison else None)
             or (self.judge_followed(rule, comparison) if comparison else None)
             or (self.judge_extent(rule, comparison, run) if comparison and alone else None)
@@ -82,10 +83,16 @@ class Tokens:
             or self.agreed(rule, result, comparison)
         )
 
-    def judge_repeats(self, rule: Rule, result: CellResult) -> Verdict | None:
-        repeats = result.values["repeat_mismatches"].value
+    def judge_repeats(self, rule: Rule, result: CellResult, run: Run) -> Verdict | None:
+        repeats, facts = result.values["repeat_mismatches"].value, run.engines.get(result.cell.point.key)
         if not repeats:
             return None
+        if facts is not None and OWN_NUMBERS in facts.details:
+            message = (
+                f"{repeats:.0f} of {result.blocks} blocks draw other tokens: the engine's random numbers are its own"
+            )
+            step, evidence = "the gate `distribution` judges what is drawn", {"repeat_mismatches": repeats}
+            return verdict(rule, result.cell.key, State.SKIPPED, "own_random_numbers", message, evidence, step)
         message = f"{repeats:.0f} of {result.blocks} blocks emit other tokens than an earlier block of the same prompts"
         return verdict(
             rule,

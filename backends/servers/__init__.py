@@ -14,6 +14,8 @@
     prompts.py        prompts as text, for servers that take no token ids
     conventions.py    how other engines read the auxiliary layers of a draft's config
     facts/            what a server is, for the fingerprint and the report; what must be refused before it starts
+    sampling/         temperatures above 0: what requests can say, seeds, what listed log-probabilities amount to
+    drawing.py        texts that a server draws, and the distribution that it is to draw from
     evidence/         a server's own profiler, its log and its flags as evidence of what its decode loop does
     failures.py       lines of a server's log that have a known cause, and what to do about it
     secrets.py        credentials: refused in options; an API key is taken from the environment, sent, never written

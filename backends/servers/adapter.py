@@ -12,6 +12,7 @@ from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import Command
+from specgate.backends.servers.sampling.expresses import Expresses
 from specgate.core import PairRef, Role
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.hf_keys import Keys
@@ -42,6 +43,8 @@ class Launch:
     max_positions: int
     options: Options
     folder: Path
+    lists_all: bool = False
+    """Whether it is to list log-probabilities of all tokens, where it is asked for them."""
 
     @property
     def draft(self) -> Path:
@@ -89,6 +92,10 @@ class Adapter(Protocol):
     """Whether the engine applies a draft's sliding window. None where it is not known."""
     cumulative: bool
     """Whether an event of a stream may repeat all tokens so far."""
+    names_all: bool
+    """Whether a stream has the ids of all tokens. Where it leaves some out, an answer in one piece has them."""
+    expresses: Expresses
+    """What of a scenario's `sampling` its requests can say."""
     own_options: frozenset[str]
     """Names of options beside those that all servers have."""
     switches_prefix_cache: bool

@@ -9,7 +9,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from specgate.api import masked
-from specgate.backends.servers.events import THINKING, channel_of, events
+from specgate.backends.servers.events import THINKING, channel_of, events, whole_answer
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
 from specgate.core import Finish, ServedRequest
 from specgate.errors import BackendError
@@ -33,6 +33,13 @@ class Answer:
     spec: SpecCounts | None
     top: tuple[float, ...]
     top_tokens: tuple[int, ...] = ()
+    forbidden: tuple[int, ...] = ()
+
+
+class LostIds(BackendError):
+    """A stream left out the ids of tokens that the server counts. `slots`: the requests that this happened to."""
+
+    slots: tuple[int, ...] = ()
 
 
 def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_tokens: int) -> Answer:
@@ -49,7 +56,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
     counts: list[int] = []
     unnamed: Counter[str] = Counter()
     said = Chunk()
-    for arrived, event in events(recording.pieces, where):
+    for arrived, event in (whole_answer if ask.whole else events)(recording.pieces, where):
         try:
             chunk = read(event, len(tokens))
             refuse_not_finite(chunk.top)
@@ -70,6 +77,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
             spec=chunk.spec or said.spec,
             top=said.top or chunk.top,
             top_tokens=said.top_tokens if said.top else chunk.top_tokens,
+            forbidden=said.forbidden or chunk.forbidden,
         )
     if said.finish is None or said.usage is None:
         missing = "no finish reason" if said.finish is None else "no usage record"
@@ -82,6 +90,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
         spec=said.spec,
         top=said.top,
         top_tokens=said.top_tokens,
+        forbidden=said.forbidden,
     )
     refuse_unnamed_thinking(unnamed, where)
     check(answer, ask, where, prompt_tokens, unnamed)
@@ -151,7 +160,7 @@ def check(answer: Answer, ask: Ask, where: str, prompt_tokens: int, unnamed: Map
         )
     # Some engines count the token that ended the answer but do not return it.
     if usage.completion - received not in ((0,) if answer.finish is Finish.LENGTH else (0, 1)):
-        raise BackendError(
+        raise LostIds(
             f"{where}: {received} tokens received, but the usage record says {usage.completion}{without_ids(unnamed)}"
         )
     if not received:

@@ -11,7 +11,7 @@ from shutil import which
 from typing import Literal
 
 from specgate.api import Availability, Engine, OpenRequest
-from specgate.core import LogCause
+from specgate.core import LogCause, Sampling
 
 NEEDED = ("aiohttp", "prometheus_client")
 
@@ -23,6 +23,7 @@ class ServerBackend:
     """
 
     serves_load: Literal[True] = True
+    samples: Literal[True] = True
 
     def __init__(self, name: str, program: str, description: str) -> None:
         self.name, self.program, self.description = name, program, description
@@ -51,6 +52,13 @@ class ServerBackend:
             Secret.from_environment(parsed.api_key_env)
         for key in adapter.needed_files if not parsed.url else ():
             file_of(parsed, key)
+
+    def check_sampling(self, asked: Sampling, where: str) -> None:
+        """As `api.ChecksSampling` says. A server's random numbers are its own, and requests cannot say everything."""
+        from specgate.backends.servers.engines import adapter_named
+        from specgate.backends.servers.sampling.expresses import check_sampling
+
+        check_sampling(self.name, adapter_named(self.name).expresses, asked, where)
 
     @property
     def switches_prefix_cache(self) -> bool:

@@ -40,6 +40,8 @@ STREAM_SLACK: Final = MIB
 BYTES_PER_TOKEN: Final = 4 << 10
 BYTES_PER_EARLIER_TOKEN: Final = 24
 """For servers whose events repeat what came before: the digits of an id, and its text."""
+BYTES_PER_CANDIDATE: Final = 512
+"""An id, a log-probability, and the text, which may be spelt out byte by byte."""
 PIECES_PER_TOKEN: Final = 16
 BYTES_PER_PIECE: Final = 4 << 10
 
@@ -66,9 +68,12 @@ class StreamLimit:
     pieces: int
 
     @classmethod
-    def of(cls, new_tokens: int, *, cumulative: bool) -> StreamLimit:
-        """The limit for an answer of `new_tokens` tokens; `cumulative`: each event repeats all tokens so far."""
-        per_token = BYTES_PER_TOKEN + (BYTES_PER_EARLIER_TOKEN * new_tokens if cumulative else 0)
+    def of(cls, new_tokens: int, *, cumulative: bool, top: int = 0) -> StreamLimit:
+        """The limit for an answer of `new_tokens` tokens with `top` candidates each; `cumulative`: each event repeats
+        all tokens so far.
+        """
+        per_token = BYTES_PER_TOKEN + BYTES_PER_CANDIDATE * top
+        per_token += BYTES_PER_EARLIER_TOKEN * new_tokens if cumulative else 0
         size = STREAM_SLACK + new_tokens * per_token
         return cls(size, PIECES_PER_TOKEN * new_tokens + size // BYTES_PER_PIECE)
 

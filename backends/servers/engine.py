@@ -16,8 +16,9 @@ from typing import Final
 from specgate.api import Activity, Decoded, OpenRequest
 from specgate.backends.servers.accounting import own_counts, record_of
 from specgate.backends.servers.adapter import Adapter, Launch
-from specgate.backends.servers.answers import Answer, refuse_strange_ids
+from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
 from specgate.backends.servers.client import TurnedAway
+from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
 from specgate.backends.servers.evidence.profilers import PROFILERS
 from specgate.backends.servers.evidence.told import told_by
 from specgate.backends.servers.evidence.tracing import OFF, attention_findings, traced
@@ -35,19 +36,26 @@ from specgate.core import (
     Finding,
     RefusedRequest,
     Role,
+    Sampling,
     Served,
     TopTokens,
 )
+from specgate.core.draws import TokenLaw
 from specgate.core.load import OfferedLoad
 from specgate.eagle3.counters import ASKED_AGAIN, NO_DRAFT_COUNTERS
 from specgate.eagle3.spec_config.launching import OPTION, check_chain
 from specgate.errors import BackendError, UsageError
+from specgate.sampling.keys import requests_of
 
 AT_ONCE: Final = 32
 """More tokens than this are never sent in one piece, nor read in one piece by a client that is late."""
 ASK_AGAIN: Final = 2
 """How often a block is asked for again whose answers came in one piece: a client whose machine stood still for a moment
 sees it then only, and a proxy that buffers does so every time.
+"""
+DRAW_AGAIN: Final = 16
+"""How often a block is drawn again whose streams left out ids (`Adapter.names_all`). Only the requests that lost some
+get other seeds, so that a few times are enough.
 """
 
 
@@ -111,13 +119,32 @@ class ServerEngine:
         new_tokens = budget.new_tokens or budget.longest(0) + 1
         stop = () if budget.ignore_eos else tuple(stop_token_ids)
 
+        numbers, redrawn = [int(number) for number in requests_of(self.prompts)], 0
+
         def asked() -> tuple[Sequence[Answer], Reading]:
-            asks = [self._ask(server, p, new_tokens, budget.ignore_eos, stop) for p in self.prompts]
+            asks = [
+                self._ask(server, prompt, new_tokens, budget.ignore_eos, stop, number=number)
+                for prompt, number in zip(self.prompts, numbers, strict=True)
+            ]
             return server.answer(asks, [len(p) for p in self.prompts])
 
-        again, (answers, counted) = 0, asked()
+        def answered() -> tuple[Sequence[Answer], Reading]:
+            """Where a stream left out ids of what was drawn, those requests are drawn again with other seeds."""
+            nonlocal redrawn
+            while True:
+                try:
+                    return asked()
+                except LostIds as error:
+                    if self.request.sampling is None or self.adapter.names_all or redrawn >= DRAW_AGAIN:
+                        raise
+                    redrawn += 1
+                    for slot in error.slots:
+                        numbers[slot] += 1
+
+        again, (answers, counted) = 0, answered()
         while again < ASK_AGAIN and in_one_piece(answers) is not None:
-            again, (answers, counted) = again + 1, asked()
+            again, (answers, counted) = again + 1, answered()
+        again += redrawn
         refuse_strange_ids(answers, self._facts.vocab, server.where)
         block = decoded(role, answers, counted, server.where)
         counters = {**block.counters, **({ASKED_AGAIN: again} if again else {})}
@@ -203,9 +230,43 @@ class ServerEngine:
 
     def _plainly(self, slot: int, continuation: Sequence[int], new_tokens: int, top: int = 0) -> Answer:
         server, prompt = self.server(BASELINE), (*self.prompts[slot], *continuation)
-        ask = self._ask(server, prompt, new_tokens, ignore_eos=True, top=top)
+        ask = self._ask(server, prompt, new_tokens, ignore_eos=True, top=top, greedy=True)
         answers, _ = server.answer([ask], [len(prompt)])
         return answers[0]
+
+    # ── drawing (`api.DrawsTexts`, `api.ShowsDistribution`) ───────────────────────────────────────────────────────────
+
+    def draw(
+        self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int
+    ) -> tuple[tuple[int, ...], ...]:
+        self._refuse_greedy()
+        server = self.server(role)
+        asks = [
+            replace(
+                self._ask(server, tuple(prompt), tokens, ignore_eos=True, number=number),
+                whole=not self.adapter.names_all,
+            )
+            for number in range(first, first + count)
+        ]
+        return draw_texts(server, asks, len(prompt), self.request.max_batch)
+
+    def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
+        """From what the baseline's server lists of a request that is decoded greedily: its log-probabilities are the
+        model's own. Raises BackendError where it lists too little.
+        """
+        asked, text = self._refuse_greedy(), (*prompt, *continuation)
+        if not self.adapter.expresses.lists:
+            raise BackendError(f"{self.adapter.name} is not asked for log-probabilities: whose they are is not known")
+        server, vocab = self.server(BASELINE if self.request.baseline else Role(self.request.max_k)), self._facts.vocab
+        ask = self._ask(server, text, 1, ignore_eos=True, top=vocab, greedy=True)
+        answers, _ = server.answer([ask], [len(text)])
+        return law_of(server.where, answers[0], vocab, asked, prompt, tuple(continuation), least)
+
+    def _refuse_greedy(self) -> Sampling:
+        """How tokens are drawn. Raises BackendError where they are not."""
+        if self.request.sampling is None:
+            raise BackendError("the engine was opened to decode greedily: it draws nothing")
+        return self.request.sampling
 
     def close(self) -> None:
         """End all servers. All are asked first, and an error of one does not stop the others."""
@@ -257,6 +318,7 @@ class ServerEngine:
             max_positions=self.request.max_positions,
             options=self.options,
             folder=self.folder,
+            lists_all=self.request.sampling is not None and (not role.speculative or not self.request.baseline),
         )
         return Server.launched(self.adapter, launch, self.profiler.flags(folder) if self.profiler and folder else ())
 
@@ -268,14 +330,22 @@ class ServerEngine:
         ignore_eos: bool,
         stop: tuple[int, ...] = (),
         top: int = 0,
+        *,
+        number: int = 0,
+        greedy: bool = False,
     ) -> Ask:
+        """A request. `number`: which one it is, for its seed. `greedy`: it draws nothing, whatever the engine does."""
+        sampling = None if greedy else self.request.sampling
         sent, cache = prompt if self.texts is None else self.texts.of(prompt), self.options.prefix_cache
         salt = None
         if server.running.process is None and cache is not None:
             # It cannot be restarted. With "off", its cache may be on. With "on", it may hold these very prompts, from
             # an engine that was opened before this one.
             salt = self.salt if cache == "on" else new_salt()
-        return Ask(server.model, sent, new_tokens, ignore_eos, stop, top, reuse=cache == "on", salt=salt)
+        return Ask(
+            server.model, sent, new_tokens, ignore_eos, stop, top,
+            reuse=cache == "on", salt=salt, sampling=sampling, seed=seed_for(self.adapter, sampling, number),
+        )  # fmt: skip
 
 
 def check_sized(adapter: Adapter, options: Options) -> None:

@@ -50,6 +50,18 @@ def data_lines(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, str]]
         raise BackendError(f"{where}: the stream ends in the middle of an event: {shown(bytes(rest))}")
 
 
+def whole_answer(pieces: Sequence[Piece], where: str) -> Iterator[tuple[int, Json]]:
+    """(nanoseconds, JSON object) of an answer that is not streamed. Raises BackendError where it is no JSON object."""
+    data = b"".join(piece for _, piece in pieces)
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BackendError(f"{where}: malformed answer: {error}: {shown(data)}") from error
+    if not isinstance(answer, dict):
+        raise BackendError(f"{where}: malformed answer: no JSON object: {shown(data)}")
+    yield pieces[-1][0], answer
+
+
 CHANNELS: Final = ("text", "content", "reasoning", "reasoning_content")
 """Keys under which servers stream text. Parsers of a model's thinking (gpt-oss' harmony, `<think>`) put it under one of
 its own: `reasoning` (vLLM 0.25) or `reasoning_content` (SGLang 0.5.17, older vLLM, gateways).

@@ -6,16 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from specgate.core import Sampling
+
 Json = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One completion request, decoded greedily.
+    """One completion request, decoded greedily where `sampling` is None.
 
     `top` asks for the log-probabilities of that many most likely tokens at each position. `reuse`: whether the server
     may take the prompt's keys and values from its prefix cache, where a request says that. `salt`: a name under which
-    the server is to cache this request, so that only requests of that name share their caches.
+    the server is to cache this request, so that only requests of that name share their caches. `seed`: of the random
+    numbers, where requests of this engine take one. `whole`: the answer may come in one piece, where its stream leaves
+    out ids (`Adapter.names_all`).
     """
 
     model: str
@@ -26,6 +30,9 @@ class Ask:
     top: int = 0
     reuse: bool = False
     salt: str | None = None
+    sampling: Sampling | None = None
+    seed: int | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,8 @@ class Chunk:
     """One event of a streamed answer. A field is set where the engine says something about it.
 
     `top` are the log-probabilities of the most likely tokens at the first of `tokens`, highest first; `top_tokens` are
-    these tokens, () where the engine does not name them.
+    these tokens, () where the engine does not name them. `forbidden`: tokens that were given no chance, whatever their
+    log-probabilities.
     """
 
     tokens: tuple[int, ...] = ()
@@ -105,6 +113,7 @@ class Chunk:
     spec: SpecCounts | None = None
     top: tuple[float, ...] = ()
     top_tokens: tuple[int, ...] = ()
+    forbidden: tuple[int, ...] = ()
 
     @classmethod
     def ranking(cls, candidates: Iterable[tuple[float, int]]) -> Chunk:

@@ -14,7 +14,7 @@ from specgate.api import masked
 from specgate.backends.servers import accounting
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.adapters import openai
-from specgate.backends.servers.answers import Answer, understand
+from specgate.backends.servers.answers import Answer, LostIds, understand
 from specgate.backends.servers.client import Client, Recording, StreamLimit, TurnedAway
 from specgate.backends.servers.exchange import Ask, Json, Reading
 from specgate.backends.servers.facts.identity import Seen
@@ -161,18 +161,34 @@ class Server:
                 self.adapter.forget(self.client)
             before = self._quiet_reading()
             requests = [self.adapter.request(ask) for ask in asks]
-            limit = StreamLimit.of(max(ask.new_tokens for ask in asks), cumulative=self.adapter.cumulative)
+            longest, most = max(ask.new_tokens for ask in asks), max(ask.top for ask in asks)
+            limit = StreamLimit.of(longest, cumulative=self.adapter.cumulative, top=most)
             recordings = send(requests[0][0], [body for _, body in requests], limit)
-            found = [
-                recording
-                if isinstance(recording, TurnedAway)
-                else understand(recording, ask, self.adapter.read, f"{self.where}, slot {slot}", length)
-                for slot, (recording, ask, length) in enumerate(zip(recordings, asks, prompt_tokens, strict=True))
-            ]
+            found = self._understood(recordings, asks, prompt_tokens)
             answers = [answer for answer in found if isinstance(answer, Answer)]
             counted = self._settled(before, answers)
             accounting.refuse_other_traffic(counted, answers, self.where)
             return found, counted
+
+    def _understood(
+        self, recordings: Sequence[Recording | TurnedAway], asks: Sequence[Ask], prompt_tokens: Sequence[int]
+    ) -> list[Answer | TurnedAway]:
+        """The answers in place of their recordings. A LostIds error is about all requests that lost some."""
+        found, lost = list[Answer | TurnedAway](), dict[int, LostIds]()
+        for slot, (recording, ask, length) in enumerate(zip(recordings, asks, prompt_tokens, strict=True)):
+            if isinstance(recording, TurnedAway):
+                found.append(recording)
+                continue
+            try:
+                where = f"{self.where}, slot {slot}"
+                found.append(understand(recording, ask, self.adapter.read, where, length))
+            except LostIds as error:
+                lost[slot] = error
+        if lost:
+            first = next(iter(lost.values()))
+            first.slots = tuple(lost)
+            raise first
+        return found
 
     def _read(self) -> Reading:
         """The counters now. Raises BackendError where one is lower than at any time before."""

@@ -314,10 +314,22 @@ class OffersSampling(Protocol):
 
     Then `decode` draws, and so does everything that speaks of greedy tokens: `follow` and `extend` draw with the same
     random numbers, and the logits of `top2`, `ranked` and `score` are those whose largest is the token that is drawn.
-    Of one request, with one seed, every call draws the same tokens.
+    Of one request, with one seed, every call draws the same tokens. An engine that cannot promise that, since it is
+    another program with random numbers of its own, says so in `EngineFacts.details` (`core.OWN_NUMBERS`) and refuses
+    all but `method: rejection` (`ChecksSampling`).
     """
 
     samples: Literal[True]
+
+
+@runtime_checkable
+class ChecksSampling(Protocol):
+    """Optional for a back end that is `OffersSampling`: its engines cannot draw in every way."""
+
+    def check_sampling(self, asked: Sampling, where: str) -> None:
+        """Raises UsageError for a setting that its engines cannot be asked for, before anything is loaded or started.
+        `where`: what has these settings, for the message.
+        """
 
 
 @runtime_checkable
@@ -341,6 +353,9 @@ class ShowsDistribution(Protocol):
     def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
         """The distribution of the token that follows prompt + continuation: its tokens of at least the probability
         `least`. Whatever was cached before is forgotten.
+
+        An engine with random numbers of its own (`core.OWN_NUMBERS`) is asked itself, before any other, since it alone
+        knows which tokens it rules out. Raises BackendError where it cannot tell.
         """
 
 

@@ -91,8 +91,10 @@ from specgate.core.judged import (
 )
 from specgate.core.measured import (
     ENGINE_DECODE_NS,
+    FORBIDS_ENDS,
     FORCED_LENGTH,
     MAY_NOT_DRAFT,
+    OWN_NUMBERS,
     BaselineText,
     Block,
     EngineFacts,
@@ -114,8 +116,10 @@ from specgate.core.traffic import Traffic
 __all__ = [
     "BASELINE",
     "ENGINE_DECODE_NS",
+    "FORBIDS_ENDS",
     "FORCED_LENGTH",
     "MAY_NOT_DRAFT",
+    "OWN_NUMBERS",
     "PASS_ROUNDS",
     "STATISTICS",
     "AcceptanceDrift",

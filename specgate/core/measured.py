@@ -19,6 +19,12 @@ MAY_NOT_DRAFT: Final = "may draft nothing: "
 """How a warning of an engine begins that explains a cell without drafts, if there is one."""
 FORCED_LENGTH: Final = "forced acceptance length"
 """The detail of an engine's facts that has the acceptance length which it was told to show."""
+OWN_NUMBERS: Final = "random numbers"
+"""The detail of an engine's facts that says that it draws tokens with random numbers of its own, so that what it draws
+again need not be the same.
+"""
+FORBIDS_ENDS: Final = "tokens that end a text"
+"""The detail of an engine's facts that says that these are given no chance, where ends are to be ignored."""
 UNKNOWN: Final = "unknown"
 """Stands in a fingerprint for what an engine does not tell of itself."""
 OF_ENGINE: Final = "engine:"

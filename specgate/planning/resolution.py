@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from specgate import plugins
-from specgate.api import Backend, ChecksOptions, DrivesAnotherEngine, OffersLoad, OffersSampling
+from specgate.api import Backend, ChecksOptions, ChecksSampling, DrivesAnotherEngine, OffersLoad, OffersSampling
 from specgate.core import PairRef, Point, Policy, Scenario
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
@@ -127,13 +127,19 @@ def refuse_without_load(backend: Backend) -> None:
 
 
 def refuse_without_sampling(backend: str, scenarios: Sequence[Scenario]) -> None:
-    """Raise UsageError where a scenario samples and the back end of that name decodes greedily."""
-    asking = next((s for s in scenarios if s.sampling is not None), None)
-    if asking is not None and not isinstance(plugins.backend(backend), OffersSampling):
+    """Raise UsageError where a scenario samples and the back end of that name decodes greedily, or cannot sample so."""
+    asking = [(s.name, s.sampling) for s in scenarios if s.sampling is not None]
+    if not asking:
+        return
+    found = plugins.backend(backend)
+    if not isinstance(found, OffersSampling):
         raise UsageError(
-            f"scenario {asking.name}: sampling: back end {backend!r} decodes greedily",
-            hint="--backend reference and cupy sample; or leave sampling out of the scenario",
+            f"scenario {asking[0][0]}: sampling: back end {backend!r} decodes greedily",
+            hint="--backend reference and cupy sample, and so do servers; or leave sampling out of the scenario",
         )
+    if isinstance(found, ChecksSampling):
+        for name, asked in asking:
+            found.check_sampling(asked, f"scenario {name}: sampling")
 
 
 def another_engine(backend: str) -> DrivesAnotherEngine | None:

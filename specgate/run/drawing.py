@@ -2,7 +2,8 @@
 
 The measuring engine draws, every role the same number of texts. A second engine, the policy's `checks.rescored_by`,
 then shows the target's own distribution after the beginnings that were drawn often; where it cannot, roles are held
-against each other alone.
+against each other alone. An engine that draws with random numbers of its own, as a server does, is asked itself before
+the second one: it knows which tokens it rules out, and how it rounds.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from specgate.analysis.draws.fitting import often_drawn
-from specgate.core import Draws, Plan, Point, Role
+from specgate.core import FORBIDS_ENDS, OWN_NUMBERS, Draws, Plan, Point, Role
 from specgate.core.draws import DrawnTexts, TokenLaw
 from specgate.errors import BackendError, SpecgateError
 from specgate.files.run_folder import RunFolder
@@ -28,13 +30,30 @@ LEAST_SHARE: Final = 0.1
 Texts = tuple[tuple[tuple[int, ...], int], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was drawn of a point.
+
+    `laws`, `law_engine`: what the engine shows by itself. `why`: why it shows nothing. `alone`: why no other engine can
+    be asked; None where nothing stands against it.
+    """
+
+    began: int
+    texts: Mapping[str, Texts]
+    undrawn: str | None = None
+    laws: tuple[TokenLaw, ...] = ()
+    law_engine: str | None = None
+    why: str | None = None
+    alone: str | None = None
+
+
 class Drawer:
     """Draws the texts of a run and stores them in its folder. Points that have some are left out."""
 
     def __init__(self, plan: Plan, prompts: Mapping[str, Prompts], folder: RunFolder) -> None:
         self.plan, self.prompts, self.folder = plan, prompts, folder
         self.done = folder.draws()
-        self._drawn: dict[Point, tuple[Mapping[str, Texts], str | None, int]] = {}
+        self._drawn: dict[Point, Drawn] = {}
 
     def wanting(self, point: Point) -> bool:
         """Whether texts of `point` are asked for and not stored yet."""
@@ -49,10 +68,25 @@ class Drawer:
         for turn, role in enumerate(self.plan.scenarios[point.scenario].roles):
             counts = texts_of(engine, role, self.prompt(point, asked), asked, turn * asked.texts)
             if counts is None:
-                self._drawn[point] = {}, f"back end {point.backend} draws no texts", began
+                self._drawn[point] = Drawn(began, {}, f"back end {point.backend} draws no texts")
                 return
             texts[role.name] = tuple(sorted(counts.items()))
-        self._drawn[point] = texts, None, began
+        drawn, details = Drawn(began, texts), engine.facts().details
+        if OWN_NUMBERS in details:
+            drawn = self._shown_by_itself(point, drawn, engine)
+        self._drawn[point] = drawn
+
+    def _shown_by_itself(self, point: Point, drawn: Drawn, engine: EngineWorker) -> Drawn:
+        """`drawn` with the distributions that the engine itself shows, or with why it shows none."""
+        backend, details = engine.facts().backend, engine.facts().details
+        try:
+            laws = self._laws(point, drawn.texts, engine)
+        except SpecgateError as error:
+            alone = None
+            if FORBIDS_ENDS in details:
+                alone = f"{backend} gives tokens that end a text no chance, which another engine does"
+            return replace(drawn, why=error.message, alone=alone)
+        return replace(drawn, laws=laws, law_engine=f"{backend}, by log-probabilities of its own")
 
     def finish(
         self, why_not: Callable[[Point], str | None], opened: Callable[[Point, int, str], EngineWorker], name: str
@@ -60,39 +94,49 @@ class Drawer:
         """Ask the second engine, called `name`, about what was drawn, and store the points. `why_not`: why it cannot
         be asked about a point. An engine that fails costs the distributions, never the draws.
         """
-        for point, (texts, undrawn, began) in self._drawn.items():
-            laws: tuple[TokenLaw, ...] = ()
-            engine, why = None, undrawn or why_not(point)
-            if why is None:
-                try:
-                    laws, engine = self._laws(point, texts, opened)
-                except SpecgateError as error:
-                    why = str(error)
-            span_ns, asked = (began, time.monotonic_ns()), self.plan.scenarios[point.scenario].draws
+        for point, drawn in self._drawn.items():
+            laws, said = drawn.laws, drawn.law_engine
+            why = None
+            if not laws:
+                why = drawn.undrawn or drawn.alone or why_not(point)
+                if why is None:
+                    try:
+                        laws, said = self._asked_of_another(point, drawn.texts, opened, name)
+                    except SpecgateError as error:
+                        why = str(error)
+                if why is not None and drawn.why is not None:
+                    why = f"{drawn.why}; {why}"
+            asked = self.plan.scenarios[point.scenario].draws
             assert asked is not None
-            said = ", ".join((name, *engine)) if engine else None
-            found = DrawnTexts(point.key, self.prompt(point, asked), texts, laws, said, why, undrawn, span_ns)
+            prompt, span_ns = self.prompt(point, asked), (drawn.began, time.monotonic_ns())
+            found = DrawnTexts(point.key, prompt, drawn.texts, laws, said, why, drawn.undrawn, span_ns)
             self.folder.append_draws(found)
             self.done[point.key] = found
         self._drawn.clear()
 
-    def _laws(
-        self, point: Point, texts: Mapping[str, Texts], opened: Callable[[Point, int, str], EngineWorker]
-    ) -> tuple[tuple[TokenLaw, ...], tuple[str, str]]:
-        """The target's distribution after the beginnings drawn often, and what the second engine computed with."""
+    def _asked_of_another(
+        self, point: Point, texts: Mapping[str, Texts], opened: Callable[[Point, int, str], EngineWorker], name: str
+    ) -> tuple[tuple[TokenLaw, ...], str]:
+        """The distributions that the engine called `name` shows, and what it computed with."""
         asked = self.plan.scenarios[point.scenario].draws
         assert asked is not None
         worker = opened(point, asked.prompt_tokens + asked.tokens, "distribution.log")
-        laws = list[TokenLaw]()
         try:
-            for given in often_drawn(texts):
-                law = worker.distribution(self.prompt(point, asked), given, LEAST_SHARE / asked.texts)
-                if law is None:
-                    raise BackendError(f"back end {worker.facts().backend} shows no distribution")
-                laws.append(law)
-            return tuple(laws), (worker.facts().dtype, worker.facts().device)
+            return self._laws(point, texts, worker), f"{name}, {worker.facts().dtype}, {worker.facts().device}"
         finally:
             worker.close()
+
+    def _laws(self, point: Point, texts: Mapping[str, Texts], engine: EngineWorker) -> tuple[TokenLaw, ...]:
+        """The target's distribution after the beginnings drawn often, as `engine` shows it."""
+        asked = self.plan.scenarios[point.scenario].draws
+        assert asked is not None
+        laws = list[TokenLaw]()
+        for given in often_drawn(texts):
+            law = engine.distribution(self.prompt(point, asked), given, LEAST_SHARE / asked.texts)
+            if law is None:
+                raise BackendError(f"back end {engine.facts().backend} shows no distribution")
+            laws.append(law)
+        return tuple(laws)
 
     def prompt(self, point: Point, asked: Draws) -> tuple[int, ...]:
         """The beginning of the point's first prompt."""

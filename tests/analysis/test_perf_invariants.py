@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from specgate.analysis.perf_invariants import IDS, certificates
-from specgate.core import Block, BlockTrace, Finding, Held, Invariant, LoopFigures, Plan, Run
+from specgate.analysis.perf_invariants.same_texts import drawn_anew
+from specgate.core import OWN_NUMBERS, Block, BlockTrace, Finding, Held, Invariant, LoopFigures, Plan, Run
 from tests.support.factories import block, blocks_of, corrupt, plan_of, run_of, scenario
 
 COUNTERS = {"tuned_total": 40, "tuned_hits": 40, "kv_integrity_failures": 0, "disabled_multitoken_other": 0}
@@ -127,6 +128,15 @@ def test_tokens_that_leave_the_baseline_break_determinism() -> None:
     found = certified(plan, blocks_of(plan, change=lambda b: corrupt(counted(b), at=9)), traces_of(plan))
     assert (found["I7"].held, found["I7"].reason_code) == (Held.BROKEN, "token_mismatch")
     assert "leaves the baseline at token 9" in found["I7"].message
+
+
+def test_texts_that_an_engine_draws_by_numbers_of_its_own_break_nothing_and_prove_nothing() -> None:
+    run = run_of(plan_of(), blocks_of(plan_of()))
+    (facts,) = run.engines.values()
+    broken, held = Invariant("I7", Held.BROKEN, "token_mismatch", "x"), Invariant("I7", Held.HELD, "deterministic", "x")
+    own = replace(facts, details={OWN_NUMBERS: "the server's own"})
+    assert drawn_anew(broken, facts) is broken and drawn_anew(held, own) is held
+    assert (drawn_anew(broken, own).held, drawn_anew(broken, own).reason_code) == (Held.UNSEEN, "own_random_numbers")
 
 
 def test_a_copy_to_the_device_and_host_bookkeeping_are_no_fault() -> None:

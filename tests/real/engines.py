@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specgate.api import Engine, OpenRequest
+from specgate.core import Sampling
 from specgate.pairs.demo import demo_pair
 from specgate.plugins import backend
 
@@ -25,7 +26,13 @@ class RealEngine:
     options: Mapping[str, str]
 
     @contextmanager
-    def opened(self, logs: Path, options: Mapping[str, str] | None = None, max_batch: int = 1) -> Iterator[Engine]:
+    def opened(
+        self,
+        logs: Path,
+        options: Mapping[str, str] | None = None,
+        max_batch: int = 1,
+        sampling: Sampling | None = None,
+    ) -> Iterator[Engine]:
         """With `options` beside those that start it."""
         engine = backend(self.name).open(
             OpenRequest(
@@ -37,6 +44,7 @@ class RealEngine:
                 perf_mode=False,
                 options={**self.options, **(options or {})},
                 logs=logs,
+                sampling=sampling,
             )
         )
         try:

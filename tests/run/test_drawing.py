@@ -14,6 +14,7 @@ from specgate.core import Draws, Sampling
 from specgate.core.draws import DrawnTexts
 from specgate.files.run_folder import RunFolder
 from specgate.run.drawing import Drawer
+from tests.backends.servers.helpers import program
 from tests.support.command import Cli
 from tests.support.factories import plan_of, scenario
 
@@ -107,6 +108,74 @@ def test_a_policy_that_names_no_second_engine_holds_roles_against_each_other(cli
     done = cli.micro("--backend", "reference", "-o", "device=cpu", "--plain")
     assert verdicts(cli, "distribution") == [("SKIPPED", "nothing_to_compare"), ("PASS", "distribution_kept")]
     assert journal(cli)["unshown"] == "the policy names no engine to score them", done.stdout
+
+
+def served(cli: Cli, dialect: str, *faults: str, scenario: str = "top_k: 0, method: rejection") -> tuple[int, str]:
+    """A run on stub servers that draw, with the settings of the scenario in words."""
+    asked = SAMPLED.replace("top_k: 4, method: METHOD", scenario).replace("texts: 240", "texts: 1200")
+    cli.write("tiny.yaml", asked)
+    cli.write("policy.yaml", POLICY)
+    server = program(cli.folder, dialect, "--draws", "--rate", "1e6", *faults)
+    done = cli.micro("--backend", dialect, "-o", f"program={server}", "--plain")
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.slow("starts servers")
+def test_a_server_that_samples_rightly_passes_by_its_own_log_probabilities(cli: Cli) -> None:
+    code, said = served(cli, "vllm")
+    assert code == 0, said
+    assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
+    assert verdicts(cli, "tokens") == [("PASS", "deterministic"), ("SKIPPED", "drawn_by_rejection")]
+    stored = journal(cli)
+    assert stored["law_engine"] == "vllm, by log-probabilities of its own" and stored["unshown"] is None
+    run = json.loads((cli.newest() / "run.json").read_text())
+    (facts,) = run["engines"].values()
+    assert facts["details"]["random numbers"] == "the server's own; a seed for every request"
+    verified = cli.run("verify", cli.newest(), pair=False)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+@pytest.mark.slow("starts servers")
+def test_a_server_whose_verify_is_always_greedy_is_rejected(cli: Cli) -> None:
+    code, said = served(cli, "vllm", "--fault", "greedy_verify")
+    assert code == 6, said
+    assert verdicts(cli, "distribution") == [("PASS", "distribution_kept"), ("INVALID", "not_the_targets")]
+
+
+@pytest.mark.slow("starts servers")
+def test_a_server_that_leaves_out_a_filter_is_rejected_in_either_role(cli: Cli) -> None:
+    """The stub draws at a temperature and knows no top-k."""
+    code, said = served(cli, "vllm", scenario="top_k: 4, method: rejection")
+    assert code == 6 and "are of tokens that the target never draws" in said
+    assert verdicts(cli, "distribution") == [("INVALID", "not_the_targets")] * 2
+
+
+@pytest.mark.slow("starts servers")
+def test_a_server_without_seeds_need_not_repeat_its_texts_and_one_that_shows_nothing_is_held_to_its_baseline(
+    cli: Cli,
+) -> None:
+    code, said = served(cli, "lmdeploy")
+    assert code == 8 and "No required rule judges tokens of tiny c24 b8 baseline" in said
+    assert verdicts(cli, "tokens") == [("SKIPPED", "own_random_numbers"), ("SKIPPED", "drawn_by_rejection")]
+    assert verdicts(cli, "distribution") == [("SKIPPED", "nothing_to_compare"), ("PASS", "distribution_kept")]
+    assert "gives tokens that end a text no chance, which another engine does" in journal(cli)["unshown"]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "scenario", "said"),
+    [
+        ("vllm", "method: coupled", "scenario tiny: sampling.method = 'coupled': vllm draws with random numbers"),
+        ("llamacpp", "method: rejection, presence_penalty: 0.5", "sampling.presence_penalty = 0.5: llamacpp counts"),
+    ],
+)
+def test_what_a_server_cannot_be_asked_for_is_refused_by_name_before_it_is_started(
+    cli: Cli, dialect: str, scenario: str, said: str
+) -> None:
+    cli.write("tiny.yaml", SAMPLED.replace("top_k: 4, method: METHOD", scenario))
+    own = ["-o", f"target_gguf={cli.folder / 'tiny.yaml'}"] if dialect == "llamacpp" else []
+    done = cli.micro("--backend", dialect, *own)
+    assert done.returncode == 2 and said in done.stderr
+    assert not (cli.folder / "runs").exists()
 
 
 @pytest.mark.parametrize("backend", ["fake", "transformers"])

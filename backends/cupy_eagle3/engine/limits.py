@@ -37,16 +37,16 @@ def check_request(request: OpenRequest) -> None:
             hint=f"a batch of {MAX_ROWS // rows}, or fewer drafts",
         )
     if request.sampling is not None:
-        check_sampling(request.sampling)
+        check_sampling(request.sampling, "sampling")
 
 
-def check_sampling(asked: Sampling) -> None:
-    """Raise UsageError for a setting that makes no sense, or that no kernel is made for."""
+def check_sampling(asked: Sampling, where: str) -> None:
+    """Raise UsageError for a setting that makes no sense, or that no kernel is made for. `where`: what has it."""
     check_settings(asked)
     for name, offered in NOT_SAMPLED.items():
         if (found := getattr(asked, name)) != offered:
             raise UsageError(
-                f"back end cupy: sampling.{name} = {found}: it offers {offered} alone",
+                f"{where}.{name} = {found}: back end cupy offers {offered} alone",
                 hint="--backend reference has it; or leave it out of the scenario",
             )
 

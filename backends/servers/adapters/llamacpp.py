@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -13,6 +13,8 @@ from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import file_of
 from specgate.backends.servers.process import HOST, Command
+from specgate.backends.servers.sampling.expresses import Expresses, said
+from specgate.core import Sampling
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.hf_keys import Keys
 
@@ -35,6 +37,14 @@ class LlamaCpp:
     forces_acceptance = True
     reads_window: bool | None = False
     cumulative = False
+    names_all = False
+    expresses = Expresses(
+        settings=frozenset({"top_p", "top_k", "min_p", "repetition_penalty", "logit_bias"}),
+        refused=dict.fromkeys(("presence_penalty", "frequency_penalty"), "counts the tokens of the prompt, too"),
+        seed_bits=31,
+        lists=True,
+        forbids_ends=True,
+    )
     own_options: frozenset[str] = frozenset({"target_gguf", "draft_gguf"})
     switches_prefix_cache = True
     cache_sizes: tuple[str, ...] | None = ()
@@ -103,24 +113,28 @@ class LlamaCpp:
         return "/completion", {
             "prompt": list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt,
             "n_predict": ask.new_tokens,
-            "temperature": 0,
-            "top_k": 1,
+            **(drawn(ask.sampling, ask) if ask.sampling else {"temperature": 0, "top_k": 1}),
             "ignore_eos": ask.ignore_eos,
             "cache_prompt": ask.reuse,
             "return_tokens": True,
-            "stream": True,
+            "stream": not ask.whole,
             **({"n_probs": ask.top} if ask.top else {}),
         }
 
     def read(self, event: Json, seen: int) -> Chunk:
-        """The last event repeats no tokens. Its `timings` cover the whole request."""
+        """The last event repeats no tokens, and an answer that is not streamed has all of them in it. Its `timings`
+        cover the whole request.
+
+        A token whose text ends in the middle of a UTF-8 character is streamed without its id (b11434), which comes in
+        no later event either.
+        """
         if not event["stop"]:
             return replace(ranking(event), tokens=integers(event, "tokens"))
         timings = part(event, "timings")
         cached = integer(timings, "cache_n")
         usage = Usage(integer(event, "tokens_evaluated"), integer(event, "tokens_predicted"), cached)
-        said = ranking(event)
-        return replace(said, tokens=integers(event, "tokens"), finish=str(event["stop_type"]), usage=usage)
+        top = replace(ranking(event), forbidden=forbidden(event))
+        return replace(top, tokens=integers(event, "tokens"), finish=str(event["stop_type"]), usage=usage)
 
     def meter(self) -> Meter:
         return PrometheusMeter(
@@ -135,6 +149,27 @@ class LlamaCpp:
         """Fixed when the draft was converted to GGUF, by the converter's reading of the config."""
         found = resolve_boundaries(draft, target_layers)
         return AuxiliaryLayers(found.boundaries, f"{found.rule}, if the converter to GGUF read it so")
+
+
+def drawn(asked: Sampling, ask: Ask) -> dict[str, object]:
+    """The samplers in our order: by default it has the temperature behind the filters. Its repetition penalty looks at
+    the last 64 tokens, unless it is told how many; as text, a prompt has at most one per byte.
+    """
+    prompt = ask.prompt.encode() if isinstance(ask.prompt, str) else ask.prompt
+    return {
+        **said(asked, "temperature", "top_p", "top_k", "min_p", seed=ask.seed),
+        "repeat_penalty": asked.repetition_penalty,
+        "repeat_last_n": len(prompt) + ask.new_tokens,
+        "logit_bias": [[token, bias] for token, bias in asked.logit_bias],
+        "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
+    }
+
+
+def forbidden(event: Json) -> tuple[int, ...]:
+    """The tokens that end a text, where ends are to be ignored: these are biased by -infinity, in JSON null."""
+    settings = event.get("generation_settings")
+    found = settings.get("logit_bias") if isinstance(settings, Mapping) else None
+    return tuple(integer(one, "token") for one in found or () if one["bias"] is None)
 
 
 def ranking(event: Json) -> Chunk:

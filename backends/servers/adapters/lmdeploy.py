@@ -15,6 +15,7 @@ from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
+from specgate.backends.servers.sampling.expresses import Expresses, said
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.hf_keys import Keys
 from specgate.errors import UsageError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
 
 ENGINES = ("pytorch", "turbomind")
+SETTINGS = ("temperature", "top_p", "top_k", "min_p")
+"""What is sent of a scenario's `sampling`."""
 
 
 class Lmdeploy:
@@ -35,6 +38,8 @@ class Lmdeploy:
     forces_acceptance = False
     reads_window: bool | None = None
     cumulative = False
+    names_all = True
+    expresses = Expresses(settings=frozenset({"top_p", "top_k", "min_p"}), forbids_ends=True)
     own_options: frozenset[str] = frozenset({"engine"})
     switches_prefix_cache = False
     cache_sizes: tuple[str, ...] | None = None
@@ -100,8 +105,7 @@ class Lmdeploy:
             **prompt,
             **stop,
             "max_tokens": ask.new_tokens,
-            "temperature": 0,
-            "top_k": 1,
+            **(said(ask.sampling, *SETTINGS, seed=ask.seed) if ask.sampling else {"temperature": 0, "top_k": 1}),
             "ignore_eos": ask.ignore_eos,
             "stream": True,
         }

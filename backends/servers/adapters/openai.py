@@ -10,6 +10,7 @@ from specgate.api import masked
 from specgate.backends.servers.adapter import integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.facts.told import text_of
+from specgate.backends.servers.sampling.expresses import said
 from specgate.core import ServedModel
 from specgate.errors import BackendError
 
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
 PATH = "/v1/completions"
 
 
-def body(ask: Ask, **extra: object) -> Json:
+def body(ask: Ask, *settings: str, **extra: object) -> Json:
+    """A streamed completion. `settings`: those of its `sampling` that are sent, beside the temperature."""
+    drawn = said(ask.sampling, "temperature", *settings, seed=ask.seed) if ask.sampling else {"temperature": 0}
     return {
         "model": ask.model,
         "prompt": list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt,
         "max_tokens": ask.new_tokens,
-        "temperature": 0,
+        **drawn,
         "ignore_eos": ask.ignore_eos,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -44,8 +47,8 @@ def read(event: Json, seen: int) -> Chunk:
         return Chunk(usage=usage)
     choice = choices[0]
     finish = choice.get("finish_reason")
-    said = ranking(choice.get("logprobs"))
-    return replace(said, tokens=integers(choice, "token_ids"), finish=finish)
+    top = ranking(choice.get("logprobs"))
+    return replace(top, tokens=integers(choice, "token_ids"), finish=finish)
 
 
 def usage_of(usage: Mapping[str, object]) -> Usage:

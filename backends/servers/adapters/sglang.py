@@ -14,6 +14,8 @@ from specgate.backends.servers.facts.told import sglang_settings, text_of
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
+from specgate.backends.servers.sampling.expresses import Expresses, said
+from specgate.core import Sampling
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.hf_keys import Keys
 
@@ -31,6 +33,13 @@ class Sglang:
     forces_acceptance = True
     reads_window: bool | None = None
     cumulative = True
+    names_all = True
+    expresses = Expresses(
+        settings=frozenset({"top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "logit_bias"}),
+        refused={"repetition_penalty": "does not count the tokens of the prompt"},
+        not_together=("top_p", "top_k"),
+        lists=True,
+    )
     own_options: frozenset[str] = frozenset()
     switches_prefix_cache = True
     cache_sizes: tuple[str, ...] | None = None
@@ -108,7 +117,7 @@ class Sglang:
     def request(self, ask: Ask) -> tuple[str, Json]:
         sampling: dict[str, object] = {
             "max_new_tokens": ask.new_tokens,
-            "temperature": 0,
+            **(drawn(ask.sampling) if ask.sampling else {"temperature": 0}),
             "ignore_eos": ask.ignore_eos,
             **({"stop_token_ids": list(ask.stop)} if ask.stop else {}),
         }
@@ -147,6 +156,13 @@ class Sglang:
 
     def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
         return nested_ids(draft, target_layers)
+
+
+def drawn(asked: Sampling) -> dict[str, object]:
+    """-1 keeps every token. A request's seed is heeded in deterministic mode only, so none is sent."""
+    settings = said(asked, "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", seed=None)
+    bias = {str(token): added for token, added in asked.logit_bias}
+    return {**settings, "top_k": asked.top_k or -1, **({"logit_bias": bias} if bias else {})}
 
 
 def counts_of(meta: Mapping[str, object]) -> SpecCounts:

@@ -12,6 +12,7 @@ from specgate.backends.servers.exchange import NOTHING, Ask, Chunk, Json, Readin
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, Samples
 from specgate.backends.servers.process import HOST, Command
+from specgate.backends.servers.sampling.expresses import Expresses
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.hf_keys import Keys
 from specgate.errors import BackendError
@@ -32,6 +33,8 @@ class Trtllm:
     forces_acceptance = True
     reads_window: bool | None = None
     cumulative = False
+    names_all = True
+    expresses = Expresses(settings=frozenset({"top_p", "top_k"}), seed_bits=63)
     own_options: frozenset[str] = frozenset()
     switches_prefix_cache = False
     cache_sizes: tuple[str, ...] | None = None
@@ -90,7 +93,7 @@ class Trtllm:
         """Not possible over HTTP. Cache hits are counted where the usage record reports them."""
 
     def request(self, ask: Ask) -> tuple[str, Json]:
-        return openai.PATH, openai.body(ask, detokenize=False)
+        return openai.PATH, openai.body(ask, *sorted(self.expresses.settings), detokenize=False)
 
     def read(self, event: Json, seen: int) -> Chunk:
         return openai.read(event, seen)

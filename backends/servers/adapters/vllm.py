@@ -17,6 +17,7 @@ from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import HOST, Command
+from specgate.backends.servers.sampling.expresses import Expresses
 from specgate.core import Role
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
 from specgate.eagle3.hf_keys import Keys
@@ -37,6 +38,13 @@ class Vllm:
     forces_acceptance = True
     reads_window: bool | None = True
     cumulative = False
+    names_all = True
+    expresses = Expresses(
+        settings=frozenset({"top_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty"}),
+        refused=dict.fromkeys(("min_p", "logit_bias"), "takes none where it speculates"),
+        seed_bits=63,
+        lists=True,
+    )
     own_options: frozenset[str] = frozenset()
     switches_prefix_cache = True
     cache_sizes: tuple[str, ...] | None = ("--kv-cache-memory-bytes", "--num-gpu-blocks-override")
@@ -82,6 +90,8 @@ class Vllm:
             argv += ["--speculative-config", json.dumps(spec)]
         if not launch.has_tokenizer:
             argv.append("--skip-tokenizer-init")
+        if launch.lists_all:  # 20 without it
+            argv += ["--max-logprobs", "-1"]
         env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": HOST}
         return Command((*argv, *launch.options.args_of(launch.role)), env)
 
@@ -122,7 +132,7 @@ class Vllm:
             ids["return_tokens_as_token_ids"] = True
         if ask.salt:
             ids["cache_salt"] = ask.salt
-        return openai.PATH, openai.body(ask, **ids)
+        return openai.PATH, openai.body(ask, *sorted({*self.expresses.settings, "min_p"}), **ids)
 
     def read(self, event: Json, seen: int) -> Chunk:
         return openai.read(event, seen)

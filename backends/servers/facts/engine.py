@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from specgate.api import OpenRequest
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.conventions import warning, window_warning
+from specgate.backends.servers.drawing import details_of
 from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings
 from specgate.backends.servers.options import Options
+from specgate.backends.servers.sampling.expresses import check_sampling
 from specgate.core import FORCED_LENGTH, MAY_NOT_DRAFT, AcceptanceSource, EngineFacts, PairRef
 from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.eagle3.files import checkpoint_sha256
@@ -27,6 +29,8 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
             f"back end {adapter.name}: the scenario overrides the target's RoPE scaling",
             hint="write the scaling into config.json of a copy of the target, and give that as --target",
         )
+    if request.sampling is not None:
+        check_sampling(adapter.name, adapter.expresses, request.sampling, "sampling")
     for folder in (request.pair.target, request.pair.draft):
         if folder is not None and not options.url and from_seed(read_config(folder)):
             raise UsageError(
@@ -89,6 +93,7 @@ def server_facts(adapter: Adapter, request: OpenRequest, options: Options, seen:
             "drafter": options.drafter if here else "as the server has it",
             **({FORCED_LENGTH: options.force_al} if options.force_al is not None else {}),
             **options.own,
+            **dict(details_of(adapter, request.sampling)),
         },
         acceptance=source_of(options),
         engine_version=version,

@@ -9,7 +9,7 @@ from typing import Final
 from specgate.analysis.perf_invariants.drafting import always_drafting
 from specgate.analysis.perf_invariants.kernels import own_kernels, tuned_kernels
 from specgate.analysis.perf_invariants.loop import quiet_loop
-from specgate.analysis.perf_invariants.same_texts import BIT_EXACT, deterministic
+from specgate.analysis.perf_invariants.same_texts import BIT_EXACT, deterministic, drawn_anew
 from specgate.analysis.perf_invariants.slots import intact, laid_out
 from specgate.core import (
     Block,
@@ -55,7 +55,7 @@ def certify(
         intact(blocks),
         laid_out(result, blocks, outside=outside),
         from_outside(quiet_loop(trace), trace),
-        deterministic(result, blocks, comparison, trace, ties),
+        drawn_anew(deterministic(result, blocks, comparison, trace, ties), facts),
     )
     return tuple(as_the_engine_says(invariant, trace) for invariant in found)
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from specgate.core import Block, BlockTrace, CellResult, Comparison, Held, Invariant, NearTies
+from specgate.core import (
+    OWN_NUMBERS,
+    Block,
+    BlockTrace,
+    CellResult,
+    Comparison,
+    EngineFacts,
+    Held,
+    Invariant,
+    NearTies,
+)
 
 BIT_EXACT: Final = NearTies()
 
@@ -48,6 +58,13 @@ def deterministic(
         return Invariant("I7", Held.BROKEN, "trace_mismatch", message, {"prompt_set": trace.prompt_set})
     message = f"{mismatches.n} blocks repeat their tokens" + (" and are the baseline's" if comparison else "")
     return Invariant("I7", Held.HELD, "deterministic", message, {"blocks": mismatches.n})
+
+
+def drawn_anew(found: Invariant, facts: EngineFacts | None) -> Invariant:
+    """I7, where texts differ because an engine drew them with random numbers of its own: that breaks nothing."""
+    if found.held is not Held.BROKEN or facts is None or OWN_NUMBERS not in facts.details:
+        return found
+    return Invariant("I7", Held.UNSEEN, "own_random_numbers", "the engine draws with random numbers of its own")
 
 
 def but_for_near_ties(result: CellResult, comparison: Comparison | None, ties: NearTies) -> Invariant:

@@ -6,13 +6,14 @@ import sys
 
 import pytest
 
-from specgate.api import DrawsTexts, OffersSampling, ShowsDistribution
+from specgate.api import ChecksSampling, DrawsTexts, OffersSampling, ShowsDistribution
 from specgate.backends.cupy_eagle3 import backend
 from specgate.backends.cupy_eagle3.backend import BACKEND
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.facts import describe_sampling
 from specgate.backends.reference.backend import BACKEND as REFERENCE
 from specgate.core import Sampling
+from specgate.errors import UsageError
 from tests.support.fake_nvml import driver
 
 
@@ -67,6 +68,14 @@ def test_where_it_runs_it_is_preferred_to_the_reference(
 def test_it_offers_sampling_draws_texts_and_shows_their_distribution() -> None:
     assert isinstance(BACKEND, OffersSampling)
     assert issubclass(CupyEngine, DrawsTexts) and issubclass(CupyEngine, ShowsDistribution)
+
+
+def test_settings_without_a_kernel_are_refused_in_the_name_of_what_has_them() -> None:
+    assert isinstance(BACKEND, ChecksSampling)
+    BACKEND.check_sampling(Sampling(temperature=0.6, top_p=0.95), "scenario mine: sampling")
+    said = r"^scenario mine: sampling\.method = rejection: back end cupy offers coupled alone"
+    with pytest.raises(UsageError, match=said):
+        BACKEND.check_sampling(Sampling(method="rejection"), "scenario mine: sampling")
 
 
 def test_what_is_drawn_how_is_told_in_one_line() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from specgate.api import Engine, OpenRequest
 from specgate.backends.servers.process import free_port
-from specgate.core import PairRef
+from specgate.core import PairRef, Sampling
 from specgate.plugins import backend
 
 ROOT = Path(__file__).parents[3]
@@ -65,7 +65,13 @@ def own_options(folder: Path, dialect: str) -> dict[str, str]:
     return {f"{name}_gguf": str(folder / f"{name}.gguf") for name in ("target", "draft")}
 
 
-def request_of(pair: tuple[Path, Path], folder: Path, options: dict[str, str], max_batch: int = 2) -> OpenRequest:
+def request_of(
+    pair: tuple[Path, Path],
+    folder: Path,
+    options: dict[str, str],
+    max_batch: int = 2,
+    sampling: Sampling | None = None,
+) -> OpenRequest:
     return OpenRequest(
         PairRef("tiny", *pair),
         "float32",
@@ -75,6 +81,7 @@ def request_of(pair: tuple[Path, Path], folder: Path, options: dict[str, str], m
         perf_mode=False,
         options=options,
         logs=folder,
+        sampling=sampling,
     )
 
 
@@ -82,7 +89,17 @@ def request_of(pair: tuple[Path, Path], folder: Path, options: dict[str, str], m
 def started(folder: Path, pair: tuple[Path, Path], dialect: str, *arguments: str, **options: str) -> Iterator[Engine]:
     """An engine whose servers are stubs, started by the adapter as the real ones would be."""
     given = {"program": str(program(folder, dialect, *arguments)), **own_options(folder, dialect), **options}
-    engine = backend(dialect).open(request_of(pair, folder, given))
+    with attached(folder, pair, dialect, given) as engine:
+        yield engine
+
+
+@contextmanager
+def drawing(
+    folder: Path, pair: tuple[Path, Path], dialect: str, asked: Sampling, *arguments: str, max_batch: int = 2
+) -> Iterator[Engine]:
+    """An engine whose servers are stubs that draw as `asked`."""
+    given = {"program": str(program(folder, dialect, *arguments)), **own_options(folder, dialect)}
+    engine = backend(dialect).open(request_of(pair, folder, given, max_batch, asked))
     try:
         yield engine
     finally:

@@ -19,6 +19,7 @@ from aiohttp import web
 from tests.backends.servers.stub_dialects import DIALECTS
 from tests.backends.servers.stub_engine import PrefixCache, Stub
 from tests.backends.servers.stub_profiler import profiler_routes
+from tests.backends.servers.stub_sampling import Chain
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -35,6 +36,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--profiler-config", type=json.loads)
     parser.add_argument("--reuses", action="store_true", help="it has a prefix cache, which flags may switch off")
     parser.add_argument("--no-enable-prefix-caching", "--disable-radix-cache", dest="cold", action="store_true")
+    parser.add_argument("--draws", action="store_true", help="it draws where it is asked for a temperature")
     known, _ = parser.parse_known_args(arguments)
     return known
 
@@ -65,6 +67,8 @@ def main(arguments: Sequence[str]) -> None:
     stub = Stub(known.dialect, draft_length(known), known.rate, known.model_name, faults)
     if known.reuses and not known.cold:
         stub.cache = PrefixCache()
+    if known.draws:
+        stub.chain = Chain(always_greedy=stub.has("greedy_verify") and bool(stub.k))
     if known.profiler_config:
         stub.traces = Path(known.profiler_config["torch_profiler_dir"])
     app = web.Application()

@@ -8,6 +8,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from tests.backends.servers.stub_engine import Counts, Step, Stub
+from tests.backends.servers.stub_sampling import END, HALF, candidates
 
 ESCAPES: Final = "\x1b[2J\x1b]0;owned\x07\u202e"
 """Clears the screen, sets the title, turns the direction of text."""
@@ -78,7 +79,9 @@ def usage(stub: Stub, prompt: Sequence[int], made: int, cached: int = 0) -> dict
     }
 
 
-def top_values(tokens: Sequence[int]) -> list[tuple[float, int]]:
+def top_values(stub: Stub, prompt: Sequence[int], tokens: Sequence[int]) -> list[tuple[float, int]]:
+    if stub.chain is not None:
+        return candidates(prompt)
     return [(-0.25, tokens[0]), (-1.75, tokens[0] + 1)]
 
 
@@ -92,7 +95,7 @@ def openai_handler(stub: Stub) -> Handler:
             return web.json_response({"error": {"message": f"no model {body['model']}"}}, status=404)
         prompt, salt = body["prompt"], body.get("cache_salt")
         cached = stub.reused(prompt, salt)
-        planned = stub.plan(prompt, body["max_tokens"], cached)
+        planned = stub.plan(prompt, body["max_tokens"], cached, body)
         stub.remember(prompt, salt, planned)
 
         def write(number: int, step: Step) -> list[dict[str, object]]:
@@ -102,7 +105,7 @@ def openai_handler(stub: Stub) -> Handler:
                 choice["token_ids"] = step.tokens
             choice["finish_reason"] = ("length" if not stub.has("short") else "stop") if last else None
             if body.get("logprobs") and number == 0:
-                top = {f"token_id:{i}": p for p, i in top_values(step.tokens)}
+                top = {f"token_id:{i}": p for p, i in top_values(stub, prompt, step.tokens)}
                 choice["logprobs"] = {"top_logprobs": [top], "token_logprobs": [-0.25]}
             chunk: dict[str, object] = {
                 "object": "text_completion",
@@ -183,7 +186,7 @@ def generate_handler(
         limit = sampling.get("max_new_tokens") or sampling["max_tokens"]
         prompt, key = body["input_ids"], body.get("extra_key")
         cached = stub.reused(prompt, key)
-        planned = stub.plan(prompt, limit, cached)
+        planned = stub.plan(prompt, limit, cached, sampling)
         stub.remember(prompt, key, planned)
 
         def write(number: int, step: Step) -> list[dict[str, object]]:
@@ -195,7 +198,7 @@ def generate_handler(
             if stub.has("no_usage"):
                 meta["finish_reason"] = None
             if body.get("return_logprob"):
-                meta["output_top_logprobs"] = [[[p, i, None] for p, i in top_values(step.tokens)]]
+                meta["output_top_logprobs"] = [[[p, i, None] for p, i in top_values(stub, prompt, step.tokens)]]
             meta |= {"cached_tokens": used["cached"]} | (meta_of(planned, number) if last else {})
             return [{"text": "x", "output_ids": so_far if cumulative else step.tokens, "meta_info": meta, "index": 0}]
 
@@ -254,16 +257,19 @@ def llamacpp(stub: Stub) -> list[web.RouteDef]:
         body = await request.json()
         prompt = body["prompt"]
         cached = stub.reused(prompt, None, may=body["cache_prompt"])
-        planned = stub.plan(prompt, body["n_predict"], cached)
+        forbidden = [END] if stub.chain is not None and body["ignore_eos"] else []
+        planned = stub.plan(prompt, body["n_predict"], cached, body, forbidden)
         stub.remember(prompt, None, planned)
 
         def write(number: int, step: Step) -> list[dict[str, object]]:
-            event: dict[str, object] = {"index": 0, "content": "x", "tokens": step.tokens, "stop": False}
+            named = [token for token in step.tokens if stub.chain is None or token != HALF]
+            event: dict[str, object] = {"index": 0, "content": "x", "tokens": named, "stop": False}
             if body.get("n_probs"):
-                candidates = [{"id": i, "token": "x", "logprob": p} for p, i in top_values(step.tokens)]
+                candidates = [{"id": i, "token": "x", "logprob": p} for p, i in top_values(stub, prompt, step.tokens)]
                 event["completion_probabilities"] = [{"id": step.tokens[0], "top_logprobs": candidates}]
+            streamed = [event] if named else []
             if number < len(planned) - 1 or stub.has("no_usage"):
-                return [event]
+                return streamed
             used = usage(stub, prompt, sum(len(s.tokens) for s in planned), cached)
             timings: dict[str, object] = {
                 "cache_n": used["cached"],
@@ -282,9 +288,14 @@ def llamacpp(stub: Stub) -> list[web.RouteDef]:
                 "tokens_predicted": used["completion"],
                 "tokens_evaluated": used["prompt"],
                 "timings": timings,
+                "generation_settings": {"logit_bias": [{"token": token, "bias": None} for token in forbidden]},
             }
-            return [event, final]
+            return [*streamed, final]
 
+        if not body["stream"]:
+            (final,) = write(len(planned) - 1, Step([HALF], 0, 0))
+            stub.count(planned)
+            return web.json_response({**final, "tokens": [token for step in planned for token in step.tokens]})
         return await stub.stream(request, planned, write)
 
     def metrics() -> web.Response:

@@ -7,12 +7,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+
+from tests.backends.servers.stub_sampling import Chain
 
 VOCAB = 256
 """At most that of the pairs that tests name."""
@@ -105,6 +107,8 @@ class Stub:
         self.dialect, self.k, self.rate, self.model, self.faults = dialect, k, rate, model, faults
         self.counts = Counts()
         self.cache: PrefixCache | None = None
+        self.chain: Chain | None = None
+        """What it draws from where it is asked for a temperature; None where it decodes by the script in any case."""
         self.sent_at: list[list[float]] = []
         self.traces: Path | None = None
         """Where it writes the traces of its profiler."""
@@ -128,8 +132,18 @@ class Stub:
             said = [token for step in planned for token in step.tokens]
             self.cache.texts.setdefault(name or "", []).append([*prompt, *said[:-1]])
 
-    def plan(self, prompt: Sequence[int], limit: int, cached: int = 0) -> list[Step]:
+    def plan(
+        self,
+        prompt: Sequence[int],
+        limit: int,
+        cached: int = 0,
+        asked: Mapping[str, Any] | None = None,
+        forbidden: Collection[int] = (),
+    ) -> list[Step]:
+        """`asked`: the settings of its sampling. `forbidden`: tokens that must not be drawn."""
         k = 0 if self.has("no_drafts") else self.k
+        if self.chain is not None and asked and asked["temperature"]:
+            return list(self.chain.steps(prompt, limit, k, asked, forbidden))
         planned = list(steps(prompt, limit, k))
         if self.has("other_weights") or (self.k and cached and self.has("corrupts")):
             for step in planned:

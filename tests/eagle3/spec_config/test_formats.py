@@ -163,6 +163,16 @@ def test_what_cannot_be_read_is_named(text: str, message: str) -> None:
         read_source(text)
 
 
+def test_llamacpp_draws_no_eagle3_drafts_whatever_it_is_told() -> None:
+    told = "llama-server -m T -md D --spec-type draft-%s --spec-draft-n-max 3 --spec-draft-sampling probabilistic"
+    eagle, simple = read_source(told % "eagle3"), read_source(told % "simple")
+    assert (eagle.value("verification"), simple.value("verification")) == (
+        "sampled tokens must match",
+        "rejection sampling",
+    )
+    assert "changes nothing for EAGLE-3 drafts" in " ".join(eagle.notes) and not simple.notes
+
+
 @pytest.mark.parametrize(
     ("text", "note"),
     [

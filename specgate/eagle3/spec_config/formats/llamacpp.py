@@ -74,6 +74,9 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     take(terms, given, "sampling", "draft_sampling")
     default(terms, draft_sampling="greedy")
     probabilistic = terms["draft_sampling"].value == "probabilistic"
+    if probabilistic and terms["method"].value == "eagle3":
+        probabilistic = False
+        notes += ("--spec-draft-sampling probabilistic changes nothing for EAGLE-3 drafts (b11434)",)
     fixed(terms, verification="rejection sampling" if probabilistic else "sampled tokens must match")
     take(terms, given, "forced", "forced")
     default(terms, forced=None)

@@ -1,0 +1,68 @@
+"""Texts that a server draws, and the distribution that it is to draw from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from specgate.backends.servers.adapter import Adapter
+from specgate.backends.servers.answers import Answer
+from specgate.backends.servers.client import TurnedAway
+from specgate.backends.servers.exchange import Ask
+from specgate.backends.servers.sampling.listed import token_law
+from specgate.backends.servers.sampling.seeds import seed_of
+from specgate.core import FORBIDS_ENDS, OWN_NUMBERS, Sampling
+from specgate.core.draws import TokenLaw
+from specgate.core.load import OfferedLoad
+from specgate.errors import BackendError
+
+
+class Serving(Protocol):
+    """What drawing needs of `server.Server`."""
+
+    adapter: Adapter
+    where: str
+
+    def serve(
+        self, asks: Sequence[Ask], prompt_tokens: Sequence[int], offered: OfferedLoad
+    ) -> tuple[list[Answer | TurnedAway], object]: ...
+
+
+def draw_texts(server: Serving, asks: Sequence[Ask], prompt_tokens: int, clients: int) -> tuple[tuple[int, ...], ...]:
+    """The texts of `asks`, of which so many are under way at a time as a block has.
+
+    Raises BackendError where the server turns a request away: which texts it answers must not depend on them.
+    """
+    found, _ = server.serve(asks, [prompt_tokens] * len(asks), OfferedLoad(clients=min(clients, len(asks))))
+    texts = []
+    for one in found:
+        if isinstance(one, TurnedAway):
+            raise BackendError(f"{server.where}: a request to draw was refused: {one.said}")
+        texts.append(one.tokens)
+    return tuple(texts)
+
+
+def law_of(
+    where: str, answer: Answer, vocab: int, asked: Sampling, prompt: Sequence[int], given: tuple[int, ...], least: float
+) -> TokenLaw:
+    """The distribution of the first token of `answer`. Raises BackendError where it does not show it."""
+    if not answer.top:
+        raise BackendError(f"{where}: it lists no log-probabilities")
+    try:
+        return token_law(answer.top, answer.top_tokens, vocab, asked, prompt, given, least, answer.forbidden)
+    except BackendError as error:
+        raise BackendError(f"{where}: {error.message}", hint=error.hint) from error
+
+
+def seed_for(adapter: Adapter, asked: Sampling | None, request: int) -> int | None:
+    """The seed of a request, by its number; None where nothing is drawn, and for an engine that takes none."""
+    return None if asked is None else seed_of(asked.seed, request, adapter.expresses.seed_bits)
+
+
+def details_of(adapter: Adapter, asked: Sampling | None) -> Iterator[tuple[str, str]]:
+    """What the facts of an engine that draws say of it."""
+    if asked is not None:
+        seeded = "a seed for every request" if adapter.expresses.seed_bits else "requests take no seed"
+        yield OWN_NUMBERS, f"the server's own; {seeded}"
+        if adapter.expresses.forbids_ends:
+            yield FORBIDS_ENDS, "have no chance where ends are ignored"

@@ -1,0 +1,96 @@
+"""What the stub server draws at a temperature: a Markov chain that is its target, and another that drafts for it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tests.backends.servers.stub_engine import Step
+
+Floats = NDArray[np.float64]
+
+TOKENS: Final = range(10, 34)
+"""The tokens that the chain knows."""
+END: Final = 33
+"""The one that ends a text. Where ends are ignored, llama.cpp gives it no chance."""
+HALF: Final = 12
+"""One whose text ends in the middle of a character: llama.cpp streams it without an event."""
+
+
+def logits(last: int, spread: float) -> Floats:
+    """float64 [len(TOKENS)]: what the chain makes of its last token."""
+    return np.random.default_rng(last).normal(scale=spread, size=len(TOKENS))
+
+
+def law(last: int, temperature: float = 1.0, forbidden: Collection[int] = ()) -> Floats:
+    """float64 [len(TOKENS)]: the chances of the next token."""
+    scores = logits(last, 1.5) / temperature
+    scores[[token - TOKENS[0] for token in forbidden]] = -np.inf
+    grown = np.exp(scores - scores.max())
+    return np.asarray(grown / grown.sum())
+
+
+def draft_law(last: int) -> Floats:
+    """Nearly as `law`, but for what a smaller model gets wrong."""
+    scores = logits(last, 1.5) + logits(last + 1000, 0.8)
+    grown = np.exp(scores)
+    return np.asarray(grown / grown.sum())
+
+
+def candidates(prompt: Sequence[int]) -> list[tuple[float, int]]:
+    """(log-probability, token) of all tokens after `prompt`, the model's own."""
+    return [(float(np.log(p)), token) for p, token in zip(law(prompt[-1]), TOKENS, strict=True)]
+
+
+class Chain:
+    """Draws texts. `always_greedy`: it verifies as if the temperature were 0."""
+
+    def __init__(self, *, always_greedy: bool) -> None:
+        self.always_greedy = always_greedy
+        self.unseeded = itertools.count(1 << 40)
+
+    def steps(
+        self, prompt: Sequence[int], limit: int, k: int, asked: Mapping[str, Any], forbidden: Collection[int] = ()
+    ) -> Iterator[Step]:
+        """The prefill token, then cycles of at most `k` drafts until `limit` tokens are out."""
+        from tests.backends.servers.stub_engine import Step
+
+        temperature = float(asked["temperature"])
+        random = np.random.default_rng(asked.get("seed", next(self.unseeded)))
+
+        def drawn(p: Floats) -> int:
+            return TOKENS[int(random.choice(len(p), p=p))]
+
+        def verified(p: Floats, q: Floats, token: int) -> tuple[bool, int]:
+            """Whether a draft token is accepted, and the token that comes in its place or behind it."""
+            if self.always_greedy:
+                return token == TOKENS[int(p.argmax())], TOKENS[int(p.argmax())]
+            index = token - TOKENS[0]
+            if random.random() < min(1.0, p[index] / q[index]):
+                return True, token
+            left = np.maximum(p - q, 0)
+            return False, drawn(left / left.sum())
+
+        last = drawn(law(prompt[-1], temperature, forbidden))
+        yield Step([last], 0, 0)
+        made = 1
+        while made < limit:
+            tokens, accepted = list[int](), 0
+            for _ in range(k):
+                p, q = law(last, temperature, forbidden), draft_law(last)
+                kept, last = verified(p, q, drawn(q))
+                tokens.append(last)
+                if not kept:
+                    break
+                accepted += 1
+            else:
+                last = drawn(law(last, temperature, forbidden))
+                tokens.append(last)
+            tokens = tokens[: limit - made]
+            made, last = made + len(tokens), tokens[-1]
+            yield Step(tokens, k, accepted)
