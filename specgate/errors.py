@@ -8,7 +8,8 @@
     │   └── UnknownSigner           an entry of the ledger is signed by a key that is not among the allowed ones
     └── BackendError             7  the engine did not start, crashed, hung, or broke its contract
         ├── CheckpointError         a checkpoint that is missing, misshapen or not what it claims
-        └── WorkerLost              the engine's process ended or stopped answering
+        ├── WorkerLost              the engine's process ended or stopped answering
+        └── LostIds                 a server's stream left out the ids of tokens that it counts
 
 Verdicts use further codes (1 FAIL, 3 INCONCLUSIVE, 8 NOT_JUDGED); see `ExitCode`. A message names the file, the key
 and the value, and says what would be right.
