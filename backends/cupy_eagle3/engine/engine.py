@@ -99,16 +99,18 @@ class CupyEngine:
             self.b.kv.copy_(layout.kv)
             first, fault = first_tokens(verify, self.b, last, [*map(len, prompts)])
             elapsed = time.perf_counter_ns() - began
-        self._check(fault)
-        features = [row.features for row in last if row.features is not None]
-        self.prefilled = Prefilled(
-            prompts=tuple(map(tuple, prompts)),
-            layout=layout,
-            first=first,
-            kv=KVBlocks(*(t.clone() for t in self.b.kv.tensors())),
-            features=torch.stack(features) if features else None,
-            last=tuple(last),
-        )
+            self._check(fault)
+            features = [row.features for row in last if row.features is not None]
+            # Copies are made on the stream that writes the originals, and reads the copies.
+            self.prefilled = Prefilled(
+                prompts=tuple(map(tuple, prompts)),
+                layout=layout,
+                first=first,
+                kv=KVBlocks(*(t.clone() for t in self.b.kv.tensors())),
+                features=torch.stack(features) if features else None,
+                last=tuple(last),
+            )
+            self.stream.wait()
         return elapsed
 
     def _check_fit(self, prompts: Sequence[Sequence[int]], draft: bool) -> None:
@@ -260,10 +262,12 @@ class CupyEngine:
         if fault != Fault.DRAFT_NOT_FINITE:
             self.prefilled = None
         if fault & Fault.TARGET_NOT_FINITE:
-            # A masked position still enters a product: NaN that stays in the cache would reach the next prompts.
-            for pages in self.b.pages:
-                pages.k.zero_()
-                pages.v.zero_()
+            # A masked position still enters a product: NaN that stays in the cache would reach the next prompts. On the
+            # stream that writes them, since another one would not wait for this.
+            with self.stream.current():
+                for pages in self.b.pages:
+                    pages.k.zero_()
+                    pages.v.zero_()
         raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
 
     # ── another tiling of attention ──────────────────────────────────────────────────────────────────────────────────
@@ -358,14 +362,16 @@ class CupyEngine:
         prefilled, drawn = self.prefilled, self.b.sampling
         assert prefilled is not None and drawn is not None
         verify = self._cycle(0, slots).verify
-        for start in range(first, first + count, slots):
-            with self.stream.current():
-                put_requests(drawn, range(start, start + slots))
-                chosen, fault = first_tokens(verify, self.b, prefilled.last, [len(prompt)] * slots)
-            self._check(fault)
-            self.prefilled = replace(prefilled, first=chosen)
-            found += self.decode(role, Budget(new_tokens=tokens), ()).tokens
-        self.prefilled = None  # its requests are not those of its prompts
+        try:
+            for start in range(first, first + count, slots):
+                with self.stream.current():
+                    put_requests(drawn, range(start, start + slots))
+                    chosen, fault = first_tokens(verify, self.b, prefilled.last, [len(prompt)] * slots)
+                self._check(fault)
+                self.prefilled = replace(prefilled, first=chosen)
+                found += self.decode(role, Budget(new_tokens=tokens), ()).tokens
+        finally:
+            self.prefilled = None  # its requests are not those of its prompts
         return tuple(found[:count])
 
     @torch.inference_mode()

@@ -31,7 +31,7 @@ class CutRows(Kernel):
             vocab=vocab,
             threads=self.threads,
             temperature=float(temperature),
-            top_k=top_k,
+            top_k=top_k if top_k < vocab else 0,
             top_p=float(top_p),
             min_p=float(min_p),
         )
