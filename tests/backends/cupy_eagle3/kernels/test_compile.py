@@ -101,6 +101,9 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         sizes = Sizes(slots, positions, max(LENGTHS) + 1)
         for k in LENGTHS:
             yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
+    if pair.target.experts is not None:
+        most = Cycle(target, draft, Sizes(8, positions, 8), 8, 7).kernels().values()  # as many rows as experts take
+        yield from (kernel.spec for kernel in most if kernel.spec.stem.startswith("expert"))
     for asked in SAMPLED:
         drawing = Cycle(target, draft, Sizes(1, positions, 2, sampling=asked), 1, 1).kernels()
         yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
