@@ -17,21 +17,13 @@ from specgate.core import BASELINE, Budget, Finish, Role
 from specgate.core.acceptance import AcceptanceRecord
 from specgate.errors import BackendError
 from specgate.pairs.demo import demo_pair
-from tests.real.engines import NAMES, RealEngine, engine_here
+from tests.real.engines import RealEngine
 
 LAWS = "The three laws of motion were first stated by Isaac Newton in 1687. The first law says that"
 LIST = "one two three four five six seven eight nine ten one two three four five six seven eight nine ten one two three"
 QUESTION = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
 SPEC = Role(3)
 FORTY = Budget(new_tokens=40)
-
-
-@pytest.fixture(scope="module", params=NAMES)
-def real(request: pytest.FixtureRequest) -> RealEngine:
-    found = engine_here(request.param)
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -14,20 +14,12 @@ from specgate.core import BASELINE, Budget, Role, Sampling
 from specgate.core.draws import DrawnTexts, TokenLaw
 from specgate.pairs.demo import demo_pair
 from specgate.plugins import backend
-from tests.real.engines import NAMES, RealEngine, engine_here
+from tests.real.engines import RealEngine
 
 PROMPT = (504, 3232, 3934, 282)
 SPEC = Role(3)
 DRAWN = Sampling(temperature=0.8, top_p=0.95, top_k=200, method="rejection")
 TEXTS = 400
-
-
-@pytest.fixture(scope="module", params=NAMES)
-def real(request: pytest.FixtureRequest) -> RealEngine:
-    found = engine_here(request.param)
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,15 @@
+"""The real engines that are installed here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.real.engines import NAMES, RealEngine, engine_here
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def real(request: pytest.FixtureRequest) -> RealEngine:
+    found = engine_here(request.param)
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
