@@ -172,7 +172,7 @@ def router_logits(x: Tensor, router: Tensor) -> Tensor:
 
 def decoded(weight: PackedExperts, room: Tensor, groups: Groups, way: Way) -> Iterator[tuple[range, Tensor]]:
     """Some experts at a time, and their matrices, bfloat16 [n, N, K], in `room`. Matrices without rows are left out."""
-    count, rows, columns = len(weight.slabs), weight.bias.shape[1], weight.columns
+    count, rows, columns = len(weight.tiles), weight.bias.shape[1], weight.columns
     most = experts_at_once(count, 2 * rows * columns)
     for start in range(0, count, most):
         some = range(start, min(start + most, count))

@@ -31,7 +31,7 @@ from specgate.backends.cupy_eagle3.engine.prefill_attention import (
 )
 from specgate.backends.cupy_eagle3.engine.prefill_experts import together
 from specgate.backends.cupy_eagle3.engine.prefill_mixture import ROWS, Groups, Part, Routing
-from specgate.backends.cupy_eagle3.kernels.experts.packing import SLAB, PackedExperts, slab_count
+from specgate.backends.cupy_eagle3.kernels.experts.packing import PackedExperts, tile_bytes
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
 from specgate.backends.cupy_eagle3.stream import Stream
@@ -91,7 +91,7 @@ def works(g: TargetGeometry, positions: int) -> tuple[Work, ...]:
         return Work(part, f"{p}, {g.heads}:{g.kv_heads}", times, 4 * queries * pairs_seen, p * (width + queries) * BF16)
 
     def decode(part: str, rows: int, columns: int) -> Work:
-        packed = rows // 16 * slab_count(columns) * SLAB
+        packed = rows // 16 * tile_bytes(columns)
         size = experts * (packed + rows * columns * BF16)
         return Work(part, f"{experts}×{rows}×{columns}", layers * passes, 0, size)
 
@@ -222,7 +222,7 @@ class LayerStage:
         the same matrices. What memory holds is what counts, not what the numbers are.
         """
         some, matrices = next(iter(mixture.decoded(weight, room, groups, way)))
-        count = len(weight.slabs)
+        count = len(weight.tiles)
         pieces = [range(at, min(at + len(some), count)) for at in range(0, count, len(some))]
 
         def run() -> None:

@@ -13,7 +13,14 @@ from specgate.backends.cupy_eagle3.bench.timing import time_launches
 from specgate.backends.cupy_eagle3.kernels.experts.expert_config import FEW_ROWS, ExpertConfig
 from specgate.backends.cupy_eagle3.kernels.experts.expert_down import ExpertDown
 from specgate.backends.cupy_eagle3.kernels.experts.expert_gate_up import ExpertGateUp
-from specgate.backends.cupy_eagle3.kernels.experts.packing import NUMBERS, SLAB, TILE, Order, PackedExperts, slab_count
+from specgate.backends.cupy_eagle3.kernels.experts.packing import (
+    NUMBERS,
+    TILE,
+    Order,
+    PackedExperts,
+    slab_count,
+    tile_bytes,
+)
 from specgate.backends.cupy_eagle3.kernels.experts.route import Route
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.cupy_eagle3.memory.buffers import MixtureBuffers
@@ -36,8 +43,8 @@ class Weights:
     def __init__(self, g: TargetGeometry) -> None:
         assert g.experts is not None
         count = g.experts.count
-        self.gate_up = random_slabs(count, 2 * g.intermediate, g.hidden, Order.PAIRED)
-        self.down = random_slabs(count, g.hidden, g.intermediate, Order.PLAIN)
+        self.gate_up = random_tiles(count, 2 * g.intermediate, g.hidden, Order.PAIRED)
+        self.down = random_tiles(count, g.hidden, g.intermediate, Order.PLAIN)
         self.router = torch.randn(count, g.hidden, device="cuda").bfloat16()
         self.router_bias = torch.zeros(count, dtype=torch.bfloat16, device="cuda")
         self.norm = torch.ones(g.hidden, dtype=torch.bfloat16, device="cuda")
@@ -45,15 +52,14 @@ class Weights:
     @property
     def expert_bytes(self) -> tuple[int, int]:
         """Of one expert's two matrices, with their biases."""
-        first, second = (m.slabs[0].nbytes + m.bias[0].nbytes for m in (self.gate_up, self.down))
+        first, second = (m.tiles[0].nbytes + m.bias[0].nbytes for m in (self.gate_up, self.down))
         return first, second
 
 
-def random_slabs(experts: int, rows: int, columns: int, order: Order) -> PackedExperts:
-    shape = (experts, rows // TILE, slab_count(columns), SLAB)
-    slabs = torch.empty(shape, dtype=torch.uint8, device="cuda").random_(256)
-    slabs[..., NUMBERS:] = USUAL_SCALE
-    return PackedExperts(slabs, torch.zeros(experts, rows, dtype=torch.bfloat16, device="cuda"), columns, order)
+def random_tiles(experts: int, rows: int, columns: int, order: Order) -> PackedExperts:
+    tiles = torch.empty((experts, rows // TILE, tile_bytes(columns)), dtype=torch.uint8, device="cuda").random_(256)
+    tiles[..., slab_count(columns) * NUMBERS :] = USUAL_SCALE
+    return PackedExperts(tiles, torch.zeros(experts, rows, dtype=torch.bfloat16, device="cuda"), columns, order)
 
 
 class Mixture:

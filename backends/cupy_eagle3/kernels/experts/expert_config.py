@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from specgate.backends.cupy_eagle3.device import multiprocessors, shared_memory_limit
-from specgate.backends.cupy_eagle3.kernels.experts.packing import SLAB, slab_count
+from specgate.backends.cupy_eagle3.kernels.experts.packing import NUMBERS, SCALES, slab_count
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import ROW_TILE
 from specgate.eagle3.geometry import ExpertGeometry
 
@@ -24,8 +24,8 @@ SUM_BYTES: Final = 512
 FEW_ROWS: Final = 8
 SOME_ROWS: Final = 16
 """Rows up to which a thread has registers for a third block on its SM, and for two tiles of weight."""
-THREADS_OF_TILE: Final = 128
-"""Most threads that finish a tile of 16 rows of weight and 8 rows of x."""
+MOST_RING: Final = 9
+"""Most slabs of a turn: the loop over them is unrolled, and has to stay in the instruction cache."""
 ROUTING_BYTES: Final = 10 * 1024
 """Most bytes of shared memory that a block declares itself: twelve for each pair and each expert."""
 
@@ -35,14 +35,15 @@ class ExpertConfig:
     """`warps` warps of a block split k, which is part of the arithmetic: it decides the order in which a row is summed.
     It must therefore be the same for a weight at every number of rows.
 
-    The other fields only move work. A block multiplies with `tiles` tiles of 16 rows of weight at a time, and has as
-    many on their way: for 2,880 columns 24 KB each. By Little's law 4.55 TB/s over 132 SMs need 34 KB per SM at a
-    latency of 1 us. `blocks_per_sm` blocks are launched per SM. Each takes registers such that an SM has them for
-    `room` blocks: the kernel after this one may then begin beside it.
+    The other fields only move work. A block multiplies with `tiles` tiles of 16 rows of weight at a time. Each warp has
+    `ring` slabs of each of them on their way. By Little's law 4.55 TB/s over 132 SMs need 34 KB per SM at a latency of
+    1 us. `blocks_per_sm` blocks are launched per SM. Each takes registers such that an SM has them for `room` blocks:
+    the kernel after this one may then begin beside it.
     """
 
     warps: int
     columns: int
+    ring: int
     tiles: int = 1
     blocks_per_sm: int = 2
     room: int = 3
@@ -54,8 +55,9 @@ class ExpertConfig:
         """
         slabs = slab_count(columns)
         warps = min(WARPS, key=lambda count: -(-slabs // count) * count)
-        fitting = tiles_of_expert % tiles == 0 and warps * 32 >= tiles * THREADS_OF_TILE
-        return cls(warps, columns, tiles if fitting else 1)
+        each = -(-slabs // warps)
+        ring = max(count for count in range(1, min(each, MOST_RING) + 1) if each % count == 0)
+        return cls(warps, columns, ring, tiles if tiles_of_expert % tiles == 0 else 1)
 
     def at(self, rows: int) -> ExpertConfig:
         """For up to `rows` rows, with the registers that a thread has."""
@@ -76,9 +78,10 @@ class ExpertConfig:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of dynamic shared memory of a block: an item's slabs, and two sets of the sums of all warps."""
-        each = -(-slab_count(self.columns) // self.warps)
-        return self.warps * self.tiles * (each * SLAB + 2 * SUM_BYTES)
+        """Bytes of dynamic shared memory of a block: of every warp the slabs of a turn, the scales of two, and two
+        sets of its sums.
+        """
+        return self.warps * self.tiles * (self.ring * (NUMBERS + 2 * SCALES) + 2 * SUM_BYTES)
 
     @property
     def blocks(self) -> int:
@@ -112,5 +115,6 @@ def constants_of(experts: ExpertGeometry, config: ExpertConfig, rows: int) -> di
         "row_tiles": -(-rows // ROW_TILE),
         "warps": config.warps,
         "weight_tiles": config.tiles,
+        "ring_slabs": config.ring,
         "blocks_per_sm": config.room,
     }

@@ -16,7 +16,6 @@
 #include "expert_matmul.cuh"
 
 static_assert(TILES_OF_EXPERT * 16 == N_OUT, "N_OUT must be a multiple of 16: a tile has 16 rows");
-static_assert(THREADS >= WEIGHT_TILES * 128, "128 threads finish a tile");
 
 struct ExpertDownArguments {
     float* stream;
@@ -39,16 +38,28 @@ struct ExpertDownArguments {
 
 const int COLUMNS = 16 * WEIGHT_TILES;  // of an item
 
-// What a thread finishes: one column of `parts` for one row of the group.
+// The `n`-th that a thread finishes of an item: one column of `parts` for one row of the group.
+const int FINISHED = WEIGHT_TILES * 128, ROUNDS = (FINISHED + THREADS - 1) / THREADS;
 struct Finisher {
-    const int tile = threadIdx.x / 128, element = threadIdx.x % 128, part = element / 32;
-    const int row = element % 4 * 2 + part % 2, feature = element % 32 / 4 + part / 2 * 8;  // within tiles
+    const int number, tile, element, part, row, feature;
+
+    __device__ __forceinline__ explicit Finisher(int n)
+        : number(n * THREADS + threadIdx.x),
+          tile(number / 128),
+          element(number % 128),
+          part(element / 32),
+          row(element % 4 * 2 + part % 2),  // within tiles, as is the feature
+          feature(element % 32 / 4 + part / 2 * 8) {}
+
+    __device__ __forceinline__ bool exists() const { return FINISHED % THREADS == 0 || number < FINISHED; }
 
     // Column of parts; all threads that finish nothing have one, too.
     __device__ __forceinline__ int column(int group) const {
         return (group * WEIGHT_TILES + tile % WEIGHT_TILES) * 16 + feature;
     }
 };
+
+const int NOTHING = -1;
 
 // The group of columns of which all experts' parts are there, or NOTHING; items take turns.
 __shared__ int complete[2];
@@ -92,13 +103,13 @@ __device__ __forceinline__ void add_parts(const ExpertDownArguments& args, int g
 extern "C" __global__ __launch_bounds__(THREADS,
                                         BLOCKS_PER_SM) void expert_down(const __grid_constant__ ExpertDownArguments args) {
     const Thread me;
-    const Finisher own;
     const int count = *args.active_count * args.rows_per_slot;
     if (threadIdx.x < 2) complete[threadIdx.x] = NOTHING;
     route_rows(args.logits, count, me);
     ExpertRing ring(args.weight, me);
     Walk walk;
-    ring.fill(ring.source(walk));
+    Source here = ring.source(walk);
+    ring.fill(here);
     await_previous();
     let_next_start();
     if (blockIdx.x == 0 && threadIdx.x == 0 && count > 0)
@@ -113,11 +124,13 @@ extern "C" __global__ __launch_bounds__(THREADS,
         const Item item = walk.item();
         walk.advance();
         const GroupRows rows(args.act, item.expert, [](int pair) { return pair; }, me);
-        const int column = own.column(item.group);
-        const float bias = to_float(args.bias[(long long)item.expert * N_OUT + column]);
+        float biases[ROUNDS];
+#pragma unroll
+        for (int n = 0; n < ROUNDS; ++n)
+            biases[n] = to_float(args.bias[(long long)item.expert * N_OUT + Finisher(n).column(item.group)]);
 
         Sums sums = {};
-        multiply_item(sums, ring, rows, ring.source(walk));
+        multiply_item(sums, ring, rows, here, ring.source(walk));
 #pragma unroll
         for (int t = 0; t < ROW_TILES; ++t) {
             if (ROW_TILES > 1 && t >= rows.tiles) continue;
@@ -127,10 +140,14 @@ extern "C" __global__ __launch_bounds__(THREADS,
                 if (complete[done % 2] != NOTHING) add_parts(args, complete[done % 2], count, me);
                 if (before != NOTHING && counts) count_parts(args.finished, before, done + 1);
             }
-            if (own.tile >= WEIGHT_TILES || t * 8 + own.row >= rows.count) continue;
-            const int pair = routing.members[routing.start[item.expert] + t * 8 + own.row];
-            args.parts[(long long)pair * N_OUT + column] =
-                (add_warps(shared, own.tile, own.element) + bias) * routing.weight_of[pair];
+#pragma unroll
+            for (int n = 0; n < ROUNDS; ++n) {
+                const Finisher own(n);
+                if (!own.exists() || t * 8 + own.row >= rows.count) continue;
+                const int pair = routing.members[routing.start[item.expert] + t * 8 + own.row];
+                args.parts[(long long)pair * N_OUT + own.column(item.group)] =
+                    (add_warps(shared, own.tile, own.element) + biases[n]) * routing.weight_of[pair];
+            }
         }
         before = item.group;
         ++done;

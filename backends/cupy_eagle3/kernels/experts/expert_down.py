@@ -13,7 +13,7 @@ from specgate.backends.cupy_eagle3.kernels.experts.expert_config import (
     check_experts,
     constants_of,
 )
-from specgate.backends.cupy_eagle3.kernels.experts.packing import SLAB, TILE, Order, PackedExperts, slab_count
+from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE, Order, PackedExperts, tile_bytes
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
@@ -81,7 +81,7 @@ class ExpertDown(Kernel):
         expect("parts", parts, (pairs, self.hidden), torch.float32)
         expect("finished", finished, (self.tiles,), torch.int32)
         expect("act", act, (pairs, self.intermediate), torch.float16)
-        expect("weight", weight.slabs, (count, self.tiles, slab_count(self.intermediate), SLAB), torch.uint8)
+        expect("weight", weight.tiles, (count, self.tiles, tile_bytes(self.intermediate)), torch.uint8)
         expect("bias", weight.bias, (count, self.hidden), torch.bfloat16)
         expect("logits", logits, (rows.most, count), torch.float32)
         touched, step, layer = log
@@ -98,7 +98,7 @@ class ExpertDown(Kernel):
                 "parts": parts,
                 "finished": finished,
                 "act": act,
-                "weight": weight.slabs,
+                "weight": weight.tiles,
                 "bias": weight.bias,
                 "norm_weight": norm[1],
                 "logits": logits,

@@ -11,7 +11,6 @@
 #include "expert_matmul.cuh"
 
 static_assert(TILES_OF_EXPERT * 8 == N_OUT, "N_OUT must be a multiple of 8: a tile has eight gate rows");
-static_assert(THREADS >= WEIGHT_TILES * 64, "64 threads finish a tile");
 
 struct ExpertGateUpArguments {
     fp16* act;
@@ -31,10 +30,19 @@ __device__ __forceinline__ float clamped_swiglu(float gate, float up) {
     return gate / (1 + __expf(-(float)ALPHA * gate)) * (up + 1);
 }
 
-// What a thread finishes: a gate and the up beside it, of one column of x.
+// The `n`-th that a thread finishes of an item: a gate and the up beside it, of one column of x.
+const int FINISHED = WEIGHT_TILES * 64, ROUNDS = (FINISHED + THREADS - 1) / THREADS;
 struct Finisher {
-    const int tile = threadIdx.x / 64, element = threadIdx.x % 64;
-    const int row = element % 4 * 2 + element / 32, feature = element % 32 / 4;  // within tiles
+    const int number, tile, element, row, feature;
+
+    __device__ __forceinline__ explicit Finisher(int n)
+        : number(n * THREADS + threadIdx.x),
+          tile(number / 64),
+          element(number % 64),
+          row(element % 4 * 2 + element / 32),  // within tiles, as is the feature
+          feature(element % 32 / 4) {}
+
+    __device__ __forceinline__ bool exists() const { return FINISHED % THREADS == 0 || number < FINISHED; }
 
     // Column of act; all threads that finish nothing have one, too.
     __device__ __forceinline__ int column(int group) const {
@@ -45,7 +53,6 @@ struct Finisher {
 extern "C" __global__ __launch_bounds__(THREADS,
                                         BLOCKS_PER_SM) void expert_gate_up(const __grid_constant__ ExpertGateUpArguments args) {
     const Thread me;
-    const Finisher own;
     // No kernel directly before this one changes how many rows there are.
     const int count = *args.active_count * args.rows_per_slot;
     await_previous();
@@ -54,7 +61,8 @@ extern "C" __global__ __launch_bounds__(THREADS,
     route_rows(args.logits, count, me);
     ExpertRing ring(args.weight, me);
     Walk walk;
-    ring.fill(ring.source(walk));
+    Source here = ring.source(walk);
+    ring.fill(here);
 
     int turn = 0;
 #pragma unroll 1
@@ -62,21 +70,29 @@ extern "C" __global__ __launch_bounds__(THREADS,
         const Item item = walk.item();
         walk.advance();
         const GroupRows rows(args.x, item.expert, [](int pair) { return pair / PER_TOKEN; }, me);
-        const int column = own.column(item.group);
-        const unsigned biases = *reinterpret_cast<const unsigned*>(args.bias + 2 * ((long long)item.expert * N_OUT + column));
+        unsigned biases[ROUNDS];
+#pragma unroll
+        for (int n = 0; n < ROUNDS; ++n) {
+            const long long at = 2 * ((long long)item.expert * N_OUT + Finisher(n).column(item.group));
+            biases[n] = *reinterpret_cast<const unsigned*>(args.bias + at);
+        }
 
         Sums sums = {};
-        multiply_item(sums, ring, rows, ring.source(walk));
+        multiply_item(sums, ring, rows, here, ring.source(walk));
 #pragma unroll
         for (int t = 0; t < ROW_TILES; ++t) {
             if (ROW_TILES > 1 && t >= rows.tiles) continue;
             const SharedSums shared = shared_sums(turn++);
             store_sums(shared, sums, t, me);
-            if (own.tile >= WEIGHT_TILES || t * 8 + own.row >= rows.count) continue;
-            const int pair = routing.members[routing.start[item.expert] + t * 8 + own.row];
-            const float gate = add_warps(shared, own.tile, own.element) + to_float((bf16)(biases & 0xffff));
-            const float up = add_warps(shared, own.tile, own.element + 64) + to_float((bf16)(biases >> 16));
-            args.act[(long long)pair * N_OUT + column] = to_fp16(clamped_swiglu(gate, up));
+#pragma unroll
+            for (int n = 0; n < ROUNDS; ++n) {
+                const Finisher own(n);
+                if (!own.exists() || t * 8 + own.row >= rows.count) continue;
+                const int pair = routing.members[routing.start[item.expert] + t * 8 + own.row];
+                const float gate = add_warps(shared, own.tile, own.element) + to_float((bf16)(biases[n] & 0xffff));
+                const float up = add_warps(shared, own.tile, own.element + 64) + to_float((bf16)(biases[n] >> 16));
+                args.act[(long long)pair * N_OUT + own.column(item.group)] = to_fp16(clamped_swiglu(gate, up));
+            }
         }
     }
     await_copies<0>();

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig, check_experts, constants_of
-from specgate.backends.cupy_eagle3.kernels.experts.packing import SLAB, TILE, Order, PackedExperts, slab_count
+from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE, Order, PackedExperts, tile_bytes
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.eagle3.geometry import ExpertGeometry
@@ -55,7 +55,7 @@ class ExpertGateUp(Kernel):
         count, per_token = self.experts.count, self.experts.per_token
         expect("act", act, (rows.most * per_token, self.intermediate), torch.float16)
         expect("x", x, (rows.most, self.hidden), torch.float16)
-        expect("weight", weight.slabs, (count, self.tiles, slab_count(self.hidden), SLAB), torch.uint8)
+        expect("weight", weight.tiles, (count, self.tiles, tile_bytes(self.hidden)), torch.uint8)
         expect("bias", weight.bias, (count, 2 * self.intermediate), torch.bfloat16)
         expect("logits", logits, (rows.most, count), torch.float32)
         self.launch(
@@ -65,7 +65,7 @@ class ExpertGateUp(Kernel):
             {
                 "act": act,
                 "x": x,
-                "weight": weight.slabs,
+                "weight": weight.tiles,
                 "bias": weight.bias,
                 "logits": logits,
                 "active_count": rows.active_count,

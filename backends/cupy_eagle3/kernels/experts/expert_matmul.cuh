@@ -2,7 +2,7 @@
 //
 // What one block does, item by item (expert_ring.cuh): it multiplies WEIGHT_TILES tiles of 16 rows of an expert's weight with
 // all rows of x that go to this expert. So a step reads the weights of each expert that it touches once.
-//   load       expert_ring.cuh: numbers and scales, an item ahead
+//   load       expert_ring.cuh: numbers and scales, a turn ahead
 //   multiply   multiply_item: four-bit numbers are expanded in registers and are operand A of the tensor core, eight rows of x
 //              are the columns of B; the sum over a block of 32 k is multiplied by the block's scale and added
 //   reduce     the warps have split k between them; their sums are added in the order of the warps
@@ -10,7 +10,7 @@
 //
 // Neither the split of k nor the order of additions depends on which rows share a step or an expert, and a row is a column of
 // B, which knows of no other: so a row's result is the same, bit for bit, in any company. WARPS is therefore fixed for a
-// weight's shape; WEIGHT_TILES, ROW_TILES and the grid only move work.
+// weight's shape; WEIGHT_TILES, RING_SLABS, ROW_TILES and the grid only move work.
 #pragma once
 #include "block.cuh"
 #include "expert_ring.cuh"
@@ -19,32 +19,32 @@
 const int THREADS = WARPS * 32;
 // Whether x is requested before its weights have arrived: where registers are left for that.
 const bool X_BEFORE_WEIGHTS = ROW_TILES <= 2;
-const int SLABS_UNROLLED = ROW_TILES <= 2 ? EACH : 1;
+const int SLABS_UNROLLED = ROW_TILES <= 2 ? RING_SLABS : 1;
 
 // A warp's sums, operand C of every output tile.
 typedef float Sums[WEIGHT_TILES][ROW_TILES][4];
 
-// The rows of x that go to an item's expert, as operand B: this lane has rows g, g + 8, … of the group.
+// The rows of x that go to an item's expert, as operand B: this lane has rows g, g + 8, … of the group. Where there is no such
+// row it has the first one: a column of B that nobody reads.
 struct GroupRows {
-    const fp16* x;
-    int count, tiles;       // rows, and tiles of eight rows
-    int offset[ROW_TILES];  // of this lane's rows in x, at its k
+    const int count, tiles;     // rows, and tiles of eight rows
+    const fp16* at[ROW_TILES];  // this lane's rows of x, at its first k
 
     // Row `row_of(pair)` of x belongs to a pair.
     template <typename RowOf>
     __device__ __forceinline__ GroupRows(const fp16* x, int expert, RowOf row_of, const Thread& me)
-        : x(x), count(routing.size[expert]), tiles((count + 7) / 8) {
+        : count(routing.size[expert]), tiles((count + 7) / 8) {
 #pragma unroll
         for (int t = 0; t < ROW_TILES; ++t) {
-            const int n = t * 8 + me.g;
-            offset[t] = n < count ? row_of(routing.members[routing.start[expert] + n]) * K_IN + 8 * me.c : -1;
+            const int n = t * 8 + me.g < count ? t * 8 + me.g : 0;
+            at[t] = x + (long long)row_of(routing.members[routing.start[expert] + n]) * K_IN + me.warp * EACH * 64 + 8 * me.c;
         }
     }
 
-    // Eight k of one row. Rows that do not exist, and blocks beyond the end of k, are zero.
-    __device__ __forceinline__ uint4 load(int t, int block) const {
-        const bool exists = offset[t] >= 0 && (BLOCKS_OF_K % 2 == 0 || block < BLOCKS_OF_K);
-        return exists ? *reinterpret_cast<const uint4*>(x + offset[t] + block * 32) : uint4{};
+    // Eight k of one row, in a half of this warp's `slab`-th slab. Blocks beyond the end of k are zero.
+    __device__ __forceinline__ uint4 load(int t, int slab, int half, const Thread& me) const {
+        const bool exists = BLOCKS_OF_K % 2 == 0 || 2 * (me.warp * EACH + slab) + half < BLOCKS_OF_K;
+        return exists ? *reinterpret_cast<const uint4*>(at[t] + slab * 64 + half * 32) : uint4{};
     }
 };
 
@@ -63,11 +63,11 @@ __device__ __forceinline__ void multiply_block(float (&sums)[4], const Eight& lo
 // x of one slab, for all rows of an item's expert.
 typedef uint4 SlabOfX[2][ROW_TILES];
 
-__device__ __forceinline__ void load_x(SlabOfX& x, const GroupRows& rows, int slab) {
+__device__ __forceinline__ void load_x(SlabOfX& x, const GroupRows& rows, int slab, const Thread& me) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int t = 0; t < ROW_TILES; ++t) x[half][t] = rows.load(t, 2 * slab + half);
+        for (int t = 0; t < ROW_TILES; ++t) x[half][t] = rows.load(t, slab, half, me);
 }
 
 // One half of a slab of one tile of weight: a block of 32 k.
@@ -99,7 +99,8 @@ __device__ __forceinline__ void multiply_slab(Sums& sums, const Slab (&tiles)[WE
 }
 
 // x is loaded here, for one tile of rows after the other.
-__device__ __forceinline__ void multiply_slab(Sums& sums, const Slab (&tiles)[WEIGHT_TILES], const GroupRows& rows, int slab) {
+__device__ __forceinline__ void multiply_slab(Sums& sums, const Slab (&tiles)[WEIGHT_TILES], const GroupRows& rows, int slab,
+                                              const Thread& me) {
 #pragma unroll
     for (int half = 0; half < 2; ++half)
 #pragma unroll
@@ -108,26 +109,33 @@ __device__ __forceinline__ void multiply_slab(Sums& sums, const Slab (&tiles)[WE
 #pragma unroll
             for (int t = 0; t < ROW_TILES; ++t) {
                 if (t >= rows.tiles) continue;
-                multiply_block(sums[j][t], of.low, of.high, rows.load(t, 2 * slab + half), of.low_scale, of.high_scale);
+                multiply_block(sums[j][t], of.low, of.high, rows.load(t, slab, half, me), of.low_scale, of.high_scale);
             }
         }
 }
 
-// This warp's part of an item. Meanwhile the next one is requested, from `next` if there is one.
-__device__ __forceinline__ void multiply_item(Sums& sums, ExpertRing& ring, const GroupRows& rows, int next) {
+// This warp's part of an item, which is the one at `here`. Meanwhile the next one is requested, from `next` if there is one.
+__device__ __forceinline__ void multiply_item(Sums& sums, ExpertRing& ring, const GroupRows& rows, Source& here,
+                                              const Source& next) {
+#pragma unroll 1
+    for (int turn = 0; turn < TURNS; ++turn) {
+        const bool last = turn == TURNS - 1;
+        here.numbers = last ? next.numbers : here.numbers + RING_SLABS * NUMBERS;
+        here.scales = last ? next.scales : here.scales + RING_SLABS * SCALES;
 #pragma unroll SLABS_UNROLLED
-    for (int n = 0; n < EACH; ++n) {
-        const int slab = n * WARPS + ring.me.warp;
-        SlabOfX x;
-        if (X_BEFORE_WEIGHTS && ring.has(n)) load_x(x, rows, slab);
-        Slab tiles[WEIGHT_TILES];
-        ring.load(n, tiles);
-        ring.request(n, next);
-        if (!ring.has(n)) continue;
-        if (X_BEFORE_WEIGHTS)
-            multiply_slab(sums, tiles, rows, x);
-        else
-            multiply_slab(sums, tiles, rows, slab);
+        for (int n = 0; n < RING_SLABS; ++n) {
+            const int slab = turn * RING_SLABS + n;
+            SlabOfX x;
+            if (X_BEFORE_WEIGHTS && ring.has(turn, n)) load_x(x, rows, slab, ring.me);
+            Slab tiles[WEIGHT_TILES];
+            ring.load(n, tiles);
+            ring.request(last ? 0 : turn + 1, n, here);
+            if (!ring.has(turn, n)) continue;
+            if (X_BEFORE_WEIGHTS)
+                multiply_slab(sums, tiles, rows, x);
+            else
+                multiply_slab(sums, tiles, rows, slab, ring.me);
+        }
     }
 }
 
@@ -136,7 +144,7 @@ __device__ __forceinline__ void multiply_item(Sums& sums, ExpertRing& ring, cons
 typedef float (*SharedSums)[WEIGHT_TILES][128];
 
 __device__ __forceinline__ SharedSums shared_sums(int turn) {
-    return reinterpret_cast<SharedSums>(reinterpret_cast<unsigned char*>(memory) + RING) + turn % 2 * BUSY_WARPS;
+    return reinterpret_cast<SharedSums>(reinterpret_cast<unsigned char*>(memory) + RINGS) + turn % 2 * BUSY_WARPS;
 }
 
 // By all threads. ROW_TILES is small and `t` known to the compiler, so sums stay in registers.

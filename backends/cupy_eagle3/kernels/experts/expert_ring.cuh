@@ -1,15 +1,17 @@
-// The MXFP4 weights of experts on their way to the tensor cores: per warp, a ring in shared memory that holds its share of one
-// item, filled by asynchronous copies.
+// The MXFP4 weights of experts on their way to the tensor cores: per warp, a ring in shared memory that is filled by asynchronous
+// copies.
 //
-// packing.py has cut every matrix into tiles of 16 rows, and those into slabs of 64 columns: 512 bytes of numbers, 16 of each
-// lane, and 32 bytes of scales, as one warp multiplies with them. Numbers of a lane: row g of the slab's first block of 32, row
-// g + 8 of it, the same two of the second block, at this lane's k, eight each (`expanded`). Scales: the same four of rows g.
+// packing.py has cut every matrix into tiles of 16 rows, and those into slabs of 64 columns. A tile has first the numbers of its
+// slabs, 512 bytes each as one warp multiplies with them, 16 bytes of each lane; then their scales, 32 bytes each. So numbers
+// begin at whole lines of 128 bytes. Numbers of a lane: row g of the slab's first block of 32, row g + 8 of it, the same two of
+// the second block, at this lane's k, eight each (`expanded`). Scales: the same four of rows g.
 //
-// An item is WEIGHT_TILES tiles of one expert. Block b takes the items b, b + gridDim.x, …; warp w of it the slabs w, w +
-// WARPS, … of each. A slab that has been read makes room for the same slab of the block's next item, so the ring runs on from
-// item to item, and every address in it is known to the compiler: at the bandwidth of the memory, a warp has no instructions
-// left for anything else. A lane reads numbers that it has copied itself, and scales that lanes 0 and 1 have copied: hence the
-// `__syncwarp`s.
+// An item is WEIGHT_TILES tiles of one expert. Block b takes the items b, b + gridDim.x, …; warp w of it the slabs w · EACH, …
+// of each, in turns of RING_SLABS. A slab that has been read makes room for the same slab of the next turn, which may be the
+// first of the block's next item. So the ring runs on from item to item, and every address in it is known to the compiler: at
+// the bandwidth of the memory, a warp has no instructions left for anything else. A lane reads numbers that it has copied
+// itself, and scales that others have copied: hence the one `__syncwarp` of a turn. Scales of two turns have places, since
+// those of the next are requested before the last of this one are read.
 #pragma once
 #include "async_copy.cuh"
 #include "mma.cuh"
@@ -17,22 +19,27 @@
 
 const int BLOCKS_OF_K = K_IN / 32;
 const int SLABS = (BLOCKS_OF_K + 1) / 2;
-const int SLAB = 512 + 32;  // bytes
-const int BUSY_WARPS = SLABS < WARPS ? SLABS : WARPS;
-const int EACH = (SLABS + WARPS - 1) / WARPS;       // slabs of a warp, of an item
+const int NUMBERS = 512, SCALES = 32;  // bytes of a slab
+const int LINE = 128;                  // bytes
+const int TILE_BYTES = (SLABS * (NUMBERS + SCALES) + LINE - 1) / LINE * LINE;
+const int EACH = (SLABS + WARPS - 1) / WARPS;  // slabs of a warp, of an item: neighbours
+const int BUSY_WARPS = (SLABS + EACH - 1) / EACH;
+const int TURNS = EACH / RING_SLABS;
 const int GROUPS = TILES_OF_EXPERT / WEIGHT_TILES;  // items of an expert
-const int STAGE = WEIGHT_TILES * SLAB;              // bytes of a warp: one slab of an item
-const int RING = EACH * WARPS * STAGE;              // bytes
-const int NOTHING = -1;
+// Bytes of a warp, within shared memory: numbers of a turn, scales of a turn.
+const int TURN_NUMBERS = RING_SLABS * WEIGHT_TILES * NUMBERS;
+const int TURN_SCALES = RING_SLABS * WEIGHT_TILES * SCALES;
+const int RINGS = WARPS * (TURN_NUMBERS + 2 * TURN_SCALES);  // bytes
 
 static_assert(K_IN % 32 == 0, "K_IN must be a multiple of 32: one block of MXFP4");
 static_assert(TILES_OF_EXPERT % WEIGHT_TILES == 0, "an item must not cross from one expert to the next");
-static_assert((long long)EXPERTS * TILES_OF_EXPERT * SLABS * SLAB / LOAD < 1ll << 31, "an int counts a matrix of all experts");
+static_assert(EACH % RING_SLABS == 0, "a warp has whole turns: RING_SLABS must divide its slabs");
+static_assert(RING_SLABS * SCALES <= 32 * LOAD, "one copy of a warp brings the scales of a turn");
 
-// The rings, and after them the sums of the warps.
+// The numbers of all warps, their scales, and after them the sums of the warps.
 extern __shared__ uint4 memory[];
 
-// Place of a lane's share of a slab: the numbers of 16 rows, and the scales of its two.
+// A lane's share of a slab: the numbers of 16 rows, and the scales of its two.
 struct Slab {
     uint4 numbers;
     unsigned scales;
@@ -73,58 +80,71 @@ struct Walk {
     }
 };
 
+// Where a lane copies a turn from: its share of the turn's first slab. Null behind the last item.
+struct Source {
+    const unsigned char *numbers, *scales;
+};
+
 struct ExpertRing {
     const Thread& me;
     const unsigned char* weight;
-    const unsigned address;   // of this lane's place in this warp's ring, within shared memory
-    const unsigned char* at;  // the same place, to read from
-    const int own;            // where this lane's share of an item begins, in pieces of LOAD bytes
+    const int first;                           // slab of this warp, of every item
+    const unsigned numbers_to, scales_to;      // addresses of this lane's copies, within shared memory
+    const unsigned char *numbers_at, *scales_at;  // what this lane reads
+    unsigned second;                           // offset of the scales of the turn that comes next: of the first or the second place
 
     __device__ __forceinline__ ExpertRing(const unsigned char* weight, const Thread& me)
         : me(me),
           weight(weight),
-          address(shared_address(memory) + me.warp * EACH * STAGE + me.lane * LOAD),
-          at(reinterpret_cast<const unsigned char*>(memory) + me.warp * EACH * STAGE),
-          own(me.warp * (SLAB / LOAD) + me.lane) {}
+          first(me.warp * EACH),
+          numbers_to(shared_address(memory) + me.warp * TURN_NUMBERS + me.lane * LOAD),
+          scales_to(shared_address(memory) + WARPS * TURN_NUMBERS + me.warp * 2 * TURN_SCALES + me.lane * LOAD),
+          numbers_at(reinterpret_cast<const unsigned char*>(memory) + me.warp * TURN_NUMBERS + me.lane * LOAD),
+          scales_at(reinterpret_cast<const unsigned char*>(memory) + WARPS * TURN_NUMBERS + me.warp * 2 * TURN_SCALES + me.g * 4),
+          second(0) {}
 
-    // Where this lane copies an item from, in pieces of LOAD bytes; NOTHING behind the last item.
-    __device__ __forceinline__ int source(const Walk& walk) const {
-        if (walk.is_over()) return NOTHING;
+    __device__ __forceinline__ Source source(const Walk& walk) const {
+        if (walk.is_over()) return {};
         const Item item = walk.item();
-        return (item.expert * TILES_OF_EXPERT + item.group * WEIGHT_TILES) * (SLABS * SLAB / LOAD) + own;
+        const unsigned char* tile = weight + (long long)(item.expert * TILES_OF_EXPERT + item.group * WEIGHT_TILES) * TILE_BYTES;
+        return {tile + first * NUMBERS + me.lane * LOAD, tile + SLABS * NUMBERS + first * SCALES + me.lane * LOAD};
     }
 
-    // Whether this warp has an `n`-th slab of every item. Mostly known to the compiler.
-    __device__ __forceinline__ bool has(int n) const { return (n + 1) * WARPS <= SLABS || n * WARPS + me.warp < SLABS; }
+    // Whether this warp has the `n`-th slab of a turn. Mostly known to the compiler.
+    __device__ __forceinline__ bool has(int turn, int n) const {
+        return WARPS * EACH == SLABS || first + turn * RING_SLABS + n < SLABS;
+    }
 
-    // Request the `n`-th slab of an item, as one group of copies, which may be empty.
-    __device__ __forceinline__ void request(int n, int from) {
-        if (from != NOTHING && has(n))
+    // Request the `n`-th slab of a turn, with the first one all scales of it, as one group of copies, which may be empty.
+    __device__ __forceinline__ void request(int turn, int n, const Source& from) {
+        if (from.numbers != nullptr && has(turn, n))
 #pragma unroll
             for (int j = 0; j < WEIGHT_TILES; ++j) {
-                const unsigned to = address + n * STAGE + j * SLAB;
-                const unsigned char* slab = weight + (long long)from * LOAD + (n * WARPS * SLAB + j * SLABS * SLAB);
-                copy_async(to, slab);
-                if (me.lane < 2) copy_async(to + 512, slab + 512);
+                copy_async(numbers_to + (n * WEIGHT_TILES + j) * NUMBERS, from.numbers + n * NUMBERS + j * TILE_BYTES);
+                if (n == 0 && me.lane < RING_SLABS * SCALES / LOAD && has(turn, me.lane * LOAD / SCALES))
+                    copy_async(scales_to + second + j * RING_SLABS * SCALES, from.scales + j * TILE_BYTES);
             }
         end_of_group();
     }
 
-    __device__ __forceinline__ void fill(int from) {
+    // The first turn of the first item.
+    __device__ __forceinline__ void fill(const Source& from) {
 #pragma unroll
-        for (int n = 0; n < EACH; ++n) request(n, from);
+        for (int n = 0; n < RING_SLABS; ++n) request(0, n, from);
     }
 
-    // Wait for the `n`-th slab of the item whose turn it is, and load it into registers: its place is free then.
+    // Wait for the `n`-th slab of the turn that is next, and load it into registers: its place is free then.
     __device__ __forceinline__ void load(int n, Slab (&tiles)[WEIGHT_TILES]) {
-        await_copies<EACH - 1>();
-        __syncwarp();
+        await_copies<RING_SLABS - 1>();
+        if (n == 0) {
+            __syncwarp();
+            second ^= TURN_SCALES;
+        }
 #pragma unroll
         for (int j = 0; j < WEIGHT_TILES; ++j) {
-            const unsigned char* slab = at + n * STAGE + j * SLAB;
-            tiles[j].numbers = *reinterpret_cast<const uint4*>(slab + me.lane * LOAD);
-            tiles[j].scales = *reinterpret_cast<const unsigned*>(slab + 512 + me.g * 4);
+            tiles[j].numbers = *reinterpret_cast<const uint4*>(numbers_at + (n * WEIGHT_TILES + j) * NUMBERS);
+            tiles[j].scales =
+                *reinterpret_cast<const unsigned*>(scales_at + (second ^ TURN_SCALES) + (j * RING_SLABS + n) * SCALES);
         }
-        __syncwarp();
     }
 };

@@ -1,7 +1,8 @@
 """Matrices of experts in MXFP4 in the order in which `expert_ring.cuh` reads them, and as numbers again.
 
-A matrix is cut into tiles of 16 rows, and a tile into slabs of 64 columns, of SLAB bytes each: what one warp multiplies
-at a time. Nothing is rounded: both ways lead through the same four bits and the same scale.
+A matrix is cut into tiles of 16 rows, and a tile into slabs of 64 columns: what one warp multiplies at a time. A tile
+has the numbers of all its slabs, then their scales, and ends with its last line of the L2 cache. Nothing is rounded:
+both ways lead through the same four bits and the same scale.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from specgate.eagle3.mxfp4.format import BIAS, BLOCK, BYTES, VALUES
 TILE: Final = 16
 """Rows of a tile."""
 NUMBERS: Final = 512
-"""Bytes of the numbers of a slab; those of its scales follow."""
-SLAB: Final = NUMBERS + 2 * TILE
-"""Bytes of a slab."""
+SCALES: Final = 2 * TILE
+"""Bytes of the numbers and of the scales of a slab."""
+LINE: Final = 128
+"""Bytes of a line of the L2 cache: a slab's numbers begin with one."""
 SIGN: Final = (15, 12, 14, 13)
 MAGNITUDE: Final = (9, 6, 3, 0)
 """Of a half word that holds four numbers: the bit of each number's sign, and the lowest bit of its magnitude."""
@@ -43,11 +45,11 @@ class Order(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PackedExperts:
-    """One matrix [N, K] per expert: `slabs` uint8 [E, N / 16, slabs, SLAB], and `bias` bfloat16 [E, N], in the order of
-    the checkpoint.
+    """One matrix [N, K] per expert: `tiles` uint8 [E, N / 16, tile_bytes(K)], and `bias` bfloat16 [E, N], in the order
+    of the checkpoint.
     """
 
-    slabs: Tensor
+    tiles: Tensor
     bias: Tensor
     columns: int
     order: Order
@@ -59,16 +61,16 @@ class PackedExperts:
         Raises ValueError for a scale above LARGEST_SCALE.
         """
         experts, rows, count, _ = blocks.shape
-        slabs = blocks.new_empty(experts, rows // TILE, -(-count // 2), SLAB)
+        tiles = blocks.new_empty(experts, rows // TILE, tile_bytes(count * BLOCK))
         if blocks.device.type != "meta":
             check_scales(scales)
             for expert in range(experts):
-                slabs[expert] = packed(blocks[expert], scales[expert], order)
-        return cls(slabs, bias.contiguous(), count * BLOCK, order)
+                tiles[expert] = packed(blocks[expert], scales[expert], order)
+        return cls(tiles, bias.contiguous(), count * BLOCK, order)
 
     def matrix(self, expert: int) -> Tensor:
         """The matrix of one expert as it is in the checkpoint, bfloat16 [N, K]."""
-        return unpacked(self.slabs[expert], self.columns, self.order)
+        return unpacked(self.tiles[expert], self.columns, self.order)
 
 
 def check_scales(scales: Tensor) -> None:
@@ -77,7 +79,7 @@ def check_scales(scales: Tensor) -> None:
 
 
 def packed(blocks: Tensor, scales: Tensor, order: Order) -> Tensor:
-    """uint8 [N / 16, slabs, SLAB] of `blocks` uint8 [N, K / 32, 16] and `scales` uint8 [N, K / 32].
+    """uint8 [N / 16, tile_bytes(K)] of `blocks` uint8 [N, K / 32, 16] and `scales` uint8 [N, K / 32].
 
     A column of 32 that is missing at the end is filled with zeros.
     """
@@ -91,9 +93,10 @@ def packed(blocks: Tensor, scales: Tensor, order: Order) -> Tensor:
     words = in_tiles(
         halves.to(torch.int16).view(rows, -1, 2, 4, 2), order
     )  # tile, half, g, slab, block, lane, half word
-    lanes = words.permute(0, 3, 2, 5, 4, 1, 6).contiguous().view(rows // TILE, -1, NUMBERS // 2)
+    lanes = words.permute(0, 3, 2, 5, 4, 1, 6).contiguous().view(rows // TILE, -1)
     beside = in_tiles(shifted.view(rows, -1, 2), order)  # tile, half, g, slab, block
-    return torch.cat((lanes.view(torch.uint8), beside.permute(0, 3, 2, 4, 1).flatten(2)), dim=-1)
+    tiles = torch.cat((lanes.view(torch.uint8), beside.permute(0, 3, 2, 4, 1).flatten(1)), dim=-1)
+    return F.pad(tiles, (0, tile_bytes(count * BLOCK) - tiles.shape[-1]))
 
 
 def in_tiles(rows: Tensor, order: Order) -> Tensor:
@@ -103,17 +106,18 @@ def in_tiles(rows: Tensor, order: Order) -> Tensor:
     return rows.reshape(-1, 2, 8, *rows.shape[1:])
 
 
-def unpacked(slabs: Tensor, columns: int, order: Order) -> Tensor:
-    """bfloat16 [N, `columns`] of `slabs` uint8 [N / 16, slabs, SLAB]: the inverse of `packed`, decoded."""
-    tiles, count, _ = slabs.shape
-    halves = slabs[..., :NUMBERS].contiguous().view(torch.int16).view(tiles, count, 8, 4, 2, 2, 2)
-    fours = table(slabs.device)[halves.int() & 0xFFFF].view(torch.bfloat16).view(*halves.shape, 4)
-    exponents = slabs[..., NUMBERS:].view(tiles, count, 8, 2, 2).int() - (BIAS + SHIFT)
+def unpacked(tiles: Tensor, columns: int, order: Order) -> Tensor:
+    """bfloat16 [N, `columns`] of `tiles` uint8 [N / 16, tile_bytes(`columns`)]: the inverse of `packed`, decoded."""
+    rows, count = len(tiles), slab_count(columns)
+    numbers, scales, _ = tiles.tensor_split((count * NUMBERS, count * (NUMBERS + SCALES)), dim=-1)
+    halves = numbers.contiguous().view(torch.int16).view(rows, count, 8, 4, 2, 2, 2)
+    fours = table(tiles.device)[halves.int() & 0xFFFF].view(torch.bfloat16).view(*halves.shape, 4)
+    exponents = scales.reshape(rows, count, 8, 2, 2).int() - (BIAS + SHIFT)
     factors = torch.ldexp(torch.ones_like(exponents, dtype=torch.float32), exponents).bfloat16()
     # tile, slab, g, lane, block, half of the tile, half word, pair
-    scaled = fours * factors.view(tiles, count, 8, 1, 2, 2, 1, 1)
-    rows = (0, 2, 5) if order is Order.PAIRED else (0, 5, 2)
-    return scaled.permute(*rows, 1, 4, 3, 7, 6).reshape(tiles * TILE, count * 2 * BLOCK)[:, :columns]
+    scaled = fours * factors.view(rows, count, 8, 1, 2, 2, 1, 1)
+    of_rows = (0, 2, 5) if order is Order.PAIRED else (0, 5, 2)
+    return scaled.permute(*of_rows, 1, 4, 3, 7, 6).reshape(rows * TILE, count * 2 * BLOCK)[:, :columns]
 
 
 @cache
@@ -130,3 +134,8 @@ def table(device: torch.device) -> Tensor:
 def slab_count(columns: int) -> int:
     """Slabs of a row of `columns` numbers."""
     return -(-columns // (4 * BYTES))
+
+
+def tile_bytes(columns: int) -> int:
+    """Bytes of a tile of rows of `columns` numbers: whole lines."""
+    return -(-slab_count(columns) * (NUMBERS + SCALES) // LINE) * LINE

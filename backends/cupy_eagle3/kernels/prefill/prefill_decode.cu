@@ -1,21 +1,23 @@
-// Matrices of experts as bfloat16, out of the slabs that packing.py has made of them: what a library multiplies with.
+// Matrices of experts as bfloat16, out of the tiles that packing.py has made of them: what a library multiplies with.
 //
 // blockIdx.x is a tile of 16 rows, blockIdx.y an expert; a warp takes every WARPS-th slab of the tile. A lane has eight
 // neighbouring numbers of rows g and g + 8 of the tile, in both blocks of 32 of the slab (expert_ring.cuh), and writes each
 // eight as one piece of 16 bytes. A number is exact in bfloat16: it has two significant bits, and its scale is a power of two.
 //
-// Layouts: out [expert][N_OUT][K_IN]; slabs [expert][N_OUT / 16][SLABS][544].
+// Layouts: out [expert][N_OUT][K_IN]; tiles [expert][N_OUT / 16][TILE_BYTES].
 #include "bf16.cuh"
 #include "dependent.cuh"
 #include "fp16.cuh"
 
-const int WARPS = THREADS / 32, SLABS = (K_IN + 63) / 64, SLAB = 512 + 32, TILES = N_OUT / 16;
+const int WARPS = THREADS / 32, SLABS = (K_IN + 63) / 64, TILES = N_OUT / 16;
+const int NUMBERS = 512, SCALES = 32, LINE = 128;  // bytes: of a slab, and of a line of the L2 cache
+const int TILE_BYTES = (SLABS * (NUMBERS + SCALES) + LINE - 1) / LINE * LINE;
 
 static_assert(K_IN % 32 == 0 && N_OUT % 16 == 0, "K_IN must be a multiple of 32, N_OUT of 16");
 
 struct PrefillDecodeArguments {
     bf16* out;
-    const unsigned char* slabs;  // of the first expert that is wanted
+    const unsigned char* tiles;  // of the first expert that is wanted
     const int* sizes;            // rows of each expert; one without rows is left out
 };
 
@@ -50,13 +52,13 @@ extern "C" __global__ __launch_bounds__(THREADS) void prefill_decode(const Prefi
     const int tile = blockIdx.x, expert = blockIdx.y;
     if (args.sizes[expert] == 0) return;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-    const unsigned char* from = args.slabs + ((long long)expert * TILES + tile) * SLABS * SLAB;
+    const unsigned char* from = args.tiles + ((long long)expert * TILES + tile) * TILE_BYTES;
     bf16* out = args.out + ((long long)expert * N_OUT + tile * 16) * K_IN;
     bf16* rows[2] = {out + (PAIRED ? 2 * g : g) * K_IN, out + (PAIRED ? 2 * g + 1 : g + 8) * K_IN};
 #pragma unroll 2
     for (int slab = warp; slab < SLABS; slab += WARPS) {
-        const uint4 numbers = *reinterpret_cast<const uint4*>(from + slab * SLAB + lane * 16);
-        const unsigned scales = *reinterpret_cast<const unsigned*>(from + slab * SLAB + 512 + g * 4);
+        const uint4 numbers = *reinterpret_cast<const uint4*>(from + slab * NUMBERS + lane * 16);
+        const unsigned scales = *reinterpret_cast<const unsigned*>(from + SLABS * NUMBERS + slab * SCALES + g * 4);
         const unsigned words[4] = {numbers.x, numbers.y, numbers.z, numbers.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.experts.packing import SLAB, TILE, Order, PackedExperts, slab_count
+from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE, Order, PackedExperts, tile_bytes
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 
 THREADS: Final = 256
@@ -29,15 +29,15 @@ class PrefillDecode(Kernel):
         """
         if weight.order is not self.order:
             raise ValueError(f"weights in the order {weight.order.name} for a launcher of {self.order.name}")
-        experts, tiles = len(weight.slabs), self.rows // TILE
+        experts, tiles = len(weight.tiles), self.rows // TILE
         if not 0 <= first <= experts - len(out):
             raise ValueError(f"{len(out)} experts from {first} on: there are {experts}")
         expect("out", out, (len(out), self.rows, self.columns), torch.bfloat16)
-        expect("weight", weight.slabs, (experts, tiles, slab_count(self.columns), SLAB), torch.uint8)
+        expect("weight", weight.tiles, (experts, tiles, tile_bytes(self.columns)), torch.uint8)
         expect("sizes", sizes, (experts,), torch.int32)
         self.launch(
             "prefill_decode",
             (tiles, len(out)),
             (THREADS,),
-            {"out": out, "slabs": weight.slabs[first:], "sizes": sizes[first:]},
+            {"out": out, "tiles": weight.tiles[first:], "sizes": sizes[first:]},
         )

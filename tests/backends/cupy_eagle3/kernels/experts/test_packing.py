@@ -7,10 +7,11 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.kernels.experts.packing import (
     LARGEST_SCALE,
     NUMBERS,
-    SLAB,
+    SCALES,
     Order,
     PackedExperts,
     packed,
+    tile_bytes,
     unpacked,
 )
 from specgate.eagle3.mxfp4.coding import decoded
@@ -35,9 +36,9 @@ def half_as_float(word: int) -> float:
 def test_what_is_packed_is_the_checkpoints_matrix_again(rows: int, columns: int, order: Order) -> None:
     blocks, scales = random_matrix(rows, columns)
     scales.clamp_(min=3)  # a smaller one makes numbers that bfloat16 rounds, one way here and another way there
-    slabs = packed(blocks, scales, order)
-    assert slabs.shape == (rows // 16, -(-columns // 64), SLAB)
-    assert torch.equal(unpacked(slabs, columns, order), decoded(blocks, scales, torch.bfloat16))
+    tiles = packed(blocks, scales, order)
+    assert tiles.shape == (rows // 16, tile_bytes(columns))
+    assert torch.equal(unpacked(tiles, columns, order), decoded(blocks, scales, torch.bfloat16))
 
 
 @pytest.mark.parametrize("order", Order)
@@ -45,23 +46,27 @@ def test_a_lane_finds_its_numbers_and_scales_where_the_kernel_looks_for_them(ord
     """By hand, bit by bit, as `expert_ring.cuh` and `fp16.cuh` describe it."""
     rows, columns = 32, 128
     blocks, scales = random_matrix(rows, columns)
-    slabs = packed(blocks, scales, order)
+    tiles = packed(blocks, scales, order)
     paired = order is Order.PAIRED
     for tile, slab, lane, load in [(0, 0, 0, 0), (0, 1, 5, 1), (1, 0, 31, 2), (1, 1, 18, 3), (1, 1, 12, 0)]:
         g, c, second, block = lane // 4, lane % 4, load % 2, 2 * slab + load // 2
         row = 16 * tile + (2 * g + second if paired else g + 8 * second)
-        word = int.from_bytes(bytes(slabs[tile, slab, 16 * lane + 4 * load :][:4].tolist()), "little")
+        word = int.from_bytes(bytes(tiles[tile, slab * NUMBERS + 16 * lane + 4 * load :][:4].tolist()), "little")
         shifted = [word, word << 3, (word << 6 & 0x0E000E00) | (word << 1 & 0x80008000)]
         shifted.append((word << 9 & 0x0E000E00) | (word << 2 & 0x80008000))
         found = [half_as_float((pair >> at) & 0x8E00) * 2**14 for pair in shifted for at in (0, 16)]
         stored = [b >> at & 15 for b in blocks[row, block, 4 * c : 4 * c + 4].tolist() for at in (0, 4)]
         assert found == [VALUES[number] for number in stored]
-        assert int(slabs[tile, slab, NUMBERS + 4 * g + load]) == int(scales[row, block]) + 14
+        assert int(tiles[tile, 2 * NUMBERS + slab * SCALES + 4 * g + load]) == int(scales[row, block]) + 14
+
+
+def test_a_tile_is_whole_lines_and_no_more_than_its_slabs_need() -> None:
+    assert [tile_bytes(columns) for columns in (32, 64, 96, 2880)] == [640, 640, 1152, 24576]
 
 
 def test_a_missing_half_of_the_last_slab_is_zero() -> None:
     blocks, scales = random_matrix(16, 96)
-    lanes = packed(blocks | 0x11, scales, Order.PLAIN)[0, 1, :NUMBERS].view(32, 2, 8)
+    lanes = packed(blocks | 0x11, scales, Order.PLAIN)[0, NUMBERS : 2 * NUMBERS].view(32, 2, 8)
     assert lanes[:, 0].any(-1).all() and not lanes[:, 1].any()
 
 
@@ -83,4 +88,4 @@ def test_a_scale_that_no_float32_exponent_holds_is_refused() -> None:
 def test_on_the_meta_device_only_shapes_are_made() -> None:
     blocks, scales = (torch.empty(shape, dtype=torch.uint8, device="meta") for shape in ((4, 32, 3, 16), (4, 32, 3)))
     made = PackedExperts.of(blocks, scales, torch.empty(4, 32, device="meta"), Order.PLAIN)
-    assert made.slabs.shape == (4, 2, 2, SLAB) and made.columns == 96
+    assert made.tiles.shape == (4, 2, tile_bytes(96)) and made.columns == 96
