@@ -101,7 +101,7 @@ struct ExpertRing {
           scales_to(shared_address(memory) + WARPS * TURN_NUMBERS + me.warp * 2 * TURN_SCALES + me.lane * LOAD),
           numbers_at(reinterpret_cast<const unsigned char*>(memory) + me.warp * TURN_NUMBERS + me.lane * LOAD),
           scales_at(reinterpret_cast<const unsigned char*>(memory) + WARPS * TURN_NUMBERS + me.warp * 2 * TURN_SCALES + me.g * 4),
-          second(0) {}
+          second(as_if_varying(0)) {}
 
     __device__ __forceinline__ Source source(const Walk& walk) const {
         if (walk.is_over()) return {};
