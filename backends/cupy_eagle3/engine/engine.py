@@ -71,7 +71,7 @@ class CupyEngine:
         self.target, self.draft, self.sizes, self.b, self._facts = target, draft, sizes, buffers, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
         self.tuned, self.shape_log = tuned, shape_log
-        self.way = way or Way.usual(target.geometry, buffers.slots.length.device)
+        self.way = way or Way.on(buffers.slots.length.device)
         self.draft_error = facts.draft_error
         self.stream = Stream()
         self.cycles: dict[tuple[int, int], Cycle] = {}

@@ -41,7 +41,7 @@ def engine_facts(
 
     geometry = target.geometry
     device = torch.device("cuda", torch.cuda.current_device())
-    way = way or Way.usual(geometry, device)
+    way = way or Way.on(device)
     attention = prefill_attention(way, geometry, device)
     major, minor = torch.cuda.get_device_capability()
     details: dict[str, str | int | float] = {

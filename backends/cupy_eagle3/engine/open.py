@@ -54,11 +54,11 @@ def open_engine(request: OpenRequest) -> CupyEngine:
 
     Options: `capture` (boundaries such as 2,18,34), `fmha` (knobs of attention such as kv_tile:512,warps:4), `graphs`
     (on, off: every launch on its own, for profilers), `on_draft_error` (fail; baseline: decode spec roles plainly and
-    say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation, which a
-    target with experts is unless asked), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that
-    library alone, of a target with experts the layers without a window), `spec_config` (a
-    speculative config that this one's must agree with), `tuned` (a file of tuned configurations, in place of those that
-    are found by themselves), `log_shapes` (a file for the products that are run).
+    say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation),
+    `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone, of a target with experts
+    the layers without a window), `spec_config` (a speculative config that this one's must agree with), `tuned` (a file
+    of tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that
+    are run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where the GPU is missing, too old or too small, or PERF_MODE
@@ -126,8 +126,10 @@ def chosen_fmha(options: Mapping[str, str]) -> FmhaConfig | None:
 
 
 def chosen_way(options: Mapping[str, str], geometry: TargetGeometry, device: torch.device) -> Way:
-    """As the options say. A target with experts is prefilled by torch alone unless `prefill` says otherwise."""
-    fused = options.get("prefill", "fused" if geometry.experts is None else "torch") == "fused"
+    """As the options say. By torch's operations, a target with experts has its attention from torch as well unless they
+    say otherwise.
+    """
+    fused = options.get("prefill", "fused") == "fused"
     library = options.get("prefill_attention", "best" if fused or geometry.experts is None else "torch")
     return Way.on(device, fused=fused, attention=None if library == "best" else Library(library))
 

@@ -63,11 +63,6 @@ class Way:
         grouped = on_gpu and fused and torch.cuda.get_device_capability(device)[0] in OWN_KERNELS
         return cls(on_gpu and fused, PrefillAttention.on(device, attention), grouped)
 
-    @classmethod
-    def usual(cls, geometry: TargetGeometry, device: torch.device) -> Way:
-        """That of a target of these sizes. One with experts is prefilled by torch alone."""
-        return cls.on(device) if geometry.experts is None else cls.on(device, fused=False, attention=Library.TORCH)
-
     def prepare(self, target: Target, draft: Draft | None, lengths: Iterable[int]) -> None:
         """Make what a process makes once, so that no prefill does: kernels, and plans for prompts of these lengths.
 

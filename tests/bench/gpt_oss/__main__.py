@@ -48,7 +48,7 @@ GOALS: Final = {"both": 0.80}
 @click.option(
     "--ahead-megabytes", type=float, help="Of the next product's weights that a router brings into the L2 cache."
 )
-@click.option("--sweep", is_flag=True, help="Time the products in every way to move their work, and nothing else.")
+@click.option("--sweep", is_flag=True, help="Time the products in many ways to move their work, and nothing else.")
 def main(
     seconds: float,
     out: Path,
@@ -164,7 +164,7 @@ def sweep_products(name: str, shape: PairGeometry, bandwidth: float, result: dic
         result["sweep"].append({"geometry": name, **found})
         click.echo(
             f"{name} {found['part']:8} {found['rows']:2} rows, {found['touched']:5.1f} experts, "
-            f"{found['tiles']} tiles, {found['blocks_per_sm']} blocks of {found['room']} per SM: "
+            f"{found['tiles']} tiles, ring of {found['ring']}, {found['blocks_per_sm']} blocks, room {found['room']}: "
             f"{found['us']:7.2f} us, {found['share_of_bandwidth']:.0%} of the bandwidth"
         )
 

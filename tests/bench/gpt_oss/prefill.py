@@ -31,7 +31,7 @@ from specgate.backends.cupy_eagle3.engine.prefill_attention import (
 )
 from specgate.backends.cupy_eagle3.engine.prefill_experts import together
 from specgate.backends.cupy_eagle3.engine.prefill_mixture import ROWS, Groups, Part, Routing
-from specgate.backends.cupy_eagle3.kernels.experts.packing import PackedExperts, tile_bytes
+from specgate.backends.cupy_eagle3.kernels.experts.packing import NUMBERS, SCALES, TILE, PackedExperts, slab_count
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
 from specgate.backends.cupy_eagle3.stream import Stream
@@ -91,7 +91,7 @@ def works(g: TargetGeometry, positions: int) -> tuple[Work, ...]:
         return Work(part, f"{p}, {g.heads}:{g.kv_heads}", times, 4 * queries * pairs_seen, p * (width + queries) * BF16)
 
     def decode(part: str, rows: int, columns: int) -> Work:
-        packed = rows // 16 * tile_bytes(columns)
+        packed = rows // TILE * slab_count(columns) * (NUMBERS + SCALES)
         size = experts * (packed + rows * columns * BF16)
         return Work(part, f"{experts}×{rows}×{columns}", layers * passes, 0, size)
 
@@ -245,7 +245,7 @@ def decode_all(weight: PackedExperts, room: Tensor, groups: Groups, way: Way) ->
 
 
 def ways_on(device: torch.device) -> dict[str, Way]:
-    """The ways of a prefill, the one that is used where kernels are asked for first."""
+    """The ways of a prefill, the usual one first."""
     best, torchs = PrefillAttention.on(device), PrefillAttention.on(device, Library.TORCH)
     usual = Way.on(device)
     kernels = {"grouped": Way(usual.fused, best, True), "one by one": Way(usual.fused, best)}

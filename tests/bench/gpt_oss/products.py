@@ -52,8 +52,7 @@ class Weights:
     @property
     def expert_bytes(self) -> tuple[int, int]:
         """Of one expert's two matrices, with their biases."""
-        first, second = (m.tiles[0].nbytes + m.bias[0].nbytes for m in (self.gate_up, self.down))
-        return first, second
+        return self.gate_up.read_bytes, self.down.read_bytes
 
 
 def random_tiles(experts: int, rows: int, columns: int, order: Order) -> PackedExperts:
@@ -142,16 +141,16 @@ def timings(g: TargetGeometry, counts: tuple[int, ...], bandwidth: float) -> Ite
 
 
 def sweep(g: TargetGeometry, counts: tuple[int, ...], bandwidth: float) -> Iterator[dict[str, Any]]:
-    """Each product in every way to move its work, for numbers of rows up to FEW_ROWS: as `timings`, with the way."""
+    """Each product in many ways to move its work, for numbers of rows up to FEW_ROWS: as `timings`, with the way."""
     assert g.experts is not None and max(counts) <= FEW_ROWS
     stream, w = Stream(), Weights(g)
     first, second = w.expert_bytes
     for count in counts:
         usual = Mixture(g, w, count)
-        for tiles, room, blocks in product((1, 2), (2, 3), (1, 2, 3)):
+        for ring, tiles, room, blocks in product((1, 3, 9), (1, 2), (2, 3, 4), (2, 3, 4)):
             if blocks > room:
                 continue
-            moved = {"tiles": tiles, "room": room, "blocks_per_sm": blocks}
+            moved = {"ring": ring, "tiles": tiles, "room": room, "blocks_per_sm": blocks}
             made = Mixture(g, w, count, (replace(usual.first.config, **moved), replace(usual.second.config, **moved)))
             torch.cuda.synchronize()
             for name, launch, size in (("gate_up", made.run_gate_up, first), ("down", made.run_down, second)):

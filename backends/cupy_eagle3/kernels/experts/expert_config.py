@@ -10,7 +10,7 @@ from specgate.backends.cupy_eagle3.kernels.experts.packing import NUMBERS, SCALE
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import ROW_TILE
 from specgate.eagle3.geometry import ExpertGeometry
 
-WARPS: Final = (8, 9, 10, 7, 6)
+WARPS: Final = (5, 4, 6, 7, 8, 9)
 """Warps that a block may have, the first among equals preferred."""
 PROCESSORS: Final = 132
 """SMs that launches are made for on a machine without a GPU, where nothing is launched: those of an H200."""
@@ -21,11 +21,11 @@ MOST_ROWS: Final = 64
 """Most rows of a step: an expert may get all of them, and their sums have to fit into registers."""
 SUM_BYTES: Final = 512
 """Bytes of one warp's sums of a tile: 16 rows of weight, 8 rows of x, float32."""
-FEW_ROWS: Final = 8
-SOME_ROWS: Final = 16
-"""Rows up to which a thread has registers for a third block on its SM, and for two tiles of weight."""
-MOST_RING: Final = 9
-"""Most slabs of a turn: the loop over them is unrolled, and has to stay in the instruction cache."""
+FEW_ROWS: Final = 16
+SOME_ROWS: Final = 32
+"""Rows up to which a thread has registers for two tiles of weight, and for a third block on its SM."""
+MOST_RING: Final = 4
+"""Most slabs of a turn. On an H200, of 1, 3, 5 and 9 slabs three were fastest, or as fast, at 1, 4 and 8 rows."""
 ROUTING_BYTES: Final = 10 * 1024
 """Most bytes of shared memory that a block declares itself: twelve for each pair and each expert."""
 
@@ -45,7 +45,7 @@ class ExpertConfig:
     columns: int
     ring: int
     tiles: int = 1
-    blocks_per_sm: int = 2
+    blocks_per_sm: int = 3
     room: int = 3
 
     @classmethod
@@ -63,8 +63,8 @@ class ExpertConfig:
         """For up to `rows` rows, with the registers that a thread has."""
         if rows <= FEW_ROWS:
             return self
-        few = replace(self, room=min(self.room, 2))
-        return few if rows <= SOME_ROWS else replace(few, tiles=1)
+        one = replace(self, tiles=1)
+        return one if rows <= SOME_ROWS else replace(one, room=2, blocks_per_sm=min(one.blocks_per_sm, 2))
 
     def fitted(self) -> ExpertConfig:
         """The same arithmetic within the shared memory of the current GPU. Raises ValueError where a single tile is too

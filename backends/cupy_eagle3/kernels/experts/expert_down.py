@@ -7,12 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.experts.expert_config import (
-    FEW_ROWS,
-    ExpertConfig,
-    check_experts,
-    constants_of,
-)
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig, check_experts, constants_of
 from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE, Order, PackedExperts, tile_bytes
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
@@ -20,9 +15,7 @@ from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.eagle3.geometry import ExpertGeometry
 
 TILES: Final = 2
-"""Tiles of weight that a block multiplies with at a time for 2 to FEW_ROWS rows. For a single row it is one: of 2,880
-rows of weight, four experts have too few pairs of tiles for all SMs. For more rows a thread lacks the registers.
-"""
+"""Tiles of weight that a block multiplies with at a time."""
 
 
 class ExpertDown(Kernel):
@@ -37,8 +30,7 @@ class ExpertDown(Kernel):
         check_experts(experts, rows)
         self.hidden, self.intermediate, self.experts, self.rows = hidden, intermediate, experts, rows
         self.tiles = hidden // TILE
-        usual = ExpertConfig.usual(intermediate, self.tiles, TILES if 1 < rows <= FEW_ROWS else 1)
-        self.config = (config or usual).at(rows).fitted()
+        self.config = (config or ExpertConfig.usual(intermediate, self.tiles, TILES)).at(rows).fitted()
         super().__init__(
             "expert_down",
             n_out=hidden,

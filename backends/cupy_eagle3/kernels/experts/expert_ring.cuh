@@ -1,10 +1,10 @@
-// The MXFP4 weights of experts on their way to the tensor cores: per warp, a ring in shared memory that is filled by asynchronous
-// copies.
+// The MXFP4 weights of experts on their way to the tensor cores: per warp, a ring in shared memory that is filled by
+// asynchronous copies.
 //
-// packing.py has cut every matrix into tiles of 16 rows, and those into slabs of 64 columns. A tile has first the numbers of its
-// slabs, 512 bytes each as one warp multiplies with them, 16 bytes of each lane; then their scales, 32 bytes each. So numbers
-// begin at whole lines of 128 bytes. Numbers of a lane: row g of the slab's first block of 32, row g + 8 of it, the same two of
-// the second block, at this lane's k, eight each (`expanded`). Scales: the same four of rows g.
+// packing.py has cut every matrix into tiles of 16 rows, and those into slabs of 64 columns. A tile has first the numbers of
+// its slabs, 512 bytes each as one warp multiplies with them, 16 bytes of each lane; then their scales, 32 bytes each. So
+// numbers begin at whole lines of 128 bytes. Numbers of a lane: row g of the slab's first block of 32, row g + 8 of it, the
+// same two of the second block, at this lane's k, eight each (`expanded`). Scales: the same four of rows g.
 //
 // An item is WEIGHT_TILES tiles of one expert. Block b takes the items b, b + gridDim.x, …; warp w of it the slabs w · EACH, …
 // of each, in turns of RING_SLABS. A slab that has been read makes room for the same slab of the next turn, which may be the
@@ -88,10 +88,10 @@ struct Source {
 struct ExpertRing {
     const Thread& me;
     const unsigned char* weight;
-    const int first;                           // slab of this warp, of every item
-    const unsigned numbers_to, scales_to;      // addresses of this lane's copies, within shared memory
+    const int first;                              // slab of this warp, of every item
+    const unsigned numbers_to, scales_to;         // addresses of this lane's copies, within shared memory
     const unsigned char *numbers_at, *scales_at;  // what this lane reads
-    unsigned second;                           // offset of the scales of the turn that comes next: of the first or the second place
+    unsigned second;  // offset of the scales of the turn that comes next: of the first or the second place
 
     __device__ __forceinline__ ExpertRing(const unsigned char* weight, const Thread& me)
         : me(me),
@@ -100,13 +100,15 @@ struct ExpertRing {
           numbers_to(shared_address(memory) + me.warp * TURN_NUMBERS + me.lane * LOAD),
           scales_to(shared_address(memory) + WARPS * TURN_NUMBERS + me.warp * 2 * TURN_SCALES + me.lane * LOAD),
           numbers_at(reinterpret_cast<const unsigned char*>(memory) + me.warp * TURN_NUMBERS + me.lane * LOAD),
-          scales_at(reinterpret_cast<const unsigned char*>(memory) + WARPS * TURN_NUMBERS + me.warp * 2 * TURN_SCALES + me.g * 4),
+          scales_at(reinterpret_cast<const unsigned char*>(memory) + WARPS * TURN_NUMBERS + me.warp * 2 * TURN_SCALES +
+                    me.g * 4),
           second(as_if_varying(0)) {}
 
     __device__ __forceinline__ Source source(const Walk& walk) const {
         if (walk.is_over()) return {};
         const Item item = walk.item();
-        const unsigned char* tile = weight + (long long)(item.expert * TILES_OF_EXPERT + item.group * WEIGHT_TILES) * TILE_BYTES;
+        const unsigned char* tile =
+            weight + (long long)(item.expert * TILES_OF_EXPERT + item.group * WEIGHT_TILES) * TILE_BYTES;
         return {tile + first * NUMBERS + me.lane * LOAD, tile + SLABS * NUMBERS + first * SCALES + me.lane * LOAD};
     }
 

@@ -68,6 +68,11 @@ class PackedExperts:
                 tiles[expert] = packed(blocks[expert], scales[expert], order)
         return cls(tiles, bias.contiguous(), count * BLOCK, order)
 
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of one expert that a product reads: numbers and scales, without what fills lines up, and the bias."""
+        return self.tiles.shape[1] * slab_count(self.columns) * (NUMBERS + SCALES) + self.bias[0].nbytes
+
     def matrix(self, expert: int) -> Tensor:
         """The matrix of one expert as it is in the checkpoint, bfloat16 [N, K]."""
         return unpacked(self.tiles[expert], self.columns, self.order)

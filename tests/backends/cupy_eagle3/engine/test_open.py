@@ -18,7 +18,6 @@ from specgate.backends.cupy_eagle3.backend import BACKEND
 from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.engine import open as opening
 from specgate.backends.cupy_eagle3.engine.open import check_target, usable_draft
-from specgate.backends.cupy_eagle3.engine.prefill import Way
 from specgate.core import PairRef, Sampling
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 from specgate.eagle3.hf.write import target_config
@@ -178,21 +177,19 @@ def test_more_rows_than_experts_take_are_refused(tmp_path: Path, request_: OpenR
 @pytest.mark.parametrize(
     ("options", "fused", "order"),
     [
-        ({}, False, ("torch",)),
+        ({}, True, ("cudnn", "flash", "torch")),
+        ({"prefill_attention": "flash"}, True, ("flash",)),
         ({"prefill": "torch"}, False, ("torch",)),
-        ({"prefill": "fused"}, True, ("cudnn", "flash", "torch")),
-        ({"prefill": "fused", "prefill_attention": "flash"}, True, ("flash",)),
-        ({"prefill_attention": "best"}, False, ("cudnn", "flash", "torch")),
+        ({"prefill": "torch", "prefill_attention": "best"}, False, ("cudnn", "flash", "torch")),
     ],
 )
-def test_experts_are_prefilled_by_torch_alone_unless_kernels_are_asked_for(
+def test_experts_are_prefilled_by_kernels_unless_torch_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, str], fused: bool, order: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91700)
     way = opening.chosen_way(options, MIXTURE, torch.device("cuda"))
     assert (way.fused, way.attention.order, way.grouped) == (fused, order, fused)
-    assert way.fused or options or way == replace(Way.usual(MIXTURE, torch.device("cuda")), attention=way.attention)
 
 
 def with_experts(folder: Path, request: OpenRequest, geometry: TargetGeometry) -> OpenRequest:

@@ -158,6 +158,19 @@ def test_how_work_is_moved_changes_no_bit(device: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip(got.results, usual.results, strict=True))
 
 
+@either
+def test_neither_the_turns_of_a_warp_nor_the_depth_of_its_ring_change_a_bit(device: str) -> None:
+    made = mixture(3, 2, 1280, 64, device)
+    stream, rows = made.rows(3), made.listed(range(3))
+    usual = ExpertConfig.usual(1280, 8, 1)
+    assert (usual.warps, usual.ring) == (5, 4)
+    left = [made.run(stream, rows, gate_up=replace(usual, ring=ring)) for ring in (4, 2, 1)]
+    _, act, _ = made.oracle(stream, left[0].logits)
+    assert relative_error(left[0].act, act) < 2e-3
+    for other in left[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(other.results, left[0].results, strict=True))
+
+
 @pytest.mark.gpu
 def test_layers_that_feed_each_other_do_not_overtake_each_other() -> None:
     """A kernel may start while the one before it ends; one that read too early would break the repetition's bits."""
