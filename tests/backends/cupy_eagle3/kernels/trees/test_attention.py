@@ -27,6 +27,7 @@ class Cache:
 
     def __init__(self, heads: Heads, slots: int, device: str) -> None:
         self.heads, self.device = heads, device
+        self.partial = torch.empty(0)
         blocks = slots * heads.max_blocks
         self.k = normal(blocks, heads.kv_heads, BLOCK, heads.head_dim, device=device)
         self.v = normal(blocks, heads.kv_heads, heads.head_dim, BLOCK, seed=1, device=device)
@@ -41,7 +42,7 @@ class Cache:
         return self.k[blocks, :, at % BLOCK], self.v[blocks, :, :, at % BLOCK]
 
     def attend(self, qkv: Tensor, kernel: Attention, lengths: Sequence[int], masks: Tensor | None = None) -> Tensor:
-        """[S, rows, N·D]. It changes the cache."""
+        """[S, rows, N·D]. It changes the cache. `partial` becomes what is joined and rounded to that."""
         slots, rows = len(lengths), kernel.rows_per_slot
         partial = tuple(torch.full(s, float("nan"), device=self.device) for s in kernel.partial_shapes(slots))
         out = torch.full((slots * rows, self.heads.width), float("nan"), dtype=torch.bfloat16, device=self.device)
@@ -52,6 +53,7 @@ class Cache:
             offset=0,
             masks=masks,
         )
+        self.partial = partial[0].view(slots, rows, self.heads.heads, kernel.max_chunks, -1)
         return out.view(slots, rows, -1)
 
     def restored(self, k: Tensor, v: Tensor) -> None:
@@ -84,6 +86,7 @@ def test_every_row_has_the_bits_of_its_path_as_a_chain(
     tree = Attention(shape, rows, window, config=CONFIG, tree=TreeNodes(0, rows, levels))
     got = cache.attend(qkv, tree, lengths, masks)
     assert got.isfinite().all()
+    partial = cache.partial
     left = cache.k.clone(), cache.v.clone()
     chain = Attention(shape, levels + 1, window, config=CONFIG)  # what is behind a path's end does not reach it
     for slot, length in enumerate(lengths):
@@ -93,6 +96,12 @@ def test_every_row_has_the_bits_of_its_path_as_a_chain(
             every = qkv[:, [*path, *[0] * (levels + 1 - len(path))]].contiguous()
             alone = cache.attend(every, chain, lengths)
             assert torch.equal(alone[slot, : len(path)], got[slot, path]), (length, path)
+            # Rounding hides most of what another order of additions would change: float32 sums do not.
+            for depth, node in enumerate(path):
+                first = max(0, length - window + 1) // CONFIG.kv_tile if window else 0
+                chunks = (length + depth) // CONFIG.kv_tile - first + 1
+                mine, chains = partial[slot, node, :, :chunks], cache.partial[slot, depth, :, :chunks]
+                assert torch.equal(mine, chains), (length, path, depth)
             keys, values = cache.rows(slot, length, len(path))
             cache.restored(*left)
             kept, kept_values = cache.rows(slot, length, rows)
