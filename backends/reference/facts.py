@@ -14,6 +14,7 @@ from specgate.core.tape import Tape
 from specgate.eagle3.describe import describe_rope, draft_details
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.traffic import pair_traffic
+from specgate.eagle3.trees.asked import warning
 
 
 def engine_facts(
@@ -77,9 +78,6 @@ def not_the_pairs(
     if tape is not None:
         yield "acceptance is forced by a tape: the tokens of spec blocks are wrong by design, only speed means anything"
     if tree is not None and drafts is not None:
-        yield (
-            f"drafts are trees ({tree.words}): acceptance is that of a tree, not of a chain, and spec-N counts a level "
-            "of it as one draft token"
-        )
+        yield warning(tree.words)
     if lengths is not None and drafts is not None:
         yield f"chains may end before N tokens of spec-N ({lengths.words}): the acceptance length is of shorter chains"

@@ -2,6 +2,7 @@
 
 open.py               loads a pair, after checking that the engine can hold what is asked
 limits.py             what the kernels can do, checked before anything is compiled
+tree_option.py        the draft tree that is asked for, and what of it no kernel is made for
 memory_plan.py        what will be allocated, in bytes, before it is
 engine.py             `CupyEngine`, the implementation of `specgate.api.TunableEngine`
 prefill.py            a prompt through the target and the draft: cuBLAS, a library's attention, and kernels between

@@ -36,6 +36,7 @@ from specgate.core.draws import TokenLaw
 from specgate.core.fmha import AttentionConfig, TileStatistics
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.memory import refusing_overflow
+from specgate.eagle3.trees.shape import TreeShape
 from specgate.errors import BackendError
 
 FAULTS: Mapping[Fault, str] = {
@@ -43,6 +44,7 @@ FAULTS: Mapping[Fault, str] = {
     Fault.DRAFT_NOT_FINITE: "the draft's logits are not finite: the checkpoint holds NaN or infinity, or overflows",
     Fault.KV_INTEGRITY: "a step was about to write a cache block that is not its slot's",
     Fault.KV_EXHAUSTED: "the cache ran out of blocks or positions in the middle of a stretch",
+    Fault.MASK_INTEGRITY: "the attention masks of a step were not those of its tree",
 }
 
 
@@ -167,7 +169,8 @@ class CupyEngine:
         checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
         reused = {"cache_hit_tokens": prefilled.layout.reused_positions}
         found = self._cycle(k, count).gemms.counters
-        return replace(decoded, counters={**decoded.counters, **checked, **reused, **found}), fault
+        of_tree = tree_counters(self.sizes.tree_of(k), decoded, fault)
+        return replace(decoded, counters={**decoded.counters, **checked, **reused, **found, **of_tree}), fault
 
     @torch.inference_mode()
     def extend(self, steps: int) -> Text:
@@ -212,7 +215,11 @@ class CupyEngine:
                 self.stream.wait()
                 self._check(Fault(int(slots.fault)))
                 before, emitted = emitted, slots.emitted[:count].tolist()
-                rows = self.b.target.layer.logits[: count * (k + 1)].view(count, k + 1, -1)
+                of_slot = self.sizes.rows_of(k)
+                rows = self.b.target.layer.logits[: count * of_slot].view(count, of_slot, -1)
+                if self.b.tree is not None and self.sizes.tree_of(k):  # those of the accepted path, in its order
+                    nodes = self.b.tree.path[:count].long().clamp(0, of_slot - 1)
+                    rows = rows.gather(1, nodes[..., None].expand(-1, -1, rows.shape[2]))
                 for slot, (first, end) in enumerate(zip(before, emitted, strict=True)):
                     watch.see(slot, first, slots.out[slot, first:end].tolist(), rows[slot])
         return watch.shown()
@@ -244,11 +251,11 @@ class CupyEngine:
     def _check_room(self, role: Role, budget: Budget) -> Prefilled:
         if self.prefilled is None:
             raise BackendError("decode before prefill")
-        if role.k + 1 > self.sizes.max_rows:
-            raise BackendError(f"{role} asked for, but the engine was opened for spec-{self.sizes.max_rows - 1}")
+        if role.k > self.sizes.most_drafts:
+            raise BackendError(f"{role} asked for, but the engine was opened for spec-{self.sizes.most_drafts}")
         if role.speculative and self.prefilled.features is None and self.draft_error is None:
             raise BackendError(f"{role} asked for, but the prefill was made without the draft")
-        longest, more = max(map(len, self.prefilled.prompts)), budget.longest(role.k) + role.k + 2
+        longest, more = max(map(len, self.prefilled.prompts)), budget.longest(role.k) + self.sizes.rows_of(role.k) + 1
         if longest + more > self.sizes.positions:
             raise BackendError(
                 f"{role}: a prompt of {longest} and {more} more exceed {self.sizes.positions} cached positions"
@@ -413,6 +420,17 @@ class CupyEngine:
 
     def close(self) -> None:
         """Nothing to release before the process ends."""
+
+
+def tree_counters(shape: TreeShape | None, decoded: Decoded, fault: Fault) -> dict[str, int]:
+    """What a decode run reports of its trees: draft tokens that were verified, and the check of every step's masks."""
+    if shape is None:
+        return {}
+    return {
+        "tree_tokens": shape.nodes * sum(a >= 0 for row in decoded.accepted for a in row),
+        "mask_checked_steps": len(decoded.step_ns),
+        "mask_integrity_failures": int(bool(fault & Fault.MASK_INTEGRITY)),
+    }
 
 
 def undrafted(decoded: Decoded) -> Decoded:

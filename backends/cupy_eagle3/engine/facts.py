@@ -19,6 +19,7 @@ from specgate.eagle3.describe import describe_rope, draft_details
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.traffic import pair_traffic
+from specgate.eagle3.trees.asked import described, warning
 
 FILTERS = ("top_p", "top_k", "min_p")
 """Settings of sampling that are told where they are not the default."""
@@ -62,6 +63,8 @@ def engine_facts(
         details["prefill of experts"] = "grouped products" if way.grouped else "cuBLAS, expert by expert"
     if draft is not None:
         details |= draft_details(draft.geometry)
+    if sizes.tree is not None:
+        details["draft tree"] = described(sizes.tree)
     if sizes.sampling is not None:
         details["sampling"] = describe_sampling(sizes.sampling)
     details |= {f"memory: {name}": in_gb(size) for name, size in memory.items()}
@@ -77,7 +80,7 @@ def engine_facts(
         capture_rule=draft.capture.rule if draft else None,
         has_draft=draft is not None,
         details=details,
-        warnings=draft.warnings if draft else (),
+        warnings=(*(draft.warnings if draft else ()), *([warning(described(sizes.tree))] if sizes.tree else ())),
         kernels=tuple(sorted(entry_points())),
         draft_error=draft_error,
         # Another library, or another version of it, may give other bits: a streak of green runs then begins anew.

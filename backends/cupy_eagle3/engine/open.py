@@ -10,7 +10,7 @@ import torch
 
 from specgate.api import OpenRequest
 from specgate.backends.cupy_eagle3.device import first_gpu
-from specgate.backends.cupy_eagle3.engine import limits, memory_plan
+from specgate.backends.cupy_eagle3.engine import limits, memory_plan, tree_option
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.facts import engine_facts
 from specgate.backends.cupy_eagle3.engine.prefill import Way
@@ -32,6 +32,7 @@ from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.memory import refusing_overflow
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from specgate.eagle3.spec_config.launching import check_chain
+from specgate.eagle3.trees.shape import TreeShape
 from specgate.errors import BackendError, CheckpointError, UsageError
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
@@ -43,6 +44,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "prefill": ("fused", "torch"),
     "prefill_attention": ("best", "torch", "cudnn", "flash"),
     "spec_config": None,
+    "tree": None,
     "tuned": None,
 }
 """Option → its values, of which the first is the default. None: its value is a list, knobs, or a file."""
@@ -56,9 +58,9 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     (on, off: every launch on its own, for profilers), `on_draft_error` (fail; baseline: decode spec roles plainly and
     say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation),
     `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone, of a target with experts
-    the layers without a window), `spec_config` (a speculative config that this one's must agree with), `tuned` (a file
-    of tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that
-    are run).
+    the layers without a window), `spec_config` (a speculative config that this one's must agree with), `tree` (a file
+    of a draft tree), `tuned` (a file of tuned configurations, in place of those that are found by themselves),
+    `log_shapes` (a file for the products that are run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where the GPU is missing, too old or too small, or PERF_MODE
@@ -66,24 +68,28 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     """
     check_options(request.options)
     limits.check_request(request)
+    tree = tree_option.chosen_tree(request)
     fmha, device = chosen_fmha(request.options), first_gpu()
     if request.max_k:
         check_chain(request.max_k, f"spec-{request.max_k}", request.options)
         if request.pair.draft is None:
             raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
-    check_target(request)
+    tree_option.check_target(tree, check_target(request))
     tuned, shape_log = chosen_files(request.options)
     target = load_target(request.pair.target, DTYPE, device, request.pair.rope)
     draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
-    sizes = Sizes(request.max_batch, request.max_positions, request.max_k + 1, sampling=request.sampling)
+    if draft is not None:
+        tree_option.check_draft(tree, request.options.get("tree", ""), draft.geometry)
+    sizes = sizes_of(request, tree if draft else None)
     sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(target.geometry)
+    tree_option.check_memory(sizes, target.geometry)
     way = chosen_way(request.options, target.geometry, device)
     memory = memory_plan.plan(target.geometry, draft.geometry if draft else None, sizes, fused=way.fused)
     graphs = request.options.get("graphs") != "off"
     with refusing_overflow(str(request.pair.target)):
         model = Target.of(target, sizes.positions)
         head = Draft.of(draft, model, sizes.positions) if draft else None
-        gemms = Cycle(model, head, sizes, sizes.slots, sizes.max_rows - 1 if head else 0, tuned).gemms
+        gemms = Cycle(model, head, sizes, sizes.slots, sizes.most_drafts if head else 0, tuned).gemms
         require(tuned, gemms.lookups, request.pair, perf_mode=request.perf_mode)
         memory_plan.require(memory, torch.cuda.memory_allocated(device), sizes, device)
         buffers = Buffers.allocate(target.geometry, draft.geometry if draft else None, sizes, device)
@@ -102,6 +108,13 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         shape_log=shape_log,
         way=way,
     )
+
+
+def sizes_of(request: OpenRequest, tree: TreeShape | None) -> Sizes:
+    """With positions for the rows of a tree that a chain of as many levels has not. No token ever stands there."""
+    rows = tree.rows if tree else request.max_k + 1
+    positions = request.max_positions + rows - (request.max_k + 1)
+    return Sizes(request.max_batch, positions, rows, sampling=request.sampling, tree=tree)
 
 
 def check_options(options: Mapping[str, str]) -> None:
@@ -134,8 +147,8 @@ def chosen_way(options: Mapping[str, str], geometry: TargetGeometry, device: tor
     return Way.on(device, fused=fused, attention=None if library == "best" else Library(library))
 
 
-def check_target(request: OpenRequest) -> None:
-    """Check what the target's config alone tells, before its weights are read."""
+def check_target(request: OpenRequest) -> TargetGeometry:
+    """Check what the target's config alone tells, before its weights are read; return its geometry."""
     config = read_config(request.pair.target)
     geometry = target_geometry(config, request.pair.rope)
     limits.check_geometry(geometry, config.file)
@@ -147,6 +160,7 @@ def check_target(request: OpenRequest) -> None:
             f"{request.max_positions} positions",
             hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
         )
+    return geometry
 
 
 def plain_on_draft_error(request: OpenRequest) -> bool:

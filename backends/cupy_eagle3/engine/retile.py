@@ -66,6 +66,7 @@ def counting(kernel: Attention) -> Attention:
         config=kernel.config,
         statistics=True,
         sinks=kernel.sinks,
+        tree=kernel.tree,
     )
 
 

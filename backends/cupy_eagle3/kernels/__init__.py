@@ -10,6 +10,7 @@ Of this package, nothing here imports anything from outside this folder but `dev
     attention/      attention over the paged cache
     experts/        a mixture of experts in MXFP4
     sampling/       drawing tokens from rows of logits
+    trees/          draft trees: candidates, tokens, acceptance, compaction
     prefill/        what stands between the products and the attention of a prefill
     rows/           kernels that gather, embed and pack rows between products
     read_memory.py  reads the memory as fast as it goes; no step launches it (`read_memory.cu`)

@@ -19,6 +19,7 @@ from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
 from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.trees import TreeBuffers, widest
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 
 
@@ -145,13 +146,14 @@ class DraftBuffers:
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """`sampling`: None where decoding is greedy."""
+    """`sampling`: None where decoding is greedy. `tree`: None where drafts are chains."""
 
     slots: Slots
     kv: KVBlocks
     target: TargetBuffers
     draft: DraftBuffers | None
     sampling: SamplingBuffers | None
+    tree: TreeBuffers | None = None
 
     @classmethod
     def allocate(
@@ -165,6 +167,7 @@ class Buffers:
             sampling=SamplingBuffers.allocate(sizes.sampling, target.vocab, sizes.slots, sizes.rows, device)
             if sizes.sampling
             else None,
+            tree=TreeBuffers.allocate(sizes.tree, draft, sizes.slots, device) if sizes.tree and draft else None,
         )
 
     @property
@@ -178,7 +181,9 @@ def target_attention(geometry: TargetGeometry, sizes: Sizes) -> Attention:
 
 
 def draft_attention(geometry: DraftGeometry, sizes: Sizes) -> Attention:
-    return Attention(sizes.heads(geometry), 1, geometry.window, config=sizes.fmha)
+    """That of the draft's widest step, and of as many positions as its longest has."""
+    rows = max(widest(sizes.tree), sizes.tree.depth) if sizes.tree else 1
+    return Attention(sizes.heads(geometry), rows, geometry.window, config=sizes.fmha)
 
 
 def workspace(attention: Attention, slots: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
@@ -198,7 +203,9 @@ def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device 
 
 
 def draft_buffers(geometry: DraftGeometry, sizes: Sizes, device: torch.device | str) -> DraftBuffers:
-    """The draft attends with one row per slot only, the newest; the others just fill its cache."""
+    """The draft attends with one row per slot only, the newest, or with those of a tree's level; the others just fill
+    its cache.
+    """
     attention = draft_attention(geometry, sizes)
     width, rows = geometry.features * geometry.target_hidden, sizes.rows
 

@@ -8,13 +8,15 @@ from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConf
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.core import Sampling
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.trees.shape import TreeShape
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """`slots` requests at once, each with up to `positions` cached positions and `max_rows` rows per step (K + 1).
 
-    `fmha`: how all attention is tiled. `sampling`: how tokens are drawn; None for greedy decoding.
+    `fmha`: how all attention is tiled. `sampling`: how tokens are drawn; None for greedy decoding. `tree`: what the
+    longest role drafts, with all its rows in `max_rows`; None for chains.
     """
 
     slots: int
@@ -22,10 +24,33 @@ class Sizes:
     max_rows: int
     fmha: FmhaConfig = field(default_factory=FmhaConfig)
     sampling: Sampling | None = None
+    tree: TreeShape | None = None
 
     def usual(self, target: TargetGeometry) -> Sizes:
         """The same, with the tiling of attention that an engine for such a target uses by itself."""
         return replace(self, fmha=usual_config(self.heads(target), self.slots))
+
+    def tree_of(self, k: int) -> TreeShape | None:
+        """What spec-`k` drafts, the first levels of `tree`; None where that is a chain."""
+        if self.tree is None or not k:
+            return None
+        of_role = self.tree.first_levels(k)
+        return None if of_role.is_chain else of_role
+
+    def rows_of(self, k: int) -> int:
+        """Rows that spec-`k` verifies per slot."""
+        tree = self.tree_of(k)
+        return tree.rows if tree else k + 1
+
+    @property
+    def most_drafts(self) -> int:
+        """K of the longest role: levels of its tree, or draft tokens of its chain."""
+        return self.tree.depth if self.tree else self.max_rows - 1
+
+    @property
+    def most_emitted(self) -> int | None:
+        """Tokens that a step emits at most; None: as many as it has rows."""
+        return self.tree.depth + 1 if self.tree else None
 
     @property
     def max_blocks(self) -> int:

@@ -1,7 +1,9 @@
 """One step of decoding, as pages of kernel calls: no allocation, no read and no wait inside.
 
 cycle.py         a whole step: reserve, draft, verify, accept, commit
-chain.py         the draft's part: a chain of K tokens
+extension.py     the draft over what was accepted
+chain.py         the draft's part: a chain of K tokens behind that
+tree.py          or a tree, level by level
 verify.py        the target's part: one pass over the last token and the drafts
 token_draw.py    a drawn token in the place of a row's greedy choice
 layer.py         the kernels of one decoder layer, which both are made of

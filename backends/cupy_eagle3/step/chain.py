@@ -5,46 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.rows.draft_input import DraftInput
 from specgate.backends.cupy_eagle3.kernels.rows.draft_token import DraftToken
-from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureRows
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, DraftBuffers
-from specgate.backends.cupy_eagle3.memory.model import Draft, norm_of
+from specgate.backends.cupy_eagle3.memory.model import Draft
 from specgate.backends.cupy_eagle3.memory.sampling import draws
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
-from specgate.backends.cupy_eagle3.step.layer import Layer, RowPositions
+from specgate.backends.cupy_eagle3.step.extension import Extension, draft_layer
+from specgate.backends.cupy_eagle3.step.layer import RowPositions
 from specgate.backends.cupy_eagle3.step.token_draw import TokenDraw
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
 
-NAMES = ("EAGLE_DRAFT_ATTENTION_FMHA", "EAGLE_DRAFT_FFN")
 
-
-class Chain:
-    """The draft's forward passes as a page of kernel calls.
-
-    The extension always runs over K + 1 rows per slot. Only the accepted ones fill the cache, and only the newest one
-    is a query row and goes on. So the host need not know how many were accepted.
-    """
+class Chain(Extension):
+    """The draft's forward passes as a page of kernel calls."""
 
     def __init__(self, draft: Draft, sizes: Sizes, slots: int, k: int, gemms: Gemms) -> None:
-        g, rows = draft.geometry, k + 1
-        self.draft, self.k, self.slots = draft, k, slots
-        self.feature_rows = FeatureRows(g.target_hidden, g.features, norm_of(g), rows, sizes.max_rows)
-        self.fc = gemms("EAGLE3_FC", g.hidden, g.features * g.target_hidden, slots * rows)
-        self.input = DraftInput(g.hidden, g.norm_before_residual, rows, sizes.max_rows)
-        self.extension, self.step = (
-            Layer(
-                *(g, sizes, slots, gemms, "EAGLE3"),
-                rows=n,
-                query_rows=1,
-                names=NAMES,
-                input_width=2 * g.hidden,
-                window=g.window,
-            )
-            for n in (rows, 1)
-        )
+        super().__init__(draft, sizes, slots, k + 1, gemms)
+        g, self.k = draft.geometry, k
+        self.step = draft_layer(g, sizes, slots, gemms, rows=1, query_rows=1)
         self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True, chooses=True)
         asked = sizes.sampling if draws(sizes.sampling) else None
         self.draw = TokenDraw(asked, g.draft_vocab, draft=True) if asked else None
@@ -59,10 +39,7 @@ class Chain:
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order. Those of `step` are there for K = 1, too, which never runs them."""
         return {
-            "feature_rows": self.feature_rows,
-            "fc": self.fc,
-            "input": self.input,
-            **{f"extension.{name}": kernel for name, kernel in self.extension.kernels().items()},
+            **self.kernels_of_extension(),
             "lm_head": self.lm_head,
             **{f"draw.{name}": kernel for name, kernel in (self.draw.kernels() if self.draw else {}).items()},
             "token": self.token,
@@ -72,14 +49,9 @@ class Chain:
     def __call__(self, b: Buffers) -> None:
         """Leave K drafts per active slot in `b.slots.drafts`."""
         assert b.draft is not None
-        d, w, slots, eps = b.draft, self.draft.weights, b.slots, self.draft.geometry.rms_eps
-        rows, newest = slots.rows(self.slots, self.k + 1), slots.rows(self.slots, 1)
-        with mark("EAGLE_DRAFT_FEATURES"):
-            self.feature_rows(d.packed, d.features, self.draft.feature_norm, slots, rows, eps)
-            self.fc(d.hidden, d.packed, w.fc, rows)
-            self.input(d.input, d.layer.stream, d.hidden, self.draft.input, slots, rows, eps)
-        accepted = RowPositions(self.draft.rope, b.kv, slots.length, offset=-1, counts=slots.counts)
-        self.extension(d.layer, w.layer, w.norm, d.pages, 0, d.input, rows, newest, accepted)
+        d, w, slots = b.draft, self.draft.weights, b.slots
+        newest = slots.rows(self.slots, 1)
+        self.extend(b)
         self._choose(d, b, newest, 0)
         for j in range(1, self.k):
             at = RowPositions(self.draft.rope, b.kv, slots.length, offset=j - 1)

@@ -12,13 +12,16 @@ from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.chain import Chain
+from specgate.backends.cupy_eagle3.step.tree import Tree
 from specgate.backends.cupy_eagle3.step.verify import Verify
 from specgate.backends.cupy_eagle3.tuned.gemms import Configurations, Gemms
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
 
 
 class Cycle:
-    """A step of spec-`k` over `slots` slots. Calling it makes the launches; it allocates, reads and awaits nothing."""
+    """A step of spec-`k` over `slots` slots: of a chain, or of the first k levels of the sizes' tree. Calling it makes
+    the launches; it allocates, reads and awaits nothing.
+    """
 
     def __init__(
         self,
@@ -34,10 +37,13 @@ class Cycle:
             raise ValueError(f"spec-{k} without a draft")
         self.slots, self.k = slots, k
         self.gemms = Gemms(tuned)
-        self.reserve = KVReserve(sizes.slots, k + 1, sizes.positions, sizes.max_blocks, sizes.blocks)
-        self.chain = Chain(draft, sizes, slots, k, self.gemms) if draft and k else None
-        self.verify = Verify(target, sizes, slots, k + 1, self.gemms, draft.boundaries if draft and k else ())
-        self.commit = Commit(sizes.slots, sizes.max_rows, sizes.positions, sizes.max_blocks)
+        shape, self.rows = sizes.tree_of(k), sizes.rows_of(k)
+        self.reserve = KVReserve(sizes.slots, self.rows, sizes.positions, sizes.max_blocks, sizes.blocks)
+        self.tree = Tree(draft, sizes, slots, shape, self.gemms) if draft and shape else None
+        self.chain = Chain(draft, sizes, slots, k, self.gemms) if draft and k and not shape else None
+        boundaries = draft.boundaries if draft and k else ()
+        self.verify = Verify(target, sizes, slots, self.rows, self.gemms, boundaries, tree=shape is not None)
+        self.commit = Commit(sizes.slots, sizes.max_rows, sizes.positions, sizes.max_blocks, sizes.most_emitted)
 
     @property
     def name(self) -> str:
@@ -49,22 +55,26 @@ class Cycle:
         A launcher that a step calls several times stands where it is called first.
         """
         chain = self.chain.kernels() if self.chain else {}
+        tree = self.tree.kernels() if self.tree else {}
         return {
             "reserve": self.reserve,
             **{f"chain.{path}": kernel for path, kernel in chain.items()},
+            **{f"tree.{path}": kernel for path, kernel in tree.items()},
             **{f"verify.{path}": kernel for path, kernel in self.verify.kernels().items()},
             "commit": self.commit,
         }
 
     def __call__(self, b: Buffers) -> None:
-        rows = b.slots.rows(self.slots, self.k + 1)
+        rows = b.slots.rows(self.slots, self.rows)
         with mark(self.name):
             with mark("EAGLE_TREE_MASKS"):
                 self.reserve(b.kv, b.slots)
             if self.chain:
                 self.chain(b)
+            if self.tree:
+                self.tree(b)
             self.verify(b, rows)
             with mark("EAGLE_ACCEPT"):
-                self.verify.accept(b.target.choices, b.slots, rows)
+                self.verify.settle(b, rows)
             with mark("EAGLE_TAIL_COMMIT"):
                 self.commit(b.kv, b.slots)

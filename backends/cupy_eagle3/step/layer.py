@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention, TreeNodes
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
@@ -28,6 +28,8 @@ class RowPositions:
 
     With `counts` [S], a slot has only so many rows. The last of them stands at `length` + `offset`, and is the only
     query row.
+
+    With `masks` int64 [S, nodes], rows are nodes of a tree, and stand where `Attention` says.
     """
 
     rope: RopeTable
@@ -35,6 +37,7 @@ class RowPositions:
     length: Tensor
     offset: int = 0
     counts: Tensor | None = None
+    masks: Tensor | None = None
 
 
 Place = Literal["input", "o", "down"]
@@ -63,9 +66,10 @@ class Layer:
         names: tuple[str, str],
         input_width: int | None = None,
         window: int | None = None,
+        tree: TreeNodes | None = None,
     ) -> None:
         """`input_width`: width of the input rows, which then are normed already. None: they are `PreNormRows`, as wide
-        as the stream.
+        as the stream. `tree`: which nodes of a tree the rows are.
         """
         hidden, going_on, heads = geometry.hidden, slots * query_rows, sizes.heads(geometry)
         self.eps, self.names = geometry.rms_eps, names
@@ -73,7 +77,7 @@ class Layer:
         self.qkv = gemms(
             f"{whose}_QKV", heads.qkv_width, input_width or hidden, slots * rows, scaled=input_width is None
         )
-        self.attention = Attention(heads, query_rows, window, appended=rows, config=sizes.fmha)
+        self.attention = Attention(heads, query_rows, window, appended=rows, config=sizes.fmha, tree=tree)
         self.o = gemms(f"{whose}_O", hidden, heads.width, going_on, feeds_norm=True)
         self.gate_up = gemms(f"{whose}_FFN_GATE_UP", geometry.intermediate, hidden, going_on, scaled=True)
         self.down = gemms(f"{whose}_FFN_DOWN", hidden, geometry.intermediate, going_on, feeds_norm=True)
@@ -111,6 +115,7 @@ class Layer:
                 query_rows,
                 offset=at.offset,
                 counts=at.counts,
+                masks=at.masks,
             )
             self.o(b.stream, b.attended, w.o, query_rows, norm=(b.pre_norm, w.post_norm))
         self.watch("o")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from specgate.backends.cupy_eagle3.kernels.attention.attention import TreeNodes
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Rows
+from specgate.backends.cupy_eagle3.kernels.trees.tree_accept import TreeAccept
+from specgate.backends.cupy_eagle3.kernels.trees.tree_compact import TreeCompact
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
@@ -25,6 +28,8 @@ NAMES = ("TARGET_ATTENTION_FMHA", "TARGET_FFN")
 class Verify:
     """The target's forward pass as a page of kernel calls. Its residual streams at `boundaries` are captured for the
     draft; boundary i lies before layer i.
+
+    With `tree`, rows are the nodes of a draft tree; of a dense target alone.
     """
 
     def __init__(
@@ -35,19 +40,34 @@ class Verify:
         rows_per_slot: int,
         gemms: Gemms,
         boundaries: tuple[int, ...] = (),
+        *,
+        tree: bool = False,
     ) -> None:
+        """Raises ValueError for a tree of a target with experts."""
         g, rows = target.geometry, slots * rows_per_slot
+        if tree and g.experts is not None:
+            raise ValueError("a target with experts verifies no tree")
+        depth = sizes.tree.depth if sizes.tree and tree else 0
+        nodes = TreeNodes(0, sizes.max_rows, depth) if depth else None
         self.target, self.boundaries = target, boundaries
         self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows)
         self.capture = FeatureCapture(g.hidden, max(1, len(boundaries)), rows_per_slot, sizes.max_rows)
         self.layer = (
-            Layer(g, sizes, slots, gemms, "TARGET", rows=rows_per_slot, query_rows=rows_per_slot, names=NAMES)
+            Layer(
+                g, sizes, slots, gemms, "TARGET", rows=rows_per_slot, query_rows=rows_per_slot, names=NAMES, tree=nodes
+            )
             if g.experts is None
             else ExpertLayer(g, sizes, slots, gemms, rows=rows_per_slot, names=NAMES)
         )
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True, chooses=True)
         self.draw = TokenDraw(sizes.sampling, g.vocab) if sizes.sampling else None
-        self.accept = Accept(rows_per_slot, sizes.max_rows)
+        self.accept = (
+            TreeAccept(rows_per_slot, depth, sizes.max_rows) if depth else Accept(rows_per_slot, sizes.max_rows)
+        )
+        width = len(boundaries) * g.hidden
+        self.compact = (
+            TreeCompact(sizes.heads(g), g.layers, sizes.blocks, width, depth, sizes.max_rows) if depth else None
+        )
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order. `capture` is there without boundaries, too, where it never runs."""
@@ -58,13 +78,15 @@ class Verify:
             "lm_head": self.lm_head,
             **{f"draw.{name}": kernel for name, kernel in (self.draw.kernels() if self.draw else {}).items()},
             "accept": self.accept,
+            **({"compact": self.compact} if self.compact else {}),
         }
 
     def __call__(self, b: Buffers, rows: Rows) -> None:
         """Leave logits and choices of every row, its keys and values, and its captured features."""
         t, w = b.target.layer, self.target.weights
         norms = [*(layer.input_norm for layer in w.layers), w.norm]
-        at = RowPositions(self.target.rope, b.kv, b.slots.length)
+        masks = b.tree.masks if self.compact and b.tree else None
+        at = RowPositions(self.target.rope, b.kv, b.slots.length, masks=masks)
         self.embed(t.stream, t.pre_norm, w.embed, norms[0], b.slots, rows)
         for i, layer in enumerate(w.layers):
             self._capture(b, rows, i)
@@ -91,9 +113,20 @@ class Verify:
             with mark("TARGET_DRAW"):
                 self.draw(t.logits, b.target.choices, b.sampling, b.slots, rows)
 
+    def settle(self, b: Buffers, rows: Rows) -> None:
+        """Decide how many drafts of each slot are accepted. Of a tree, put the accepted path where a chain would be."""
+        if isinstance(self.accept, Accept):
+            self.accept(b.target.choices, b.slots, rows)
+            return
+        assert b.tree is not None and b.draft is not None and self.compact is not None
+        tree, pages = b.tree, b.target.pages
+        self.accept(tree.path, b.target.choices, tree.masks, tree.parents, b.slots, rows)
+        self.compact(pages.k, pages.v, b.draft.features, tree.path, b.kv.block_table, b.slots, rows)
+
     def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:
         """Read and clear the choices of `count` rows, one for each active slot. Never used within a decode run."""
         slots = b.slots
+        assert isinstance(self.accept, Accept)
         self.accept(b.target.choices, slots, slots.rows(count, 1))
         listed = slots.active[: int(slots.active_count)].long()
         return tuple(slots.target_tokens[listed, 0].tolist()), Fault(int(slots.fault))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from specgate.backends.reference.ops import FEW_ROWS
-from specgate.eagle3.trees.file import read_tree
+from specgate.eagle3.trees.asked import DYNAMIC, TREE, described, refuse_others, tree_of_roles
+from specgate.eagle3.trees.asked import check_ranks as check_asked_ranks
 from specgate.eagle3.trees.growing import DynamicGrowth, FixedGrowth, Growth
 from specgate.eagle3.trees.shape import WIDEST, TreeShape
 from specgate.errors import UsageError
 
-TREE, WIDTH, DYNAMIC = "tree", "tree_width", "dynamic"
+WIDTH: Final = "tree_width"
 DEFAULT_WIDTH: Final = 10
 """Nodes that the draft runs on per level, and candidates behind each: the `top_k` of EAGLE-2 and EAGLE-3."""
 HINT: Final = "tree=FILE, such as eagle_tree.yaml, or tree=dynamic:NODES, such as tree=dynamic:24"
@@ -57,7 +57,7 @@ class TreePlan:
         """For the facts that an engine states of itself."""
         if self.shape is None:
             return f"dynamic: the {self.nodes} likeliest tokens, {self.width} nodes wide"
-        return f"{self.nodes} tokens on {self.shape.depth} levels, sha256 {self.shape.sha256[:12]}"
+        return described(self.shape)
 
 
 def plan_tree(options: Mapping[str, str], max_k: int, device: str) -> TreePlan | None:
@@ -85,26 +85,10 @@ def plan_tree(options: Mapping[str, str], max_k: int, device: str) -> TreePlan |
     return plan
 
 
-def refuse_others(options: Mapping[str, str]) -> None:
-    """Raise UsageError for options that a tree does not go with."""
-    for name, why in (
-        ("drafter", "a stand-in proposes a chain"),
-        ("tape", "a tape has the accept counts of a chain"),
-        ("spec_config", "it is held against a chain (specgate align compares trees)"),
-    ):
-        if name in options and (name, options[name]) != ("drafter", "eagle3"):
-            raise UsageError(f"option {TREE} with {name} = {options[name]}: {why}", hint="leave one of them out")
-
-
 def of_file(asked: str, options: Mapping[str, str], max_k: int) -> TreePlan:
     if WIDTH in options:
         raise UsageError(f"option {WIDTH} with the tree of a file", hint="a file says how wide each node is")
-    shape = read_tree(Path(asked).expanduser())
-    if max_k and shape.depth != max_k:
-        raise UsageError(
-            f"option {TREE} = {asked}: a tree of {shape.depth} levels, but the longest draft asked for is spec-{max_k}",
-            hint=f"ask for spec-{shape.depth}; a shorter role beside it drafts the tree's first levels",
-        )
+    shape = tree_of_roles(asked, max_k)
     return TreePlan(asked, shape, shape.nodes, shape.depth)
 
 
@@ -130,11 +114,7 @@ def dynamic(asked: str, count: str, width: str | None, max_k: int) -> TreePlan:
 
 def check_ranks(plan: TreePlan, draft_vocab: int) -> None:
     """Raise UsageError where the tree takes more tokens behind a node than the draft knows."""
-    ranks = plan.width if plan.shape is None else plan.shape.highest_rank + 1
-    if ranks > draft_vocab:
-        raise UsageError(
-            f"option {TREE} = {plan.asked}: {ranks} tokens behind a node, but the draft knows {draft_vocab} in all"
-        )
+    check_asked_ranks(plan.asked, plan.width if plan.shape is None else plan.shape.highest_rank + 1, draft_vocab)
 
 
 def whole(text: str, where: str, what: str) -> int:

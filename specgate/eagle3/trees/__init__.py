@@ -6,6 +6,7 @@ R = N + 1 rows in the target's verification. A chain of K draft tokens is the tr
 
     shape.py       a tree as its choices say it: nodes, levels, branching
     file.py        `eagle_tree.yaml`, read strictly
+    asked.py       the option `tree` of an engine
     topology.py    parents → ancestor mask, depths, leaves, paths
     masks.py       ancestor masks packed into words, and whether they are whole
     growing.py     which candidates of the draft become nodes: those of a file, or the likeliest

@@ -21,6 +21,9 @@
 // [row][head][HEAD_DIM]; sinks [head]. Where the draft extends (`counts` given), only the first counts[slot] rows of qkv exist,
 // the last of them stands at length + offset, and that one alone is a query row.
 //
+// TREE_ROWS (0: a chain): the rows are nodes of a tree, of which several may stand at one position. tree_rows.cuh says what
+// differs; nothing of it is compiled for a chain.
+//
 // A row's bits do not depend on its neighbours: chunks and key tiles lie at fixed absolute positions, so what a row sees of a
 // chunk, and the order in which it adds it up, is the same whatever rows share the tile. Positions beyond a row's own add
 // exact zeros.
@@ -31,6 +34,19 @@
 #include "mma.cuh"
 #include "prefetch.cuh"
 #include "rope.cuh"
+
+#ifndef TREE_ROWS
+#define TREE_ROWS 0
+#endif
+
+// How many positions the query rows stand at; threads of a block and, of a tree, the registers that they may have: all.
+#if TREE_ROWS
+#define ROW_POSITIONS (TREE_LEVELS + 1)
+#define LAUNCH_BOUNDS THREADS, 1
+#else
+#define ROW_POSITIONS QUERY_ROWS
+#define LAUNCH_BOUNDS THREADS
+#endif
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM must be 64 or 128");
 static_assert(BLOCK % 32 == 0 && CHUNK % BLOCK == 0, "a key tile must not cross a block, nor a block a chunk");
@@ -62,6 +78,9 @@ struct AttentionArguments {
     const int* active;
     const int* active_count;
     int offset;
+#if TREE_ROWS
+    const long long* masks;
+#endif
 };
 
 struct CombineArguments {
@@ -73,6 +92,9 @@ struct CombineArguments {
     const int* active_count;
     int offset;
     const bf16* sinks;
+#if TREE_ROWS
+    const long long* masks;
+#endif
 };
 
 __device__ __forceinline__ float power_of_two(float x) {
@@ -94,6 +116,9 @@ struct Task {
     int chunk, begin, end;        // the chunk, and the positions of it that any row sees
     int entry;                    // of the block table, one per lane: the chunk's blocks
     bool idle;
+#if TREE_ROWS
+    const long long* masks;  // of the slot's nodes
+#endif
 
     // Query `index` of the tile's slot and key/value head: its head, and its row among those of all slots.
     __device__ __forceinline__ int head_of(int index) const { return kv_head * HEADS_PER_KV + index % HEADS_PER_KV; }
@@ -107,12 +132,15 @@ __device__ __forceinline__ Task find_task(const AttentionArguments& args, const 
     // Every step of this chain is a trip to the L2 cache, so what does not depend on each other is requested at once. Beyond
     // active_count, too, the list holds a slot that exists.
     t.count = *args.active_count, t.slot = args.active[t.a];
-    t.position = args.length[t.slot] + args.offset, t.last = t.position + QUERY_ROWS - 1;
+    t.position = args.length[t.slot] + args.offset, t.last = t.position + ROW_POSITIONS - 1;
     t.appended = args.counts ? args.counts[t.slot] : APPENDED_ROWS;
     t.oldest_new = args.counts ? t.position - t.appended + 1 : t.position;
     t.chunk = first_chunk(t.position) + t.place;
     const int* table = args.block_table + t.slot * MAX_BLOCKS;
     t.entry = table[min(t.chunk * (CHUNK / BLOCK) + min(me.lane, CHUNK / BLOCK - 1), MAX_BLOCKS - 1)];
+#if TREE_ROWS
+    t.masks = args.masks + t.slot * TREE_STRIDE;
+#endif
     t.idle = t.a >= t.count || t.chunk * CHUNK > t.last;
     t.end = min(t.last + 1, (t.chunk + 1) * CHUNK);
     t.begin = WINDOW ? max(t.chunk * CHUNK, (t.position - WINDOW + 1) & ~31) : t.chunk * CHUNK;
@@ -142,6 +170,12 @@ __device__ __forceinline__ void prefetch_angles(const float* cosine, const float
 // The query tile as operand A: rows g and g + 8 at k 8c … 8c + 3, then at 8c + 4 … 8c + 7, of every 32-wide part.
 __shared__ uint4 queries[LOADS_32][2][32];
 
+#if TREE_ROWS
+#include "tree_rows.cuh"
+#else
+#define DEPTH_OF(task, t) t
+#endif
+
 __device__ __forceinline__ void store_query(int wide, int half, const uint4& of, int lane) {
     unsigned *lower = &queries[wide][0][lane].x + half, *upper = &queries[wide][1][lane].x + half;
     lower[0] = of.x, lower[2] = of.y, upper[0] = of.z, upper[2] = of.w;
@@ -155,7 +189,7 @@ __device__ __forceinline__ void load_queries(const AttentionArguments& args, con
         uint4 low = {}, high = {};
         if (index < QUERIES) {
             const int row = task.a * APPENDED_ROWS + (args.counts ? task.appended - 1 : t);
-            const long long angle = (long long)(task.position + t) * HALF_DIM + i;
+            const long long angle = (long long)(task.position + DEPTH_OF(task, t)) * HALF_DIM + i;
             rotate_eight(low, high, args.qkv + ((long long)row * QKV_HEADS + task.head_of(index)) * HEAD_DIM + i,
                          args.cosine + angle, args.sine + angle);
         }
@@ -204,7 +238,8 @@ struct Softmax {
     __device__ __forceinline__ Softmax(const Task& task, const Thread& me) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            newest[half] = task.position + min((task.tile * 16 + me.g + 8 * half) / HEADS_PER_KV, QUERY_ROWS - 1);
+            newest[half] = task.position +
+                           DEPTH_OF(task, min((task.tile * 16 + me.g + 8 * half) / HEADS_PER_KV, QUERY_ROWS - 1));
             oldest[half] = WINDOW ? newest[half] - WINDOW + 1 : 0;
         }
     }
@@ -216,6 +251,11 @@ __device__ __forceinline__ void multiply_keys(Scores& score, KVRing& ring, int k
     for (int n = 0; n < TILES_PER_TURN; ++n) {
         if (ring.wanted(key + n * TILE_STRIDE)) {
             const uint4* keys = ring.await_piece();
+#if TREE_ROWS
+            if (holds_nodes(ring.task, key + n * TILE_STRIDE))
+                multiply_node_keys(score[n], keys, key + n * TILE_STRIDE, ring.task, ring.me);
+            else
+#endif
 #pragma unroll
             for (int wide = 0; wide < LOADS_32; ++wide) {
                 const uint4 lower = queries[wide][0][ring.me.lane], upper = queries[wide][1][ring.me.lane];
@@ -285,6 +325,11 @@ __device__ __forceinline__ void multiply_values(Softmax& state, const Probabilit
     for (int n = 0; n < TILES_PER_TURN; ++n) {
         if (ring.wanted(key + n * TILE_STRIDE)) {
             const uint4* values = ring.await_piece();
+#if TREE_ROWS
+            if (holds_nodes(ring.task, key + n * TILE_STRIDE))
+                multiply_node_values(state.out, p[n], values, key + n * TILE_STRIDE, ring.task, ring.me);
+            else
+#endif
 #pragma unroll
             for (int i = 0; i < LOADS_8; ++i) {
                 const uint4 v = values[i * 32];
@@ -343,7 +388,7 @@ __device__ __forceinline__ void join_warps(const AttentionArguments& args, Outpu
 
 // ---- the kernels ------------------------------------------------------------------------------------------------------
 
-extern "C" __global__ __launch_bounds__(THREADS) void attention(const AttentionArguments args) {
+extern "C" __global__ __launch_bounds__(LAUNCH_BOUNDS) void attention(const AttentionArguments args) {
     const Thread me;
     const Task task = find_task(args, me);
 #if STATISTICS
@@ -358,16 +403,25 @@ extern "C" __global__ __launch_bounds__(THREADS) void attention(const AttentionA
 
     prefetch_angles(args.cosine, args.sine, task);
     KVRing ring(args.k_pages, args.v_pages, task, me);
+#if TREE_ROWS
+    const int known = task.end + 31;  // what is not of earlier steps is not read from the cache
+#else
     const int known = min(task.oldest_new, (task.chunk + 1) * CHUNK);  // positions before it are of earlier steps
+#endif
     ring.fill_early(known);
 
     await_previous();
     let_next_start();
     load_queries(args, task, me);
+#if TREE_ROWS
+    if (task.position < task.end) load_nodes(args, task);
+    __syncthreads();
+#else
     const bool grows = known < task.end;  // new positions lie in this chunk
     if (grows) append_new_rows(args, task);
     __syncthreads();
     if (grows) ring.fill_late(known);
+#endif
 
     Softmax state(task, me);
     for (int key = ring.first; key < task.end; key += TILES_PER_TURN * TILE_STRIDE) {
@@ -394,7 +448,12 @@ extern "C" __global__ __launch_bounds__(COMBINE_THREADS) void attention_combine(
     const int row = blockIdx.x, head = blockIdx.y, a = row / QUERY_ROWS;
     const bool idle = a >= *args.active_count;
     const int position = idle ? 0 : args.length[args.active[a]] + args.offset;
+#if TREE_ROWS
+    const int depth = idle ? 0 : depth_of(args.masks[args.active[a] * TREE_STRIDE + FIRST_NODE + row % QUERY_ROWS]);
+    const int first = first_chunk(position), chunks = (position + depth) / CHUNK - first + 1;
+#else
     const int first = first_chunk(position), chunks = (position + row % QUERY_ROWS) / CHUNK - first + 1;
+#endif
     // In units of log2, as the scores are.
     const float sink = SINKS ? (float)LOG2E * to_float(args.sinks[head]) : LOWEST;
     let_next_start();

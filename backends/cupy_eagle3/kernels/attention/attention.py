@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -26,6 +27,27 @@ within a chunk, and those worked on.
 """
 
 
+MOST_NODES: Final = 64
+"""Nodes of a tree with its root: a mask has 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNodes:
+    """The rows of a launch are nodes `first` … of a tree, in the order of its levels.
+
+    `masks`: how many masks a slot has; `levels`: how many positions behind the slot's first node the deepest row
+    stands.
+    """
+
+    first: int
+    masks: int
+    levels: int
+
+    def shared_bytes(self, rows: int, head_dim: int) -> int:
+        """Bytes of shared memory that a block has for keys and values of the nodes, where `rows` are the newest."""
+        return 2 * (self.first + rows) * 16 * (head_dim // 8 + 1)
+
+
 def joining_warps(chunks: int) -> int:
     """How many warps join the chunks of a row: a power of two. Each reads eight chunks at once, so that most rows are
     read in one go.
@@ -43,6 +65,10 @@ class Attention(Kernel):
     in all (None: everything). With `counts` (int32 [S]) a slot has only so many rows in qkv. The last of them stands at
     length + offset, and is the only query row. With `sinks`, each query head has a logit that takes a share of the
     softmax, and has no value.
+
+    With `tree`, row t is a node of a tree, and stands behind the slot's first position by the number of nodes above it.
+    It sees what is before that position, and of the tree the nodes of its mask. What it sees stands where it would
+    stand in a chain, and so a row's bits are the chain's of its path.
     """
 
     def __init__(
@@ -55,17 +81,34 @@ class Attention(Kernel):
         config: FmhaConfig | None = None,
         statistics: bool = False,
         sinks: bool = False,
+        tree: TreeNodes | None = None,
     ) -> None:
+        """Raises ValueError for more nodes than a mask has bits, and for rows that no kernel has."""
         self.heads, self.window, self.sinks = heads, window, sinks
         self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
         if self.appended != rows_per_slot and rows_per_slot != 1:
             raise ValueError(f"{rows_per_slot} of {self.appended} rows are query rows: all or one must be")
-        self.config = (config or FmhaConfig()).fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES)
+        if tree is not None and (tree.first + rows_per_slot > MOST_NODES or self.appended != rows_per_slot):
+            raise ValueError(f"{tree} of {rows_per_slot} rows: at most {MOST_NODES} nodes, all of which are query rows")
+        self.tree = tree
+        static = STATIC_SHARED_BYTES + (tree.shared_bytes(rows_per_slot, heads.head_dim) if tree else 0)
+        self.config = (config or FmhaConfig()).fitted(heads.head_dim, shared_memory_limit() - static)
         self.statistics = statistics
         tile = self.config.kv_tile
         chunks = -(-heads.positions // tile)
         self.joining = joining_warps(chunks)  # not of the window's chunks: their number depends on that of the rows
-        self.max_chunks = chunks if window is None else min(chunks, (window + rows_per_slot - 2) // tile + 2)
+        behind = tree.levels if tree else rows_per_slot - 1
+        self.max_chunks = chunks if window is None else min(chunks, (window + behind - 1) // tile + 2)
+        nodes = (
+            {
+                "tree_rows": tree.first + rows_per_slot,
+                "tree_stride": tree.masks,
+                "tree_levels": tree.levels,
+                "first_node": tree.first,
+            }
+            if tree
+            else {}
+        )
         super().__init__(
             "attention",
             **heads.constants,
@@ -82,6 +125,7 @@ class Attention(Kernel):
             log2e_over_sqrt_head_dim=math.log2(math.e) / math.sqrt(heads.head_dim),
             sinks=int(sinks),
             log2e=math.log2(math.e),
+            **nodes,
             shared_bytes=self.config.ring_bytes(heads.head_dim),
         )
 
@@ -107,9 +151,11 @@ class Attention(Kernel):
         counts: Tensor | None = None,
         statistics: Tensor | None = None,
         sinks: Tensor | None = None,
+        masks: Tensor | None = None,
     ) -> None:
         """`rows`: the query rows; `table`: cos and sin, float32 [P, D/2]; `statistics`: int32 [4], which STATISTICS are
-        added to; `sinks`: bfloat16 [N]. Raises ValueError for what this launcher was not made for.
+        added to; `sinks`: bfloat16 [N]; `masks`: of a tree's nodes, int64 [S, masks], bit m for node m. Raises
+        ValueError for what this launcher was not made for.
         """
         h = self.heads
         if rows.per_slot != self.rows_per_slot:
@@ -118,6 +164,10 @@ class Attention(Kernel):
             raise ValueError(f"made for statistics = {self.statistics}")
         if (sinks is not None) != self.sinks:
             raise ValueError(f"made for sinks = {self.sinks}")
+        if (masks is not None) != (self.tree is not None):
+            raise ValueError(f"made for a tree: {self.tree is not None}")
+        if masks is not None and self.tree is not None:
+            expect("masks", masks, (rows.slots, self.tree.masks), torch.int64)
         if sinks is not None:
             expect("sinks", sinks, (h.heads,), torch.bfloat16)
         expect("qkv", qkv, (rows.slots * self.appended, h.qkv_width), torch.float32)
@@ -128,6 +178,7 @@ class Attention(Kernel):
         expect("block_table", block_table, (rows.slots, h.max_blocks), torch.int32)
         for name, given, shape in zip(("partial", "stats"), partial, self.partial_shapes(rows.slots), strict=True):
             expect(name, given, shape, torch.float32)
+        of_tree = {} if masks is None else {"masks": masks}
         tiles = -(-(h.heads // h.kv_heads) * self.rows_per_slot // QUERY_TILE)
         self.launch(
             "attention",
@@ -148,6 +199,7 @@ class Attention(Kernel):
                 "active": rows.active,
                 "active_count": rows.active_count,
                 "offset": offset,
+                **of_tree,
             },
         )
         self.launch(
@@ -163,6 +215,7 @@ class Attention(Kernel):
                 "active_count": rows.active_count,
                 "offset": offset,
                 "sinks": sinks,
+                **of_tree,
             },
             shared_bytes=0,  # so that it finds room beside attention, and what comes after it may start early
         )

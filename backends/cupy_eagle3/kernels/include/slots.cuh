@@ -10,6 +10,7 @@ enum Fault {
     DRAFT_NOT_FINITE = 2,
     KV_INTEGRITY = 4,
     KV_EXHAUSTED = 8,
+    MASK_INTEGRITY = 16,
 };
 
 // Where a step's phases end, in nanoseconds of the device's clock: `stamps[step][...]`.

@@ -11,6 +11,11 @@
 #include "kv_blocks.cuh"
 #include "slots.cuh"
 
+// The most tokens that a step emits: fewer than its rows where these are a tree's.
+#ifndef MOST_EMITTED
+#define MOST_EMITTED MAX_ROWS
+#endif
+
 struct CommitArguments {
     int* length;
     int* last_token;
@@ -62,12 +67,12 @@ struct After {
 // Emit the slot's verified tokens, those that were accepted and the target's own after them.
 __device__ __forceinline__ After emit(const CommitArguments& args, const Before& before) {
     const int slot = before.slot, taken = args.accepted[slot], verified = taken + 1, room = before.limit - before.emitted;
-    int tokens[MAX_ROWS];
+    int tokens[MOST_EMITTED];
 #pragma unroll
-    for (int t = 0; t < MAX_ROWS; ++t) tokens[t] = args.target_tokens[slot * MAX_ROWS + t];
+    for (int t = 0; t < MOST_EMITTED; ++t) tokens[t] = args.target_tokens[slot * MAX_ROWS + t];
     int gained = 0, reason = RUNNING, token = 0;
 #pragma unroll
-    for (int t = 0; t < MAX_ROWS; ++t) {
+    for (int t = 0; t < MOST_EMITTED; ++t) {
         if (t >= verified || t >= room || reason != RUNNING) continue;
         token = tokens[t];
         args.out[slot * CAPACITY + before.emitted + t] = token;

@@ -13,10 +13,20 @@ class Commit(Kernel):
     slots that go on.
     """
 
-    def __init__(self, slots: int, max_rows: int, capacity: int, max_blocks: int) -> None:
+    def __init__(
+        self, slots: int, max_rows: int, capacity: int, max_blocks: int, most_emitted: int | None = None
+    ) -> None:
+        """`most_emitted`: tokens that a step emits at most; None: as many as it has rows."""
         self.slots = slots
+        fewer = {} if most_emitted is None else {"most_emitted": most_emitted}
         super().__init__(
-            "commit", slots=slots, max_rows=max_rows, capacity=capacity, max_blocks=max_blocks, block=BLOCK
+            "commit",
+            slots=slots,
+            max_rows=max_rows,
+            capacity=capacity,
+            max_blocks=max_blocks,
+            block=BLOCK,
+            **fewer,
         )
 
     @announced

@@ -25,6 +25,7 @@ class Fault(IntFlag):
     DRAFT_NOT_FINITE = 2
     KV_INTEGRITY = 4
     KV_EXHAUSTED = 8
+    MASK_INTEGRITY = 16
 
 
 class Stamp(IntEnum):

@@ -13,16 +13,20 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers, bytes_of, tens
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import Sampling
 from specgate.eagle3.geometry import DraftGeometry
+from specgate.eagle3.trees.shape import TreeShape
 from specgate.errors import EnvironmentRefused
 from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET
 
 SIZES = Sizes(slots=3, positions=200, max_rows=4)
+TREE = TreeShape.of([(0,), (1,), (0, 0), (0, 1), (1, 2)])
 SAMPLED = Sizes(3, 200, 4, sampling=Sampling(top_p=0.9, logit_bias=((3, -1.0),)))
 PLAN = {"key/value cache": 5_000_000_000, "buffers of a step": 400_000_000, "prefill workspace": 30_000_000}
 
 
 @pytest.mark.parametrize("draft", [None, DRAFT, replace(DRAFT, window=64)], ids=["none", "full", "window"])
-@pytest.mark.parametrize("sizes", [SIZES, Sizes(1, 64, 1), Sizes(8, 65, 8), SAMPLED], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [SIZES, Sizes(1, 64, 1), Sizes(8, 65, 8), SAMPLED, Sizes(2, 90, TREE.rows, tree=TREE)], ids=str
+)
 def test_the_plan_is_what_the_allocation_takes(draft: DraftGeometry | None, sizes: Sizes) -> None:
     buffers = Buffers.allocate(TARGET, draft, sizes, "cpu")
     planned = plan(TARGET, draft, sizes)

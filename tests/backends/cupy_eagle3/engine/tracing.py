@@ -30,9 +30,17 @@ def trace(made: CupyEngine, k: int, steps: int, rule: StopRule) -> dict[tuple[in
             made.stream.wait()
             for a, slot in enumerate(active):
                 for t in range(int(slots.accepted[slot]) + 1):
-                    found[slot, lengths[slot] + t] = made.b.target.layer.logits[a * (k + 1) + t].clone()
+                    row = a * made.sizes.rows_of(k) + node_of(made, k, slot, t)
+                    found[slot, lengths[slot] + t] = made.b.target.layer.logits[row].clone()
         assert not slots.fault.any()
     return found
+
+
+def node_of(made: CupyEngine, k: int, slot: int, depth: int) -> int:
+    """The row of a slot's accepted token number `depth` of the last step; 0 is the last token of the step before."""
+    if made.sizes.tree_of(k) is None or made.b.tree is None:
+        return depth
+    return int(made.b.tree.path[slot, depth])
 
 
 def tokens(made: CupyEngine, k: int, budget: Budget, stop: Sequence[int] = ()) -> tuple[tuple[int, ...], ...]:

@@ -57,6 +57,7 @@ static Place threadIdx, blockIdx, gridDim;
 static std::vector<uint4> dynamic_memory;
 
 #define __device__
+#define __host__
 #define __forceinline__ inline
 #define __global__
 #define __grid_constant__
@@ -101,6 +102,10 @@ template <typename Value>
 static Value __shfl_xor_sync(unsigned, Value value, int mask) {
     return shared_in_warp(value, [&](auto of) { return of(threadIdx.x ^ mask); });
 }
+template <typename Value>
+static Value __shfl_sync(unsigned, Value value, int from) {
+    return shared_in_warp(value, [&](auto of) { return of(from); });
+}
 static int __shfl_up_sync(unsigned, int value, int step) {
     const int own = threadIdx.x % LANES;
     return shared_in_warp(value, [&](auto of) { return of(own >= step ? own - step : own); });
@@ -129,6 +134,7 @@ static Value atomicMax(Value* at, Value value) {
 }
 static int atomicExch(int* at, int value) { return std::exchange(*at, value); }
 static int atomicOr(int* at, int bits) { return std::exchange(*at, *at | bits); }
+static unsigned long long atomicOr(unsigned long long* at, unsigned long long bits) { return std::exchange(*at, *at | bits); }
 static float __ldcg(const float* at) { return *at; }
 
 // ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -141,6 +147,9 @@ static To with_bits(From from) {
 }
 static float __uint_as_float(unsigned bits) { return with_bits<float>(bits); }
 static unsigned __float_as_uint(float value) { return with_bits<unsigned>(value); }
+static float __int_as_float(int bits) { return with_bits<float>(bits); }
+static int __popcll(long long bits) { return __builtin_popcountll(bits); }
+static int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 static long long __double_as_longlong(double value) { return with_bits<long long>(value); }
 static double __longlong_as_double(long long bits) { return with_bits<double>(bits); }
 static float __fdividef(float x, float y) { return x / y; }
@@ -167,7 +176,8 @@ static float half(unsigned bits) { return (float)with_bits<_Float16>((unsigned s
 
 static float brain(unsigned bits) { return __uint_as_float(bits << 16); }
 
-// m16n8k16: fragments as mma.cuh describes them, of numbers that `number` reads.
+// m16n8k16: fragments as mma.cuh describes them, of numbers that `number` reads. Sums are of float32, so that they depend on
+// the places of their terms, as they may on a GPU.
 template <float (*number)(unsigned)>
 static void multiplied(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0,
                        float c1, float c2, float c3) {
@@ -178,15 +188,15 @@ static void multiplied(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, uns
     const float before[4] = {c0, c1, c2, c3};
     float result[4];
     for (int i = 0; i < 4; ++i) {
-        double sum = before[i];
+        float sum = before[i];
         for (int k = 0; k < 4; ++k) {  // a lane's k: two of the first eight, and two of the others
             const unsigned *a = lane(g * 4 + k).operands, *b = lane((2 * c + i % 2) * 4 + k).operands;
             for (int second = 0; second < 2; ++second) {
                 const unsigned row = a[i / 2 + 2 * second], column = b[4 + second];
-                sum += (double)number(row & 0xffff) * number(column & 0xffff) + (double)number(row >> 16) * number(column >> 16);
+                sum += number(row & 0xffff) * number(column & 0xffff) + number(row >> 16) * number(column >> 16);
             }
         }
-        result[i] = (float)sum;
+        result[i] = sum;
     }
     __syncwarp();
     std::memcpy(d, result, sizeof result);
@@ -237,32 +247,33 @@ static bool go_on(unsigned first, unsigned last, State waiting) {
     return some;
 }
 
-static void launched(std::function<void()> kernel, unsigned columns, unsigned rows, unsigned threads, unsigned shared_bytes) {
+static void launched(std::function<void()> kernel, unsigned columns, unsigned rows, unsigned layers, unsigned threads,
+                     unsigned shared_bytes) {
     const std::size_t STACK = 128 << 10;
     body = std::move(kernel);
-    gridDim = {columns, rows, 1};
-    for (blockIdx.y = 0; blockIdx.y < rows; ++blockIdx.y)
-        for (blockIdx.x = 0; blockIdx.x < columns; ++blockIdx.x) {
-            dynamic_memory.assign(shared_bytes / 16 + 1, uint4{0x7e007e00, 0x7e007e00, 0x7e007e00, 0x7e007e00});
-            if (fibers.size() != threads) fibers = std::vector<Fiber>(threads);
-            for (unsigned n = 0; n < threads; ++n) {
-                Fiber& fiber = fibers[n];
-                if (!fiber.stack) fiber.stack = std::make_unique<char[]>(STACK);
-                getcontext(&fiber.context);
-                fiber.context.uc_stack.ss_sp = fiber.stack.get();
-                fiber.context.uc_stack.ss_size = STACK;
-                fiber.context.uc_link = &scheduler;
-                makecontext(&fiber.context, fiber_body, 0);
-                fiber.state = State::RUNS;
-                fiber.groups.clear();
-                fiber.open.clear();
-            }
-            do {
-                for (unsigned n = 0; n < threads; n += LANES) {
-                    const unsigned end = min(n + LANES, threads);
-                    do run_fibers(n, end);
-                    while (go_on(n, end, State::WAITS_FOR_WARP));
-                }
-            } while (go_on(0, threads, State::WAITS_FOR_BLOCK));
+    gridDim = {columns, rows, layers};
+    for (unsigned block = 0; block < columns * rows * layers; ++block) {
+        blockIdx = {block % columns, block / columns % rows, block / columns / rows};
+        dynamic_memory.assign(shared_bytes / 16 + 1, uint4{0x7e007e00, 0x7e007e00, 0x7e007e00, 0x7e007e00});
+        if (fibers.size() != threads) fibers = std::vector<Fiber>(threads);
+        for (unsigned n = 0; n < threads; ++n) {
+            Fiber& fiber = fibers[n];
+            if (!fiber.stack) fiber.stack = std::make_unique<char[]>(STACK);
+            getcontext(&fiber.context);
+            fiber.context.uc_stack.ss_sp = fiber.stack.get();
+            fiber.context.uc_stack.ss_size = STACK;
+            fiber.context.uc_link = &scheduler;
+            makecontext(&fiber.context, fiber_body, 0);
+            fiber.state = State::RUNS;
+            fiber.groups.clear();
+            fiber.open.clear();
         }
+        do {
+            for (unsigned n = 0; n < threads; n += LANES) {
+                const unsigned end = min(n + LANES, threads);
+                do run_fibers(n, end);
+                while (go_on(n, end, State::WAITS_FOR_WARP));
+            }
+        } while (go_on(0, threads, State::WAITS_FOR_BLOCK));
+    }
 }

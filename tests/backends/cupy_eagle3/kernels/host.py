@@ -33,6 +33,7 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     "cvt.rn.bf16.f32": "rounded = rounded_bits(value);",
     "cvt.rn.bf16x2.f32": "packed = rounded_bits(high) << 16 | rounded_bits(low);",
     "cvt.rn.f16.f32": "rounded = half_bits(value);",
+    "ex2.approx.ftz.f32": "y = std::exp2(x);",
     "fma.rn.bf16x2": "product = product_bits(a, b);",
     "griddepcontrol.launch_dependents": "",
     "griddepcontrol.wait": "",
@@ -64,8 +65,10 @@ class Host:
         shared_bytes: int | None = None,
     ) -> None:
         """In place of `Kernel.enqueue`: runs the kernel, and returns when it has ended."""
-        columns, rows = (*grid, 1)[:2]
-        self.library(kernel.spec).run(ctypes.byref(packed(arguments)), columns, rows, block[0], kernel.shared_bytes)
+        columns, rows, layers = (*grid, 1, 1)[:3]
+        shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
+        run = getattr(self.library(kernel.spec), f"run_{name}")
+        run(ctypes.byref(packed(arguments)), columns, rows, layers, block[0], shared)
 
     def library(self, spec: Spec) -> Any:
         if spec not in self.compiled:
@@ -83,18 +86,22 @@ class Host:
 
 
 def source(spec: Spec) -> str:
-    """The source of a kernel as C++, with a function `run` that launches it."""
+    """The source of a kernel as C++, with a function `run_NAME` for each of its functions that launches it."""
     constants = "".join(f"#define {name} {value}\n" for name, value in spec.constants)
     text = STATEMENT.sub(lambda found: INSTRUCTIONS[found[1]], spec.source)
     text = text.replace("extern __shared__ uint4 memory[];", "#define memory dynamic_memory.data()")
     # An address within shared memory is one within the memory that a block has been given.
     text = re.sub(r"\(unsigned\)__cvta_generic_to_shared\(memory\)", "0u", text)
-    (struct,) = set(re.findall(r"struct (\w+Arguments)", text))
-    return f"""#include "{HEADER}"
-{constants}{text}
-static {struct} given;
-extern "C" void run(const {struct}* args, unsigned columns, unsigned rows, unsigned threads, unsigned shared_bytes) {{
-    given = *args;
-    launched([] {{ {spec.stem}(given); }}, columns, rows, threads, shared_bytes);
+    taken = re.findall(r"__global__ [^{;]*?void (\w+)\(const (?:__grid_constant__ )?(\w+) \w+\)", text)
+    runs = "".join(
+        f"""
+static {struct} {name}_given;
+extern "C" void run_{name}(const {struct}* args, unsigned columns, unsigned rows, unsigned layers, unsigned threads,
+                           unsigned shared_bytes) {{
+    {name}_given = *args;
+    launched([] {{ {name}({name}_given); }}, columns, rows, layers, threads, shared_bytes);
 }}
 """
+        for name, struct in taken
+    )
+    return f'#include "{HEADER}"\n{constants}{text}{runs}'

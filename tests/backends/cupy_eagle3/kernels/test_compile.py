@@ -43,9 +43,11 @@ from specgate.core import Sampling
 from specgate.core.gemms import GemmShape
 from specgate.eagle3.hf.draft import draft_geometry
 from specgate.eagle3.hf_keys import read_config
+from specgate.eagle3.trees.shape import TreeShape
 from specgate.files.writing import write_text
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
+from tests.backends.cupy_eagle3.kernels.test_launches import compiled_text
 from tests.backends.cupy_eagle3.pairs import without_weights
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
@@ -69,6 +71,9 @@ SIZES = {
     "weigh_rows": ("VOCAB",),
     "cut_rows": ("VOCAB",),
     "draw_rows": ("VOCAB",),
+    "tree_top": ("COLUMNS", "PARTS"),
+    "tree_token": ("HIDDEN", "DRAFT_VOCAB", "PARTS"),
+    "tree_compact": ("LAYERS", "BLOCKS", "MAX_BLOCKS", "WIDTH", "KV_HEADS"),
     "prefill_gate": ("INTERMEDIATE",),
     "prefill_heads": ("HEADS", "KV_HEADS"),
     "prefill_stream": ("HIDDEN", "THREADS"),
@@ -82,6 +87,11 @@ SAMPLED = (
     Sampling(),
     Sampling(top_p=0.9),
     Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),)),
+)
+TREES = (
+    TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 2), (1, 0, 0)]),
+    # As many rows and levels as a step may have.
+    TreeShape.of([(*(0,) * above, rank) for above in range(7) for rank in range(9)]),
 )
 DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
 
@@ -104,6 +114,9 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
     if pair.target.experts is not None:
         most = Cycle(target, draft, Sizes(8, positions, 8), 8, 7).kernels().values()  # as many rows as experts take
         yield from (kernel.spec for kernel in most if kernel.spec.stem.startswith("expert"))
+    for tree in TREES if pair.target.experts is None else ():
+        growing = Cycle(target, draft, Sizes(4, positions, tree.rows, tree=tree), 4, tree.depth).kernels().values()
+        yield from (kernel.spec for kernel in growing if kernel.spec.stem.startswith(("attention", "commit", "tree")))
     for asked in SAMPLED:
         drawing = Cycle(target, draft, Sizes(1, positions, 2, sampling=asked), 1, 1).kernels()
         yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
@@ -225,6 +238,12 @@ def test_every_file_takes_part_in_a_step_or_a_prefill_or_measures_the_device(spe
     assert not [name for name in entry_points() if name.startswith("prefill")]
     text = "".join(spec.source for spec in specs)
     assert all(f'#line 1 "{name}"' in text for name in kernel_files() if name.endswith(".cuh"))
+
+
+def test_what_is_compiled_for_a_chain_has_nothing_of_trees() -> None:
+    chain, tree = (compiled_text(Attention(Heads(8, 2, 64, 500), 4).spec.source, tree=kind) for kind in (False, True))
+    assert "multiply_node_keys" in tree and "multiply_node_keys" not in chain
+    assert not re.search("masks|nodes|TREE_", re.sub(r"//[^\n]*|#define TREE_ROWS 0\n", "", chain))
 
 
 def test_no_two_kernel_files_have_the_same_name() -> None:

@@ -25,6 +25,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.core import Sampling
+from specgate.eagle3.trees.shape import TreeShape
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, WINDOW, without_weights
 
@@ -34,6 +35,7 @@ PAIRS = {"small": SMALL, "experts": EXPERTS, **{name: GEOMETRIES[name]() for nam
 POSITIONS = 500
 EVERYTHING = Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),), seed=2**63)
 SAMPLED = {"greedy": None, "drawn": Sampling(), "everything": EVERYTHING}
+TREE = TreeShape.of([(0,), (1,), (3,), (0, 0), (0, 1), (1, 2), (0, 0, 0), (0, 0, 2), (1, 2, 0)])
 ELEMENTS = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -101,9 +103,10 @@ def step(
     slots: int,
     times: int = 1,
     sampling: Sampling | None = None,
+    tree: TreeShape | None = None,
 ) -> Step:
-    """A step of spec-`k` over all slots but one, in an engine that has room for longer chains, so many times in a row;
-    nothing runs.
+    """A step of spec-`k` over all slots but one, in an engine that has room for longer chains or for `tree`, so many
+    times in a row; nothing runs.
     """
     launches, ranges = list[Launch](), list[str]()
 
@@ -122,7 +125,7 @@ def step(
     nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
-    sizes = Sizes(slots + 1, POSITIONS, k + 2, sampling=sampling)
+    sizes = Sizes(slots + 1, POSITIONS, tree.rows if tree else k + 2, sampling=sampling, tree=tree)
     target, draft = without_weights(pair.target, pair.draft, pair.boundaries, POSITIONS)
     buffers = Buffers.allocate(pair.target, pair.draft, sizes, "meta")
     cycle = Cycle(target, draft, sizes, slots, k)
@@ -131,9 +134,24 @@ def step(
     return Step(buffers, launches, ranges)
 
 
+def compiled_text(text: str, *, tree: bool) -> str:
+    """The text without what the preprocessor leaves out of a chain's kernel, or of a tree's."""
+    kept, skipping = list[str](), [False]
+    for line in text.splitlines(keepends=True):
+        if line.startswith("#if"):
+            skipping.append(skipping[-1] or (line.startswith("#if TREE_ROWS") and not tree))
+        elif line.startswith("#else"):
+            skipping[-1] = not skipping[-1] if not skipping[-2] else True
+        elif line.startswith("#endif"):
+            skipping.pop()
+        elif not skipping[-1]:
+            kept.append(line)
+    return "".join(kept)
+
+
 @cache
-def source_of(stem: str, name: str) -> Source:
-    text = re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu"))
+def source_of(stem: str, name: str, *, tree: bool = False) -> Source:
+    text = compiled_text(re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu")), tree=tree)
     head = (
         rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) (?:args|all)\) \{{(.*?)^\}}'
     )
@@ -150,7 +168,7 @@ def source_of(stem: str, name: str) -> Source:
 
 
 def source(launch: Launch) -> Source:
-    return source_of(launch.stem, launch.name)
+    return source_of(launch.stem, launch.name, tree="masks" in launch.arguments)
 
 
 def written(launch: Launch) -> list[tuple[str, Tensor]]:
@@ -243,6 +261,54 @@ def test_a_struct_is_laid_out_as_the_compiler_lays_it_out(monkeypatch: pytest.Mo
             assert (placed.offset, placed.size) == (at, field.bytes), f"{launch.name}: {field}"
 
 
+@pytest.mark.parametrize("name", ["small", "smollm2-135m", "llama-3.1-8b"])
+@pytest.mark.parametrize(("k", "slots"), [(0, 2), (1, 3), (2, 1), (3, 4)])
+def test_each_argument_of_a_trees_step_is_what_its_field_declares(
+    monkeypatch: pytest.MonkeyPatch, name: str, k: int, slots: int
+) -> None:
+    for launch in step(monkeypatch, PAIRS[name], k, slots, tree=TREE).launches:
+        declared, made, end = source(launch).fields, packed(launch.arguments), 0
+        assert [field.name for field in declared] == list(launch.arguments), launch.name
+        for field, argument in zip(declared, launch.arguments.values(), strict=True):
+            assert field.takes(argument), f"{launch.name}: {field}"
+            at = -(-end // field.bytes) * field.bytes
+            end = at + field.bytes
+            assert getattr(type(made), field.name).offset == at, f"{launch.name}: {field}"
+        assert all(0 < blocks <= 65535 for blocks in launch.grid)
+
+
+def test_a_tree_is_drafted_level_by_level_and_verified_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = step(monkeypatch, SMALL, 3, 2, tree=TREE).launches
+    names = [launch.name for launch in launches]
+    assert names[0] == "kv_reserve" and names[-3:] == ["tree_accept", "tree_compact", "commit"]
+    assert names.count("tree_top") == names.count("tree_token") == 3
+    assert not {"draft_token", "accept"} & {*names}
+    assert names.count("attention") == TARGET.layers + 3
+    grids = [launch.grid for launch in launches if launch.name == "tree_token"]
+    assert grids == [(2 * nodes,) for nodes in TREE.level_sizes]
+    assert next(launch.grid for launch in launches if launch.name == "embed_rows") == (2 * TREE.rows,)
+    shorter = [launch.name for launch in step(monkeypatch, SMALL, 2, 2, tree=TREE).launches]
+    assert shorter.count("tree_token") == 2
+
+
+def test_a_role_whose_part_of_a_tree_is_a_chain_drafts_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    one_way = TreeShape.of([(0,), (0, 0), (0, 1), (0, 0, 0)])
+    names = [launch.name for launch in step(monkeypatch, SMALL, 1, 2, tree=one_way).launches]
+    assert "draft_token" in names and "accept" in names and not [n for n in names if n.startswith("tree")]
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 5])
+def test_an_engine_of_chains_launches_what_it_launched_before_there_were_trees(
+    monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    """No kernel of a chain has a constant or an argument of trees."""
+    launches = step(monkeypatch, SMALL, k, 3).launches
+    assert not [launch.name for launch in launches if "masks" in launch.arguments or launch.name.startswith("tree")]
+    target, draft = without_weights(SMALL.target, SMALL.draft, SMALL.boundaries, POSITIONS)
+    kernels = Cycle(target, draft, Sizes(4, POSITIONS, k + 2), 3, k).kernels().values()
+    assert not [n for kernel in kernels for n, _ in kernel.spec.constants if n.startswith(("TREE", "MOST_EMITTED"))]
+
+
 def test_a_struct_holds_addresses_and_numbers() -> None:
     tensor = torch.arange(3, dtype=torch.int32)
     made = packed({"values": tensor, "missing": None, "count": -3, "eps": 0.5})
@@ -323,6 +389,20 @@ def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes
     # Only for a fault, and then nobody reads what comes of it.
     first = "feature_rows" if k else "embed_rows"
     assert found == {f"{first}.active_count while kv_reserve may write active_count"}
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_what_a_trees_kernel_touches_before_it_waits_nothing_that_may_still_run_writes(
+    monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    launches, running, found = step(monkeypatch, SMALL, k, 3, times=3, tree=TREE).launches, list[Launch](), set[str]()
+    for before, launch in pairwise(launches):
+        running = [before, *(running if lets_go_early(before) else [])]
+        for own, early in touched_early(launch):
+            for other in running:
+                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
+                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    assert found == {"feature_rows.active_count while kv_reserve may write active_count"}
 
 
 def test_what_draws_stands_between_a_head_and_who_takes_its_choice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Where the kernels run: on the CPU as C++, and on a GPU."""
+"""Where the kernels of a test run: on the CPU as C++, and on a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.backends.cupy_eagle3.kernels.host import COMPILER, Host
 def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
     if COMPILER is None:
         pytest.skip("no g++ here")
-    return Host(tmp_path_factory.mktemp("sampling-kernels"))
+    return Host(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

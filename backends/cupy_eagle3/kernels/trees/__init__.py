@@ -1,0 +1,7 @@
+"""Kernels of draft trees. Each has a `.cu` of the same name. Attention of trees: `attention/tree_rows.cuh`.
+
+tree_top.py      the likeliest tokens of rows of the draft's logits, in parts of the vocabulary
+tree_token.py    a level's tokens from these, and the input of the draft's next level
+tree_accept.py   the longest path that the target agrees with, and whether masks are whole
+tree_compact.py  moves the accepted path's cache entries and features to where a chain has them
+"""

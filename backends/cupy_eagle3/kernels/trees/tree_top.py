@@ -1,0 +1,53 @@
+"""Launches `tree_top.cu`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
+
+THREADS: Final = 256
+COLUMNS_PER_PART: Final = 4096
+"""Columns that a block takes: enough blocks to read a few rows fast, and few enough lists to join."""
+MOST_PARTS: Final = 32
+"""A lane of a warp joins one list."""
+
+
+def parts_of(columns: int) -> int:
+    """How many blocks share a row."""
+    return min(MOST_PARTS, -(-columns // COLUMNS_PER_PART))
+
+
+class TreeTop(Kernel):
+    """The `top` largest of each row of logits, float32 [R, V], in parts: int64 [R, parts, top], packed as choices.
+
+    Of equal logits the lower column comes first. NaN and infinity come before every number.
+    """
+
+    def __init__(self, columns: int, top: int) -> None:
+        """Raises ValueError for more tokens than there are columns."""
+        if not 0 < top <= columns:
+            raise ValueError(f"the {top} largest of {columns} columns")
+        self.columns, self.top, self.parts = columns, top, parts_of(columns)
+        super().__init__("tree_top", columns=columns, top=top, parts=self.parts, threads=THREADS)
+
+    @announced
+    def __call__(self, candidates: Tensor, logits: Tensor, rows: Rows) -> None:
+        """`candidates`: int64, at least R · parts · top."""
+        expect("candidates", candidates, (rows.most * self.parts * self.top,), torch.int64)
+        expect("logits", logits, (rows.most, self.columns), torch.float32)
+        self.launch(
+            "tree_top",
+            (self.parts, rows.most),
+            (THREADS,),
+            {
+                "candidates": candidates,
+                "logits": logits,
+                "active_count": rows.active_count,
+                "rows_per_slot": rows.per_slot,
+            },
+        )

@@ -1,0 +1,121 @@
+"""A draft tree in the GPU's memory: its topology as the kernels read it, and what the kernels of a tree hand on.
+
+Node 0 is the root, the newest committed token. The draft runs on the nodes with children, but for the root, whose row
+is the extension's: these are the *forest*, numbered in the order of the nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.attention.attention import TreeNodes
+from specgate.backends.cupy_eagle3.kernels.trees.tree_top import parts_of
+from specgate.eagle3.geometry import DraftGeometry
+from specgate.eagle3.trees.shape import TreeShape
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of a tree: `nodes` nodes from `first` on, which are among the `top` likeliest tokens behind the `sources`
+    rows that the draft ran on. On `rows` of them it runs next: as the rows that `forest` says; None at the last level.
+    """
+
+    first: int
+    nodes: int
+    top: int
+    sources: int
+    rows: int
+    forest: TreeNodes | None
+
+
+def levels_of(shape: TreeShape, whole: TreeShape) -> list[Level]:
+    """The levels of `shape`, which is the first levels of `whole`."""
+    found, first, sources = list[Level](), 1, 1
+    forest, masks = 0, sum(whole.non_leaves[1:])
+    for level, nodes in enumerate(shape.level_sizes, 1):
+        top = 1 + max(path[-1] for path in shape.paths[first - 1 : first - 1 + nodes])
+        rows = shape.non_leaves[level] if level < shape.depth else 0
+        found.append(Level(first, nodes, top, sources, rows, TreeNodes(forest, masks, level - 1) if rows else None))
+        first, sources, forest = first + nodes, rows, forest + rows
+    return found
+
+
+def inner_nodes(shape: TreeShape) -> list[int]:
+    """The nodes of the forest, ascending."""
+    return [node for node in range(1, shape.rows) if shape.children[node]]
+
+
+def masks_of(parents: Sequence[int]) -> list[int]:
+    """The mask of every node as a signed 64-bit number: what its parent looks at, and itself. `parents` below 0: none
+    is above it. A parent comes before its children.
+    """
+    found = list[int]()
+    for node, parent in enumerate(parents):
+        found.append((found[parent] if 0 <= parent < node else 0) | 1 << node)
+    return [mask - (1 << 64) if mask >> 63 else mask for mask in found]
+
+
+def forest_masks(shape: TreeShape) -> list[int]:
+    """The masks of the forest's nodes, by their own numbers."""
+    number = {node: i for i, node in enumerate(inner_nodes(shape))}
+    return masks_of([number.get(shape.parents[node], -1) for node in number])
+
+
+def node_rows(shape: TreeShape) -> list[tuple[int, int, int]]:
+    """Of every node but the root: the row of its parent among those that the draft ran on, its rank, and its own row
+    among those that it runs on next, -1 without children.
+    """
+    own = dict[int, int]()  # node → its row among the forest's of its level
+    rows = dict[int, int]()  # level → rows so far
+    for node in inner_nodes(shape):
+        level = len(shape.paths[node - 1])
+        own[node] = rows[level] = rows.get(level, -1) + 1
+    return [(own.get(shape.parents[node], 0), path[-1], own.get(node, -1)) for node, path in enumerate(shape.paths, 1)]
+
+
+def widest(shape: TreeShape) -> int:
+    """Rows per slot that the draft runs on at most."""
+    return max(shape.non_leaves)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeBuffers:
+    """For S slots and a tree of R rows on L levels, of whose forest there are Q nodes.
+
+    `masks` int64 [S, R] and `parents` int32 [S, R]: what each node looks at, and its parent, the root its own.
+    `forest` int64 [S, Q]: the masks of the forest. `nodes` int32 [R - 1, 3]: see `node_rows`. `path` int32 [S, L + 1]:
+    the accepted nodes. `candidates` int64: the likeliest tokens of the rows that the draft ran on. `stream` float32
+    [S · F, Hd]: the draft's residual stream of every other level, of F rows at most.
+    """
+
+    masks: Tensor
+    parents: Tensor
+    forest: Tensor
+    nodes: Tensor
+    path: Tensor
+    candidates: Tensor
+    stream: Tensor
+
+    @classmethod
+    def allocate(cls, shape: TreeShape, g: DraftGeometry, slots: int, device: torch.device | str) -> TreeBuffers:
+        def of(values: Sequence[int], dtype: torch.dtype) -> Tensor:
+            """The same for every slot, in memory of its own."""
+            return torch.tensor([list(values)] * slots, dtype=dtype, device=device)
+
+        return cls(
+            masks=of(masks_of(shape.parents), torch.int64),
+            parents=of(shape.parents, torch.int32),
+            forest=of(forest_masks(shape), torch.int64),
+            nodes=torch.tensor(node_rows(shape), dtype=torch.int32, device=device),
+            path=torch.zeros(slots, shape.depth + 1, dtype=torch.int32, device=device),
+            candidates=torch.zeros(
+                slots * max(level.sources * level.top for level in levels_of(shape, shape)) * parts_of(g.draft_vocab),
+                dtype=torch.int64,
+                device=device,
+            ),
+            stream=torch.zeros(slots * widest(shape), g.hidden, device=device),
+        )

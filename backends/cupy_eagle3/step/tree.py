@@ -1,0 +1,106 @@
+"""The draft's tree: one extension over what was accepted, then the draft on the nodes with children, level by level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.trees.tree_token import TreeToken
+from specgate.backends.cupy_eagle3.kernels.trees.tree_top import TreeTop
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.model import Draft
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.trees import Level, levels_of
+from specgate.backends.cupy_eagle3.nvtx import mark
+from specgate.backends.cupy_eagle3.step.extension import Extension, draft_layer
+from specgate.backends.cupy_eagle3.step.layer import RowPositions
+from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
+from specgate.eagle3.trees.shape import TreeShape
+
+
+class TreeLevel:
+    """The launchers of one level: candidates behind the rows before it, its tokens, and the draft's layer over those of
+    its nodes that have children, where any have.
+    """
+
+    def __init__(self, draft: Draft, sizes: Sizes, slots: int, level: Level, gemms: Gemms) -> None:
+        g = draft.geometry
+        self.level = level
+        self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots * level.sources, scaled=True)
+        self.top = TreeTop(g.draft_vocab, level.top)
+        self.token = TreeToken(
+            g.hidden,
+            g.draft_vocab,
+            norm_output=g.norm_output,
+            norm_before_residual=g.norm_before_residual,
+            max_rows=sizes.max_rows,
+            top=level.top,
+            first=level.first,
+            nodes=level.nodes,
+            sources=level.sources,
+            rows=level.rows,
+        )
+        self.layer = (
+            draft_layer(g, sizes, slots, gemms, rows=level.rows, query_rows=level.rows, tree=level.forest)
+            if level.forest
+            else None
+        )
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Path → launcher, in stream order."""
+        layer = self.layer.kernels() if self.layer else {}
+        return {
+            "lm_head": self.lm_head,
+            "top": self.top,
+            "token": self.token,
+            **{f"layer.{name}": kernel for name, kernel in layer.items()},
+        }
+
+
+class Tree(Extension):
+    """The draft's forward passes over a tree as a page of kernel calls. What it says behind a path is what it says in a
+    chain of that path, whatever else the tree has.
+    """
+
+    def __init__(self, draft: Draft, sizes: Sizes, slots: int, shape: TreeShape, gemms: Gemms) -> None:
+        """`shape`: the first levels of `sizes.tree`."""
+        assert sizes.tree is not None
+        super().__init__(draft, sizes, slots, shape.depth + 1, gemms)
+        self.levels = [TreeLevel(draft, sizes, slots, level, gemms) for level in levels_of(shape, sizes.tree)]
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Path → launcher, in stream order."""
+        return {
+            **self.kernels_of_extension(),
+            **{
+                f"level{number}.{name}": kernel
+                for number, level in enumerate(self.levels, 1)
+                for name, kernel in level.kernels().items()
+            },
+        }
+
+    def __call__(self, b: Buffers) -> None:
+        """Leave the draft token of node n of every active slot in `b.slots.drafts`, at n - 1."""
+        assert b.draft is not None and b.tree is not None
+        d, tree, slots, w = b.draft, b.tree, b.slots, self.draft.weights
+        eps = self.draft.geometry.rms_eps
+        self.extend(b)
+        before = d.layer
+        for each in self.levels:
+            level, rows = each.level, slots.rows(self.slots, each.level.sources)
+            # A row's stream is read by all its children, so that theirs go elsewhere.
+            here = replace(before, stream=tree.stream if before.stream is d.layer.stream else d.layer.stream)
+            with mark("EAGLE_DRAFT_LM_HEAD"):
+                each.lm_head(before.logits, before.pre_norm, w.lm_head, rows, eps=eps)
+                each.top(tree.candidates, before.logits, rows)
+                each.token(
+                    *(d.input, here.stream, before.stream, tree.candidates, tree.nodes, self.draft.target_ids),
+                    *(before.pre_norm, self.draft.input, slots, rows),
+                    eps=eps,
+                )
+            if each.layer is not None:
+                at = RowPositions(self.draft.rope, b.kv, slots.length, masks=tree.forest)
+                nodes = slots.rows(self.slots, level.rows)
+                each.layer(here, w.layer, w.norm, d.pages, 0, d.input, nodes, nodes, at)
+            before = here
