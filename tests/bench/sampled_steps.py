@@ -38,6 +38,7 @@ KINDS: Final[Mapping[str, Sampling | None]] = {
     "top-p": Sampling(top_p=0.95),
     "top-k, top-p": Sampling(temperature=0.6, top_k=20, top_p=0.95),
     "everything": Sampling(temperature=0.6, top_k=20, top_p=0.95, min_p=0.01, logit_bias=((0, 1.0),)),
+    "penalties": Sampling(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.2),
 }
 
 

@@ -16,7 +16,7 @@ from specgate.sampling.settings import check_settings
 HEAD_DIMS = (64, 128)
 MAX_GROUP = 8
 MAX_QUERY_ROWS = 8
-NOT_SAMPLED = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "method": "coupled"}
+NOT_SAMPLED = {"method": "coupled"}
 """Settings of sampling that have no kernel here, and the one value of each that is offered."""
 
 

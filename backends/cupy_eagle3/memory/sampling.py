@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.sampling.weigh_rows import BUCKETS
 from specgate.core import Sampling
+
+IN_PROMPT: Final = -(1 << 31)
+"""The bit of `history` that says that a token is in the prompt, as an int32 has it: `history.cuh`."""
 
 
 def draws(asked: Sampling | None) -> bool:
@@ -19,6 +24,11 @@ def draws(asked: Sampling | None) -> bool:
 def biases(asked: Sampling | None) -> bool:
     """Whether something is added to logits, at temperature 0 too."""
     return asked is not None and bool(asked.logit_bias)
+
+
+def penalises(asked: Sampling | None) -> bool:
+    """Whether tokens that a text has are penalised, at temperature 0 too."""
+    return asked is not None and asked.penalises
 
 
 def weighs(asked: Sampling, vocab: int) -> bool:
@@ -37,7 +47,8 @@ class SamplingBuffers:
     `requests` int64 [S]: who the slots' requests are, 64 bits each. `bias` float32 [V]: what is added to logits. Zero
     between launches: `best` int64 [R] and `finished` int32 [R], a row's race so far and how many blocks have run it.
     `masses` int64 and `counts` int32 [R, BUCKETS]: a row's columns by logit; zero between steps. `cuts` int64 [R]: the
-    rank of the last column that the filters keep.
+    rank of the last column that the filters keep. `history` int32 [S, V]: what the slots' texts have of each token, for
+    penalties.
     """
 
     requests: Tensor
@@ -47,6 +58,7 @@ class SamplingBuffers:
     masses: Tensor
     counts: Tensor
     cuts: Tensor
+    history: Tensor
 
     @classmethod
     def allocate(
@@ -67,4 +79,18 @@ class SamplingBuffers:
             masses=of(torch.int64, weighed, BUCKETS),
             counts=of(torch.int32, weighed, BUCKETS),
             cuts=of(torch.int64, filtered),
+            history=of(torch.int32, slots if penalises(asked) else 0, vocab),
         )
+
+    def begin_texts(self, prompts: Sequence[Sequence[int]]) -> None:
+        """The first slots have these prompts, and have emitted nothing."""
+        if not len(self.history):
+            return
+        self.history.zero_()
+        for text, prompt in zip(self.history, prompts, strict=False):
+            text[torch.tensor(prompt, dtype=torch.int64).to(text.device)] = IN_PROMPT
+
+    def forget_outputs(self) -> None:
+        """All slots have emitted nothing; their prompts stay."""
+        if len(self.history):
+            self.history.bitwise_and_(IN_PROMPT)

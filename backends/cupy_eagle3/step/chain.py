@@ -47,7 +47,7 @@ class Chain:
         )
         self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True, chooses=True)
         asked = sizes.sampling if draws(sizes.sampling) else None
-        self.draw = TokenDraw(asked, g.draft_vocab, draft=True) if asked else None
+        self.draw = TokenDraw(asked, g.draft_vocab, sizes.max_rows, draft=True) if asked else None
         self.token = DraftToken(
             g.hidden,
             g.draft_vocab,

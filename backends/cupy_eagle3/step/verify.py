@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.penalties.count_tokens import CountTokens
 from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Target
+from specgate.backends.cupy_eagle3.memory.sampling import penalises
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.expert_layer import ExpertLayer
@@ -38,6 +40,7 @@ class Verify:
     ) -> None:
         g, rows = target.geometry, slots * rows_per_slot
         self.target, self.boundaries = target, boundaries
+        self.count = CountTokens(g.vocab, sizes.max_rows) if penalises(sizes.sampling) else None
         self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows)
         self.capture = FeatureCapture(g.hidden, max(1, len(boundaries)), rows_per_slot, sizes.max_rows)
         self.layer = (
@@ -46,12 +49,13 @@ class Verify:
             else ExpertLayer(g, sizes, slots, gemms, rows=rows_per_slot, names=NAMES)
         )
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True, chooses=True)
-        self.draw = TokenDraw(sizes.sampling, g.vocab) if sizes.sampling else None
+        self.draw = TokenDraw(sizes.sampling, g.vocab, sizes.max_rows) if sizes.sampling else None
         self.accept = Accept(rows_per_slot, sizes.max_rows)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order. `capture` is there without boundaries, too, where it never runs."""
         return {
+            **({"draw.count": self.count} if self.count else {}),
             "embed": self.embed,
             "capture": self.capture,
             **{f"layer.{name}": kernel for name, kernel in self.layer.kernels().items()},
@@ -65,6 +69,9 @@ class Verify:
         t, w = b.target.layer, self.target.weights
         norms = [*(layer.input_norm for layer in w.layers), w.norm]
         at = RowPositions(self.target.rope, b.kv, b.slots.length)
+        if self.count:
+            assert b.sampling is not None
+            self.count(b.sampling.history, b.slots, rows)
         self.embed(t.stream, t.pre_norm, w.embed, norms[0], b.slots, rows)
         for i, layer in enumerate(w.layers):
             self._capture(b, rows, i)
@@ -81,7 +88,7 @@ class Verify:
     def head(self, b: Buffers, rows: Rows) -> None:
         """Logits and choices of the rows in `b.target.layer.pre_norm`, which the LM head norms.
 
-        Choices are greedy, or drawn where the sizes say so. Then a bias has been added to the logits.
+        Choices are greedy, or drawn where the sizes say so. Then the logits have their bias and penalties.
         """
         t, w = b.target.layer, self.target.weights
         eps = self.target.geometry.rms_eps

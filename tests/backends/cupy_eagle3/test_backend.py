@@ -72,7 +72,7 @@ def test_it_offers_sampling_draws_texts_and_shows_their_distribution() -> None:
 
 def test_settings_without_a_kernel_are_refused_in_the_name_of_what_has_them() -> None:
     assert isinstance(BACKEND, ChecksSampling)
-    BACKEND.check_sampling(Sampling(temperature=0.6, top_p=0.95), "scenario mine: sampling")
+    BACKEND.check_sampling(Sampling(temperature=0.6, top_p=0.95, presence_penalty=0.5), "scenario mine: sampling")
     said = r"^scenario mine: sampling\.method = rejection: back end cupy offers coupled alone"
     with pytest.raises(UsageError, match=said):
         BACKEND.check_sampling(Sampling(method="rejection"), "scenario mine: sampling")
@@ -80,6 +80,8 @@ def test_settings_without_a_kernel_are_refused_in_the_name_of_what_has_them() ->
 
 def test_what_is_drawn_how_is_told_in_one_line() -> None:
     assert describe_sampling(Sampling()) == "temperature 1, coupled, seed 0, on the device"
-    asked = Sampling(temperature=0.6, top_p=0.95, top_k=20, logit_bias=((3, 1.0),), seed=7)
-    said = "temperature 0.6, top_p 0.95, top_k 20, 1 biased tokens, coupled, seed 7, on the device"
+    asked = Sampling(temperature=0.6, top_p=0.95, top_k=20, frequency_penalty=0.2, logit_bias=((3, 1.0),), seed=7)
+    said = (
+        "temperature 0.6, top_p 0.95, top_k 20, frequency_penalty 0.2, 1 biased tokens, coupled, seed 7, on the device"
+    )
     assert describe_sampling(asked) == said

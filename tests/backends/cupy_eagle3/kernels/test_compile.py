@@ -66,6 +66,8 @@ SIZES = {
     "expert_gate_up": ("EXPERTS",),
     "expert_down": ("EXPERTS",),
     "bias_rows": ("VOCAB",),
+    "penalise_rows": ("VOCAB",),
+    "count_tokens": ("VOCAB",),
     "weigh_rows": ("VOCAB",),
     "cut_rows": ("VOCAB",),
     "draw_rows": ("VOCAB",),
@@ -82,6 +84,8 @@ SAMPLED = (
     Sampling(),
     Sampling(top_p=0.9),
     Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),)),
+    Sampling(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.2),
+    Sampling(repetition_penalty=0.9, presence_penalty=-0.5, logit_bias=((0, 1.0),)),
 )
 DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
 
