@@ -11,6 +11,7 @@ Of this package, nothing here imports anything from outside this folder but `dev
     experts/        a mixture of experts in MXFP4
     sampling/       drawing tokens from rows of logits
     penalties/      what a text has of each token, and penalties on it
+    rejection/      verifying drafts by rejection
     prefill/        what stands between the products and the attention of a prefill
     rows/           kernels that gather, embed and pack rows between products
     read_memory.py  reads the memory as fast as it goes; no step launches it (`read_memory.cu`)

@@ -11,7 +11,7 @@ from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureRows
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, DraftBuffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, norm_of
-from specgate.backends.cupy_eagle3.memory.sampling import draws
+from specgate.backends.cupy_eagle3.memory.sampling import draws, rejects
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.layer import Layer, RowPositions
@@ -47,6 +47,7 @@ class Chain:
         )
         self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True, chooses=True)
         asked = sizes.sampling if draws(sizes.sampling) else None
+        self.keeps_logits = rejects(asked)
         self.draw = TokenDraw(asked, g.draft_vocab, sizes.max_rows, draft=True) if asked else None
         self.token = DraftToken(
             g.hidden,
@@ -89,12 +90,16 @@ class Chain:
     def _choose(self, d: DraftBuffers, b: Buffers, newest: Rows, index: int) -> None:
         """Draft token `index`, and the input of the step after it."""
         w, eps = self.draft.weights, self.draft.geometry.rms_eps
+        logits = d.layer.logits
+        if self.keeps_logits:
+            assert b.sampling is not None
+            logits = b.sampling.draft_logits[index]
         with mark("EAGLE_DRAFT_LM_HEAD"):
-            self.lm_head(d.layer.logits, d.layer.pre_norm, w.lm_head, newest, eps=eps, choices=d.choices)
+            self.lm_head(logits, d.layer.pre_norm, w.lm_head, newest, eps=eps, choices=d.choices)
             if self.draw:
                 assert b.sampling is not None
                 self.draw(
-                    *(d.layer.logits, d.choices, b.sampling, b.slots, newest),
+                    *(logits, d.choices, b.sampling, b.slots, newest),
                     offset=index,
                     target_ids=self.draft.target_ids,
                 )

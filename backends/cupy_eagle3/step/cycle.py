@@ -36,7 +36,7 @@ class Cycle:
         self.gemms = Gemms(tuned)
         self.reserve = KVReserve(sizes.slots, k + 1, sizes.positions, sizes.max_blocks, sizes.blocks)
         self.chain = Chain(draft, sizes, slots, k, self.gemms) if draft and k else None
-        self.verify = Verify(target, sizes, slots, k + 1, self.gemms, draft.boundaries if draft and k else ())
+        self.verify = Verify(target, sizes, slots, k + 1, self.gemms, draft if k else None)
         self.commit = Commit(sizes.slots, sizes.max_rows, sizes.positions, sizes.max_blocks)
 
     @property

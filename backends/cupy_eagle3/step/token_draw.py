@@ -12,7 +12,7 @@ from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.penalties.penalise_rows import PenaliseRows
 from specgate.backends.cupy_eagle3.kernels.sampling.bias_rows import BiasRows
 from specgate.backends.cupy_eagle3.kernels.sampling.cut_rows import CutRows
-from specgate.backends.cupy_eagle3.kernels.sampling.draw_rows import DrawRows
+from specgate.backends.cupy_eagle3.kernels.sampling.draw_rows import DrawRows, Purpose
 from specgate.backends.cupy_eagle3.kernels.sampling.weigh_rows import WeighRows
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows, Slots
 from specgate.backends.cupy_eagle3.memory.sampling import (
@@ -21,6 +21,7 @@ from specgate.backends.cupy_eagle3.memory.sampling import (
     draws,
     filters,
     penalises,
+    rejects,
     weighs,
 )
 from specgate.core import Sampling
@@ -30,13 +31,15 @@ class TokenDraw:
     """Comes after an LM head, in whose place it leaves the choices. Whoever takes choices need not know of it.
 
     At the same position, target and draft draw with the same random numbers: each token has its own. So the target's
-    draw at a row is plain sampling's, and a draft that has drawn it is accepted. A row's draw depends on its logits,
+    draw at a row is plain sampling's, and a draft that has drawn it is accepted. Verifying by rejection needs a draft
+    that draws with others. A row's draw depends on its logits,
     its request and, with penalties, its text alone, to the last bit.
     """
 
-    def __init__(self, asked: Sampling, vocab: int, max_rows: int, *, draft: bool = False) -> None:
+    def __init__(self, asked: Sampling, vocab: int, max_rows: int, *, draft: bool = False, races: bool = True) -> None:
         """`max_rows`: of a slot, in an engine's widest step. `draft`: for a draft's head, whose columns are mapped to
-        the target's tokens. The target's bias, penalties and filters do not apply to it.
+        the target's tokens. The target's bias, penalties and filters do not apply to it. `races`: the token is drawn;
+        otherwise choices are left greedy, after bias and penalties, and filters have said what may be drawn.
         """
         heat, own = asked.temperature, not draft
         self.seed = asked.seed
@@ -58,7 +61,12 @@ class TokenDraw:
             if own and filters(asked, vocab)
             else None
         )
-        self.draw = DrawRows(vocab, heat, filtered=self.cut is not None, mapped=draft) if draws(asked) else None
+        purpose = Purpose.DRAFT if draft and rejects(asked) else Purpose.TARGET
+        self.draw = (
+            DrawRows(vocab, heat, filtered=self.cut is not None, mapped=draft, purpose=purpose)
+            if races and draws(asked)
+            else None
+        )
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Name → launcher, in stream order; only those that run."""

@@ -20,12 +20,15 @@ from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import BASELINE, Budget, Role, Sampling
 from specgate.core.draws import DrawnTexts
 from specgate.errors import BackendError
-from specgate.sampling.coupling import sample
+from specgate.sampling.coupling import draft_sample, sample
+from specgate.sampling.distributions import over_target
 from specgate.sampling.history import History
 from specgate.sampling.keys import Keys, requests_of
-from specgate.sampling.target import penalised, target_distribution
+from specgate.sampling.rejection import verify_by_rejection
+from specgate.sampling.target import penalised, softmax, target_distribution
 from tests.backends.cupy_eagle3.engine.tracing import tokens, trace
 from tests.backends.cupy_eagle3.gpu_pairs import RAGGED, checkpoints, engine, engine_of, random_prompts, shape
+from tests.backends.cupy_eagle3.kernels.faults import REJECTION
 
 PLAIN = Sampling(temperature=0.8, seed=2**40)
 RICH = Sampling(temperature=1.2, top_k=200, top_p=0.97, min_p=1e-4, logit_bias=((5, -2.0), (77, 3.0)))
@@ -223,3 +226,107 @@ def test_a_draw_does_not_depend_on_how_requests_are_grouped() -> None:
 def test_a_greedy_engine_draws_nothing() -> None:
     with pytest.raises(BackendError, match="opened to decode greedily"):
         engine().draw(BASELINE, PROMPTS[0], 3, 0, 5)
+
+
+# ── by rejection, on a GPU ───────────────────────────────────────────────────────────────────────────────────────────
+
+REJECTED = replace(PLAIN, method="rejection")
+STEERED_AND_REJECTED = replace(STEERED, method="rejection")
+DRAWN = replace(PEAKED, method="rejection")
+
+
+def by_reference(made: CupyEngine, k: int, steps: int) -> tuple[list[list[int]], list[list[int]], int]:
+    """(texts, those that `specgate.sampling` emits of the same logits, drafts accepted), over single steps."""
+    asked, prefilled = made.sizes.sampling, made.prefilled
+    assert asked is not None and prefilled is not None and made.draft is not None and made.b.sampling is not None
+    count, slots, taken = len(prefilled.prompts), made.b.slots, 0
+    ids, requests = made.draft.target_ids.long().cpu().numpy(), requests_of(prefilled.prompts)
+    with made.stream.current(), torch.inference_mode():
+        step = made.step(k, count)
+        prefilled.rewind(made.b, StopRule((), (), made.sizes.positions))
+        wanted = [[token] for token in prefilled.first.tokens]
+        for _ in range(steps):
+            lengths = slots.length[:count].tolist()
+            step()
+            made.stream.wait()
+            rows = made.b.target.layer.logits[: count * (k + 1)].view(count, k + 1, -1).double().cpu().numpy()
+            drawn_from = made.b.sampling.draft_logits[:k, :count].double().cpu().numpy()
+            drafts = slots.drafts[:count, :k].cpu().numpy().astype(np.int64)
+            for slot in range(count):
+                law = np.stack([target_distribution(row, as_left(asked)) for row in rows[slot]])
+                shares = np.stack([softmax(drawn_from[t, slot] / asked.temperature) for t in range(k)])
+                draft = over_target(shares, ids, rows.shape[-1])
+                keys = Keys(asked.seed, requests[slot : slot + 1], np.array([lengths[slot] + 1]))
+                own = [int(draft_sample(draft[None, t], keys.after(t), coupled=False)[0]) for t in range(k)]
+                assert own == drafts[slot].tolist()
+                found = verify_by_rejection(law[None], draft[None], drafts[slot : slot + 1], keys)
+                assert int(slots.accepted[slot]) == found.accepted[0]
+                wanted[slot] += found.tokens[0, : found.accepted[0] + 1].tolist()
+                taken += int(found.accepted[0])
+        assert not slots.fault.any()
+        texts = [row[:n] for row, n in zip(slots.out.tolist(), slots.emitted.tolist(), strict=True)][:count]
+    return texts, wanted, taken
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("asked", [REJECTED, STEERED_AND_REJECTED], ids=["temperature", "everything"])
+@pytest.mark.parametrize(("batch", "k"), [(1, 3), (3, 1), (8, 3), (2, 7)])
+def test_by_rejection_every_token_is_the_references_of_the_same_logits(asked: Sampling, batch: int, k: int) -> None:
+    made = sampled(asked)
+    made.prefill(PROMPTS[:batch], draft=True)
+    texts, wanted, taken = by_reference(made, k, 30)
+    assert texts == wanted
+    assert 0 < taken < 30 * batch * k
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("asked", [REJECTED, STEERED_AND_REJECTED], ids=["temperature", "everything"])
+def test_by_rejection_a_text_does_not_depend_on_what_shares_its_step(asked: Sampling) -> None:
+    made, budget = sampled(asked), Budget(new_tokens=60)
+    made.prefill(PROMPTS, draft=True)
+    together = tokens(made, 3, budget)
+    assert tokens(made, 3, budget) == together  # a replay
+    made.prefill(PROMPTS[::-1], draft=True)
+    assert tokens(made, 3, budget) == together[::-1]
+    for slot in (0, 6):
+        made.prefill(PROMPTS[slot : slot + 1], draft=True)
+        assert tokens(made, 3, budget) == together[slot : slot + 1]
+
+
+@pytest.mark.gpu
+def test_plain_decoding_is_the_same_by_either_method() -> None:
+    texts = []
+    for asked in (STEERED, STEERED_AND_REJECTED):
+        made = sampled(asked)
+        made.prefill(PROMPTS[:4], draft=True)
+        texts.append(tokens(made, 0, Budget(new_tokens=60)))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.gpu
+def test_at_temperature_0_rejection_is_greedy_speculation() -> None:
+    texts = []
+    for method in ("coupled", "rejection"):
+        made = sampled(Sampling(temperature=0.0, method="rejection" if method == "rejection" else "coupled"))
+        made.prefill(PROMPTS[:3], draft=True)
+        texts.append(tokens(made, 3, Budget(new_tokens=40)))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("k", [1, 3])
+def test_twenty_thousand_draws_by_rejection_have_the_targets_distribution(k: int) -> None:
+    made, role = sampled(DRAWN), Role(k)
+    check = check_draws(drawn(made, role, 20_000, PROMPTS[0]), role)
+    assert check.draws == 20_000 and len(check.tests) >= 2
+    assert check.p > 1e-4, check.worst
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("fault", REJECTION)
+def test_twenty_thousand_draws_of_a_faulty_verify_have_not(fault: str) -> None:
+    made, role = engine_of(*checkpoints(shape(8, 2, 64)), replace(SIZES, sampling=DRAWN)), Role(3)
+    rejection = made._cycle(3, SIZES.slots).verify.rejection
+    assert rejection is not None
+    REJECTION[fault](rejection)
+    assert check_draws(drawn(made, role, 20_000, PROMPTS[0]), role).p < 1e-9

@@ -68,6 +68,8 @@ SIZES = {
     "bias_rows": ("VOCAB",),
     "penalise_rows": ("VOCAB",),
     "count_tokens": ("VOCAB",),
+    "sum_rows": ("VOCAB", "DRAFT_VOCAB"),
+    "verify_drafts": ("VOCAB", "DRAFT_VOCAB"),
     "weigh_rows": ("VOCAB",),
     "cut_rows": ("VOCAB",),
     "draw_rows": ("VOCAB",),
@@ -86,6 +88,8 @@ SAMPLED = (
     Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),)),
     Sampling(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.2),
     Sampling(repetition_penalty=0.9, presence_penalty=-0.5, logit_bias=((0, 1.0),)),
+    Sampling(method="rejection"),
+    Sampling(temperature=0.6, top_p=0.95, method="rejection"),
 )
 DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
 
@@ -109,7 +113,7 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         most = Cycle(target, draft, Sizes(8, positions, 8), 8, 7).kernels().values()  # as many rows as experts take
         yield from (kernel.spec for kernel in most if kernel.spec.stem.startswith("expert"))
     for asked in SAMPLED:
-        drawing = Cycle(target, draft, Sizes(1, positions, 2, sampling=asked), 1, 1).kernels()
+        drawing = Cycle(target, draft, Sizes(1, positions, 4, sampling=asked), 1, 3).kernels()
         yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
     yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft))
 

@@ -34,8 +34,19 @@ PAIRS = {"small": SMALL, "experts": EXPERTS, **{name: GEOMETRIES[name]() for nam
 POSITIONS = 500
 EVERYTHING = Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),), seed=2**63)
 PENALISED = replace(EVERYTHING, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.1)
-SAMPLED = {"greedy": None, "drawn": Sampling(), "everything": EVERYTHING, "penalised": PENALISED}
-DRAWING = {"bias_rows", "penalise_rows", "count_tokens", "weigh_rows", "cut_rows", "draw_rows"}
+REJECTED = replace(PENALISED, method="rejection")
+SAMPLED = {
+    "greedy": None,
+    "drawn": Sampling(),
+    "everything": EVERYTHING,
+    "penalised": PENALISED,
+    "rejection": Sampling(method="rejection"),
+    "rejection of everything": REJECTED,
+}
+DRAWING = {
+    *("bias_rows", "penalise_rows", "count_tokens", "weigh_rows", "cut_rows", "draw_rows"),
+    *("sum_rows", "verify_drafts"),
+}
 ELEMENTS = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -44,6 +55,7 @@ ELEMENTS = {
     "float2": torch.float32,
     "int": torch.int32,
     "long long": torch.int64,
+    "double": torch.float64,
     "Choice": torch.int64,
 }
 
@@ -236,7 +248,7 @@ def test_each_argument_is_what_its_field_declares(
 
 @pytest.mark.parametrize("pair", [SMALL, EXPERTS], ids=["dense", "experts"])
 def test_a_struct_is_laid_out_as_the_compiler_lays_it_out(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry) -> None:
-    for launch in step(monkeypatch, pair, 3, 2, sampling=PENALISED).launches:
+    for launch in step(monkeypatch, pair, 3, 2, sampling=REJECTED).launches:
         made, end = packed(launch.arguments), 0
         for field in source(launch).fields:
             at = -(-end // field.bytes) * field.bytes  # natural alignment
@@ -262,7 +274,7 @@ def test_every_function_that_takes_a_kernels_struct_calls_it_args() -> None:
 
 @pytest.mark.parametrize("k", [0, 3])
 def test_the_arrays_of_slots_and_cache_go_to_the_fields_of_their_names(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
-    made = step(monkeypatch, SMALL, k, 3, sampling=PENALISED)
+    made = step(monkeypatch, SMALL, k, 3, sampling=REJECTED)
     for launch in made.launches:
         for field, argument in launch.arguments.items():
             assert {n for tensor, n in state(made.buffers) if tensor is argument} <= {field}, launch.name
@@ -270,7 +282,7 @@ def test_the_arrays_of_slots_and_cache_go_to_the_fields_of_their_names(monkeypat
 
 @pytest.mark.parametrize(("k", "slots"), [(0, 1), (7, 7), (0, 63)])
 def test_every_launch_is_one_that_cuda_allows(monkeypatch: pytest.MonkeyPatch, k: int, slots: int) -> None:
-    for launch in step(monkeypatch, SMALL, k, slots, sampling=PENALISED).launches:
+    for launch in step(monkeypatch, SMALL, k, slots, sampling=REJECTED).launches:
         assert 0 < torch.Size(launch.block).numel() <= 1024
         assert all(0 < blocks <= 65535 for blocks in launch.grid)
 
@@ -342,6 +354,26 @@ def test_a_target_counts_what_was_emitted_before_it_penalises(monkeypatch: pytes
     assert names[names.index("embed_rows") - 1] == "count_tokens"
     assert names[-7:-2] == ["matmul_rows", "penalise_rows", "weigh_rows", "cut_rows", "draw_rows"]
     assert [names.count(name) for name in ("count_tokens", "penalise_rows", "bias_rows")] == [1, 1, 0]
+
+
+def test_rejection_takes_the_place_of_the_targets_draw_where_there_are_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [launch.name for launch in step(monkeypatch, SMALL, 2, 2, sampling=REJECTED).launches]
+    own = ["penalise_rows", "weigh_rows", "cut_rows", "sum_rows", "verify_drafts"]
+    assert names[-8:] == ["matmul_rows", *own, "accept", "commit"]
+    assert names.count("draw_rows") == 2  # the drafts'
+    names = [launch.name for launch in step(monkeypatch, SMALL, 0, 2, sampling=REJECTED).launches]
+    assert names[-3:] == ["draw_rows", "accept", "commit"]
+
+
+def test_each_draft_step_keeps_the_logits_that_its_token_is_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = step(monkeypatch, SMALL, 3, 2, sampling=REJECTED)
+    assert made.buffers.sampling is not None
+    kept = made.buffers.sampling.draft_logits
+    drawn = [launch for launch in made.launches if launch.name == "draw_rows"]
+    heads = [before for before, launch in pairwise(made.launches) if launch.name == "draw_rows"]
+    for i in range(3):
+        for tensor in (drawn[i].arguments["logits"], heads[i].arguments["out"]):
+            assert isinstance(tensor, Tensor) and overlap(tensor, kept[i]) and not overlap(tensor, kept[(i + 1) % 3])
 
 
 @pytest.mark.parametrize("asked", [asked for asked in SAMPLED.values() if asked], ids=[*SAMPLED][1:])
