@@ -271,5 +271,18 @@ def test_what_a_launcher_was_not_made_for_is_refused() -> None:
         SumRows(replace(d, drafts=2), 1.0, filtered=False)(*operands, None, kept, columns, slots, rows)
 
 
+def test_memory_is_taken_where_drafts_are_rejected() -> None:
+    drawn = ASKED["as it is"]
+    asked = {"rejection": drawn, "coupled": replace(drawn, method="coupled"), "greedy": replace(drawn, temperature=0.0)}
+    kept = {
+        name: SamplingBuffers.allocate(how, VOCAB, 2, 8, "meta", draft_vocab=COLUMNS) for name, how in asked.items()
+    }
+    assert tuple(kept["rejection"].draft_logits.shape) == (3, 2, COLUMNS)
+    assert tuple(kept["rejection"].partial.shape) == (12, 2) and len(kept["rejection"].finished) == 12
+    for name in ("coupled", "greedy"):
+        assert not kept[name].draft_logits.numel() and not kept[name].sums.numel() and len(kept[name].finished) == 8
+    assert not SamplingBuffers.allocate(drawn, VOCAB, 2, 8, "meta").draft_logits.numel()  # there is no draft
+
+
 def test_columns_lead_back_from_tokens_to_the_draft() -> None:
     assert columns_of(torch.tensor([4, 0, 2]), 6).tolist() == [1, -1, 2, -1, 0, -1]
