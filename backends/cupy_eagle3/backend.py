@@ -8,7 +8,7 @@ from typing import Literal
 
 from specgate.api import Availability, Engine, GemmTuner, MemoryReads, OpenRequest
 from specgate.backends.cupy_eagle3.device import OLDEST
-from specgate.core import PairRef, Sampling
+from specgate.core import PairRef
 from specgate.core.gemms import GemmShape
 from specgate.core.kernel_bench import KernelBench, KernelBenchRequest, PrefillBench, PrefillBenchRequest
 from specgate.machine import inventory
@@ -37,12 +37,6 @@ class CupyBackend:
             found, needed = (f"{major}.{minor}" for major, minor in (capability, OLDEST))
             return Availability(False, f"the GPU has compute capability {found}, but {needed} is needed (sm_80)")
         return Availability(True, "a CUDA GPU is present", rank=20)
-
-    def check_sampling(self, asked: Sampling, where: str) -> None:
-        """As `api.ChecksSampling` says: not every setting has a kernel."""
-        from specgate.backends.cupy_eagle3.engine.limits import check_sampling
-
-        check_sampling(asked, where)
 
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.cupy_eagle3.engine.open import open_engine

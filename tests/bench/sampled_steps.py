@@ -38,6 +38,9 @@ KINDS: Final[Mapping[str, Sampling | None]] = {
     "top-p": Sampling(top_p=0.95),
     "top-k, top-p": Sampling(temperature=0.6, top_k=20, top_p=0.95),
     "everything": Sampling(temperature=0.6, top_k=20, top_p=0.95, min_p=0.01, logit_bias=((0, 1.0),)),
+    "penalties": Sampling(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.2),
+    "rejection": Sampling(method="rejection"),
+    "rejection, top-p": Sampling(top_p=0.95, method="rejection"),
 }
 
 
@@ -65,8 +68,11 @@ def sampled(greedy: Stage, asked: Sampling | None, tuned: Configurations) -> Sta
     sizes = replace(greedy.sizes, sampling=asked)
     drawn = None
     if asked is not None:
-        vocab, device = greedy.geometry.target.vocab, greedy.b.slots.length.device
-        drawn = SamplingBuffers.allocate(asked, vocab, sizes.slots, sizes.rows, device)
+        target, draft = greedy.geometry.target, greedy.geometry.draft
+        drawn = SamplingBuffers.allocate(
+            *(asked, target.vocab, sizes.slots, sizes.rows, greedy.b.slots.length.device),
+            draft_vocab=draft.draft_vocab if draft else 0,
+        )
         drawn.requests.random_()
     b = replace(greedy.b, sampling=drawn)
     return Stage(greedy.geometry, greedy.pair, b, sizes, greedy.context, greedy.k, tuned)
@@ -91,7 +97,7 @@ def lines(role: Role, latency_us: Mapping[str, float]) -> Iterator[str]:
     for name, took in latency_us.items():
         share = took / greedy - 1
         judged = f"  ({'at most' if share <= ALLOWED else 'MORE THAN'} {ALLOWED:.0%})" if name == HOT else ""
-        yield f"{role.name:9} {name:13} {took:9.1f} us/step  {took - greedy:+8.1f} us  {share:+7.2%}{judged}"
+        yield f"{role.name:9} {name:16} {took:9.1f} us/step  {took - greedy:+8.1f} us  {share:+7.2%}{judged}"
 
 
 if __name__ == "__main__":

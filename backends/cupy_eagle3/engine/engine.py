@@ -349,6 +349,7 @@ class CupyEngine:
             slots.active[0], slots.active_count[0] = slot, 1
             for position, token in enumerate(continuation, len(prefilled.prompts[slot])):
                 slots.length[slot], slots.last_token[slot] = position, token
+                slots.counts[slot], slots.pending[slot, 0] = 1, token
                 cycle.reserve(self.b.kv, slots)
                 cycle.verify(self.b, slots.rows(len(prefilled.prompts), 1))
                 _, fault = cycle.verify.choices(self.b, 1)

@@ -21,7 +21,7 @@ from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.traffic import pair_traffic
 from specgate.eagle3.trees.asked import described, warning
 
-FILTERS = ("top_p", "top_k", "min_p")
+SHAPES = ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 """Settings of sampling that are told where they are not the default."""
 
 
@@ -103,7 +103,7 @@ def prefill_attention(way: Way, g: TargetGeometry, device: torch.device) -> str:
 def describe_sampling(asked: Sampling) -> str:
     """How tokens are drawn: `temperature 0.6, top_p 0.9, coupled, seed 0, on the device`."""
     said = [f"temperature {asked.temperature:g}"]
-    filters = {name: getattr(asked, name) for name in FILTERS}
-    said += [f"{name} {value:g}" for name, value in filters.items() if value != getattr(Sampling(), name)]
+    shapes = {name: getattr(asked, name) for name in SHAPES}
+    said += [f"{name} {value:g}" for name, value in shapes.items() if value != getattr(Sampling(), name)]
     said += [f"{len(asked.logit_bias)} biased tokens"] if asked.logit_bias else []
     return ", ".join((*said, asked.method, f"seed {asked.seed}", "on the device"))

@@ -16,8 +16,6 @@ from specgate.sampling.settings import check_settings
 HEAD_DIMS = (64, 128)
 MAX_GROUP = 8
 MAX_QUERY_ROWS = 8
-NOT_SAMPLED = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "method": "coupled"}
-"""Settings of sampling that have no kernel here, and the one value of each that is offered."""
 
 
 def check_request(request: OpenRequest) -> None:
@@ -37,18 +35,7 @@ def check_request(request: OpenRequest) -> None:
             hint=f"a batch of {MAX_ROWS // rows}, or fewer drafts",
         )
     if request.sampling is not None:
-        check_sampling(request.sampling, "sampling")
-
-
-def check_sampling(asked: Sampling, where: str) -> None:
-    """Raise UsageError for a setting that makes no sense, or that no kernel is made for. `where`: what has it."""
-    check_settings(asked)
-    for name, offered in NOT_SAMPLED.items():
-        if (found := getattr(asked, name)) != offered:
-            raise UsageError(
-                f"{where}.{name} = {found}: back end cupy offers {offered} alone",
-                hint="--backend reference has it; or leave it out of the scenario",
-            )
+        check_settings(request.sampling)
 
 
 def check_vocabulary(asked: Sampling | None, target: TargetGeometry, where: Path) -> None:

@@ -61,6 +61,8 @@ class Prefilled:
         """
         StartState(tuple(map(len, self.prompts)), self.first.tokens).rewind(b.slots, rule)
         b.kv.copy_(self.kv)
+        if b.sampling is not None:
+            b.sampling.forget_outputs()
         if self.features is not None and b.draft is not None:
             b.draft.features[: len(self.features), 0] = self.features
 
@@ -135,6 +137,8 @@ def first_tokens(
     count = len(rows)
     leave_pre_norm_rows(b.target.layer.pre_norm, torch.stack([row.stream for row in rows]), verify.target.weights.norm)
     StartState(tuple(n - 1 for n in lengths), (0,) * count).rewind(b.slots, StopRule((), (), 2))
+    if b.sampling is not None:
+        b.sampling.forget_outputs()
     verify.head(b, b.slots.rows(count, 1))
     tokens, fault = verify.choices(b, count)
     logits = b.target.layer.logits[:count]

@@ -21,8 +21,9 @@ from specgate.sampling.target import target_distribution
 
 
 def name_requests(b: SamplingBuffers, prompts: Sequence[Sequence[int]]) -> None:
-    """The slots' requests are known by their prompts: equal ones draw equal texts."""
+    """The slots' requests are known by their prompts: equal ones draw equal texts. Their texts begin with these."""
     put_requests(b, requests_of(prompts).tolist())
+    b.begin_texts(prompts)
 
 
 def put_requests(b: SamplingBuffers, requests: Sequence[int]) -> None:
@@ -33,7 +34,7 @@ def put_requests(b: SamplingBuffers, requests: Sequence[int]) -> None:
 
 def top2_of_draw(logits: Tensor, asked: Sampling, prompt: Sequence[int], output: Sequence[int]) -> tuple[float, float]:
     """The two largest scores of the draw that comes after a prompt and `output`, from its logits [V] as the device has
-    left them, with their bias; at temperature 0 the two largest logits.
+    left them, with bias and penalties; at temperature 0 the two largest logits.
     """
     if not draws(asked):
         first, second = logits.topk(2).values.tolist()
@@ -45,8 +46,13 @@ def top2_of_draw(logits: Tensor, asked: Sampling, prompt: Sequence[int], output:
 
 
 def distribution_of(logits: Tensor, asked: Sampling) -> Floats:
-    """The target's distribution [V] from logits [V] as the device has left them, with their bias."""
-    return target_distribution(logits.double().cpu().numpy(), replace(asked, logit_bias=()))
+    """The target's distribution [V] from logits [V] as the device has left them, with bias and penalties."""
+    return target_distribution(logits.double().cpu().numpy(), as_left(asked))
+
+
+def as_left(asked: Sampling) -> Sampling:
+    """What is still to be done with logits that have their bias and penalties."""
+    return replace(asked, logit_bias=(), repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
 
 
 def law_of(logits: Tensor, asked: Sampling, continuation: Sequence[int], least: float) -> TokenLaw:

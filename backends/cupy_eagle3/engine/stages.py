@@ -45,7 +45,7 @@ class StagePasses:
     def __init__(self, target: Target, draft: Draft | None, sizes: Sizes, tuned: Configurations) -> None:
         gemms, self._kept = Gemms(tuned), Kept(list)
         self.reserve = KVReserve(sizes.slots, 1, sizes.positions, sizes.max_blocks, sizes.blocks)
-        self.verify = Verify(target, sizes, 1, 1, gemms, draft.boundaries if draft else ())
+        self.verify = Verify(target, sizes, 1, 1, gemms, draft)
         self.draft = DraftPasses(draft, sizes, gemms, self._kept) if draft else None
 
     def run(self, b: Buffers, prompt: Sequence[int], start: int) -> Fault:

@@ -10,6 +10,8 @@ Of this package, nothing here imports anything from outside this folder but `dev
     attention/      attention over the paged cache
     experts/        a mixture of experts in MXFP4
     sampling/       drawing tokens from rows of logits
+    penalties/      what a text has of each token, and penalties on it
+    rejection/      verifying drafts by rejection
     trees/          draft trees: candidates, tokens, acceptance, compaction
     prefill/        what stands between the products and the attention of a prefill
     rows/           kernels that gather, embed and pack rows between products

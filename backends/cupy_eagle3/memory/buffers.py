@@ -164,7 +164,10 @@ class Buffers:
             kv=KVBlocks.allocate(sizes.slots, sizes.max_blocks, sizes.blocks, device),
             target=target_buffers(target, sizes, device),
             draft=draft_buffers(draft, sizes, device) if draft else None,
-            sampling=SamplingBuffers.allocate(sizes.sampling, target.vocab, sizes.slots, sizes.rows, device)
+            sampling=SamplingBuffers.allocate(
+                *(sizes.sampling, target.vocab, sizes.slots, sizes.rows, device),
+                draft_vocab=draft.draft_vocab if draft else 0,
+            )
             if sizes.sampling
             else None,
             tree=TreeBuffers.allocate(sizes.tree, draft, sizes.slots, device) if sizes.tree and draft else None,

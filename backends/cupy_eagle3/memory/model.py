@@ -35,7 +35,8 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """`boundaries`: where the draft reads the target's residual stream; boundary i lies before layer i. `target_ids`
-    int32 [W]: the target's id of each draft id. `feature_norm`: bfloat16 [n·H] or None.
+    int32 [W]: the target's id of each draft id; `columns` int32 [V]: the other way, −1 where the draft has none.
+    `feature_norm`: bfloat16 [n·H] or None.
     """
 
     geometry: DraftGeometry
@@ -43,6 +44,7 @@ class Draft:
     rope: RopeTable
     boundaries: tuple[int, ...]
     target_ids: Tensor
+    columns: Tensor
     input: InputWeights
     feature_norm: Tensor | None
 
@@ -55,9 +57,17 @@ class Draft:
             rope=table(checkpoint.geometry.rope, positions, w.embed.device),
             boundaries=tuple(checkpoint.capture.boundaries),
             target_ids=w.target_ids.int(),
+            columns=columns_of(w.target_ids, checkpoint.geometry.vocab),
             input=InputWeights(w.embed, w.layer.input_norm, w.feature_norm),
             feature_norm=torch.cat(w.chunk_norms) if w.chunk_norms else w.concat_norm,
         )
+
+
+def columns_of(target_ids: Tensor, vocab: int) -> Tensor:
+    """int32 [vocab]: where each token stands in `target_ids` int64 [W], −1 for nowhere."""
+    columns = torch.full((vocab,), -1, dtype=torch.int32, device=target_ids.device)
+    columns[target_ids] = torch.arange(len(target_ids), dtype=torch.int32, device=target_ids.device)
+    return columns
 
 
 def norm_of(geometry: DraftGeometry) -> FeatureNorm:

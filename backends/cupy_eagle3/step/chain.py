@@ -9,7 +9,7 @@ from specgate.backends.cupy_eagle3.kernels.rows.draft_token import DraftToken
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, DraftBuffers
 from specgate.backends.cupy_eagle3.memory.model import Draft
-from specgate.backends.cupy_eagle3.memory.sampling import draws
+from specgate.backends.cupy_eagle3.memory.sampling import draws, rejects
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.extension import Extension, draft_layer
@@ -27,7 +27,8 @@ class Chain(Extension):
         self.step = draft_layer(g, sizes, slots, gemms, rows=1, query_rows=1)
         self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True, chooses=True)
         asked = sizes.sampling if draws(sizes.sampling) else None
-        self.draw = TokenDraw(asked, g.draft_vocab, draft=True) if asked else None
+        self.keeps_logits = rejects(asked)
+        self.draw = TokenDraw(asked, g.draft_vocab, sizes.max_rows, draft=True) if asked else None
         self.token = DraftToken(
             g.hidden,
             g.draft_vocab,
@@ -61,12 +62,16 @@ class Chain(Extension):
     def _choose(self, d: DraftBuffers, b: Buffers, newest: Rows, index: int) -> None:
         """Draft token `index`, and the input of the step after it."""
         w, eps = self.draft.weights, self.draft.geometry.rms_eps
+        logits = d.layer.logits
+        if self.keeps_logits:
+            assert b.sampling is not None
+            logits = b.sampling.draft_logits[index]
         with mark("EAGLE_DRAFT_LM_HEAD"):
-            self.lm_head(d.layer.logits, d.layer.pre_norm, w.lm_head, newest, eps=eps, choices=d.choices)
+            self.lm_head(logits, d.layer.pre_norm, w.lm_head, newest, eps=eps, choices=d.choices)
             if self.draw:
                 assert b.sampling is not None
                 self.draw(
-                    *(d.layer.logits, d.choices, b.sampling, b.slots, newest),
+                    *(logits, d.choices, b.sampling, b.slots, newest),
                     offset=index,
                     target_ids=self.draft.target_ids,
                 )

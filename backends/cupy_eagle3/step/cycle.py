@@ -41,8 +41,7 @@ class Cycle:
         self.reserve = KVReserve(sizes.slots, self.rows, sizes.positions, sizes.max_blocks, sizes.blocks)
         self.tree = Tree(draft, sizes, slots, shape, self.gemms) if draft and shape else None
         self.chain = Chain(draft, sizes, slots, k, self.gemms) if draft and k and not shape else None
-        boundaries = draft.boundaries if draft and k else ()
-        self.verify = Verify(target, sizes, slots, self.rows, self.gemms, boundaries, tree=shape is not None)
+        self.verify = Verify(target, sizes, slots, self.rows, self.gemms, draft if k else None, tree=shape is not None)
         self.commit = Commit(sizes.slots, sizes.max_rows, sizes.positions, sizes.max_blocks, sizes.most_emitted)
 
     @property

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from specgate.backends.cupy_eagle3.kernels.attention.attention import TreeNodes
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.penalties.count_tokens import CountTokens
+from specgate.backends.cupy_eagle3.kernels.rejection.drafted import DraftedRows
 from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
@@ -13,11 +15,13 @@ from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Rows
 from specgate.backends.cupy_eagle3.kernels.trees.tree_accept import TreeAccept
 from specgate.backends.cupy_eagle3.kernels.trees.tree_compact import TreeCompact
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
-from specgate.backends.cupy_eagle3.memory.model import Target
+from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.sampling import penalises, rejects
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.expert_layer import ExpertLayer
 from specgate.backends.cupy_eagle3.step.layer import Layer, RowPositions
+from specgate.backends.cupy_eagle3.step.rejection import Rejection
 from specgate.backends.cupy_eagle3.step.token_draw import TokenDraw
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
 from specgate.eagle3.weights import ExpertLayerWeights, LayerWeights
@@ -26,8 +30,8 @@ NAMES = ("TARGET_ATTENTION_FMHA", "TARGET_FFN")
 
 
 class Verify:
-    """The target's forward pass as a page of kernel calls. Its residual streams at `boundaries` are captured for the
-    draft; boundary i lies before layer i.
+    """The target's forward pass as a page of kernel calls. Its residual streams at the draft's boundaries are captured
+    for it; boundary i lies before layer i.
 
     With `tree`, rows are the nodes of a draft tree; of a dense target alone.
     """
@@ -39,19 +43,23 @@ class Verify:
         slots: int,
         rows_per_slot: int,
         gemms: Gemms,
-        boundaries: tuple[int, ...] = (),
+        draft: Draft | None = None,
         *,
         tree: bool = False,
     ) -> None:
-        """Raises ValueError for a tree of a target with experts."""
+        """`draft`: whose features are captured, and whose drafts are verified where there are several rows per slot.
+
+        Raises ValueError for a tree of a target with experts.
+        """
         g, rows = target.geometry, slots * rows_per_slot
         if tree and g.experts is not None:
             raise ValueError("a target with experts verifies no tree")
         depth = sizes.tree.depth if sizes.tree and tree else 0
         nodes = TreeNodes(0, sizes.max_rows, depth) if depth else None
-        self.target, self.boundaries = target, boundaries
+        self.target, self.draft, self.boundaries = target, draft, draft.boundaries if draft else ()
+        self.count = CountTokens(g.vocab, sizes.max_rows) if penalises(sizes.sampling) else None
         self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows)
-        self.capture = FeatureCapture(g.hidden, max(1, len(boundaries)), rows_per_slot, sizes.max_rows)
+        self.capture = FeatureCapture(g.hidden, max(1, len(self.boundaries)), rows_per_slot, sizes.max_rows)
         self.layer = (
             Layer(
                 g, sizes, slots, gemms, "TARGET", rows=rows_per_slot, query_rows=rows_per_slot, names=NAMES, tree=nodes
@@ -60,11 +68,17 @@ class Verify:
             else ExpertLayer(g, sizes, slots, gemms, rows=rows_per_slot, names=NAMES)
         )
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True, chooses=True)
-        self.draw = TokenDraw(sizes.sampling, g.vocab) if sizes.sampling else None
+        asked, k = sizes.sampling, rows_per_slot - 1
+        self.rejection = (
+            Rejection(asked, DraftedRows(g.vocab, draft.geometry.draft_vocab, k, sizes.slots, sizes.max_rows))
+            if asked and rejects(asked) and draft and k
+            else None
+        )
+        self.draw = TokenDraw(asked, g.vocab, sizes.max_rows, races=self.rejection is None) if asked else None
         self.accept = (
             TreeAccept(rows_per_slot, depth, sizes.max_rows) if depth else Accept(rows_per_slot, sizes.max_rows)
         )
-        width = len(boundaries) * g.hidden
+        width = len(self.boundaries) * g.hidden
         self.compact = (
             TreeCompact(sizes.heads(g), g.layers, sizes.blocks, width, depth, sizes.max_rows) if depth else None
         )
@@ -72,11 +86,13 @@ class Verify:
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order. `capture` is there without boundaries, too, where it never runs."""
         return {
+            **({"draw.count": self.count} if self.count else {}),
             "embed": self.embed,
             "capture": self.capture,
             **{f"layer.{name}": kernel for name, kernel in self.layer.kernels().items()},
             "lm_head": self.lm_head,
             **{f"draw.{name}": kernel for name, kernel in (self.draw.kernels() if self.draw else {}).items()},
+            **{f"draw.{name}": kernel for name, kernel in (self.rejection.kernels() if self.rejection else {}).items()},
             "accept": self.accept,
             **({"compact": self.compact} if self.compact else {}),
         }
@@ -87,6 +103,9 @@ class Verify:
         norms = [*(layer.input_norm for layer in w.layers), w.norm]
         masks = b.tree.masks if self.compact and b.tree else None
         at = RowPositions(self.target.rope, b.kv, b.slots.length, masks=masks)
+        if self.count:
+            assert b.sampling is not None
+            self.count(b.sampling.history, b.slots, rows)
         self.embed(t.stream, t.pre_norm, w.embed, norms[0], b.slots, rows)
         for i, layer in enumerate(w.layers):
             self._capture(b, rows, i)
@@ -103,7 +122,8 @@ class Verify:
     def head(self, b: Buffers, rows: Rows) -> None:
         """Logits and choices of the rows in `b.target.layer.pre_norm`, which the LM head norms.
 
-        Choices are greedy, or drawn where the sizes say so. Then a bias has been added to the logits.
+        Choices are greedy, or drawn where the sizes say so: of each row, or by rejection of the slot's drafts. Then the
+        logits have their bias and penalties.
         """
         t, w = b.target.layer, self.target.weights
         eps = self.target.geometry.rms_eps
@@ -112,6 +132,9 @@ class Verify:
             assert b.sampling is not None
             with mark("TARGET_DRAW"):
                 self.draw(t.logits, b.target.choices, b.sampling, b.slots, rows)
+                if self.rejection:
+                    assert self.draft is not None
+                    self.rejection(t.logits, b.target.choices, self.draft.columns, b.sampling, b.slots, rows)
 
     def settle(self, b: Buffers, rows: Rows) -> None:
         """Decide how many drafts of each slot are accepted. Of a tree, put the accepted path where a chain would be."""

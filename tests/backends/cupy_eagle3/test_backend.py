@@ -13,7 +13,6 @@ from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.facts import describe_sampling
 from specgate.backends.reference.backend import BACKEND as REFERENCE
 from specgate.core import Sampling
-from specgate.errors import UsageError
 from tests.support.fake_nvml import driver
 
 
@@ -70,16 +69,14 @@ def test_it_offers_sampling_draws_texts_and_shows_their_distribution() -> None:
     assert issubclass(CupyEngine, DrawsTexts) and issubclass(CupyEngine, ShowsDistribution)
 
 
-def test_settings_without_a_kernel_are_refused_in_the_name_of_what_has_them() -> None:
-    assert isinstance(BACKEND, ChecksSampling)
-    BACKEND.check_sampling(Sampling(temperature=0.6, top_p=0.95), "scenario mine: sampling")
-    said = r"^scenario mine: sampling\.method = rejection: back end cupy offers coupled alone"
-    with pytest.raises(UsageError, match=said):
-        BACKEND.check_sampling(Sampling(method="rejection"), "scenario mine: sampling")
+def test_it_takes_every_setting_of_sampling() -> None:
+    assert not isinstance(BACKEND, ChecksSampling)
 
 
 def test_what_is_drawn_how_is_told_in_one_line() -> None:
     assert describe_sampling(Sampling()) == "temperature 1, coupled, seed 0, on the device"
-    asked = Sampling(temperature=0.6, top_p=0.95, top_k=20, logit_bias=((3, 1.0),), seed=7)
-    said = "temperature 0.6, top_p 0.95, top_k 20, 1 biased tokens, coupled, seed 7, on the device"
+    asked = Sampling(temperature=0.6, top_p=0.95, top_k=20, frequency_penalty=0.2, logit_bias=((3, 1.0),), seed=7)
+    said = (
+        "temperature 0.6, top_p 0.95, top_k 20, frequency_penalty 0.2, 1 biased tokens, coupled, seed 7, on the device"
+    )
     assert describe_sampling(asked) == said

@@ -5,14 +5,13 @@
 //
 // THREADS · COLUMNS neighbouring columns per block, grid (blocks, rows). `best` [row] and `finished` [row] are zero between
 // launches. With FILTERED, a column may be drawn whose rank is cuts[row] or more; without, every one. With MAPPED, column c
-// stands for token target_ids[c], and has that token's random numbers: so a draft draws with the target's.
+// stands for token target_ids[c], and has that token's random numbers: so a draft draws with the target's, or with those of
+// another PURPOSE.
 //
 // Row a · rows_per_slot + t of slot active[a] is drawn for position length[slot] + 1 + offset + t of its text.
 #include "dependent.cuh"
 #include "last_block.cuh"
-#include "race.cuh"
-
-#define FULL_WARP 0xffffffffu
+#include "winner.cuh"
 
 static_assert(VOCAB <= 1 << COLUMN_BITS, "VOCAB must be at most 262144: a runner has 18 bits for its column");
 
@@ -44,23 +43,6 @@ __device__ __forceinline__ int token_of(const DrawRowsArguments& args, int colum
     return MAPPED ? args.target_ids[column] : column;
 }
 
-template <typename Value>
-__device__ __forceinline__ Value warp_max(Value value) {
-#pragma unroll
-    for (int step = 16; step; step /= 2) {
-        const Value other = __shfl_xor_sync(FULL_WARP, value, step);
-        value = other > value ? other : value;
-    }
-    return value;
-}
-
-// A thread's columns: COLUMNS / 2 pairs of neighbours, THREADS pairs apart.
-struct Columns {
-    const int first = 2 * (blockIdx.x * THREADS * (COLUMNS / 2) + threadIdx.x);
-
-    __device__ __forceinline__ int operator[](int i) const { return first + i / 2 * 2 * THREADS + i % 2; }
-};
-
 extern "C" __global__ __launch_bounds__(THREADS) void draw_rows(const __grid_constant__ DrawRowsArguments args) {
     const int row = blockIdx.y;
     await_previous();
@@ -85,7 +67,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void draw_rows(const __grid_con
             highest[j] = NO_SCORE;
             if (columns[j] >= VOCAB || (FILTERED && rank_of(logit[j], columns[j]) < cut)) continue;
             const int token = token_of(args, columns[j]);
-            if (MAPPED || FILTERED || j == i) block = numbers.block_of(token);  // else the pair shares one
+            if (MAPPED || FILTERED || j == i) block = numbers.block_of(token, (Purpose)PURPOSE);  // else the pair shares one
             highest[j] = highest_score(logit[j], largest, words_of(block, token));
             most = highest[j] > most ? highest[j] : most;
         }
@@ -93,20 +75,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void draw_rows(const __grid_con
 
     auto run = [&](int i) {
         const int token = token_of(args, columns[i]);
-        return runner(exact_score(logit[i], largest, words_of(numbers.block_of(token), token)), columns[i]);
+        return runner(exact_score(logit[i], largest, words_of(numbers.block_of(token, (Purpose)PURPOSE), token)), columns[i]);
     };
-    // What the column of the warp's highest bound reaches, and what is reached already, others need not be asked for.
-    Runner best = so_far(args.best + row);
-    const float of_warp = warp_max(most);
-#pragma unroll
-    for (int i = 0; i < COLUMNS; ++i)
-        if (highest[i] == of_warp && of_warp > NO_SCORE) best = max(best, run(i));
-    best = warp_max(best);
-    const float reached = (float)score_of(best);
-#pragma unroll
-    for (int i = 0; i < COLUMNS; ++i)
-        if (highest[i] >= reached && highest[i] > NO_SCORE && highest[i] != of_warp) best = max(best, run(i));
-    best = warp_max(best);
+    const Runner best = winner_of_warp(highest, most, so_far(args.best + row), run);
     if (threadIdx.x % 32 == 0 && best > so_far(args.best + row)) atomicMax(args.best + row, best);
 
     if (is_last_of_row(args.finished + row, gridDim.x)) {

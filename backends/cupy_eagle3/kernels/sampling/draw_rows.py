@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final
 
 import torch
@@ -15,14 +16,29 @@ MOST_COLUMNS: Final = 1 << 18
 """Of a row: a runner of the race has so many bits for its column."""
 
 
+class Purpose(IntEnum):
+    """What random numbers of a race are for, as `race.cuh` has it."""
+
+    TARGET = 0
+    DRAFT = 1
+
+
 class DrawRows(Kernel):
     """Puts a drawn column of each row of `logits` (float32 [R, V]) in the place of its greedy choice (int64 [R]).
 
     `filtered`: what may be drawn is what `cuts` (int64 [R]) leaves. `mapped`: column c stands for the target's token
-    `target_ids[c]` (int32 [V]), and has that token's random numbers.
+    `target_ids[c]` (int32 [V]), and has that token's random numbers, which are those of `purpose`.
     """
 
-    def __init__(self, vocab: int, temperature: float, *, filtered: bool = False, mapped: bool = False) -> None:
+    def __init__(
+        self,
+        vocab: int,
+        temperature: float,
+        *,
+        filtered: bool = False,
+        mapped: bool = False,
+        purpose: Purpose = Purpose.TARGET,
+    ) -> None:
         self.vocab, self.division = vocab, Division(vocab)
         self.filtered, self.mapped = filtered, mapped
         super().__init__(
@@ -30,6 +46,7 @@ class DrawRows(Kernel):
             temperature=float(temperature),
             filtered=int(filtered),
             mapped=int(mapped),
+            purpose=int(purpose),
             **self.division.constants,
         )
 

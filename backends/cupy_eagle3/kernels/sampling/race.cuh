@@ -11,6 +11,9 @@
 #include "philox.cuh"
 #include "rank.cuh"
 
+// What a number is for, as specgate/sampling/keys.py has it.
+enum Purpose { FOR_TARGET, FOR_DRAFT, FOR_ACCEPTANCE, FOR_RESIDUAL };
+
 // The score of a column that does not run: minus infinity.
 #define NO_SCORE __uint_as_float(0xff800000u)
 
@@ -39,8 +42,8 @@ struct Numbers {
     unsigned position, request_low, request_high;
 
     // 52 random bits of a token.
-    __device__ __forceinline__ uint4 block_of(int token) const {
-        return philox(make_uint4((unsigned)token / 2, 4 * position, request_low, request_high), seed);
+    __device__ __forceinline__ uint4 block_of(int token, Purpose purpose) const {
+        return philox(make_uint4((unsigned)token / 2, 4 * position + purpose, request_low, request_high), seed);
     }
 };
 
@@ -55,10 +58,12 @@ __device__ __forceinline__ float least_exponential(uint2 words) {
     return high * 0x1p-26f + low * 0x1p-52f;
 }
 
-__device__ __forceinline__ double exponential(uint2 words) {
+__device__ __forceinline__ double uniform(uint2 words) {
     const double whole = (double)(words.x >> 6) * 0x1p26 + (double)(words.y >> 6);
-    return -log((whole + 0.5) * 0x1p-52);
+    return (whole + 0.5) * 0x1p-52;
 }
+
+__device__ __forceinline__ double exponential(uint2 words) { return -log(uniform(words)); }
 
 __device__ __forceinline__ double exact_score(float logit, float largest, uint2 words) {
     return ((double)logit - (double)largest) / TEMPERATURE - log(exponential(words));

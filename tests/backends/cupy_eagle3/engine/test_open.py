@@ -248,21 +248,9 @@ def test_a_good_draft_is_used_with_the_boundaries_asked_for(request_: OpenReques
     assert draft.capture.boundaries == (0, 1, 3)
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        (Sampling(temperature=-1.0), r"sampling\.temperature = -1\.0\n  0 or more; 0 is greedy"),
-        (Sampling(method="rejection"), r"sampling\.method = rejection: back end cupy offers coupled alone"),
-        (Sampling(repetition_penalty=1.3), r"sampling\.repetition_penalty = 1\.3: back end cupy offers 1\.0 alone"),
-        (Sampling(presence_penalty=0.5), r"sampling\.presence_penalty = 0\.5: back end cupy offers 0\.0 alone"),
-        (Sampling(frequency_penalty=-1.0), r"sampling\.frequency_penalty = -1\.0: back end cupy offers 0\.0 alone"),
-    ],
-)
-def test_sampling_that_no_kernel_is_made_for_is_refused_by_name(
-    request_: OpenRequest, asked: Sampling, said: str
-) -> None:
-    with pytest.raises(UsageError, match=said):
-        BACKEND.open(replace(request_, sampling=asked))
+def test_a_setting_of_sampling_that_makes_no_sense_is_refused_by_name(request_: OpenRequest) -> None:
+    with pytest.raises(UsageError, match=r"sampling\.temperature = -1\.0\n  0 or more; 0 is greedy"):
+        BACKEND.open(replace(request_, sampling=Sampling(temperature=-1.0)))
 
 
 def test_a_bias_of_a_token_that_the_target_has_not_is_refused(request_: OpenRequest) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -23,9 +25,10 @@ PROMPTS = random_prompts([100, 200, 64, 65])
 
 
 SAMPLED = Sampling(temperature=0.8, top_k=50, top_p=0.9, min_p=0.01, logit_bias=((3, 1.0),))
+REJECTED = replace(SAMPLED, method="rejection", repetition_penalty=1.1)
 
 
-@pytest.mark.parametrize("sampling", [None, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("sampling", [None, SAMPLED, REJECTED], ids=["greedy", "coupled", "rejection"])
 @pytest.mark.parametrize("k", [0, 3])
 def test_a_block_is_graph_launches_and_our_kernels_and_nothing_else(k: int, sampling: Sampling | None) -> None:
     sizes = Sizes(slots=4, positions=1024, max_rows=4, sampling=sampling)
@@ -37,7 +40,10 @@ def test_a_block_is_graph_launches_and_our_kernels_and_nothing_else(k: int, samp
     assert set(seen.calls) <= HOST_CALLS and seen.calls["cudaGraphLaunch"] == len(graph_sizes(STEPS))
     assert seen.copies == {}
     assert set(seen.kernels) <= entry_points() and seen.kernels["commit"] == STEPS
-    assert seen.kernels.get("draw_rows", 0) == (STEPS * (1 + k) if sampling else 0)
+    races = {None: 0, "coupled": 1 + k, "rejection": k or 1}[sampling.method if sampling else None]
+    assert seen.kernels.get("draw_rows", 0) == STEPS * races
+    assert seen.kernels.get("verify_drafts", 0) == (STEPS if sampling is REJECTED and k else 0)
+    assert seen.kernels.get("penalise_rows", 0) == (STEPS if sampling is REJECTED else 0)
 
 
 def test_the_same_eyes_see_a_loop_that_is_driven_by_the_host() -> None:

@@ -135,7 +135,10 @@ static Value atomicMax(Value* at, Value value) {
 static int atomicExch(int* at, int value) { return std::exchange(*at, value); }
 static int atomicOr(int* at, int bits) { return std::exchange(*at, *at | bits); }
 static unsigned long long atomicOr(unsigned long long* at, unsigned long long bits) { return std::exchange(*at, *at | bits); }
-static float __ldcg(const float* at) { return *at; }
+template <typename Value>
+static Value __ldcg(const Value* at) {
+    return *at;
+}
 
 // ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 

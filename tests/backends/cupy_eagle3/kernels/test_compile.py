@@ -68,6 +68,10 @@ SIZES = {
     "expert_gate_up": ("EXPERTS",),
     "expert_down": ("EXPERTS",),
     "bias_rows": ("VOCAB",),
+    "penalise_rows": ("VOCAB",),
+    "count_tokens": ("VOCAB",),
+    "sum_rows": ("VOCAB", "DRAFT_VOCAB"),
+    "verify_drafts": ("VOCAB", "DRAFT_VOCAB"),
     "weigh_rows": ("VOCAB",),
     "cut_rows": ("VOCAB",),
     "draw_rows": ("VOCAB",),
@@ -87,6 +91,10 @@ SAMPLED = (
     Sampling(),
     Sampling(top_p=0.9),
     Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),)),
+    Sampling(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.2),
+    Sampling(repetition_penalty=0.9, presence_penalty=-0.5, logit_bias=((0, 1.0),)),
+    Sampling(method="rejection"),
+    Sampling(temperature=0.6, top_p=0.95, method="rejection"),
 )
 TREES = (
     TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 2), (1, 0, 0)]),
@@ -118,7 +126,7 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         growing = Cycle(target, draft, Sizes(4, positions, tree.rows, tree=tree), 4, tree.depth).kernels().values()
         yield from (kernel.spec for kernel in growing if kernel.spec.stem.startswith(("attention", "commit", "tree")))
     for asked in SAMPLED:
-        drawing = Cycle(target, draft, Sizes(1, positions, 2, sampling=asked), 1, 1).kernels()
+        drawing = Cycle(target, draft, Sizes(1, positions, 4, sampling=asked), 1, 3).kernels()
         yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
     yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft))
 

@@ -10,7 +10,7 @@ import re
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
@@ -34,7 +34,20 @@ EXPERTS = PairGeometry(MIXTURE, DRAFT, BOUNDARIES, context=0, written=True)
 PAIRS = {"small": SMALL, "experts": EXPERTS, **{name: GEOMETRIES[name]() for name in ("smollm2-135m", "llama-3.1-8b")}}
 POSITIONS = 500
 EVERYTHING = Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),), seed=2**63)
-SAMPLED = {"greedy": None, "drawn": Sampling(), "everything": EVERYTHING}
+PENALISED = replace(EVERYTHING, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.1)
+REJECTED = replace(PENALISED, method="rejection")
+SAMPLED = {
+    "greedy": None,
+    "drawn": Sampling(),
+    "everything": EVERYTHING,
+    "penalised": PENALISED,
+    "rejection": Sampling(method="rejection"),
+    "rejection of everything": REJECTED,
+}
+DRAWING = {
+    *("bias_rows", "penalise_rows", "count_tokens", "weigh_rows", "cut_rows", "draw_rows"),
+    *("sum_rows", "verify_drafts"),
+}
 TREE = TreeShape.of([(0,), (1,), (3,), (0, 0), (0, 1), (1, 2), (0, 0, 0), (0, 0, 2), (1, 2, 0)])
 ELEMENTS = {
     "bf16": torch.bfloat16,
@@ -44,6 +57,7 @@ ELEMENTS = {
     "float2": torch.float32,
     "int": torch.int32,
     "long long": torch.int64,
+    "double": torch.float64,
     "Choice": torch.int64,
 }
 
@@ -252,7 +266,7 @@ def test_each_argument_is_what_its_field_declares(
 
 @pytest.mark.parametrize("pair", [SMALL, EXPERTS], ids=["dense", "experts"])
 def test_a_struct_is_laid_out_as_the_compiler_lays_it_out(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry) -> None:
-    for launch in step(monkeypatch, pair, 3, 2, sampling=EVERYTHING).launches:
+    for launch in step(monkeypatch, pair, 3, 2, sampling=REJECTED).launches:
         made, end = packed(launch.arguments), 0
         for field in source(launch).fields:
             at = -(-end // field.bytes) * field.bytes  # natural alignment
@@ -326,7 +340,7 @@ def test_every_function_that_takes_a_kernels_struct_calls_it_args() -> None:
 
 @pytest.mark.parametrize("k", [0, 3])
 def test_the_arrays_of_slots_and_cache_go_to_the_fields_of_their_names(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
-    made = step(monkeypatch, SMALL, k, 3, sampling=EVERYTHING)
+    made = step(monkeypatch, SMALL, k, 3, sampling=REJECTED)
     for launch in made.launches:
         for field, argument in launch.arguments.items():
             assert {n for tensor, n in state(made.buffers) if tensor is argument} <= {field}, launch.name
@@ -334,7 +348,7 @@ def test_the_arrays_of_slots_and_cache_go_to_the_fields_of_their_names(monkeypat
 
 @pytest.mark.parametrize(("k", "slots"), [(0, 1), (7, 7), (0, 63)])
 def test_every_launch_is_one_that_cuda_allows(monkeypatch: pytest.MonkeyPatch, k: int, slots: int) -> None:
-    for launch in step(monkeypatch, SMALL, k, slots, sampling=EVERYTHING).launches:
+    for launch in step(monkeypatch, SMALL, k, slots, sampling=REJECTED).launches:
         assert 0 < torch.Size(launch.block).numel() <= 1024
         assert all(0 < blocks <= 65535 for blocks in launch.grid)
 
@@ -386,9 +400,10 @@ def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes
             for other in running:
                 mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
                 found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
-    # Only for a fault, and then nobody reads what comes of it.
+    # Only for a fault, and then nobody reads what comes of it. What counts tokens stands between the two.
     first = "feature_rows" if k else "embed_rows"
-    assert found == {f"{first}.active_count while kv_reserve may write active_count"}
+    apart = launches[1].name == "count_tokens"
+    assert found == (set() if apart else {f"{first}.active_count while kv_reserve may write active_count"})
 
 
 @pytest.mark.parametrize("k", [1, 3])
@@ -414,10 +429,40 @@ def test_what_draws_stands_between_a_head_and_who_takes_its_choice(monkeypatch: 
     ]
 
 
-def test_a_step_that_draws_is_a_greedy_step_but_for_what_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_counts_what_was_emitted_before_it_penalises(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [launch.name for launch in step(monkeypatch, SMALL, 2, 2, sampling=PENALISED).launches]
+    assert names[names.index("embed_rows") - 1] == "count_tokens"
+    assert names[-7:-2] == ["matmul_rows", "penalise_rows", "weigh_rows", "cut_rows", "draw_rows"]
+    assert [names.count(name) for name in ("count_tokens", "penalise_rows", "bias_rows")] == [1, 1, 0]
+
+
+def test_rejection_takes_the_place_of_the_targets_draw_where_there_are_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [launch.name for launch in step(monkeypatch, SMALL, 2, 2, sampling=REJECTED).launches]
+    own = ["penalise_rows", "weigh_rows", "cut_rows", "sum_rows", "verify_drafts"]
+    assert names[-8:] == ["matmul_rows", *own, "accept", "commit"]
+    assert names.count("draw_rows") == 2  # the drafts'
+    names = [launch.name for launch in step(monkeypatch, SMALL, 0, 2, sampling=REJECTED).launches]
+    assert names[-3:] == ["draw_rows", "accept", "commit"]
+
+
+def test_each_draft_step_keeps_the_logits_that_its_token_is_drawn_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = step(monkeypatch, SMALL, 3, 2, sampling=REJECTED)
+    assert made.buffers.sampling is not None
+    kept = made.buffers.sampling.draft_logits
+    drawn = [launch for launch in made.launches if launch.name == "draw_rows"]
+    heads = [before for before, launch in pairwise(made.launches) if launch.name == "draw_rows"]
+    for i in range(3):
+        for tensor in (drawn[i].arguments["logits"], heads[i].arguments["out"]):
+            assert isinstance(tensor, Tensor) and overlap(tensor, kept[i]) and not overlap(tensor, kept[(i + 1) % 3])
+
+
+@pytest.mark.parametrize("asked", [asked for asked in SAMPLED.values() if asked], ids=[*SAMPLED][1:])
+def test_a_step_that_draws_is_a_greedy_step_but_for_what_draws(
+    monkeypatch: pytest.MonkeyPatch, asked: Sampling
+) -> None:
     """The same kernels, compiled with the same constants: nothing is slower where nothing is drawn."""
-    greedy, drawn = (step(monkeypatch, SMALL, 3, 2, sampling=asked).launches for asked in (None, EVERYTHING))
-    beside = [launch for launch in drawn if launch.stem not in ("bias_rows", "weigh_rows", "cut_rows", "draw_rows")]
+    greedy, drawn = (step(monkeypatch, SMALL, 3, 2, sampling=how).launches for how in (None, asked))
+    beside = [launch for launch in drawn if launch.stem not in DRAWING]
     assert len(drawn) > len(beside)
     assert [(la.name, la.grid, la.block, [*la.arguments]) for la in beside] == [
         (la.name, la.grid, la.block, [*la.arguments]) for la in greedy
@@ -429,7 +474,7 @@ def test_a_step_that_draws_is_a_greedy_step_but_for_what_draws(monkeypatch: pyte
             for path, kernel in Cycle(target, draft, sizes, 2, 3).kernels().items()
             if ".draw." not in path
         }
-        for sizes in (Sizes(3, POSITIONS, 5, sampling=asked) for asked in (None, EVERYTHING))
+        for sizes in (Sizes(3, POSITIONS, 5, sampling=how) for how in (None, asked))
     ]
     assert specs[0] == specs[1]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench.checks import index_of
+from specgate.backends.cupy_eagle3.kernels.penalties.count_tokens import CountTokens
 from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
 from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers
 from specgate.backends.cupy_eagle3.step.token_draw import TokenDraw
 from specgate.core import Sampling
 from specgate.sampling.coupling import sample
+from specgate.sampling.history import History
 from specgate.sampling.keys import Integers, Keys
 from specgate.sampling.target import target_distribution
 
@@ -24,7 +26,8 @@ from specgate.sampling.target import target_distribution
 class Rows:
     """`logits` float32 [S · T, V] of S slots with T rows each, whose first stand at `positions` [S] of their texts.
 
-    `active`: the slots that decode; by default all.
+    `active`: the slots that decode; by default all. For penalties, of every slot: its prompt, what it has emitted, and
+    the drafts [T − 1] between its rows.
     """
 
     asked: Sampling
@@ -32,6 +35,9 @@ class Rows:
     requests: Sequence[int]
     positions: Sequence[int]
     active: Sequence[int] = ()
+    prompts: Sequence[Sequence[int]] = ()
+    outputs: Sequence[Sequence[int]] = ()
+    drafts: Sequence[Sequence[int]] = ()
     per_slot: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,6 +52,15 @@ class Rows:
         made.active[: len(self.active)] = torch.tensor(list(self.active), dtype=torch.int32)
         made.active_count[0] = len(self.active)
         made.length.copy_(torch.tensor(self.positions, dtype=torch.int32) - 1)
+        b.begin_texts(self.prompts)
+        count = CountTokens(self.logits.shape[-1], self.per_slot) if self.asked.penalises else None
+        for i in range(max(map(len, self.outputs), default=0)):
+            made.counts.copy_(torch.tensor([i < len(output) for output in self.outputs]))
+            made.pending[:, 0] = torch.tensor([output[i] if i < len(output) else 0 for output in self.outputs])
+            if count:
+                count(b.history, made, made.rows(slots, 1))
+        if self.per_slot > 1 and self.drafts:
+            made.drafts[:, : self.per_slot - 1] = torch.tensor(self.drafts)
         return b, made
 
     def drawn(self, device: str, *, target_ids: Tensor | None = None, offset: int = 0) -> list[int]:
@@ -63,7 +78,7 @@ class Rows:
     def run(self, device: str, target_ids: Tensor | None = None, offset: int = 0) -> tuple[list[int], SamplingBuffers]:
         """What is drawn, and what the kernels have left. All that shall be zero afterwards is."""
         draft = target_ids is not None
-        draw = TokenDraw(self.asked, self.logits.shape[-1], draft=draft)
+        draw = TokenDraw(self.asked, self.logits.shape[-1], self.per_slot, draft=draft)
         b, slots = self.buffers(device)
         logits = torch.full((len(self.requests) * self.per_slot, self.logits.shape[-1]), float("nan"), device=device)
         logits[: len(self.logits)] = self.logits
@@ -81,8 +96,17 @@ class Rows:
         """What `specgate.sampling` draws of all rows, or `among` these."""
         chosen = np.array(range(len(self.logits)) if among is None else among, np.int64)
         rows = self.logits[torch.from_numpy(chosen)].double().cpu().numpy()
-        law = np.stack([target_distribution(row, self.asked) for row in rows])
+        histories = list(self.histories()) if self.asked.penalises else [None] * len(self.logits)
+        law = np.stack(
+            [target_distribution(row, self.asked, histories[n]) for row, n in zip(rows, chosen.tolist(), strict=True)]
+        )
         return list(sample(law, self.keys().of(chosen)).tolist())
+
+    def histories(self) -> Iterator[History]:
+        """What penalties count, of every row."""
+        for slot in self.active:
+            before = History.of(self.prompts[slot], self.outputs[slot], self.logits.shape[-1])
+            yield from before.rows(self.drafts[slot] if self.drafts else ())
 
     def keys(self) -> Keys:
         """Of every row."""

@@ -1,4 +1,6 @@
-"""Steps of reserve, draw, accept and commit over Markov chains: coupled speculation emits plain sampling's tokens."""
+"""Steps of reserve, draw, accept and commit over Markov chains: coupled speculation emits plain sampling's tokens, and
+speculation by rejection those of the reference.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,26 @@ from specgate.backends.cupy_eagle3.bench.checks import index_of
 from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule
 from specgate.backends.cupy_eagle3.engine.sampled import name_requests
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
+from specgate.backends.cupy_eagle3.kernels.penalties.count_tokens import CountTokens
+from specgate.backends.cupy_eagle3.kernels.rejection.drafted import DraftedRows
 from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.state.commit import Commit
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.kv_reserve import KVReserve
 from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
 from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
-from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers
+from specgate.backends.cupy_eagle3.memory.model import columns_of
+from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers, rejects
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.rejection import Rejection
 from specgate.backends.cupy_eagle3.step.token_draw import TokenDraw
 from specgate.core import Sampling
-from specgate.sampling.coupling import sample
-from specgate.sampling.keys import Keys, requests_of
-from specgate.sampling.target import target_distribution
+from specgate.sampling.coupling import draft_sample, sample
+from specgate.sampling.distributions import over_target
+from specgate.sampling.history import History
+from specgate.sampling.keys import Floats, Keys, requests_of
+from specgate.sampling.rejection import verify_by_rejection
+from specgate.sampling.target import softmax, target_distribution
 from tests.backends.cupy_eagle3.kernels.sampling.drawing import greedy
 
 VOCAB, COLUMNS, LIMIT, ENDS = 120, 70, 32, (7, 20, 50)
@@ -34,6 +43,10 @@ VOCAB, COLUMNS, LIMIT, ENDS = 120, 70, 32, (7, 20, 50)
 TEXTS = [[int(t) for t in np.random.default_rng(n).integers(0, VOCAB, n)] for n in (3, BLOCK, 1, 17, 66, 9, 64, 30)]
 PLAIN = Sampling(temperature=1.1, seed=3)
 FILTERED = Sampling(temperature=0.9, top_k=30, top_p=0.93, min_p=0.002, logit_bias=((5, 1.5), (11, -100.0)), seed=4)
+PENALISED = Sampling(repetition_penalty=1.5, presence_penalty=1.0, frequency_penalty=0.5, seed=5)
+FREQUENT = replace(FILTERED, frequency_penalty=-0.25)
+"""What was emitted comes more often. So a draft that was counted, or counted twice, would show."""
+COLD = replace(PENALISED, temperature=0.0, repetition_penalty=0.75)
 
 
 class Chains:
@@ -45,6 +58,7 @@ class Chains:
         generator = torch.Generator().manual_seed(0)
         self.target = 2 * torch.randn(VOCAB, VOCAB, generator=generator).to(device)
         self.ids = torch.randperm(VOCAB, generator=generator)[:COLUMNS].int().to(device)
+        self.columns = columns_of(self.ids.long(), VOCAB)
         noise = 0.3 * torch.randn(VOCAB, COLUMNS, generator=generator).to(device)
         self.draft = self.target[:, self.ids.long()] + noise
 
@@ -59,10 +73,17 @@ class Machine:
         self.slots = Slots.allocate(sizes.slots, sizes.max_rows, sizes.positions, device)
         self.kv = KVBlocks.allocate(sizes.slots, sizes.max_blocks, sizes.blocks, device)
         self.kv.copy_(layout.kv)
-        self.b = SamplingBuffers.allocate(asked, VOCAB, sizes.slots, sizes.rows, device)
+        self.b = SamplingBuffers.allocate(asked, VOCAB, sizes.slots, sizes.rows, device, draft_vocab=COLUMNS)
         name_requests(self.b, prompts)
         self.reserve = KVReserve(sizes.slots, k + 1, sizes.positions, sizes.max_blocks, sizes.blocks)
-        self.draw, self.draw_draft = TokenDraw(asked, VOCAB), TokenDraw(asked, COLUMNS, draft=True)
+        self.draw, self.draw_draft = (
+            TokenDraw(asked, VOCAB, sizes.max_rows),
+            TokenDraw(asked, COLUMNS, sizes.max_rows, draft=True),
+        )
+        drafted = DraftedRows(VOCAB, COLUMNS, k, sizes.slots, sizes.max_rows)
+        self.rejection = Rejection(asked, drafted) if k and rejects(asked) else None
+        self.judge = TokenDraw(asked, VOCAB, sizes.max_rows, races=self.rejection is None)
+        self.count = CountTokens(VOCAB, sizes.max_rows) if asked.penalises else None
         self.accept = Accept(k + 1, sizes.max_rows)
         self.commit = Commit(sizes.slots, sizes.max_rows, sizes.positions, sizes.max_blocks)
 
@@ -90,26 +111,33 @@ class Machine:
     def step(self) -> None:
         self.reserve(self.kv, self.slots)
         listed, slots = self.slots.active[: int(self.slots.active_count)].long(), self.slots
+        if self.count:
+            self.count(self.b.history, slots, slots.rows(len(listed), 1))
         token, one = slots.last_token[listed].long(), slots.rows(len(listed), 1)
         for j in range(self.k):
             logits = self.chains.draft[token]
             choices = greedy(logits).to(logits.device)
+            if self.rejection:
+                self.b.draft_logits[j, : len(listed)] = logits
             self.draw_draft(logits, choices, self.b, slots, one, offset=j, target_ids=self.chains.ids)
             token = self.chains.ids[index_of(choices)].long()
             slots.drafts[listed, j] = token.int()
         tokens = torch.cat((slots.last_token[listed, None], slots.drafts[listed, : self.k]), dim=1).long()
         logits = self.chains.target[tokens.flatten()]
         choices, rows = greedy(logits).to(logits.device), slots.rows(len(listed), self.k + 1)
-        self.draw(logits, choices, self.b, slots, rows)
+        self.judge(logits, choices, self.b, slots, rows)
+        if self.rejection:
+            self.rejection(logits, choices, self.chains.columns, self.b, slots, rows)
         self.accept(choices, slots, rows)
         self.commit(self.kv, slots)
 
 
-def by_reference(chains: Chains, prompt: list[int], asked: Sampling) -> list[int]:
+def by_reference(chains: Chains, prompt: list[int], asked: Sampling, limit: int = LIMIT) -> list[int]:
     """What `specgate.sampling` draws after `prompt`, token by token."""
     table, text = chains.target.double().cpu().numpy(), list[int]()
-    while len(text) < LIMIT and not {*text[-1:]} & {*ENDS}:
-        law = target_distribution(table[(prompt + text)[-1]], asked)
+    while len(text) < limit and not {*text[-1:]} & {*ENDS}:
+        history = History.of(prompt, text, VOCAB) if asked.penalises else None
+        law = target_distribution(table[(prompt + text)[-1]], asked, history)
         keys = Keys(asked.seed, requests_of([prompt]), np.array([len(prompt) + len(text)]))
         text.append(int(sample(law[None], keys)[0]))
     return text
@@ -117,8 +145,14 @@ def by_reference(chains: Chains, prompt: list[int], asked: Sampling) -> list[int
 
 @pytest.mark.parametrize(
     ("asked", "steps"),
-    [(PLAIN, [(8, 0), (8, 3), (1, 3), (4, 7), (2, 1)]), (FILTERED, [(8, 3), (3, 0)])],
-    ids=["temperature", "everything"],
+    [
+        (PLAIN, [(8, 0), (8, 3), (1, 3), (4, 7), (2, 1)]),
+        (FILTERED, [(8, 3), (3, 0)]),
+        (PENALISED, [(8, 0), (8, 3), (1, 7)]),
+        (FREQUENT, [(8, 3)]),
+        (COLD, [(8, 2), (3, 0)]),
+    ],
+    ids=["temperature", "filters", "penalties", "penalties, filters and bias", "penalties at 0"],
 )
 def test_texts_are_plain_samplings_and_the_references_whatever_is_drafted(
     device: str, asked: Sampling, steps: list[tuple[int, int]]
@@ -130,14 +164,60 @@ def test_texts_are_plain_samplings_and_the_references_whatever_is_drafted(
     for batch, k in steps:
         found, accepted = Machine(chains, TEXTS[:batch], k, asked, device).text()
         assert found == wanted[:batch], (batch, k)
-        assert k < 3 or accepted > 0.5
+        assert k < 3 or accepted > 0.4
+
+
+def rejecting(chains: Chains, prompt: list[int], asked: Sampling, k: int) -> list[int]:
+    """What `specgate.sampling` emits after `prompt` with chains of `k` drafts that are verified by rejection."""
+    target, draft = (table.double().cpu().numpy() for table in (chains.target, chains.draft))
+    ids, text = chains.ids.long().cpu().numpy(), by_reference(chains, prompt, asked, 1)
+    while len(text) < LIMIT and not {*text[-1:]} & {*ENDS}:
+        keys = Keys(asked.seed, requests_of([prompt]), np.array([len(prompt) + len(text)]))
+        shares, tokens = list[Floats](), [text[-1]]
+        for j in range(k):
+            shares.append(over_target(softmax(draft[tokens[-1]] / asked.temperature), ids, VOCAB))
+            tokens.append(int(draft_sample(shares[-1][None], keys.after(j), coupled=False)[0]))
+        histories = History.of(prompt, text, VOCAB).rows(tokens[1:])
+        law = [target_distribution(target[t], asked, h) for t, h in zip(tokens, histories, strict=True)]
+        found = verify_by_rejection(np.stack(law)[None], np.stack(shares)[None], np.array([tokens[1:]]), keys)
+        for token in found.tokens[0, : found.accepted[0] + 1].tolist():
+            text.append(token)
+            if token in ENDS:
+                break
+    return text[:LIMIT]
+
+
+@pytest.mark.parametrize("asked", [PLAIN, FREQUENT], ids=["temperature", "penalties, filters and bias"])
+def test_by_rejection_texts_are_the_references_whatever_shares_a_step(device: str, asked: Sampling) -> None:
+    chains, by_rejection = Chains(device), replace(asked, method="rejection")
+    for k, batches in ((3, (8, 2)), (1, (5,))):
+        wanted = [rejecting(chains, prompt, by_rejection, k) for prompt in TEXTS]
+        for batch in batches:
+            found, accepted = Machine(chains, TEXTS[:batch], k, by_rejection, device).text()
+            assert found == wanted[:batch], (batch, k)
+            assert k < 3 or accepted > 0.4
+        assert wanted != [by_reference(chains, prompt, asked) for prompt in TEXTS]
+
+
+def test_a_step_without_drafts_draws_by_either_method_what_plain_sampling_draws(device: str) -> None:
+    chains = Chains(device)
+    texts = [
+        Machine(chains, TEXTS, 0, replace(PLAIN, method=way), device).text()[0] for way in ("coupled", "rejection")
+    ]
+    assert texts[0] == texts[1]
+
+
+def test_at_temperature_0_rejection_is_the_greedy_comparison(device: str) -> None:
+    chains, cold = Chains(device), replace(COLD, method="rejection")
+    found, _ = Machine(chains, TEXTS, 3, cold, device).text()
+    assert found == [by_reference(chains, prompt, COLD) for prompt in TEXTS]
 
 
 def test_a_draft_with_other_numbers_changes_no_token_but_is_accepted_less(device: str) -> None:
     chains = Chains(device)
     machine = Machine(chains, TEXTS, 3, PLAIN, device)
     found, coupled = machine.text()
-    machine.draw_draft = TokenDraw(replace(PLAIN, seed=99), COLUMNS, draft=True)
+    machine.draw_draft = TokenDraw(replace(PLAIN, seed=99), COLUMNS, 8, draft=True)
     again, apart = machine.text()
     assert found == again and apart < coupled - 0.3
 

@@ -190,14 +190,14 @@ def test_a_seed_is_two_words_of_c() -> None:
 
 
 def test_a_request_for_sampling_launches_what_it_asks_for_and_no_more() -> None:
-    names = {name: list(TokenDraw(asked, VOCAB).kernels()) for name, asked in ASKED.items()}
+    names = {name: list(TokenDraw(asked, VOCAB, 4).kernels()) for name, asked in ASKED.items()}
     assert names["cool"] == ["draw"]
     assert names["top-k"] == names["top-p"] == names["all filters"] == ["weigh", "cut", "draw"]
     assert names["min-p"] == ["cut", "draw"]
     assert names["bias"] == ["bias", "draw"]
-    assert list(TokenDraw(replace(BIASED, temperature=0.0), VOCAB).kernels()) == ["bias"]
-    assert list(TokenDraw(ASKED["bias and filters"], VOCAB, draft=True).kernels()) == ["draw"]
-    assert not TokenDraw(Sampling(temperature=0.0, top_k=5), VOCAB).kernels()
+    assert list(TokenDraw(replace(BIASED, temperature=0.0), VOCAB, 4).kernels()) == ["bias"]
+    assert list(TokenDraw(ASKED["bias and filters"], VOCAB, 4, draft=True).kernels()) == ["draw"]
+    assert not TokenDraw(Sampling(temperature=0.0, top_k=5), VOCAB, 4).kernels()
 
 
 def test_memory_is_taken_for_what_is_asked_for_and_no_more() -> None:

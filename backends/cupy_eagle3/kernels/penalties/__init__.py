@@ -1,0 +1,6 @@
+"""Penalties on tokens that a text has: what is counted, and what it does to logits. Each has a `.cu` of the same name;
+`history.cuh` is how both know a text.
+
+count_tokens.py   counts what a step has emitted
+penalise_rows.py  bias and penalties on rows of logits, and the greedy choice anew
+"""
