@@ -12,9 +12,10 @@ from tests.support.stored_runs import as_if_killed
 VARIANTS = """\
 variants:
   t1: {sampling: {temperature: 1.0}}
+  kv-fp8: {options: {kv: fp8, draft_kv: nvfp4}}
   tree: {options: {tree: 'dynamic:6', tree_width: 2}}
 """
-ROLES = [f"{role}{name}" for name in ("", "+t1", "+tree") for role in ("baseline", "spec-2", "spec-3")]
+ROLES = [f"{role}{name}" for name in ("", "+t1", "+kv-fp8", "+tree") for role in ("baseline", "spec-2", "spec-3")]
 
 
 def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None:
@@ -29,12 +30,17 @@ def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None
     assert [(r.cell.role_name, r.status) for r in run.cells] == [(role, "ok") for role in ROLES]
     assert [b.worker_generation for b in blocks] == sorted(b.worker_generation for b in blocks)
     of = {b.cell.role_name: (b.worker_generation, b.tokens) for b in blocks if (b.prompt_set, b.round) == (0, 0)}
-    assert [of[role][0] for role in ROLES] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert [of[role][0] for role in ROLES] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert of["baseline"][1] == of["baseline+tree"][1] != of["baseline+t1"][1]
     assert all(c.tokens.compared_tokens and not c.tokens.mismatches for c in run.comparisons)
     assert {v.cell for v in run.verdicts if v.rule == "acceptance"} == {
         f"tiny/reference/c24/b2/{role}" for role in ROLES if role.startswith("spec")
     }
+
+    # the second engine caches in the format of the first, and so finds nothing wrong
+    assert all(c.rescored and c.rescored.scored and not c.rescored.wrong for c in run.cells)
+    caches = [str(facts.details.get("KV cache", "")) for facts in run.engines.values()]
+    assert [c[:3] for c in caches] == ["", "", "fp8", ""]
 
     # page, tables and ledger name them, and say what varies
     rows = list(csv.DictReader((path / "summary.csv").read_text().splitlines()))
@@ -44,9 +50,10 @@ def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None
     for shown in (page, text, done.stdout):
         assert "tree=dynamic:6, tree_width=2" in shown.replace("\\", "")
         assert "temperature 1" in shown
+        assert "kv=fp8, draft_kv=nvfp4" in shown.replace("\\", "")
     assert "tiny c24 b2 spec-3+tree (tree=dynamic:6, tree_width=2) against spec-3: " in done.stdout
     entry = json.loads((cli.folder / "runs/ledger.jsonl").read_text().splitlines()[-1])
-    assert entry["gates"].keys() == {"tiny", "tiny+t1", "tiny+tree"}
+    assert entry["gates"].keys() == {"tiny", "tiny+t1", "tiny+kv-fp8", "tiny+tree"}
 
     verified = cli.run("verify", path, pair=False)
     assert verified.returncode == 0, verified.stdout + verified.stderr
