@@ -208,12 +208,13 @@ def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:
     from specgate.core import VARIANT_MARK
 
     scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
+    variant = VARIANT_MARK + point.variant if point.variant else ""
     measured = sum(not r.warmup for r in rounds)
     return (
         point.unvaried,
         str(point.context),
         str(point.batch),
-        f"baseline {spec_range(scenario.grid.spec)}" + (VARIANT_MARK + point.variant if point.variant else ""),
+        f"baseline{variant} {spec_range(scenario.grid.spec)}{variant}",
         f"{measured}+{len(rounds) - measured}",
         str(measured * len(scenario.grid.spec)),
         str(sum(len(r.order) for r in rounds)),

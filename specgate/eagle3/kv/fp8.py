@@ -21,8 +21,11 @@ HEADROOM: Final = 64.0
 
 def scales_of(largest: Tensor) -> Tensor:
     """The scales of blocks whose first position has the absolute value `largest`, float32 ≥ 0; 1 where that is 0."""
-    powers = torch.exp2(torch.ceil(torch.log2(largest.float() * (HEADROOM / LARGEST))))
-    return torch.where(largest > 0, powers.clamp(min=2.0**-126), torch.ones_like(powers))
+    # By the bits of the number: a logarithm may be rounded over a power of two, otherwise on a GPU than on a CPU.
+    mantissa, exponent = torch.frexp(largest.float() * (HEADROOM / LARGEST))
+    exponent = torch.where(mantissa == 0.5, exponent - 1, exponent).clamp(min=-126)
+    powers = torch.ldexp(torch.ones_like(mantissa), exponent)
+    return torch.where(largest > 0, powers, torch.ones_like(powers))
 
 
 def encoded(numbers: Tensor, scales: Tensor) -> Tensor:

@@ -61,6 +61,14 @@ def test_e4m3_breaks_every_tie_towards_the_even_code() -> None:
     assert codes == [c + (c & 1) for c in range(126)]
 
 
+@given(st.integers(-100, 100))
+@settings(deadline=None)
+def test_a_first_position_that_fills_its_share_exactly_keeps_its_scale(power: int) -> None:
+    exact, above = torch.tensor([7 * 2.0**power]), torch.tensor([7.001 * 2.0**power])
+    assert float(fp8.scales_of(exact)) == 2.0**power
+    assert float(fp8.scales_of(above)) == 2.0 ** (power + 1)
+
+
 @pytest.mark.parametrize("largest", [1e-30, 0.013, 0.999, 1.0, 7.0, 7.0001, 448.0, 1e9])
 def test_a_scale_is_a_power_of_two_that_leaves_the_first_position_its_headroom(largest: float) -> None:
     scale = float(fp8.scales_of(torch.tensor([largest])))
@@ -112,3 +120,18 @@ def test_the_slots_scale_gives_position_0_a_block_scale_with_room_on_both_sides(
     scale = nvfp4.slot_scale(row.abs().max())
     _, blocks = nvfp4.encoded(row, scale)
     assert [E4M3[b] for b in blocks.tolist()] == [448 / 256]
+
+
+@pytest.mark.gpu
+def test_a_gpu_makes_the_codes_and_scales_of_a_cpu() -> None:
+    numbers = torch.randn(4096, 64, generator=torch.Generator().manual_seed(1)) * torch.logspace(-6, 6, 4096)[:, None]
+    largest = numbers.abs().amax(dim=-1)
+    scales = fp8.scales_of(largest)
+    assert torch.equal(fp8.scales_of(largest.cuda()).cpu(), scales)
+    codes = fp8.encoded(numbers, scales[:, None])
+    assert torch.equal(fp8.encoded(numbers.cuda(), scales[:, None].cuda()).cpu(), codes)
+    assert torch.equal(fp8.decoded(codes.cuda(), scales[:, None].cuda()).cpu(), fp8.decoded(codes, scales[:, None]))
+    outer = nvfp4.slot_scale(largest)[:, None]
+    on_cpu, on_gpu = nvfp4.encoded(numbers, outer), nvfp4.encoded(numbers.cuda(), outer.cuda())
+    assert all(torch.equal(a, b.cpu()) for a, b in zip(on_cpu, on_gpu, strict=True))
+    assert torch.equal(nvfp4.decoded(*on_gpu, outer.cuda()).cpu(), nvfp4.decoded(*on_cpu, outer))
