@@ -16,6 +16,7 @@ class ReferenceBackend:
     description = "EAGLE-3 in plain torch (CPU or GPU): the oracle, and the default where there is no GPU"
 
     samples: Literal[True] = True
+    logit_options: tuple[str, ...] = ("kv",)
 
     def available(self) -> Availability:
         if find_spec("torch") is None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specgate.backends.reference.kv.planes import Plane, allocate, clear, plain, slots_of
+from specgate.eagle3.kv.modes import KvMode
 from specgate.eagle3.trees.accepting import compact
 
 # Attention runs over whole blocks of this many keys, at fixed absolute positions and with the tail masked. torch's CPU
@@ -22,33 +24,41 @@ def whole_blocks(positions: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KVCache:
-    """`k[layer]` and `v[layer]`: [B, G, S, D].
+    """`k[layer]` and `v[layer]`: [B, G, S, D], as tensors or in the format that `kv.planes` keeps them in.
 
     The engine keeps the valid length of each slot. To rewind a slot is to lower its length; nothing is erased.
     """
 
-    k: tuple[Tensor, ...]
-    v: tuple[Tensor, ...]
+    k: tuple[Plane, ...]
+    v: tuple[Plane, ...]
 
     @classmethod
     def allocate(
-        cls, layers: int, batch: int, kv_heads: int, positions: int, head_dim: int, dtype: torch.dtype, device: str
+        cls,
+        layers: int,
+        batch: int,
+        kv_heads: int,
+        positions: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: str,
+        mode: KvMode | None = None,
     ) -> KVCache:
         shape = (batch, kv_heads, whole_blocks(positions), head_dim)
 
-        def plane() -> Tensor:
-            return torch.zeros(shape, dtype=dtype, device=device)
+        def planes(what: str) -> tuple[Plane, ...]:
+            return tuple(allocate(mode, shape, dtype, device, f"{what} of layer {layer}") for layer in range(layers))
 
-        return cls(tuple(plane() for _ in range(layers)), tuple(plane() for _ in range(layers)))
+        return cls(planes("keys"), planes("values"))
 
     def slots(self, start: int, stop: int) -> KVCache:
         """A view of the slots from `start` up to, not including, `stop`."""
-        return KVCache(tuple(k[start:stop] for k in self.k), tuple(v[start:stop] for v in self.v))
+        return KVCache(*(tuple(slots_of(plane, start, stop) for plane in planes) for planes in (self.k, self.v)))
 
     def clear(self) -> None:
         """Back to zeros. A masked position still enters a product: what it holds must be finite."""
         for plane in (*self.k, *self.v):
-            plane.zero_()
+            clear(plane)
 
     @property
     def bytes(self) -> int:
@@ -113,9 +123,7 @@ class TreeRows:
         return TreeRows(self.rows[cut], self.paths[cut], self.start[cut], self.queries[cut], self.at[cut])
 
 
-def along_paths(
-    tree: TreeRows, q: Tensor, k_cache: Tensor, v_cache: Tensor, look: Callable[[Tensor], Tensor]
-) -> Tensor:
+def along_paths(tree: TreeRows, q: Tensor, k_cache: Plane, v_cache: Plane, look: Callable[[Tensor], Tensor]) -> Tensor:
     """Attention of the rows of a tree: q [B, N, T, D] → [B, T, N·D].
 
     Path by path, its keys and values are put at the positions that they have, and its rows `look` at the cache as those
@@ -127,8 +135,8 @@ def along_paths(
     out = q.new_empty(batch, rows + 1, heads * size)  # the last row takes what stands for none
     write = tree.start[:, None] + torch.arange(tree.paths.shape[2], device=q.device)
     for read, queries in zip(tree.paths.unbind(1), tree.queries.unbind(1), strict=True):
-        compact(k_cache, read, write)
-        compact(v_cache, read, write)
+        compact(plain(k_cache), read, write)
+        compact(plain(v_cache), read, write)
         index = queries.clamp(max=rows - 1)[:, None, :, None].expand(-1, heads, -1, size)
         mixed = look(q.gather(2, index))
         out.scatter_(1, queries[..., None].expand_as(mixed), mixed)

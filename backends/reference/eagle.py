@@ -18,6 +18,7 @@ from specgate.backends.reference.ops import check_finite
 from specgate.backends.reference.state import Pending, Slots
 from specgate.backends.reference.target import rope_table
 from specgate.backends.reference.tree.drafting import DraftTree, grow_tree
+from specgate.eagle3.kv.modes import KvMode
 from specgate.eagle3.pair import DraftCheckpoint
 from specgate.eagle3.trees.growing import Growth
 from specgate.eagle3.weights import Vocabulary, pack_draft
@@ -35,14 +36,18 @@ class EagleDrafter:
         max_positions: int,
         device: str,
         tree_rows: int = 0,
+        kv: KvMode | None = None,
     ) -> None:
-        """`tree_rows`: those that it may write behind `max_positions` while it grows a tree."""
+        """`tree_rows`: those that it may write behind `max_positions` while it grows a tree. `kv`: the format of its
+        cache; None for the dtype that it computes in.
+        """
         self.geometry = draft.geometry
         self.boundaries: Sequence[int] = draft.capture.boundaries
         self.weights, self.device = pack_draft(draft, target), device
         g, dtype = draft.geometry, target.embed.dtype
         self.table = rope_table(g.rope, max_positions, dtype, device)
-        self.cache = KVCache.allocate(1, max_batch, g.kv_heads, max_positions + tree_rows, g.head_dim, dtype, device)
+        rows = max_positions + tree_rows
+        self.cache = KVCache.allocate(1, max_batch, g.kv_heads, rows, g.head_dim, dtype, device, kv)
         self.start: Pending | None = None
         self.pending: Pending | None = None
 

@@ -26,6 +26,7 @@ from specgate.backends.reference.target import LlamaTarget, rope_table
 from specgate.backends.reference.tree.options import TreePlan
 from specgate.core import Budget, EngineFacts, Role
 from specgate.core.draws import TokenLaw
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.weights import TargetWeights, pack_target
@@ -47,13 +48,15 @@ class ReferenceEngine(SpeculativeLoop):
         tree: TreePlan | None = None,
         lengths: ChainLengths | None = None,
         sampler: Sampler | None = None,
+        kv: KvModes = AS_COMPUTED,
+        warnings: Sequence[str] = (),
     ) -> None:
-        self.target, t = target, target.geometry
+        self.target, self.kv, self.warnings, t = target, kv, warnings, target.geometry
         weights = pack_target(target) if t.experts is None else pack_gpt_oss(target)
         self.dtype = weights.embed.dtype
         self.table = rope_table(t.rope, max_positions, self.dtype, device)
         rows = max_positions + (tree.rows if tree else 0)
-        self.cache = KVCache.allocate(t.layers, max_batch, t.kv_heads, rows, t.head_dim, self.dtype, device)
+        self.cache = KVCache.allocate(t.layers, max_batch, t.kv_heads, rows, t.head_dim, self.dtype, device, kv.target)
         model = (
             LlamaTarget(weights, t, self.table, self.cache, device)
             if isinstance(weights, TargetWeights)
@@ -67,6 +70,7 @@ class ReferenceEngine(SpeculativeLoop):
             tree=tree,
             lengths=lengths,
             sampler=sampler,
+            draft_kv=kv.draft,
         )
 
     @property
@@ -122,4 +126,6 @@ class ReferenceEngine(SpeculativeLoop):
 
     def facts(self) -> EngineFacts:
         tape = self.playback.tape if self.playback else None
-        return engine_facts(self.target, self.drafts, self.dtype, self.device, tape, self.tree, self.lengths)
+        return engine_facts(
+            self.target, self.drafts, self.dtype, self.device, tape, self.tree, self.lengths, self.kv, self.warnings
+        )

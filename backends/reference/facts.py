@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -12,6 +12,7 @@ from specgate.backends.reference.tree.options import TreePlan
 from specgate.core import EngineFacts
 from specgate.core.tape import Tape
 from specgate.eagle3.describe import describe_rope, draft_details
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes, mode_in_words
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.traffic import pair_traffic
 from specgate.eagle3.trees.asked import warning
@@ -25,9 +26,11 @@ def engine_facts(
     tape: Tape | None,
     tree: TreePlan | None = None,
     lengths: ChainLengths | None = None,
+    kv: KvModes = AS_COMPUTED,
+    warnings: Sequence[str] = (),
 ) -> EngineFacts:
     """The facts. `tape` is the source of the accept counts where these are forced; `tree` is what is drafted; `lengths`
-    says where chains end early.
+    says where chains end early; `kv` has the formats of the caches; `warnings`: what else a reader must know.
     """
     geometry = target.geometry
     details: dict[str, str | int | float] = {
@@ -41,6 +44,11 @@ def engine_facts(
         details |= draft_details(draft.geometry)
     elif isinstance(drafts, str):
         details["drafter"] = drafts
+    computed = str(dtype).removeprefix("torch.")
+    if kv.target is not None:
+        details["KV cache"] = mode_in_words(kv.target, computed)
+    if draft is not None and kv.draft is not None:
+        details["draft's KV cache"] = mode_in_words(kv.draft, computed)
     if tree is not None and drafts is not None:
         details["draft tree"] = tree.words
     if lengths is not None and drafts is not None:
@@ -50,7 +58,7 @@ def engine_facts(
     return EngineFacts(
         backend="reference",
         device=torch.cuda.get_device_name() if device == "cuda" else device,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=computed,
         vocab=geometry.vocab,
         max_positions=geometry.max_positions,
         eos_token_ids=geometry.eos_token_ids,
@@ -61,8 +69,12 @@ def engine_facts(
         details=details,
         acceptance="forced" if tape else "stand-in" if isinstance(drafts, str) else None,
         tape_sha256=tape.sha256 if tape else None,
-        traffic=pair_traffic(geometry, draft.geometry if draft else None, dtype),
-        warnings=(*(draft.warnings if draft else ()), *not_the_pairs(drafts, tape, tree, lengths)),
+        traffic=pair_traffic(geometry, draft.geometry if draft else None, dtype, kv),
+        warnings=(
+            *(draft.warnings if draft else ()),
+            *warnings,
+            *not_the_pairs(drafts, tape, tree, lengths),
+        ),
     )
 
 

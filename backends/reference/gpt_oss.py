@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache, TreeRows, View, along_paths, view
 from specgate.backends.reference.gpt_oss_weights import ExpertLayer, GptOssWeights
+from specgate.backends.reference.kv.planes import Plane, read_rows
 from specgate.backends.reference.ops import feature_capture, masked_attention, matmul_rows, rms_norm, rope_append
 from specgate.backends.reference.target import RopeTable, TorchTarget, rope_rows
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
@@ -36,7 +37,7 @@ def mask_with_sinks(seen: View, sinks: Tensor, rows: int) -> Tensor:
 
 
 def attend(
-    layer: ExpertLayer, x: Tensor, rows: RopeTable, cache: tuple[Tensor, Tensor], positions: Tensor, seen: View,
+    layer: ExpertLayer, x: Tensor, rows: RopeTable, cache: tuple[Plane, Plane], positions: Tensor, seen: View,
     geometry: TargetGeometry, tree: TreeRows | None = None,
 ) -> Tensor:  # fmt: skip
     """Append the keys and values of the normed `x` [B, T, H]; attend; return [B, T, H].
@@ -47,7 +48,8 @@ def attend(
     q = rope_append(qkv, *rows, *cache, positions if tree is None else tree.rows, geometry.heads, geometry.kv_heads)
 
     def look(asking: Tensor) -> Tensor:
-        k, v = (F.pad(plane[:, :, seen.start : seen.stop], (0, 0, 0, 1)) for plane in cache)
+        rows_seen = (read_rows(plane, seen.start, seen.stop, asking.dtype) for plane in cache)
+        k, v = (F.pad(found, (0, 0, 0, 1)) for found in rows_seen)
         return masked_attention(asking, k, v, mask_with_sinks(seen, layer.sinks, asking.shape[2]))
 
     mixed = look(q) if tree is None else along_paths(tree, q, *cache, look)

@@ -29,6 +29,7 @@ from specgate.backends.reference.tree.options import TreePlan
 from specgate.backends.reference.tree.verifying import VerifiesTrees, packed_masks, verify_tree
 from specgate.core import Budget, Role, Score
 from specgate.eagle3.counters import ENDED_EARLY
+from specgate.eagle3.kv.modes import KvMode
 from specgate.eagle3.pair import DraftCheckpoint
 from specgate.eagle3.trees.growing import Growth
 from specgate.eagle3.trees.masks import broken_rows
@@ -111,7 +112,7 @@ class SpeculativeLoop:
     `drafts` is the pair's draft, a stand-in for it, or None. `max_positions` must cover the longest prompt, the tokens
     that a block adds, and K + 1 draft rows. `playback` forces accept counts. With `tree` the pair's draft proposes a
     tree in place of a chain, and `model` is one that `VerifiesTrees`, with room for its rows behind `max_positions`.
-    `lengths`: where chains end before K tokens.
+    `lengths`: where chains end before K tokens. `draft_kv`: the format of the draft's cache.
     """
 
     def __init__(
@@ -125,10 +126,11 @@ class SpeculativeLoop:
         tree: TreePlan | None = None,
         lengths: ChainLengths | None = None,
         sampler: Sampler | None = None,
+        draft_kv: KvMode | None = None,
     ) -> None:
         self.model, self.device = model, model.device
         self.drafts, self.playback, self.tree, self.lengths = drafts, playback, tree, lengths
-        self.sampler = sampler
+        self.sampler, self.draft_kv = sampler, draft_kv
         self.max_batch, self.max_positions = max_batch, max_positions
         self.drafter = self._drafter(drafts)
         self.prompts: list[Tensor] = []
@@ -142,7 +144,7 @@ class SpeculativeLoop:
             return stand_in(drafts, len(self.model.embed), self.device, self._step)
         if self.sampler:
             sizes = {"max_batch": self.max_batch, "max_positions": self.max_positions}
-            return SampledDrafter(drafts, self.model, self.sampler, **sizes, device=self.device)
+            return SampledDrafter(drafts, self.model, self.sampler, **sizes, device=self.device, kv=self.draft_kv)
         return EagleDrafter(
             drafts,
             self.model,
@@ -150,6 +152,7 @@ class SpeculativeLoop:
             max_positions=self.max_positions,
             device=self.device,
             tree_rows=self.tree.draft_rows if self.tree else 0,
+            kv=self.draft_kv,
         )
 
     # ── prefill ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -11,19 +11,25 @@ from specgate.api import OpenRequest
 from specgate.backends.reference.chain_lengths import BY_BATCH, CONFIDENCE, lengths_of
 from specgate.backends.reference.drafters import STAND_INS, StandIn
 from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.kv.options import kv_modes
 from specgate.backends.reference.playback import Playback
 from specgate.backends.reference.sampling.sampler import Sampler
 from specgate.backends.reference.tree.options import check_ranks, plan_tree
 from specgate.core.tape import Tape
 from specgate.eagle3.auxiliary_layers import parse_boundaries
 from specgate.eagle3.geometry import TargetSizes
+from specgate.eagle3.kv.calibration import calibration_warnings
+from specgate.eagle3.kv.modes import DRAFT_KV, KV, check_head
 from specgate.eagle3.pair import DraftCheckpoint, load_draft, load_target
 from specgate.eagle3.spec_config.launching import check_chain
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.sampling.settings import check_settings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-OPTIONS = ("device", "capture", "drafter", "spec_config", "tape", "tree", "tree_width", CONFIDENCE, BY_BATCH)
+OPTIONS = (
+    *("device", "capture", "drafter", "spec_config", "tape", "tree", "tree_width"),
+    *(CONFIDENCE, BY_BATCH, KV, DRAFT_KV),
+)
 OWN = "eagle3"
 """The name of the pair's own draft among the drafters."""
 
@@ -34,7 +40,8 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     Options: `device` (auto, cpu, cuda), `capture` (boundaries such as 2,18,34), `drafter` (eagle3, none, random,
     oracle), `spec_config` (a speculative config that this one's must agree with), `tape` (a file
     of accept counts to replay), `tree` (a tree file, or dynamic:NODES) and `tree_width`, `confidence` (a chain ends
-    where the draft is less sure) and `k_by_batch` (the most draft tokens by how many requests run).
+    where the draft is less sure), `k_by_batch` (the most draft tokens by how many requests run), `kv` and `draft_kv`
+    (the formats of the caches of target and draft: bf16, fp8, nvfp4).
 
     Raises UsageError for options, draft lengths and contexts that make no sense, CheckpointError for a bad pair,
     EnvironmentRefused where it does not fit into memory, BackendError for a missing draft.
@@ -42,7 +49,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     refuse_unknown(request.options, OPTIONS, "the reference engine")
     device = pick_device(request.options.get("device", "auto"))
     tree, lengths = plan_tree(request.options, request.max_k, device), lengths_of(request.options)
-    instead, playback = what_drafts(request)
+    instead, playback, kv = *what_drafts(request), kv_modes(request.options)
     sampler = what_samples(request)
     dtype = DTYPES[request.dtype]
     target = load_target(request.pair.target, dtype, device, request.pair.rope)
@@ -52,11 +59,17 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
             f"{request.max_positions} positions",
             hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
         )
+    check_head(kv.target, target.geometry.head_dim, str(target.config_file))
+    warnings = list(calibration_warnings(request.pair.target, kv.target, "the target", KV))
     drafts: DraftCheckpoint | StandIn | None = None
     if request.max_k:
         drafts = instead or own_draft(request, target.geometry, target.sha256, dtype, device)
         if tree is not None and isinstance(drafts, DraftCheckpoint):
             check_ranks(tree, drafts.geometry.draft_vocab)
+        if isinstance(drafts, DraftCheckpoint):
+            assert request.pair.draft is not None
+            check_head(kv.draft, drafts.geometry.head_dim, str(request.pair.draft), DRAFT_KV)
+            warnings += calibration_warnings(request.pair.draft, kv.draft, "the draft", DRAFT_KV)
     return ReferenceEngine(
         target,
         drafts,
@@ -67,6 +80,8 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
         tree=tree if tree is not None and tree.branches else None,
         lengths=lengths,
         sampler=sampler,
+        kv=kv,
+        warnings=warnings,
     )
 
 

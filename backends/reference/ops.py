@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specgate.backends.reference.kv.planes import Plane, write_rows
 from specgate.errors import BackendError
 
 # On a CPU, decode steps use products of exactly PRODUCT_ROWS rows and attention of a multiple of ATTENTION_ROWS, padded
@@ -61,8 +62,8 @@ def rope_append(
     qkv: Tensor,
     cos: Tensor,
     sin: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    k_cache: Plane,
+    v_cache: Plane,
     positions: Tensor,
     heads: int,
     kv_heads: int,
@@ -75,9 +76,8 @@ def rope_append(
     batch, rows, _ = qkv.shape
     parts = qkv.view(batch, rows, heads + 2 * kv_heads, -1)
     qk = rope(parts[:, :, : heads + kv_heads], cos, sin)
-    slot = torch.arange(batch, device=qkv.device)[:, None]
-    k_cache[slot, :, positions] = qk[:, :, heads:]
-    v_cache[slot, :, positions] = parts[:, :, heads + kv_heads :]
+    write_rows(k_cache, positions, qk[:, :, heads:])
+    write_rows(v_cache, positions, parts[:, :, heads + kv_heads :])
     return qk[:, :, :heads].transpose(1, 2)
 
 

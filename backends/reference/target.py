@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache, TreeRows, View, along_paths, view
+from specgate.backends.reference.kv.planes import Plane, plain, read_rows
 from specgate.backends.reference.ops import attention, feature_capture, matmul_rows, rms_norm, rope_append, silu_mul
 from specgate.eagle3.geometry import RopeSpec, TargetGeometry
 from specgate.eagle3.rope import cos_sin_table
@@ -24,8 +25,8 @@ PREFILL_ROWS: Final = 1024
 def attend(
     qkv: Tensor,
     rope_rows: RopeTable,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    k_cache: Plane,
+    v_cache: Plane,
     positions: Tensor,
     seen: View,
     heads: int,
@@ -37,10 +38,10 @@ def attend(
     With a `tree`, it says where the rows are kept, and `seen` is what the queries of a path see.
     """
     q = rope_append(qkv, *rope_rows, k_cache, v_cache, positions if tree is None else tree.rows, heads, kv_heads)
-    span = slice(seen.start, seen.stop)
 
     def look(rows: Tensor) -> Tensor:
-        return attention(rows, k_cache[:, :, span], v_cache[:, :, span], seen.mask, seen.causal)
+        k, v = (read_rows(plane, seen.start, seen.stop, rows.dtype) for plane in (k_cache, v_cache))
+        return attention(rows, k, v, seen.mask, seen.causal)
 
     return look(q) if tree is None else along_paths(tree, q, k_cache, v_cache, look)
 
@@ -160,7 +161,7 @@ class TorchTarget(ABC, Generic[W]):
         """As `tree.verifying.VerifiesTrees.compact`."""
         cache = self.cache.slots(0, len(read))
         for plane in (*cache.k, *cache.v):
-            compact(plane, read, write)
+            compact(plain(plane), read, write)
 
     @abstractmethod
     def through_layers(

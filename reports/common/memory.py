@@ -39,10 +39,10 @@ def sentences(run: Run) -> Iterator[str]:
 def in_words(results: list[CellResult]) -> Iterator[str]:
     """The peak of every role with what speculation adds, then the capacity of every role with what it loses."""
     for peak, extra, whose in [known for known in PEAKS if any(known[0] in r.values for r in results)][:1]:
-        said = [f"{r.cell.role.name} {figures.of(r, peak)}{added(r, extra)}" for r in results if peak in r.values]
+        said = [f"{r.cell.role_name} {figures.of(r, peak)}{added(r, extra)}" for r in results if peak in r.values]
         yield f"{', '.join(said)} {whose}"
     capacities = [
-        f"{r.cell.role.name} {figures.of(r, 'kv_capacity_tokens')}{lost(r.values.get(LOSS))}"
+        f"{r.cell.role_name} {figures.of(r, 'kv_capacity_tokens')}{lost(r.values.get(LOSS))}"
         for r in results
         if "kv_capacity_tokens" in r.values
     ]

@@ -55,5 +55,5 @@ def by_category(run: Run, point: Point) -> Table | None:
         counted = max(value.n for value in found if value is not None)
         entries = [Entry(figures.figure(v), figures.reason(v) or figures.span(v)) for v in found]
         rows.append([name.removeprefix(LENGTH).removesuffix("]"), str(counted), *entries])
-    head = ("category", "prompts", *(f"acceptance length, {r.cell.role.name}" for r in results))
+    head = ("category", "prompts", *(f"acceptance length, {r.cell.role_name}" for r in results))
     return Table(head, rows)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from specgate.analysis.load.words import in_words
+from specgate.analysis.variants import variation
 from specgate.analysis.verdict import overall
 from specgate.core import Cell, CellResult, Gap, Role, Run, State, Verdict
 from specgate.errors import ExitCode
@@ -151,10 +152,17 @@ def acceptance_label(run: Run) -> str | None:
 
 
 def cell_note(run: Run, result: CellResult) -> str | None:
-    """The note on a cell with missing blocks, times that were set aside or an unusable draft; None for other cells."""
+    """The note on a cell: what varies in a variant, missing blocks, times that were set aside, an unusable draft; None
+    where there is nothing of these.
+    """
     trouble = run.draft_trouble(result)
     aside = f"times of {result.set_aside} of {result.blocks} blocks set aside: the host was disturbed"
-    said = (result.reason, aside if result.set_aside else None, f"draft unusable: {trouble}" if trouble else None)
+    said = (
+        variation(run, result.cell),
+        result.reason,
+        aside if result.set_aside else None,
+        f"draft unusable: {trouble}" if trouble else None,
+    )
     return "; ".join(text for text in said if text) or None
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from specgate.core import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
+from specgate.core import VARIANT_MARK, CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
 from specgate.core.metrics import metric
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry as Entry
@@ -16,7 +16,7 @@ from specgate.reports.common.summary import acceptance_label, cell_note, gravity
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The cells of one point, with the question that its scenario asks."""
+    """The cells of one point and of its variants, with the question that its scenario asks."""
 
     title: str
     question: str
@@ -25,12 +25,17 @@ class Group:
 
 def name_of(point: Point, *, own_lengths: bool = False) -> str:
     """Scenario, context and batch. `own_lengths`: its prompts are as long as they are, and the context is a limit."""
-    return f"{point.scenario} · {'up to ' if own_lengths else ''}{point.context:,} tokens · batch {point.batch}"
+    return f"{point.unvaried} · {'up to ' if own_lengths else ''}{point.context:,} tokens · batch {point.batch}" + (
+        f" · {VARIANT_MARK}{point.variant}" if point.variant else ""
+    )
 
 
-def title(run: Run, point: Point) -> str:
-    """Scenario, context and batch of a point, and the source of acceptance if that is not a trained pair."""
-    name = name_of(point, own_lengths=run.scenarios[point.scenario].workload.own is not None)
+def title(run: Run, point: Point, *, variants: bool = False) -> str:
+    """Scenario, context and batch of a point, and the source of acceptance if that is not a trained pair. With
+    `variants` it is the title of all variants of the point together.
+    """
+    shown = replace(point, scenario=point.unvaried) if variants else point
+    name = name_of(shown, own_lengths=run.scenarios[point.scenario].workload.own is not None)
     return " · ".join(part for part in (name, acceptance_label(run)) if part)
 
 
@@ -43,14 +48,16 @@ CELL_HEAD = (
 
 
 def cell_groups(run: Run) -> list[Group]:
-    points = dict.fromkeys(r.cell.point for r in run.cells)
+    of: dict[Point, list[CellResult]] = {}
+    for result in run.cells:
+        of.setdefault(replace(result.cell.point, scenario=result.cell.point.unvaried), []).append(result)
     return [
         Group(
-            title(run, p),
-            run.scenarios[p.scenario].question,
-            [cell_row(run, r) for r in run.cells if r.cell.point == p],
+            title(run, results[0].cell.point, variants=any(r.cell.point != results[0].cell.point for r in results)),
+            run.scenarios[results[0].cell.point.scenario].question,
+            [cell_row(run, r) for r in results],
         )
-        for p in points
+        for results in of.values()
     ]
 
 
@@ -58,7 +65,7 @@ def cell_row(run: Run, result: CellResult) -> list[Entry]:
     comparison = run.comparison(result.cell.key)
     values = result.values
     return [
-        Entry(result.cell.role.name, cell_note(run, result)),
+        Entry(result.cell.role_name, cell_note(run, result)),
         _entry(values.get("acceptance_length")),
         _entry(values.get("draft_acceptance_rate")),
         *(_entry(figures.first(result, *names)) for names in (figures.SPEED, figures.PER_TOKEN, ("step_ms",))),
@@ -225,4 +232,4 @@ def all_figures(run: Run, point: Point) -> Table:
     results = [r for r in run.cells if r.cell.point == point]
     names = list(dict.fromkeys(name for r in results for name in r.values))
     rows = [[name, metric(name).unit, *(figures.of(r, name) for r in results)] for name in names]
-    return Table(("metric", "unit", *(r.cell.role.name for r in results)), rows, texts=2)
+    return Table(("metric", "unit", *(r.cell.role_name for r in results)), rows, texts=2)

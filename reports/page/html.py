@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from specgate.api import visible
 from specgate.core import Policy, Run
 from specgate.errors import ExitCode
-from specgate.reports.common import machine, memory, summary, tables, token_checks
+from specgate.reports.common import machine, memory, summary, tables, token_checks, variants
 from specgate.reports.common.parts import Picture
 from specgate.reports.page import gaps, grounds, head, points
 from specgate.reports.pictures import forest, load, speed_map
@@ -97,6 +97,8 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "gaps": gaps.gaps(empty, together, sections),
         "cell_head": tables.CELL_HEAD,
         "groups": tables.cell_groups(run),
+        "variants": variants.table(run),
+        "variants_beside": variants.BESIDE,
         "matrix": tables.matrix(run, policy),
         "concerns": [j for j in open_ if j.verdict.required],
         "advice": [j for j in open_ if not j.verdict.required],

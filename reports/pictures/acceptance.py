@@ -47,7 +47,7 @@ def draw_role(axes: Any, result: CellResult, nudge: float, labelled: bool) -> No
     ]
     tint = svg.colour(result.cell.role)
     axes.plot([x for x, _ in given], [y for _, y in given], "--", color=tint, linewidth=1.1, alpha=0.8)
-    axes.plot([x for x, *_ in found], [y for _, y, _ in found], "o-", color=tint, label=result.cell.role.name)
+    axes.plot([x for x, *_ in found], [y for _, y, _ in found], "o-", color=tint, label=result.cell.role_name)
     for x, share, value in found:
         if value.ci_low is not None and value.ci_high is not None:
             axes.plot([x, x], [value.ci_low, value.ci_high], color=tint, linewidth=4, alpha=0.3, zorder=1)
@@ -77,7 +77,7 @@ def _position_table(results: Sequence[CellResult]) -> Table:
 
     def row(result: CellResult, of: str, values: Sequence[Value | None]) -> list[str | Entry]:
         entries = [Entry(percent(v.value if v else None), span(v)) for v in values]
-        return [result.cell.role.name, of, *entries, *[NONE] * (deepest - len(entries))]
+        return [result.cell.role_name, of, *entries, *[NONE] * (deepest - len(entries))]
 
     rows = [
         row(r, of, values)
@@ -93,7 +93,7 @@ def _position_table(results: Sequence[CellResult]) -> Table:
 def _words(result: CellResult) -> str:
     at = ", ".join(f"position {i} {share:.0%}" for i, share, _ in known(shares(result)))
     given = ", ".join(f"{share:.0%}" for _, share, _ in known(conditional(result)))
-    return f"{result.cell.role}: {at}; given the draft before: {given}"
+    return f"{result.cell.role_name}: {at}; given the draft before: {given}"
 
 
 def histogram(key: str, results: Sequence[CellResult]) -> Picture:
@@ -108,7 +108,7 @@ def histogram(key: str, results: Sequence[CellResult]) -> Picture:
         for n, result in enumerate(results):
             found = of_cycles(result)
             at = [i + (n - (len(results) - 1) / 2) * width for i in range(len(found))]
-            axes.bar(at, found, width * 0.92, color=svg.colour(result.cell.role), label=result.cell.role.name)
+            axes.bar(at, found, width * 0.92, color=svg.colour(result.cell.role), label=result.cell.role_name)
             if len(results) == 1:
                 for x, share in zip(at, found, strict=True):
                     axes.annotate(f"{share:.0%}", (x, share), (0, 3), textcoords="offset points", ha="center")
@@ -119,7 +119,7 @@ def histogram(key: str, results: Sequence[CellResult]) -> Picture:
         svg.percents(axes)
         svg.legend(axes, len(results))
 
-    words = "; ".join(f"{r.cell.role}: {', '.join(f'{s:.0%}' for s in of_cycles(r))}" for r in results)
+    words = "; ".join(f"{r.cell.role_name}: {', '.join(f'{s:.0%}' for s in of_cycles(r))}" for r in results)
     table = Table(("role", *map(str, range(deepest + 1)), "cycles"), [_histogram_row(r, deepest) for r in results])
     caption = "How many of the drafts of one cycle were accepted; the bonus token comes on top."
     return Picture(name, caption, svg.drawn(f"{key}-histogram", f"Cycles by accepted drafts. {words}.", draw), [table])
@@ -135,4 +135,4 @@ def _histogram_row(result: CellResult, deepest: int) -> list[str | Entry]:
     record = result.acceptance
     assert record is not None
     counts = [Entry(f"{n:,}", percent(n / record.steps)) for n in record.hist]
-    return [result.cell.role.name, *counts, *[NONE] * (deepest + 1 - len(counts)), f"{record.steps:,}"]
+    return [result.cell.role_name, *counts, *[NONE] * (deepest + 1 - len(counts)), f"{record.steps:,}"]

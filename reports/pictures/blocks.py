@@ -26,7 +26,7 @@ def in_order(key: str, results: Sequence[CellResult]) -> Picture:
             for (pair, *_), spot in zip(result.series_ms, spots, strict=True):
                 rounds.setdefault(pair, []).append(spot)
             at, ms = [x for x, _ in spots], [y for _, y in spots]
-            axes.plot(at, ms, "o", color=svg.colour(result.cell.role), label=result.cell.role.name, zorder=3)
+            axes.plot(at, ms, "o", color=svg.colour(result.cell.role), label=result.cell.role_name, zorder=3)
         # All links are drawn as one line with a gap after every round.
         links = [spot for linked in rounds.values() for spot in (*sorted(linked), (math.nan, math.nan))]
         axes.plot(*zip(*links, strict=True), color=svg.MUTED, alpha=0.45, linewidth=1, zorder=1)
@@ -46,4 +46,4 @@ def table(results: Sequence[CellResult]) -> Table:
     rounds = sorted({pair for r in results for pair, *_ in r.series_ms})
     by_role = [{pair: ms for pair, _, ms in r.series_ms} for r in results]
     rows = [[str(i), *(f"{of[i]:.2f}" if i in of else NONE for of in by_role)] for i in rounds]
-    return Table(("round", *(f"{r.cell.role.name} ms/token" for r in results)), rows)
+    return Table(("round", *(f"{r.cell.role_name} ms/token" for r in results)), rows)

@@ -47,7 +47,7 @@ def budget(key: str, run: Run, found: Budgets) -> Picture:
         for name, n in TINTS.items():
             axes.barh([0], [0], color=svg.tint(n), label=name)
         axes.set(xlabel="ms per cycle, or per step of the baseline", ylim=(len(split) - 0.45, -0.55))
-        axes.set_yticks(range(len(split)), [r.cell.role.name for r, _ in split])
+        axes.set_yticks(range(len(split)), [r.cell.role_name for r, _ in split])
         axes.grid(axis="x", color=svg.GRID, linewidth=0.7)
         svg.legend(axes, len(TINTS))
 
@@ -58,7 +58,7 @@ def budget(key: str, run: Run, found: Budgets) -> Picture:
         caption += f" No floor is drawn: {next((b.no_floor for _, b in split if b.no_floor), 'none is known')}."
     words = "; ".join(_cycle_words(r, b) for r, b in split)
     drawing = svg.drawn(f"{key}-cycle", f"{BUDGET}. {words}.", draw, 1.0 + 0.42 * max(2, len(split)))
-    notes = Table(("role", "what would help"), [[r.cell.role.name, advice(r.cell, b)] for r, b in split], texts=2)
+    notes = Table(("role", "what would help"), [[r.cell.role_name, advice(r.cell, b)] for r, b in split], texts=2)
     return Picture(BUDGET, caption, drawing, [part_table(split), notes])
 
 
@@ -78,16 +78,16 @@ def part_table(found: Budgets) -> Table:
         for part in cycle.parts:
             share = percent(part.ms / cycle.cycle_ms if cycle.cycle_ms else None)
             floor = NONE if part.floor_ms is None else number(part.floor_ms)
-            rows.append([result.cell.role.name, part.name, number(part.ms), share, moves(part), floor])
+            rows.append([result.cell.role_name, part.name, number(part.ms), share, moves(part), floor])
         floor = NONE if cycle.floor_ms is None else number(cycle.floor_ms)
-        rows.append([result.cell.role.name, "cycle", number(cycle.cycle_ms), percent(1.0), NONE, floor])
+        rows.append([result.cell.role_name, "cycle", number(cycle.cycle_ms), percent(1.0), NONE, floor])
     return Table(("role", "part", "ms", "share", "moves at least", "floor ms"), rows, texts=2)
 
 
 def _cycle_words(result: CellResult, cycle: CycleBudget) -> str:
     parts = ", ".join(f"{part.name} {number(part.ms)}" for part in cycle.parts)
     floor = f", floor {number(cycle.floor_ms)}" if cycle.floor_ms is not None else ""
-    return f"{result.cell.role}: {number(cycle.cycle_ms)} milliseconds, of which {parts}{floor}"
+    return f"{result.cell.role_name}: {number(cycle.cycle_ms)} milliseconds, of which {parts}{floor}"
 
 
 # ── the speed-up ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,7 +124,7 @@ def waterfall(key: str, run: Run, found: Budgets) -> Picture:
     caption += "; red: what the policy asks" if any(b.ceilings for _, b, _ in shown) else ""
     caption += "; black: what this cycle would give at its floor" if any(b.limit for _, b, _ in shown) else ""
     caption += "."
-    words = "; ".join(f"{r.cell.role}: {_factor_words(w)}, speed-up {ratio(w.speedup)}" for r, _, w in shown)
+    words = "; ".join(f"{r.cell.role_name}: {_factor_words(w)}, speed-up {ratio(w.speedup)}" for r, _, w in shown)
     drawing = svg.drawn(f"{key}-waterfall", f"{WATERFALL}. {words}.", draw)
     return Picture(WATERFALL, caption, drawing, [factor_table([(r, b) for r, b, _ in shown]), gate_table(run, found)])
 
@@ -143,7 +143,7 @@ def draw_lane(
         axes.bar([at + offset], [high - low], width, bottom=[low], color=tint, alpha=0.55)
         product *= step
     low, high = sorted((1.0, speedup))
-    axes.bar([len(steps) + offset], [high - low], width, bottom=[low], color=tint, label=result.cell.role.name)
+    axes.bar([len(steps) + offset], [high - low], width, bottom=[low], color=tint, label=result.cell.role_name)
 
 
 def factor_table(found: Budgets) -> Table:
@@ -157,13 +157,13 @@ def factor_table(found: Budgets) -> Table:
     limits = [b.limit for _, b in found]
     rows.append(["at most, cycle at its floor", *(ratio(x.highest) if x else NONE for x in limits)])
     rows.append(["at most, baseline at its floor too", *(ratio(x.at_floors) if x else NONE for x in limits)])
-    return Table(("factor", *(r.cell.role.name for r, _ in found)), rows)
+    return Table(("factor", *(r.cell.role_name for r, _ in found)), rows)
 
 
 def gate_table(run: Run, found: Budgets) -> Table:
     """What it would take to pass each speed gate, as an acceptance length."""
     rows = [
-        [r.cell.role.name, c.rule, f"{c.min:g}×", asked(run, r.cell, b, c)]
+        [r.cell.role_name, c.rule, f"{c.min:g}×", asked(run, r.cell, b, c)]
         for r, b in found
         if b.waterfall is not None
         for c in b.ceilings

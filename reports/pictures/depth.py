@@ -28,7 +28,7 @@ def by_depth(key: str, results: Sequence[CellResult], *, own_lengths: bool = Fal
             draw_length(lengths, result)
             timed = [(b.depth, b.step_ms) for b in result.by_depth if b.step_ms is not None]
             tint = svg.colour(result.cell.role)
-            times.plot([x for x, _ in timed], [y for _, y in timed], "o-", color=tint, label=result.cell.role.name)
+            times.plot([x for x, _ in timed], [y for _, y in timed], "o-", color=tint, label=result.cell.role_name)
         lengths.set(ylabel="acceptance length")
         times.set(xlabel=f"tokens in the cache beyond {beyond}", ylabel="ms per step")
         for axes, least in ((lengths, 1), (times, 0)):
@@ -63,7 +63,7 @@ def table(results: Sequence[CellResult], context: int | None) -> Table:
             span = f"{low:.2f} … {high:.2f}" if low is not None and high is not None else None
             length = Entry(NONE if b.acceptance_length is None else f"{b.acceptance_length:.2f}", span)
             ms = NONE if b.step_ms is None else number(b.step_ms)
-            rows.append([result.cell.role.name, f"{(context or 0) + b.depth:,.0f}", length, ms, f"{b.steps:,}"])
+            rows.append([result.cell.role_name, f"{(context or 0) + b.depth:,.0f}", length, ms, f"{b.steps:,}"])
     depth = "beyond the prompt" if context is None else "cached positions"
     return Table(("role", depth, "acceptance length", "ms per step", "steps"), rows)
 
@@ -76,4 +76,4 @@ def _words(result: CellResult) -> str:
         for what, found in (("acceptance length", lengths), ("milliseconds per step", times))
         if found
     ]
-    return f"{result.cell.role}: {', '.join(said) or 'withheld'}"
+    return f"{result.cell.role_name}: {', '.join(said) or 'withheld'}"

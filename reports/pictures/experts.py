@@ -42,7 +42,7 @@ def by_position(key: str, uses: Uses) -> Picture:
         touched, overlaps = panels
         touched.plot(range(1, len(alone) + 1), alone, "--", color=svg.MUTED, linewidth=1.1, label="independent")
         for n, (result, use) in enumerate(shown):
-            tint, name, nudge = svg.colour(result.cell.role), result.cell.role.name, n * 0.03
+            tint, name, nudge = svg.colour(result.cell.role), result.cell.role_name, n * 0.03
             places = [of.row + nudge for of in use.by_row]
             touched.plot(places, [of.touched for of in use.by_row], "o-", color=tint, label=name)
             found = [(of.row + nudge, of.overlap) for of in use.by_row if of.overlap is not None]
@@ -79,7 +79,7 @@ def by_layer(key: str, uses: Uses) -> Picture:
     def draw(axes: Any) -> None:
         for result, use in shown:
             tint = svg.colour(result.cell.role)
-            axes.plot(range(len(use.by_layer)), use.by_layer, ".-", color=tint, label=result.cell.role.name)
+            axes.plot(range(len(use.by_layer)), use.by_layer, ".-", color=tint, label=result.cell.role_name)
             if use.independent > use.active:
                 axes.axhline(use.independent, color=tint, linewidth=1.1, linestyle=(0, (4, 3)), zorder=1)
         axes.set(xlabel="layer", ylabel="experts touched per pass")
@@ -90,7 +90,7 @@ def by_layer(key: str, uses: Uses) -> Picture:
 
     caption = "Mean over all passes; dashed, in the same colour: what tokens touch that are routed independently."
     words = "; ".join(
-        f"{r.cell.role}: {number(min(u.by_layer))} to {number(max(u.by_layer))} of {u.count}" for r, u in shown
+        f"{r.cell.role_name}: {number(min(u.by_layer))} to {number(max(u.by_layer))} of {u.count}" for r, u in shown
     )
     return Picture(BY_LAYER, caption, svg.drawn(f"{key}-layers", f"{BY_LAYER}. {words}.", draw), [layer_table(shown)])
 
@@ -115,7 +115,7 @@ def independent(use: ExpertUse, tokens: int) -> float:
 def position_table(shown: Uses) -> Table:
     rows = [
         [
-            result.cell.role.name,
+            result.cell.role_name,
             str(of.row),
             f"{of.touched:.2f}",
             f"{independent(use, of.row):.2f}",
@@ -131,7 +131,7 @@ def pass_table(shown: Uses) -> Table:
     """By the tokens of a whole pass, all requests together."""
     rows = [
         [
-            result.cell.role.name,
+            result.cell.role_name,
             str(of.rows),
             f"{of.passes:,}",
             f"{of.touched:.2f}",
@@ -149,7 +149,7 @@ def layer_table(shown: Uses) -> Table:
     layers = range(max(len(u.by_layer) for _, u in shown))
     rows = [[str(layer), *(f"{u.by_layer[layer]:.2f}" for _, u in shown)] for layer in layers]
     return Table(
-        ("layer", *(r.cell.role.name for r, _ in shown)), [*rows, ["all", *(f"{u.touched:.2f}" for _, u in shown)]]
+        ("layer", *(r.cell.role_name for r, _ in shown)), [*rows, ["all", *(f"{u.touched:.2f}" for _, u in shown)]]
     )
 
 
@@ -157,4 +157,4 @@ def position_words(result: CellResult, use: ExpertUse) -> str:
     at = ", ".join(f"{of.row} token{'s' * (of.row > 1)} {number(of.touched)}" for of in use.by_row)
     shared = ", ".join(f"{of.row} tokens {of.overlap:.2f}" for of in use.by_row if of.overlap is not None)
     overlaps = f"; overlap of {shared}" if shared else ""
-    return f"{result.cell.role}: experts touched by {at} of {use.count}{overlaps}"
+    return f"{result.cell.role_name}: experts touched by {at} of {use.count}{overlaps}"

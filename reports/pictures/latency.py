@@ -37,11 +37,11 @@ def ecdf(key: str, metric: str, results: Sequence[CellResult]) -> Picture:
         svg.legend(axes, len(found))
 
     words = "; ".join(
-        f"{r.cell.role}: {number(percentile(r, metric, 50))} ms at the median, {number(d.values[-1])} ms at most"
+        f"{r.cell.role_name}: {number(percentile(r, metric, 50))} ms at the median, {number(d.values[-1])} ms at most"
         for r, d in found
     )
     rows = [
-        [r.cell.role.name, *(number(percentile(r, metric, percent)) for percent in QUANTILES), f"{d.n:,}"]
+        [r.cell.role_name, *(number(percentile(r, metric, percent)) for percent in QUANTILES), f"{d.n:,}"]
         for r, d in found
     ]
     head = ("role", "least", *(f"p{q}" for q in QUANTILES[1:-1]), "most", what)

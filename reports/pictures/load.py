@@ -188,7 +188,7 @@ def figure_table(results: Sequence[CellResult], open_loop: bool) -> Table:
     shown = [(head, metric) for head, metric in FIGURES if any(metric in r.values for r in results)]
     ordered = sorted(results, key=lambda r: (r.cell.point.level, r.cell.role))
     rows = [
-        [f"{r.cell.point.level:g}", r.cell.role.name, *(figures.figure(r.values.get(metric)) for _, metric in shown)]
+        [f"{r.cell.point.level:g}", r.cell.role_name, *(figures.figure(r.values.get(metric)) for _, metric in shown)]
         for r in ordered
     ]
     return Table((unit_of(open_loop), "role", *(head for head, _ in shown)), rows, texts=2)

@@ -59,7 +59,7 @@ def draw_pairs(axes: Any, comparisons: Sequence[Comparison], spans: dict[int, tu
         ratios = zip(comparison.turns, map(math.exp, comparison.log_ratios), strict=True)
         timed = [(ratio, *spans[turn]) for turn, ratio in ratios if turn in spans]
         if timed:
-            axes.hlines(*zip(*timed, strict=True), color=tint, linewidth=3, label=comparison.cell.role.name)
+            axes.hlines(*zip(*timed, strict=True), color=tint, linewidth=3, label=comparison.cell.role_name)
     axes.set_ylabel("speed-up")
     axes.margins(y=0.15)
     svg.ratio_axis(axes, "y")
@@ -90,7 +90,7 @@ def pair_table(timeline: Timeline, comparisons: Sequence[Comparison]) -> Table:
         [str(turn), f"{begin:.1f}", f"{end:.1f}", *(f"{math.exp(d[turn]):.3f}" if turn in d else NONE for d in of)]
         for turn, begin, end in timeline.rounds
     ]
-    return Table(("round", "begins at s", "ends at s", *(f"{c.cell.role.name} speed-up" for c in comparisons)), rows)
+    return Table(("round", "begins at s", "ends at s", *(f"{c.cell.role_name} speed-up" for c in comparisons)), rows)
 
 
 def sample_table(timeline: Timeline) -> Table:

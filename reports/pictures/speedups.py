@@ -23,7 +23,7 @@ def of_pairs(key: str, comparisons: Sequence[Comparison], floors: Mapping[Role, 
             draw_row(axes, row, comparison, floors.get(comparison.cell.role))
         axes.axvline(1, color=svg.MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
         axes.set(xlabel="times the baseline's tokens per second", ylim=(len(comparisons) - 0.45, -0.55))
-        axes.set_yticks(range(len(comparisons)), [c.cell.role.name for c in comparisons])
+        axes.set_yticks(range(len(comparisons)), [c.cell.role_name for c in comparisons])
         axes.grid(axis="x", color=svg.GRID, linewidth=0.7)
         axes.margins(x=0.08)
         svg.ratio_axis(axes)
@@ -31,7 +31,7 @@ def of_pairs(key: str, comparisons: Sequence[Comparison], floors: Mapping[Role, 
     caption = "Dot: mean; thick line: 95 % interval; ▲ baseline ran first, ▼ spec ran first; dashed: break-even" + (
         "; red: what the policy asks." if floors else "."
     )
-    words = "; ".join(f"{c.cell.role}: {c.speedup.value:.2f} over {len(c.log_ratios)} pairs" for c in comparisons)
+    words = "; ".join(f"{c.cell.role_name}: {c.speedup.value:.2f} over {len(c.log_ratios)} pairs" for c in comparisons)
     height = max(svg.HEIGHT, 1.1 + 0.5 * len(comparisons))
     drawing = svg.drawn(f"{key}-speedups", f"Speed-up of every pair of blocks. {words}.", draw, height)
     return Picture(name, caption, drawing, [table(comparisons)])
@@ -55,7 +55,7 @@ def draw_row(axes: Any, row: int, comparison: Comparison, floor: float | None) -
 def table(comparisons: Sequence[Comparison]) -> Table:
     rows = [
         [
-            c.cell.role.name,
+            c.cell.role_name,
             ratio(c.speedup.value or math.nan),
             span(c.speedup) or NONE,
             str(len(c.log_ratios)),

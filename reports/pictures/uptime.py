@@ -34,7 +34,7 @@ def over_requests(key: str, results: Sequence[CellResult]) -> Picture:
         svg.whole_ticks(axes)
         svg.legend(axes, len(found))
 
-    words = "; ".join(f"{result.cell.role}: {in_words(drift, ERRORS)}" for result, drift in found)
+    words = "; ".join(f"{result.cell.role_name}: {in_words(drift, ERRORS)}" for result, drift in found)
     caption = f"A dot per block: its acceptance length less the mean of its prompt set; line: the slope. {words}."
     drawing = svg.drawn(f"{key}-uptime", f"{name}. {words}.", draw)
     return Picture(name, caption, drawing, [table(found)])
@@ -42,7 +42,7 @@ def over_requests(key: str, results: Sequence[CellResult]) -> Picture:
 
 def draw_role(axes: Any, result: CellResult, drift: AcceptanceDrift) -> None:
     tint, xs = svg.colour(result.cell.role), [x for x, _ in drift.blocks]
-    axes.plot(xs, [y for _, y in drift.blocks], "o", color=tint, alpha=0.6, label=result.cell.role.name)
+    axes.plot(xs, [y for _, y in drift.blocks], "o", color=tint, alpha=0.6, label=result.cell.role_name)
     ends, middle = (min(xs), max(xs)), statistics.fmean(xs)
     axes.plot(ends, [drift.slope * (x - middle) / 1000 for x in ends], color=tint)
 
@@ -53,7 +53,7 @@ def table(found: Sequence[tuple[CellResult, AcceptanceDrift]]) -> Table:
         least, greatest = fall_pct(drift, FALSE_FAIL)
         rows.append(
             [
-                result.cell.role.name,
+                result.cell.role_name,
                 f"{drift.length:.3f}",
                 f"{drift.slope:+.3g}",
                 f"{number(least, 2)} … {number(greatest, 2)}",

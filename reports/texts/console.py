@@ -10,7 +10,7 @@ from typing import Any
 
 from specgate.api import visible
 from specgate.core import Policy, Run, State, Value, Verdict
-from specgate.reports.common import figures, machine, memory, own_prompts, provenance, summary, token_checks
+from specgate.reports.common import figures, machine, memory, own_prompts, provenance, summary, token_checks, variants
 from specgate.reports.common.tables import CELL_HEAD, Entry, Group, cell_groups, tokens_entry
 
 LEAST, MOST = 80, 160
@@ -56,6 +56,7 @@ def closing_lines(run: Run) -> Iterator[str]:
     yield from filter(None, (token_checks.own_word(run), token_checks.sampled(run), token_checks.cost(run)))
     yield from own_prompts.sentences(run)
     yield from memory.sentences(run)
+    yield from variants.sentences(run)
     yield from machine.sentences(run)
 
 

@@ -51,11 +51,11 @@ def bandwidth_line(found: Bandwidth | None) -> str:
 def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
     budget = run.budgets.get(result.cell.key)
     if budget is None:
-        yield from wrapped(f"{result.cell.role}: no times may be quoted: {why_none(run, result)}")
+        yield from wrapped(f"{result.cell.role_name}: no times may be quoted: {why_none(run, result)}")
         return
     what = "cycle" if result.cell.role.speculative else "step"
     yield from wrapped(
-        f"{result.cell.role}: {number(budget.cycle_ms, 4)} ms per {what}, mean of {budget.cycles:,}, at "
+        f"{result.cell.role_name}: {number(budget.cycle_ms, 4)} ms per {what}, mean of {budget.cycles:,}, at "
         f"{budget.depth:,.0f} cached positions per slot"
     )
     yield from part_lines(budget)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from specgate.api import visible
 from specgate.core import CellResult, Policy, Run, State, Verdict
-from specgate.reports.common import figures, machine, memory, own_prompts, provenance, token_checks
+from specgate.reports.common import figures, machine, memory, own_prompts, provenance, token_checks, variants
 from specgate.reports.common.markup import markdown, markdown_table
 from specgate.reports.common.summary import (
     MARKS,
@@ -26,7 +26,7 @@ from specgate.reports.common.summary import (
 from specgate.reports.common.tables import tokens_entry
 
 LINES = 60
-CELLS, VERDICTS, WARNINGS, MACHINE, PROMPTS = 18, 12, 3, 3, 2
+CELLS, VERDICTS, WARNINGS, MACHINE, PROMPTS, VARIANTS = 18, 12, 3, 3, 2, 2
 """Most rows of each kind. The worst come first, and a last line says how many are left out."""
 _WORST_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE)
 CELL_HEAD = ("cell", "acceptance length", "tok/s", "ms/token", "speed-up", "tokens")
@@ -70,6 +70,8 @@ def lines(run: Run, policy: Policy) -> Iterator[str]:
     for said in list(own_prompts.sentences(run))[:PROMPTS]:
         yield from ("", markdown(said))
     for said in list(memory.sentences(run))[:PROMPTS]:
+        yield from ("", markdown(said))
+    for said in list(variants.sentences(run))[:VARIANTS]:
         yield from ("", markdown(said))
     yield from concerns(run)
     yield from warnings(run)

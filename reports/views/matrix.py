@@ -90,7 +90,7 @@ def column_row(column: Column) -> list[str | Entry]:
 
 def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Shown], *, speculative: bool = False) -> Table:
     rows: list[list[str | Entry]] = [
-        [row.scenario, f"{row.context:,}", str(row.batch), row.role.name, *entries(matrix, row, shown)]
+        [row.unvaried, f"{row.context:,}", str(row.batch), row.role_name, *entries(matrix, row, shown)]
         for row in matrix.rows
         if row.role.speculative or not speculative
     ]
@@ -161,10 +161,10 @@ def rows(matrix: Matrix) -> Iterator[Row]:
     for row in matrix.rows:
         for column, entry in zip(matrix.columns, row.entries, strict=True):
             yield {
-                "scenario": row.scenario,
+                "scenario": row.unvaried,
                 "context_len": row.context,
                 "batch": row.batch,
-                "role": row.role.name,
+                "role": row.role_name,
                 "k": row.role.k,
                 "backend": column.backend,
                 "run_id": column.run.id,

@@ -48,7 +48,7 @@ def draw_series(axes: Any, series: Series, xs: Sequence[int]) -> None:
     for x, r in zip(xs, series.readings, strict=True):
         if r.ci_low is not None and r.ci_high is not None:
             axes.plot([x, x], [r.ci_low, r.ci_high], color=tint, linewidth=3, alpha=0.35)
-    axes.plot(xs, [r.value for r in series.readings], f"{marker}-", color=tint, label=series.cell.role.name)
+    axes.plot(xs, [r.value for r in series.readings], f"{marker}-", color=tint, label=series.cell.role_name)
     ends = [*(c.at for c in series.changes or ()), len(xs)]
     for change, end in zip(series.changes or (), ends[1:], strict=False):
         edge = (xs[change.at - 1] + xs[change.at]) / 2
@@ -67,4 +67,4 @@ def limits(found: Sequence[Series]) -> tuple[float, float]:
 def described(series: Series) -> str:
     values = ", ".join(figure(Value(series.metric, r.value)) for r in series.readings)
     changed = [str(series.readings[c.at].run + 1) for c in series.changes or ()]
-    return f"{series.cell.role}: {values}" + (f", changed at run {', '.join(changed)}" if changed else "")
+    return f"{series.cell.role_name}: {values}" + (f", changed at run {', '.join(changed)}" if changed else "")

@@ -163,7 +163,7 @@ def summary_row(series: Series) -> list[str | Entry]:
     at = [str(series.readings[c.at].run + 1) for c in series.changes or ()]
     return [
         named(series.metric),
-        series.cell.role.name,
+        series.cell.role_name,
         str(len(series.readings)),
         shown(series.metric, first),
         shown(series.metric, last),
@@ -184,7 +184,7 @@ def readings(trends: Trends, name: str, found: Sequence[Series], places: Sequenc
         ]
         for place in places
     ]
-    return Table(("run", "started (UTC)", "source", *(s.cell.role.name for s in found)), rows, texts=3)
+    return Table(("run", "started (UTC)", "source", *(s.cell.role_name for s in found)), rows, texts=3)
 
 
 def once(trends: Trends, found: Sequence[Series]) -> Iterator[Section]:
@@ -214,9 +214,9 @@ def rows(trends: Trends) -> Iterator[Row]:
             yield {
                 **about(run),
                 "ground": series.ground,
-                "scenario": point.scenario,
+                "scenario": point.unvaried,
                 "backend": point.backend,
-                "role": series.cell.role.name,
+                "role": series.cell.role_name,
                 "context_len": point.context,
                 "batch": point.batch,
                 "k": series.cell.role.k,

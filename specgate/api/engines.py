@@ -333,6 +333,18 @@ class ChecksSampling(Protocol):
 
 
 @runtime_checkable
+class StatesLogitOptions(Protocol):
+    """Optional for a back end: which of its options change the target's logits beyond rounding, such as the format that
+    keys and values are cached in.
+
+    A second engine that scores the tokens gets them, too, where its back end states them as well: else it would score
+    with another target.
+    """
+
+    logit_options: tuple[str, ...]
+
+
+@runtime_checkable
 class DrawsTexts(Protocol):
     """An engine that draws independent texts after one prompt. Optional: the gate `distribution` needs it."""
 

@@ -120,7 +120,7 @@ def without_backend(cell: Cell) -> tuple[str, int, int, int]:
 
 
 def cell_in_words(cell: Cell) -> str:
-    return f"{cell.point.scenario} c{cell.point.context} b{cell.point.batch} {cell.role}"
+    return f"{cell.point.unvaried} c{cell.point.context} b{cell.point.batch} {cell.role_name}"
 
 
 # ── figures ──────────────────────────────────────────────────────────────────────────────────────────────────────────

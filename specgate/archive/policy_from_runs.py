@@ -187,7 +187,7 @@ def copied_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
 def scenario_roles(stored: Sequence[StoredRun]) -> list[tuple[str, str]]:
     """(scenario, role) of every spec cell, in the order of the runs."""
     cells = [r.cell for one in stored for r in one.run.cells if r.cell.role.speculative]
-    return list(dict.fromkeys((cell.point.scenario, cell.role.name) for cell in cells))
+    return list(dict.fromkeys((cell.point.unvaried, cell.role_name) for cell in cells))
 
 
 def speed_lines(stored: Sequence[StoredRun], scenario: str, role: str, margin_pct: float) -> Iterator[str]:
@@ -262,7 +262,7 @@ def cells_of(stored: Sequence[StoredRun], scenario: str, role: str) -> Iterator[
     """The results of a scenario's role, over all runs and points."""
     for one in stored:
         for result in one.run.cells:
-            if (result.cell.point.scenario, result.cell.role.name) == (scenario, role):
+            if (result.cell.point.unvaried, result.cell.role_name) == (scenario, role):
                 yield one, result
 
 

@@ -80,12 +80,14 @@ def asked_of(scenario: Scenario, question: Question) -> list[Scenario]:
 def validate(files: tuple[str, ...]) -> None:
     """Check scenario files and report every problem of each. Exit code 2 if there is any."""
     from specgate.planning.scenario import load_scenario
+    from specgate.planning.variants import variants_in_words
 
     problems = []
     for file in files:
         try:
             scenario = load_scenario(Path(file))
-            echo(f"{file}: fine: {scenario.kind} scenario {scenario.name}, {axes(scenario)}{own_file(scenario)}")
+            found = f"{axes(scenario)}{own_file(scenario)}{variants_in_words(scenario.variants)}"
+            echo(f"{file}: fine: {scenario.kind} scenario {scenario.name}, {found}")
         except UsageError as error:
             problems.append(str(error))
     if problems:
@@ -203,13 +205,16 @@ def show_plan(plan: Plan, seconds: dict[Point, float], size: str, *, plain: bool
 
 def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:
     """One row of the table. Warm-up rounds are shown after a plus sign; pairs are measured rounds × spec roles."""
+    from specgate.core import VARIANT_MARK
+
     scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
+    variant = VARIANT_MARK + point.variant if point.variant else ""
     measured = sum(not r.warmup for r in rounds)
     return (
-        point.scenario,
+        point.unvaried,
         str(point.context),
         str(point.batch),
-        "baseline " + spec_range(scenario.grid.spec),
+        f"baseline{variant} {spec_range(scenario.grid.spec)}{variant}",
         f"{measured}+{len(rounds) - measured}",
         str(measured * len(scenario.grid.spec)),
         str(sum(len(r.order) for r in rounds)),

@@ -38,6 +38,7 @@ from specgate.core.asked import (
     BASELINE,
     PASS_ROUNDS,
     STATISTICS,
+    VARIANT_MARK,
     AcceptanceSource,
     Budget,
     Cell,
@@ -55,6 +56,7 @@ from specgate.core.asked import (
     SamplingMethod,
     Scenario,
     Schedule,
+    Variant,
     Workload,
 )
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
@@ -122,6 +124,7 @@ __all__ = [
     "OWN_NUMBERS",
     "PASS_ROUNDS",
     "STATISTICS",
+    "VARIANT_MARK",
     "AcceptanceDrift",
     "AcceptanceRecord",
     "AcceptanceSource",
@@ -189,6 +192,7 @@ __all__ = [
     "TraceSource",
     "Traffic",
     "Value",
+    "Variant",
     "Verdict",
     "Workload",
 ]

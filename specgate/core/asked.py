@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -41,6 +41,8 @@ class Role:
 
 
 BASELINE = Role(0)
+VARIANT_MARK: Final = "+"
+"""What stands between a role, or a scenario, and the name of its variant. No scenario file may have it in its name."""
 
 
 RunKind = Literal["micro", "full", "load"]
@@ -216,6 +218,20 @@ class Draws:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """What a variant of a scenario's roles does otherwise. Everything else is as the scenario has it.
+
+    `options`: of the engine, beside those of the scenario and of the command line.
+    `sampling`: how tokens are drawn, in the place of what the scenario says; None: as the scenario says.
+    `draws`: the texts to draw of every role; None: as the scenario says.
+    """
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    sampling: Sampling | None = None
+    draws: Draws | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LatencyLimits:
     """What a request must keep to for it to count as goodput, in ms; None where nothing is asked.
 
@@ -302,6 +318,12 @@ class Scenario:
     """The texts to draw of every role after all timing, for their distribution to be judged; None for none."""
     load: Load | None = None
     """What a server is offered in a scenario of `kind: load`; None in every other."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the engine that belong to this scenario, beside those of the command line."""
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    """Name → what is measured beside the scenario itself. `planning.variants` makes a scenario of each, which is then
+    called `SCENARIO+VARIANT` and has no variants.
+    """
 
     @property
     def repeats_baseline(self) -> bool:
@@ -340,6 +362,17 @@ class Point:
     """Requests per second of an open loop; None everywhere else."""
 
     @property
+    def unvaried(self) -> str:
+        """The name of the scenario that this point's is a variant of, or is itself."""
+        plain, _, variant = self.scenario.partition(VARIANT_MARK)
+        return plain if plain and variant else self.scenario
+
+    @property
+    def variant(self) -> str:
+        """The name of the variant; empty for the scenario itself."""
+        return self.scenario[len(self.unvaried) + len(VARIANT_MARK) :]
+
+    @property
     def key(self) -> str:
         """The name of the point in stored files: `scenario/backend/cCONTEXT/bBATCH`, and `/qRATE` in an open loop."""
         arrivals = "" if self.rate is None else f"/q{self.rate:g}"
@@ -353,15 +386,25 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Scenario × backend × batch × context × role."""
+    """Scenario × backend × batch × context × role, and the variant of the role."""
 
     point: Point
     role: Role
 
     @property
+    def role_name(self) -> str:
+        """The role with its variant: `"spec-3"`, `"spec-3+kv-fp8"`, `"baseline+kv-fp8"`."""
+        return f"{self.role}{VARIANT_MARK}{self.point.variant}" if self.point.variant else self.role.name
+
+    @property
+    def baseline(self) -> Cell:
+        """The cell that this one is compared with: the baseline of its point, so of the same variant."""
+        return Cell(self.point, BASELINE)
+
+    @property
     def key(self) -> str:
-        """The name of the cell in stored files: the point's key, then the role."""
-        return f"{self.point.key}/{self.role}"
+        """The name of the cell in stored files: the point's key without the variant, then the role with it."""
+        return f"{replace(self.point, scenario=self.point.unvaried).key}/{self.role_name}"
 
 
 @dataclass(frozen=True, slots=True)

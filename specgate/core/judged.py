@@ -93,8 +93,10 @@ class Gap:
 
 
 def selects(scenario: str, role: str, cell: Cell) -> bool:
-    """Whether two glob patterns select `cell`."""
-    return fnmatchcase(cell.point.scenario, scenario) and fnmatchcase(cell.role.name, role)
+    """Whether two glob patterns select `cell`: one of scenarios, without their variants, and one of roles with them, so
+    that `spec-3` is the plain role alone, `spec-3*` has its variants too, and `*+kv-fp8` is every role of a variant.
+    """
+    return fnmatchcase(cell.point.unvaried, scenario) and fnmatchcase(cell.role_name, role)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from specgate.core import AcceptanceSource, Cell, CellResult, Comparison, Role, Run, Scenario
+from specgate.core import AcceptanceSource, Cell, CellResult, Comparison, Point, Role, Run, Scenario
 from specgate.errors import UsageError
 
 
@@ -44,6 +44,20 @@ class Row:
     batch: int
     role: Role
     entries: tuple[Entry, ...]
+
+    @property
+    def unvaried(self) -> str:
+        """As in `Point`."""
+        return self._cell.point.unvaried
+
+    @property
+    def role_name(self) -> str:
+        """As in `Cell`."""
+        return self._cell.role_name
+
+    @property
+    def _cell(self) -> Cell:
+        return Cell(Point(self.scenario, "", self.context, self.batch), self.role)
 
     @property
     def sources(self) -> list[AcceptanceSource]:

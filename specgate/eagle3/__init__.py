@@ -8,6 +8,7 @@
     checkpoint.py          strict reading of weight files: every missing, misshapen and left-over tensor is named
     files.py               the files of a checkpoint folder, and the digest that names them
     weights.py             checkpoint tensors, packed as the forward pass wants them
+    kv/                    formats that keys and values are cached in
     mxfp4/                 the four-bit numbers of gpt-oss' experts
     d2t.py                 the map from the draft's vocabulary to the target's
     rope.py                frequencies and tables of rotary position embedding

@@ -10,16 +10,19 @@ from specgate.core import Traffic
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic
 from specgate.eagle3.checkpoint import Wanted
 from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvMode, KvModes, position_bytes
 from specgate.eagle3.layout import draft_tensors, expert_tensors, target_tensors
 from specgate.eagle3.memory import weight_bytes
 
 
-def pair_traffic(target: TargetGeometry, draft: DraftGeometry | None, dtype: torch.dtype) -> Traffic:
-    """Traffic of target and draft in bytes, where all weights and KV caches are stored in `dtype`."""
-    return Traffic(target_traffic(target, dtype), draft_traffic(draft, dtype) if draft else None)
+def pair_traffic(
+    target: TargetGeometry, draft: DraftGeometry | None, dtype: torch.dtype, kv: KvModes = AS_COMPUTED
+) -> Traffic:
+    """Traffic of target and draft in bytes, where all weights are stored in `dtype`, and KV caches as `kv` says."""
+    return Traffic(target_traffic(target, dtype, kv.target), draft_traffic(draft, dtype, kv.draft) if draft else None)
 
 
-def target_traffic(g: TargetGeometry, dtype: torch.dtype) -> PassTraffic:
+def target_traffic(g: TargetGeometry, dtype: torch.dtype, kv: KvMode | None = None) -> PassTraffic:
     """Traffic of one pass of the target.
 
     A pass reads every weight once. Of the embedding it reads one row per token. Where the embedding is also the LM head
@@ -31,7 +34,7 @@ def target_traffic(g: TargetGeometry, dtype: torch.dtype) -> PassTraffic:
     return PassTraffic(
         weight_bytes=weight_bytes(read, dtype),
         token_bytes=0 if g.tied_embeddings else g.hidden * dtype.itemsize,
-        attention=tuple(attention(g, seen.count(window), window, dtype) for window in dict.fromkeys(seen)),
+        attention=tuple(attention(g, seen.count(window), window, dtype, kv) for window in dict.fromkeys(seen)),
         experts=expert_traffic(g, g.experts, dtype) if g.experts else None,
     )
 
@@ -43,7 +46,7 @@ def expert_traffic(g: TargetGeometry, experts: ExpertGeometry, dtype: torch.dtyp
     return ExpertTraffic(g.layers, experts.count, experts.per_token, (layer - router) // experts.count)
 
 
-def draft_traffic(g: DraftGeometry, dtype: torch.dtype) -> DraftTraffic:
+def draft_traffic(g: DraftGeometry, dtype: torch.dtype, kv: KvMode | None = None) -> DraftTraffic:
     """Traffic of the draft: the pass that extends it over the accepted tokens, and a recurrent step.
 
     Both read the decoder layer and the LM head over the draft vocabulary. Only the extension reads `fc` and the norms
@@ -55,7 +58,7 @@ def draft_traffic(g: DraftGeometry, dtype: torch.dtype) -> DraftTraffic:
         PassTraffic(
             weight_bytes=weight_bytes(read, dtype) + borrowed,
             token_bytes=g.hidden * dtype.itemsize,
-            attention=(attention(g, 1, g.window, dtype),),
+            attention=(attention(g, 1, g.window, dtype, kv),),
         )
         for read in (weights, without(weights, "fc", "fc_norm", "input_norm"))
     )
@@ -63,10 +66,12 @@ def draft_traffic(g: DraftGeometry, dtype: torch.dtype) -> DraftTraffic:
 
 
 def attention(
-    g: TargetGeometry | DraftGeometry, layers: int, window: int | None, dtype: torch.dtype
+    g: TargetGeometry | DraftGeometry, layers: int, window: int | None, dtype: torch.dtype, kv: KvMode | None = None
 ) -> AttentionTraffic:
-    """Traffic of attention: keys and values of one position in one layer take 2 · kv_heads · head_dim elements."""
-    return AttentionTraffic(layers, 2 * g.kv_heads * g.head_dim * dtype.itemsize, window)
+    """Traffic of attention: keys and values of one position in one layer are 2 · kv_heads · head_dim elements. `kv`:
+    the format that they are cached in; None for `dtype`.
+    """
+    return AttentionTraffic(layers, position_bytes(kv, g.kv_heads, g.head_dim, dtype.itemsize), window)
 
 
 def without(wanted: Mapping[str, Wanted], *modules: str) -> dict[str, Wanted]:

@@ -20,6 +20,8 @@ LATER: Final[Mapping[str, object]] = {
     "load": None,
     "sampling": None,
     "draws": None,
+    "options": {},
+    "variants": {},
 }
 """Fields of a scenario that older versions did not have → what stands for the way in which these did it."""
 

@@ -108,13 +108,14 @@ def _why(form: type[BaseModel], error: Any) -> str:
 def _keys_at(form: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
     """The keys that are known at the place `loc` inside `form`."""
     for part in loc:
-        if isinstance(part, str):
-            form = _form_in(form.model_fields[_field_of(form, part)].annotation) or form
+        if isinstance(part, str) and (field := _field_of(form, part)) is not None:
+            form = _form_in(form.model_fields[field].annotation) or form
     return [field.alias or name for name, field in form.model_fields.items()]
 
 
-def _field_of(form: type[BaseModel], key: str) -> str:
-    return next(name for name, field in form.model_fields.items() if (field.alias or name) == key)
+def _field_of(form: type[BaseModel], key: str) -> str | None:
+    """The field with this key; None where the key is a name that the file gives, in a mapping of forms."""
+    return next((name for name, field in form.model_fields.items() if (field.alias or name) == key), None)
 
 
 def _form_in(annotation: object) -> type[BaseModel] | None:

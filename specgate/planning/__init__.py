@@ -3,6 +3,7 @@
 request.py          the command line of a run, parsed but not yet understood
 resolution.py       what it means on this machine, or what an earlier run has fixed
 scenario.py         scenario YAML → `core.Scenario`
+variants.py         a scenario with variants → one scenario of each
 scenario_form.py    which keys a scenario file has, what each may hold, what must not be combined
 ad_hoc.py           a question asked on the command line, without a YAML file → a scenario with a name of its own
 bounds.py           the largest numbers, and the largest products of numbers, that are accepted

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from specgate.core import PairRef, Scenario
+from specgate.core import VARIANT_MARK, PairRef, Scenario
 from specgate.errors import UsageError
 from specgate.files.yamlfile import Mark, dump_yaml, loads
 from specgate.pairs.demo import DEMO
@@ -118,8 +118,9 @@ def changed(given: Scenario | dict[str, Any], question: Question, name: str | No
     whole = {**said, "grid": grid, "workload": workload, "budget": budget}
     document = loads(f"# {in_words(question, name)}\n{dump_yaml(whole)}", COMMAND_LINE)
     marks = {key: Mark(COMMAND_LINE, 1) for key in document.marks}
-    own = replace(document, path=Path(f"{named(question, name)}.yaml"), marks=marks)
-    return scenario_of(own)
+    plain, mark, variant = (name or "").partition(VARIANT_MARK)
+    own = scenario_of(replace(document, path=Path(f"{named(question, plain or None)}.yaml"), marks=marks))
+    return replace(own, name=f"{own.name}{mark}{variant}")
 
 
 # ── its name ─────────────────────────────────────────────────────────────────────────────────────────────────────────

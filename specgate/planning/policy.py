@@ -26,12 +26,12 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import ConfigDict, Field
 
 from specgate.analysis.verdict import kind_of
-from specgate.core import Exemption, NearTies, Policy, Rule, Scenario, TokenChecks
+from specgate.core import VARIANT_MARK, Exemption, NearTies, Policy, Rule, Scenario, TokenChecks
 from specgate.errors import UsageError
 from specgate.files.yaml_schema import Form, Problem, nearest, parse, refusal
 from specgate.files.yamlfile import Document, load
 from specgate.planning.bounds import PARAMETER
-from specgate.planning.scenario import find
+from specgate.planning.scenario import find_all
 
 SHIPPED = Path(__file__).parents[1] / "gates" / "policies"
 FOR_CONTRASTS = SHIPPED / "contrast"
@@ -119,13 +119,13 @@ def _checks(form: ChecksForm) -> TokenChecks:
 
 
 def micro_scenarios(policy: Policy) -> list[Scenario]:
-    """The scenarios that `policy.micro` names. File names are relative to the policy's folder."""
-    return [_beside(name, policy.source_file) for name in policy.micro]
+    """The scenarios that `policy.micro` names, with their variants. File names are relative to the policy's folder."""
+    return [s for name in policy.micro for s in _beside(name, policy.source_file)]
 
 
-def _beside(name: str, policy_file: Path | None) -> Scenario:
+def _beside(name: str, policy_file: Path | None) -> list[Scenario]:
     folder = policy_file.parent if policy_file else Path()
-    return find(str(folder / name) if name.endswith((".yaml", ".yml")) else name)
+    return find_all(str(folder / name) if name.endswith((".yaml", ".yml")) else name)
 
 
 def find_policy(name_or_path: str, gates: GateParams, folder: Path = SHIPPED) -> Policy:
@@ -198,13 +198,13 @@ def _micro_problems(form: PolicyForm, path: Path) -> Iterator[Problem]:
     required = [rule.scenario for rule in form.rules if rule.required]
     for i, name in enumerate(form.micro or ()):
         try:
-            scenario = _beside(name, path)
+            scenario = _beside(name, path)[0]
         except UsageError as error:
             yield Problem(("micro", i), str(error))
             continue
         if scenario.kind != "micro":
             yield Problem(("micro", i), f"a {scenario.kind} scenario; only micro ones can come before a full run")
-        elif not any(fnmatchcase(scenario.name, pattern) for pattern in required):
+        elif not any(fnmatchcase(scenario.name.partition(VARIANT_MARK)[0], pattern) for pattern in required):
             yield Problem(("micro", i), "no required rule judges this scenario, so it could never be green")
 
 

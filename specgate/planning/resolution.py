@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -22,6 +22,7 @@ from specgate.planning.prompts import RANDOM, Prompts, build_prompts, own_prompt
 from specgate.planning.request import Request
 from specgate.planning.scenario import override, select
 from specgate.planning.scenario_form import Kind, Machine
+from specgate.planning.variants import refuse_double_options
 
 FIXED_BY_A_RUN = (
     "backend",
@@ -65,6 +66,7 @@ def resolve(request: Request, *, foreign: bool = False) -> Config:
     ]
     if not foreign:
         refuse_without_sampling(backend, chosen)
+        check_options(backend, chosen, request.options)
     pair = chosen_pair(request, chosen, backend)
     if request.question and not names_scenarios(request.scenarios, request.only):
         chosen = [stretched(scenario, pair) for scenario in chosen]
@@ -115,6 +117,15 @@ def usable_backend(request: Request) -> str:
     if isinstance(backend, ChecksOptions):
         backend.check_options(request.options)
     return backend.name
+
+
+def check_options(backend: str, scenarios: Sequence[Scenario], options: Mapping[str, str]) -> None:
+    """Raise UsageError where a scenario and the command line set one option, or the back end refuses a scenario's."""
+    refuse_double_options(scenarios, options)
+    found = plugins.backend(backend)
+    for scenario in scenarios:
+        if scenario.options and isinstance(found, ChecksOptions):
+            found.check_options({**options, **scenario.options})
 
 
 def refuse_without_load(backend: Backend) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from specgate.core import (
     STATISTICS,
+    VARIANT_MARK,
     Budget,
     Draws,
     Grid,
@@ -26,6 +27,7 @@ from specgate.core import (
     Sampling,
     Scenario,
     Schedule,
+    Variant,
     Workload,
 )
 from specgate.core.load import Load
@@ -37,15 +39,18 @@ from specgate.planning.bounds import REPEATS, check_plan, excesses
 from specgate.planning.prompt_files.formats import recognise
 from specgate.planning.scenario_form import (
     SCHEMA,
+    DrawsForm,
     GridForm,
     Kind,
     LoadForm,
     Machine,
     SamplingForm,
     ScenarioForm,
+    VariantForm,
     WorkloadForm,
     contradictions,
 )
+from specgate.planning.variants import one_variant, with_variants
 
 SHIPPED = Path(__file__).parents[1] / "scenarios"
 LONGEST_CHAIN = 16
@@ -89,7 +94,9 @@ def scenario_of(document: Document) -> Scenario:
         definitions=DEFINITIONS,
         load=load_of(form.load) if form.load else None,
         sampling=sampling_of(form.sampling) if form.sampling else None,
-        draws=Draws(**form.draws.model_dump()) if form.draws else None,
+        draws=draws_of(form.draws),
+        options=dict(form.options),
+        variants={name: variant_of(variant) for name, variant in form.variants.items()},
     )
     if too_much := [Problem(key, why) for key, why in excesses(scenario)]:
         raise refusal(document, too_much)
@@ -134,6 +141,14 @@ def load_of(form: LoadForm) -> Load:
 
 def sampling_of(form: SamplingForm) -> Sampling:
     return Sampling(**{**form.model_dump(), "logit_bias": tuple(sorted(form.logit_bias))})
+
+
+def draws_of(form: DrawsForm | None) -> Draws | None:
+    return Draws(**form.model_dump()) if form else None
+
+
+def variant_of(form: VariantForm) -> Variant:
+    return Variant(dict(form.options), sampling_of(form.sampling) if form.sampling else None, draws_of(form.draws))
 
 
 def _title_problems(document: Document) -> Iterator[Problem]:
@@ -193,7 +208,13 @@ def shipped() -> list[Scenario]:
 
 
 def find(name_or_path: str) -> Scenario:
-    """The shipped scenario with this name, or the one in this file. Raises UsageError with the nearest name."""
+    """The shipped scenario with this name, or the one in this file; of `SCENARIO+VARIANT`, that variant alone.
+
+    Raises UsageError with the nearest name.
+    """
+    plain, mark, variant = name_or_path.rpartition(VARIANT_MARK)
+    if mark and not isfile(name_or_path):
+        return one_variant(find(plain), variant)
     if name_or_path in (names := _shipped_names()):
         return load_scenario(SHIPPED / f"{name_or_path}.yaml")
     path = Path(name_or_path)
@@ -203,25 +224,31 @@ def find(name_or_path: str) -> Scenario:
     raise UsageError(f"no such scenario: {name_or_path!r}", hint=hint)
 
 
+def find_all(name_or_path: str) -> list[Scenario]:
+    """What `find` finds, and all of its variants after it. Raises UsageError with the nearest name."""
+    return with_variants(find(name_or_path))
+
+
 # ── which ones run ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def select(names: Sequence[str], only: str | None, kind: Kind | None, machine: Machine) -> list[Scenario]:
     """The scenarios to run: those that `names` lists (names or files, also several separated by commas), or the default
-    ones.
+    ones; each with its variants after it.
 
     The default ones are the shipped scenarios of `kind` whose `needs` is `machine`, unless they say `default: false`.
     `only` is a glob that narrows either choice. Raises UsageError where nothing is left or a name is wrong, and
     EnvironmentRefused where a named scenario needs a GPU and `machine` has none.
     """
     wanted = [n.strip() for given in names for n in given.split(",") if n.strip()]
-    chosen = [find(n) for n in wanted] if wanted else [s for s in shipped() if s.default and s.needs == machine]
+    usual = [s for s in shipped() if s.default and s.needs == machine]
+    chosen = [s for n in wanted for s in find_all(n)] if wanted else [v for s in usual for v in with_variants(s)]
     if kind and wanted:
         _check_kind(chosen, kind)
     _check_machine(chosen, machine)
     chosen = [s for s in chosen if kind in (None, s.kind)]
     kept = {s.name: s for s in chosen if fnmatchcase(s.name, only or "*")}
-    if len({s.source_file for s in chosen}) > len({s.name for s in chosen}):
+    if len({(s.name, s.source_file) for s in chosen}) > len({s.name for s in chosen}):
         raise UsageError("two scenario files have one name: " + ", ".join(str(s.source_file) for s in chosen))
     if not kept:
         raise UsageError(f"--only {only}: no scenario left", hint=f"it narrows: {', '.join(s.name for s in chosen)}")
@@ -289,9 +316,27 @@ def dump(scenario: Scenario) -> str:
     if scenario.load:
         fields["load"] = {key: list(v) if key == "rates" else v for key, v in fields["load"].items() if v != ()}
     if scenario.sampling:
-        fields["sampling"]["logit_bias"] = [list(pair) for pair in scenario.sampling.logit_bias]
+        fields["sampling"] = _sampling(scenario.sampling)
+    for key in ("options", "variants"):
+        if not fields[key]:
+            del fields[key]
+    if scenario.variants:
+        fields["variants"] = {name: _variant(variant) for name, variant in scenario.variants.items()}
     whole = {"schema": SCHEMA, **_without_none(fields)}
     return f"# {scenario.question}\n{dump_yaml(whole, flow=None, width=100)}"
+
+
+def _sampling(sampling: Sampling) -> dict[str, object]:
+    return {**asdict(sampling), "logit_bias": [list(pair) for pair in sampling.logit_bias]}
+
+
+def _variant(variant: Variant) -> dict[str, object]:
+    fields = {
+        "options": dict(variant.options) or None,
+        "sampling": _sampling(variant.sampling) if variant.sampling else None,
+        "draws": asdict(variant.draws) if variant.draws else None,
+    }
+    return _without_none(fields)
 
 
 def _flat(workload: Workload) -> dict[str, object]:

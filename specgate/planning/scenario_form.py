@@ -188,6 +188,33 @@ class DrawsForm(Form):
     prompt_tokens: Positions = 16
 
 
+def option_text(said: object) -> object:
+    """A number as the text that a command line would have in its place; everything else as it is."""
+    return str(said) if isinstance(said, int | float) and not isinstance(said, bool) else said
+
+
+OptionName = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_.-]*$", max_length=64)]
+Options = Annotated[dict[OptionName, Annotated[Text, BeforeValidator(option_text)]], Field(max_length=VALUES)]
+
+
+class VariantForm(Form):
+    """The form of `core.Variant`."""
+
+    options: Options = Field(default_factory=dict)
+    sampling: SamplingForm | None = None
+    draws: DrawsForm | None = None
+
+    @model_validator(mode="after")
+    def something(self) -> VariantForm:
+        """Refuses a variant that varies nothing."""
+        if not self.options and self.sampling is None:
+            raise ValueError("say what it varies: options: {NAME: VALUE}, or sampling: {temperature: …}")
+        return self
+
+
+VariantName = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9._-]*$", max_length=32)]
+
+
 ROPE_KEYS: dict[str, set[str]] = {
     "linear": set(),
     "yarn": {"attention_factor", "beta_fast", "beta_slow"},
@@ -242,6 +269,8 @@ class ScenarioForm(Form):
     sampling: SamplingForm | None = None
     draws: DrawsForm | None = None
     load: LoadForm | None = None
+    options: Options = Field(default_factory=dict)
+    variants: Annotated[dict[VariantName, VariantForm], Field(max_length=VALUES)] = Field(default_factory=dict)
     default: bool = True
 
 
@@ -260,6 +289,7 @@ def contradictions(form: ScenarioForm) -> Iterator[Problem]:
         yield Problem(("draws",), f"{why}, or say needs: cpu")
     if form.sampling is not None and form.kind == "load":
         yield Problem(("sampling",), "a server under load is asked greedily: leave it out")
+    yield from contradicting_variants(form)
     yield from contradicting_prompts(form)
     in_set, what = batch, f"batch {batch}"
     if form.load is not None:
@@ -272,6 +302,19 @@ def contradictions(form: ScenarioForm) -> Iterator[Problem]:
     if sets * rounds % 2:
         why = f"with {sets} prompt sets an odd number of rounds, so the roles' two orders cannot balance: make one even"
         yield Problem(("schedule", "rounds"), why)
+
+
+def contradicting_variants(form: ScenarioForm) -> Iterator[Problem]:
+    """Problems that a variant has beyond those of the scenario, each with the key that has it."""
+    if not form.variants:
+        return
+    plain = form.model_copy(update={"variants": {}})
+    known = set(contradictions(plain))
+    for name, variant in form.variants.items():
+        said = {key: value for key in ("sampling", "draws") if (value := getattr(variant, key)) is not None}
+        for problem in contradictions(plain.model_copy(update=said)):
+            if problem not in known:
+                yield Problem(("variants", name, *problem.key), problem.why)
 
 
 def contradicting_prompts(form: ScenarioForm) -> Iterator[Problem]:

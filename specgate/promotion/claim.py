@@ -105,10 +105,11 @@ def engine_fingerprint(facts: EngineFacts) -> dict[str, str | None]:
 def digests(scenarios: Sequence[Scenario]) -> dict[str, str]:
     """Scenario name → SHA-256 of what the scenario measures.
 
-    Its question, where its file and its prompts lie, whether it runs by default and how its figures are defined are
-    left out: they do not change what is measured. Prompts from a file are told by their SHA-256.
+    Its question, where its file and its prompts lie, whether it runs by default, how its figures are defined and which
+    variants are measured beside it are left out: they do not change what is measured. Prompts from a file are told by
+    their SHA-256.
     """
-    silent = {"source_file": None, "question": "", "default": True, "definitions": 1}
+    silent: dict[str, object] = {"source_file": None, "question": "", "default": True, "definitions": 1, "variants": {}}
     return {s.name: _sha256(as_older({**to_plain(Scenario, anywhere(s)), **silent})) for s in scenarios}
 
 

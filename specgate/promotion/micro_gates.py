@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from specgate.core import Scenario
+from specgate.core import VARIANT_MARK, Scenario
 from specgate.files.config import Config
 from specgate.planning.policy import micro_scenarios
 from specgate.planning.request import Request
@@ -30,7 +30,7 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
     gates = [override(s, baseline=request.baseline) for s in asking or listed]
     words = ["specgate", "micro"]
     if [s.name for s in gates] != [s.name for s in select((), None, "micro", size)]:
-        words += [word for s in gates for word in ("--scenario", _said(s))]
+        words += [word for said in dict.fromkeys(map(_said, gates)) for word in ("--scenario", said)]
     words += [*pair, *other_options(request)]
     other_target = not {"--pair", "--target", "--tokenizer"}.isdisjoint(pair)
     return fitted(gates, config.pair, other_target=other_target, backend=config.backend), shlex.join(words)
@@ -58,5 +58,6 @@ def other_options(request: Request) -> Iterator[str]:
 
 
 def _said(scenario: Scenario) -> str:
+    """What a command line calls it. A variant runs with the scenario that it is one of."""
     file = scenario.source_file
-    return scenario.name if file is None or file.parent == SHIPPED else str(file)
+    return scenario.name.partition(VARIANT_MARK)[0] if file is None or file.parent == SHIPPED else str(file)

@@ -46,7 +46,7 @@ def progress(plain: bool) -> Iterator[Progress]:
 
         def advance(block: Block, done: int, planned: int) -> None:
             speed = f"{tokens_per_second(block):.1f} tok/s"
-            what = f"{block.point.scenario} {block.role} {speed}"
+            what = f"{block.point.unvaried} {block.cell.role_name} {speed}"
             bar.update(task, completed=done, total=planned, description=visible(what))
             bar.refresh()
 
@@ -56,8 +56,8 @@ def progress(plain: bool) -> Iterator[Progress]:
 def block_line(block: Block, done: int, planned: int) -> str:
     kind = "warm-up" if block.warmup else "block"
     return (
-        f"[{done}/{planned}] {block.point.scenario} c{block.point.context} b{block.point.batch} set {block.prompt_set} "
-        f"{kind} {block.round}.{block.position_in_round} {block.role}: {tokens_per_second(block):.2f} tok/s"
+        f"[{done}/{planned}] {block.point.unvaried} c{block.point.context} b{block.point.batch} set {block.prompt_set} "
+        f"{kind} {block.round}.{block.position_in_round} {block.cell.role_name}: {tokens_per_second(block):.2f} tok/s"
     )
 
 

@@ -17,7 +17,7 @@ from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.rescoring import Draw
-from specgate.api import OffersSampling, OpenRequest
+from specgate.api import OffersSampling, OpenRequest, StatesLogitOptions
 from specgate.core import EngineFacts, Plan, Point, RescoredText, Rescoring, Score
 from specgate.core.cycle_budget import Bandwidth
 from specgate.errors import BackendError, SpecgateError
@@ -67,7 +67,8 @@ class Rescorer:
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         scenario = self.plan.scenarios[point.scenario]
-        return scenario.dtype, scenario.rope and tuple(sorted(scenario.rope.items())), scenario.sampling
+        rope = scenario.rope and tuple(sorted(scenario.rope.items()))
+        return scenario.dtype, rope, scenario.sampling, tuple(self._options(point).items())
 
     def _score_points(self, wanted: Mapping[Point, Sequence[Draw]]) -> None:
         """Score points that one engine can score. Its first failure is the reason for all that are left."""
@@ -134,8 +135,17 @@ class Rescorer:
             perf_mode=False,
             logs=self.folder.log(""),
             sampling=scenario.sampling,
+            options=self._options(point),
         )
         return EngineWorker(self.asked.rescored_by, request, self.asked.within_s, self.folder.log(log))
+
+    def _options(self, point: Point) -> dict[str, str]:
+        """The options that make the second engine's target the one that was measured."""
+        given = {**self.config.options, **self.plan.scenarios[point.scenario].options}
+        second = self.asked.rescored_by if self.asked else ""
+        backends = [plugins.backend(name) for name in (point.backend, second) if name]
+        stated = [set(b.logit_options) if isinstance(b, StatesLogitOptions) else set[str]() for b in backends]
+        return {name: value for name, value in given.items() if all(name in options for options in stated)}
 
     def _score(self, worker: EngineWorker, point: Point, draws: Sequence[Draw]) -> list[RescoredText]:
         """Score `draws` in as few passes as possible: one over each text that no other one begins with."""

@@ -152,7 +152,14 @@ class Runner:
         """Points with equal keys share one engine process."""
         scenario = self.plan.scenarios[point.scenario]
         rope = scenario.rope and tuple(sorted(scenario.rope.items()))
-        return point.backend, scenario.dtype, rope, scenario.perf_mode, scenario.sampling
+        return (
+            point.backend,
+            scenario.dtype,
+            rope,
+            scenario.perf_mode,
+            scenario.sampling,
+            tuple(scenario.options.items()),
+        )
 
     def _run_points(self, points: Sequence[Point]) -> None:
         worker: EngineWorker | None = None
@@ -339,8 +346,8 @@ def source_of(seen: Activity, backend: str, *, scripted: bool) -> TraceSource:
 
 
 def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path) -> OpenRequest:
-    """The request for one engine that can measure all of `points`, which share dtype, RoPE scaling, PERF_MODE and
-    sampling.
+    """The request for one engine that can measure all of `points`, which share dtype, RoPE scaling, PERF_MODE,
+    sampling and options.
     """
     scenarios = [plan.scenarios[p.scenario] for p in points]
     first = scenarios[0]
@@ -351,7 +358,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
         max_positions=max(positions_needed(s, p) for s, p in zip(scenarios, points, strict=True)),
         max_k=max(role.k for s in scenarios for role in s.roles),
         perf_mode=first.perf_mode,
-        options=config.options,
+        options={**config.options, **first.options},
         baseline=any(s.baseline for s in scenarios),
         sampling=first.sampling,
         logs=logs,

@@ -30,6 +30,7 @@ from specgate.api import Decoded, OpenRequest
 from specgate.backends.reference import target
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.kv.planes import plain
 from specgate.backends.reference.open import open_engine
 from specgate.backends.reference.state import Pending
 from specgate.backends.reference.target import target_forward
@@ -168,7 +169,7 @@ def test_bytes_are_those_of_the_tensors_and_positions_that_a_pass_needs(taped: R
     layers = [getattr(layer, name) for layer in w.layers for name in LayerWeights.__dataclass_fields__]
     weights = sum(t.nbytes for t in (*layers, w.norm, w.lm_head))
     embedded = 3 * w.embed[0].nbytes
-    position = cache.bytes // (3 * cache.k[0].shape[2])
+    position = cache.bytes // (3 * plain(cache.k[0]).shape[2])
     assert moved["verify"].weights == 2 * (weights + embedded)
     assert moved["verify"].kv_read == 3 * (24 + 25) * position
     assert moved["verify"].kv_written == 3 * 2 * position

@@ -11,6 +11,7 @@ from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.ops import check_finite
 from specgate.backends.reference.sampling.sampler import Sampler, rows_of
 from specgate.backends.reference.state import Slots
+from specgate.eagle3.kv.modes import KvMode
 from specgate.eagle3.pair import DraftCheckpoint
 from specgate.eagle3.weights import Vocabulary
 from specgate.sampling.coupling import draft_sample
@@ -35,8 +36,9 @@ class SampledDrafter(EagleDrafter):
         max_batch: int,
         max_positions: int,
         device: str,
+        kv: KvMode | None = None,
     ) -> None:
-        super().__init__(draft, target, max_batch=max_batch, max_positions=max_positions, device=device)
+        super().__init__(draft, target, max_batch=max_batch, max_positions=max_positions, device=device, kv=kv)
         self.sampler, self.vocabulary = sampler, len(target.embed)
         self.target_ids = self.weights.target_ids.cpu().numpy()
         self.proposed: Floats = np.empty((0, 0, 0))

@@ -6,7 +6,8 @@ from specgate.core import Point, Run
 
 
 def decoding_of(run: Run, point: Point) -> str:
-    """What of a point is not greedy decoding with whole chains, in words: sampling, a tree, chains that end early.
+    """What of a point is not greedy decoding with whole chains, in words: sampling, a tree, chains that end early, and
+    keys and values that are cached in fewer bits.
 
     Empty where nothing is.
     """
@@ -15,4 +16,6 @@ def decoding_of(run: Run, point: Point) -> str:
     drawn = [f"T {sampling.temperature:g} {sampling.method}"] if sampling else []
     tree = [f"tree: {details['draft tree']}"] if "draft tree" in details else []
     early = [f"chains {details['chains go on']}"] if "chains go on" in details else []
-    return ", ".join((*drawn, *tree, *early))
+    told = ((name, str(details[name])) for name in ("KV cache", "draft's KV cache") if name in details)
+    caches = [f"{name} {mode.partition(' ')[0]}" for name, mode in told]
+    return ", ".join((*drawn, *tree, *early, *caches))

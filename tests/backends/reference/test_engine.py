@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.kv.planes import plain
 from specgate.backends.reference.state import Slots
 from specgate.backends.reference.target import target_forward, target_logits
 from specgate.core import BASELINE, Budget, Role
@@ -202,7 +203,7 @@ def test_a_cached_value_of_nan_ends_a_run_and_does_not_reach_the_next_prompts(fo
     engine, budget = open_engine(folders), Budget(new_tokens=12)
     engine.prefill(PROMPTS, draft=True)
     sound = engine.decode(Role(2), budget, ()).tokens
-    engine.cache.v[0][1, :, 2] = float("nan")
+    plain(engine.cache.v[0])[1, :, 2] = float("nan")
     with pytest.raises(BackendError, match="the target's logits are not finite"):
         engine.decode(Role(2), budget, ())
     with pytest.raises(BackendError, match="decode before prefill"):

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from specgate.api import Decoded
 from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes as CacheSizes
+from specgate.backends.reference.kv.planes import plain
 from specgate.core import Budget, Role
 from specgate.errors import BackendError
 from tests.bench.stress import rounds
@@ -156,7 +157,7 @@ def test_a_prompt_in_the_cache_that_is_written_to_is_found(
 
     def decode(role: Role, budget: Budget, stop: Sequence[int]) -> Decoded:
         found = sound(role, budget, stop)
-        handle.engine.cache.k[1][1, 0, 60, 3] *= 1.000001
+        plain(handle.engine.cache.k[1])[1, 0, 60, 3] *= 1.000001
         return found
 
     monkeypatch.setattr(handle.engine, "decode", decode)

@@ -14,6 +14,7 @@ from specgate.backends.reference import eagle, target
 from specgate.backends.reference.draft import project_features
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.kv.planes import plain
 from specgate.backends.reference.open import open_engine
 from specgate.backends.reference.target import target_forward
 from specgate.core import Budget, PairRef, Role
@@ -106,7 +107,7 @@ def test_features_of_another_slot_halve_what_is_accepted(
         return stream, seen[slots, (positions - late).clamp(min=0)]
 
     monkeypatch.setattr(target, "target_forward", shifted)
-    assert length(pair_b, prepare=lambda opened: planes.append(opened.cache.k[0])) < 2
+    assert length(pair_b, prepare=lambda opened: planes.append(plain(opened.cache.k[0]))) < 2
 
 
 @pytest.mark.parametrize("damage", ["zero", "another request's"])
@@ -119,7 +120,7 @@ def test_old_slots_of_the_drafts_own_cache_matter(
         def damaged(prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
             elapsed = prefill(prompts, draft=draft)
             assert isinstance(opened.drafter, EagleDrafter)
-            for plane in (*opened.drafter.cache.k, *opened.drafter.cache.v):
+            for plane in map(plain, (*opened.drafter.cache.k, *opened.drafter.cache.v)):
                 plane.copy_(plane.roll(1, dims=0) if damage != "zero" else torch.zeros_like(plane))
             return elapsed
 

@@ -21,6 +21,7 @@ from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.kv import planes
 from specgate.backends.reference.target import target_forward
 from specgate.eagle3.geometry import DraftGeometry
 from specgate.eagle3.layout import target_tensors
@@ -108,8 +109,8 @@ def test_the_pages_hold_the_references_keys_and_values(plain: Pair, length: int)
     cache = plain.reference.cache
     for layer in range(TARGET.layers):
         k, v = by_position(pages, layer, blocks)
-        assert_rows_agree(k[:, :length], cache.k[layer][0, :, :length])
-        assert_rows_agree(v[:, :length], cache.v[layer][0, :, :length])
+        assert_rows_agree(k[:, :length], planes.plain(cache.k[layer])[0, :, :length])
+        assert_rows_agree(v[:, :length], planes.plain(cache.v[layer])[0, :, :length])
         assert not k[:, length:].any()
         assert not v[:, length:].any()
     untouched = [block for block in range(6) if block not in blocks]
@@ -190,8 +191,8 @@ def test_the_drafts_pages_hold_the_references_keys_and_values(variant: DraftGeom
     k, v = by_position(pages, 0, blocks)
     drafter, filled = both.reference.drafter, len(tokens) - 1
     assert isinstance(drafter, EagleDrafter)
-    assert_rows_agree(k[:, :filled], drafter.cache.k[0][0, :, :filled])
-    assert_rows_agree(v[:, :filled], drafter.cache.v[0][0, :, :filled])
+    assert_rows_agree(k[:, :filled], planes.plain(drafter.cache.k[0])[0, :, :filled])
+    assert_rows_agree(v[:, :filled], planes.plain(drafter.cache.v[0])[0, :, :filled])
     assert not k[:, filled:].any()
 
 

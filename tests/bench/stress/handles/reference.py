@@ -13,6 +13,7 @@ from torch import Tensor
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.kv.planes import plain
 from tests.bench.stress.handles.checksum import checksum
 from tests.bench.stress.handles.handle import CacheFault
 from tests.bench.stress.memory import Reading, live_tensor_bytes, reading
@@ -42,7 +43,7 @@ class ReferenceHandle:
         for cache in self.caches():
             for plane in (*cache.k, *cache.v):
                 for slot, prompt in enumerate(self.engine.prompts):
-                    yield plane[slot, :, : len(prompt) - 1]
+                    yield plain(plane)[slot, :, : len(prompt) - 1]
 
     def prompt_sum(self) -> int:
         return checksum(self.rows())
@@ -59,7 +60,7 @@ class ReferenceHandle:
 
         def damaging(slots: slice, tokens: Tensor, positions: Tensor, boundaries: Sequence[int], *more: Any) -> Any:
             if self._passes == AFTER:
-                self.engine.cache.v[0][0, :, 0] = float("nan")
+                plain(self.engine.cache.v[0])[0, :, 0] = float("nan")
             found = forward(slots, tokens, positions, boundaries, *more)
             self._passes += 1
             return found

@@ -1,0 +1,205 @@
+"""Keys, or values, of one layer: quantised where a position is written, dequantised where attention reads.
+
+A plane without a format is a tensor [B, G, S, D] in the dtype of the engine, or in bfloat16. The others hold integers
+and scales. All are written position by position, and to rewind is to write again: a scale belongs to positions that are
+written in ascending order behind what is valid, so it is never older than they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specgate.eagle3.kv import fp8, nvfp4
+from specgate.eagle3.kv.modes import FP8_POSITIONS, NVFP4_ELEMENTS, KvMode
+from specgate.errors import BackendError
+
+
+class Quantised(Protocol):
+    """A plane in a format of its own."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its numbers and scales."""
+
+    def slots(self, start: int, stop: int) -> Quantised:
+        """A view of the slots from `start` up to, not including, `stop`."""
+
+    def write(self, positions: Tensor, rows: Tensor) -> None:
+        """Quantise `rows` [B, T, G, D] and keep them at `positions` [B, T], which ascend within a slot.
+
+        Raises BackendError where a row is not finite, since there is no scale for it.
+        """
+
+    def read(self, start: int, stop: int) -> Tensor:
+        """Positions `start`, a multiple of 16, up to, not including, `stop`, float32 [B, G, stop − start, D].
+
+        Raises BackendError for a scale that is zero, infinite or no number.
+        """
+
+    def clear(self) -> None:
+        """Back to zeros."""
+
+
+Plane = Tensor | Quantised
+
+
+def allocate(
+    mode: KvMode | None, shape: tuple[int, int, int, int], dtype: torch.dtype, device: str, name: str
+) -> Plane:
+    """A plane of `shape` [B, G, S, D] that holds zeros. `name`: what it holds, for errors."""
+    batch, heads, positions, size = shape
+    if mode == "fp8":
+        codes = torch.zeros(shape, dtype=torch.uint8, device=device)
+        return Fp8Plane(name, codes, torch.ones(batch, heads, -(-positions // FP8_POSITIONS), device=device))
+    if mode == "nvfp4":
+        halves = torch.zeros(batch, heads, positions, size // 2, dtype=torch.uint8, device=device)
+        blocks = torch.zeros(batch, heads, positions, size // NVFP4_ELEMENTS, dtype=torch.uint8, device=device)
+        plane = Nvfp4Plane(name, halves, blocks, torch.ones(batch, device=device))
+        plane.clear()
+        return plane
+    return torch.zeros(shape, dtype=torch.bfloat16 if mode == "bf16" else dtype, device=device)
+
+
+def write_rows(plane: Plane, positions: Tensor, rows: Tensor) -> None:
+    """Keep `rows` [B, T, G, D] at `positions` [B, T]."""
+    if isinstance(plane, Tensor):
+        plane[torch.arange(len(positions), device=plane.device)[:, None], :, positions] = rows.to(plane.dtype)
+    else:
+        plane.write(positions, rows)
+
+
+def read_rows(plane: Plane, start: int, stop: int, dtype: torch.dtype) -> Tensor:
+    """Positions `start` up to, not including, `stop` in `dtype`, [B, G, stop − start, D]."""
+    return (plane[:, :, start:stop] if isinstance(plane, Tensor) else plane.read(start, stop)).to(dtype)
+
+
+def plain(plane: Plane) -> Tensor:
+    """A plane that is a tensor. Trees have no other: `options.py` refuses them."""
+    assert isinstance(plane, Tensor)
+    return plane
+
+
+def slots_of(plane: Plane, start: int, stop: int) -> Plane:
+    """A view of the slots from `start` up to, not including, `stop`."""
+    return plane[start:stop] if isinstance(plane, Tensor) else plane.slots(start, stop)
+
+
+def clear(plane: Plane) -> None:
+    """Back to zeros."""
+    if isinstance(plane, Tensor):
+        plane.zero_()
+    else:
+        plane.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Plane:
+    """`codes` uint8 [B, G, S, D], the bits of E4M3; `scales` float32 [B, G, S/16]. See `eagle3.kv.fp8`."""
+
+    name: str
+    codes: Tensor
+    scales: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scales.nbytes
+
+    def slots(self, start: int, stop: int) -> Fp8Plane:
+        return Fp8Plane(self.name, self.codes[start:stop], self.scales[start:stop])
+
+    def write(self, positions: Tensor, rows: Tensor) -> None:
+        numbers = rows.float()
+        largest = finite_largest(numbers, positions, self.name, "fp8")
+        slot, row = (positions % FP8_POSITIONS == 0).nonzero(as_tuple=True)
+        self.scales[slot, :, positions[slot, row] // FP8_POSITIONS] = fp8.scales_of(largest[slot, row])
+        all_slots = torch.arange(len(positions), device=positions.device)[:, None]
+        scales = self.scales[all_slots, :, positions // FP8_POSITIONS]
+        self.codes[all_slots, :, positions] = fp8.encoded(numbers, scales[..., None])
+
+    def read(self, start: int, stop: int) -> Tensor:
+        scales = self.scales[:, :, start // FP8_POSITIONS : -(-stop // FP8_POSITIONS)]
+        check_scales(scales, self.name, "fp8", FP8_POSITIONS, start)
+        of_positions = scales.repeat_interleave(FP8_POSITIONS, dim=2)[:, :, : stop - start]
+        return fp8.decoded(self.codes[:, :, start:stop], of_positions[..., None])
+
+    def clear(self) -> None:
+        self.codes.zero_()
+        self.scales.fill_(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Nvfp4Plane:
+    """`codes` uint8 [B, G, S, D/2]; `blocks` uint8 [B, G, S, D/16], the bits of E4M3; `scale` float32 [B]. See
+    `eagle3.kv.nvfp4`.
+    """
+
+    name: str
+    codes: Tensor
+    blocks: Tensor
+    scale: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.blocks.nbytes + self.scale.nbytes
+
+    def slots(self, start: int, stop: int) -> Nvfp4Plane:
+        return Nvfp4Plane(self.name, self.codes[start:stop], self.blocks[start:stop], self.scale[start:stop])
+
+    def write(self, positions: Tensor, rows: Tensor) -> None:
+        numbers = rows.float()
+        largest = finite_largest(numbers, positions, self.name, "nvfp4")
+        slot, row = (positions == 0).nonzero(as_tuple=True)
+        self.scale[slot] = nvfp4.slot_scale(largest[slot, row].amax(dim=-1))
+        codes, blocks = nvfp4.encoded(numbers, self.scale[:, None, None, None])
+        all_slots = torch.arange(len(positions), device=positions.device)[:, None]
+        self.codes[all_slots, :, positions] = codes
+        self.blocks[all_slots, :, positions] = blocks
+
+    def read(self, start: int, stop: int) -> Tensor:
+        check_scales(self.scale[:, None, None], self.name, "nvfp4", 0, 0)
+        blocks = self.blocks[:, :, start:stop]
+        check_scales(blocks.view(torch.float8_e4m3fn).float().amin(dim=-1), self.name, "nvfp4", 1, start)
+        return nvfp4.decoded(self.codes[:, :, start:stop], blocks, self.scale[:, None, None, None])
+
+    def clear(self) -> None:
+        self.codes.zero_()
+        self.blocks.view(torch.float8_e4m3fn).copy_(
+            torch.full_like(self.blocks, nvfp4.SMALLEST_SCALE, dtype=torch.float)
+        )
+        self.scale.fill_(1.0)
+
+
+def finite_largest(numbers: Tensor, positions: Tensor, name: str, mode: KvMode) -> Tensor:
+    """The largest absolute value of each row [B, T, G] of `numbers` [B, T, G, D].
+
+    Raises BackendError where one is not finite, with its place.
+    """
+    largest = numbers.abs().amax(dim=-1)
+    if not torch.isfinite(largest).all():
+        slot, row, head = (~torch.isfinite(largest)).nonzero()[0].tolist()
+        raise BackendError(
+            f"kv = {mode}: {name}, slot {slot}, position {int(positions[slot, row])}, head {head}: "
+            f"{float(largest[slot, row, head])} has no scale",
+            hint="the checkpoint holds NaN or infinity, or overflows in this dtype: try float32",
+        )
+    return largest
+
+
+def check_scales(scales: Tensor, name: str, mode: KvMode, positions: int, start: int) -> None:
+    """Raise BackendError where a scale of [B, G, blocks] is zero, infinite or no number, with its place.
+
+    `positions` of a block, the first of which is at `start`; 0: the scale is of a whole slot.
+    """
+    sound = torch.isfinite(scales) & (scales > 0)
+    if not sound.all():
+        slot, head, block = (~sound).nonzero()[0].tolist()
+        first = start + block * positions
+        at = f", head {head}, positions {first} to {first + positions - 1}" if positions else ""
+        raise BackendError(
+            f"kv = {mode}: {name}, slot {slot}{at}: the scale is {float(scales[slot, head, block])}",
+            hint="scales are positive and finite: something else than the engine has written to its cache",
+        )

@@ -1,0 +1,40 @@
+"""Numbers as E4M3 (OCP 8-bit floating point, finite numbers and NaN, no infinities), with a scale beside them.
+
+A scale is of a block of positions of one head, and made from the first position of the block alone: what a later one
+holds changes nothing that is cached already. So what is cached of a token does not depend on the tokens behind it, a
+rejected draft among them, and speculation caches what plain decoding does. The scale is a power of two, by which
+nothing is rounded, and leaves later positions room: the first one fills 1/HEADROOM of the range. That costs nothing,
+since numbers with an exponent of their own are as precise anywhere between 2^-6 and 448. What lies beyond saturates.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+LARGEST: Final = 448.0
+HEADROOM: Final = 64.0
+"""How many times as large as in the first position of its block a number may be."""
+
+
+def scales_of(largest: Tensor) -> Tensor:
+    """The scales of blocks whose first position has the absolute value `largest`, float32 ≥ 0; 1 where that is 0."""
+    # By the bits of the number: a logarithm may be rounded over a power of two, otherwise on a GPU than on a CPU.
+    mantissa, exponent = torch.frexp(largest.float() * (HEADROOM / LARGEST))
+    exponent = torch.where(mantissa == 0.5, exponent - 1, exponent).clamp(min=-126)
+    powers = torch.ldexp(torch.ones_like(mantissa), exponent)
+    return torch.where(largest > 0, powers, torch.ones_like(powers))
+
+
+def encoded(numbers: Tensor, scales: Tensor) -> Tensor:
+    """`numbers`, float32, over `scales`, which broadcast, as the bits of E4M3, uint8: the nearest, ties to even, and
+    ±448 for what lies beyond.
+    """
+    return (numbers / scales).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def decoded(codes: Tensor, scales: Tensor) -> Tensor:
+    """What `encoded` has made `codes` of, float32."""
+    return codes.view(torch.float8_e4m3fn).float() * scales
