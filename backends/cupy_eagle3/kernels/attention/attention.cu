@@ -238,8 +238,8 @@ struct Softmax {
     __device__ __forceinline__ Softmax(const Task& task, const Thread& me) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            newest[half] = task.position +
-                           DEPTH_OF(task, min((task.tile * 16 + me.g + 8 * half) / HEADS_PER_KV, QUERY_ROWS - 1));
+            newest[half] =
+                task.position + DEPTH_OF(task, min((task.tile * 16 + me.g + 8 * half) / HEADS_PER_KV, QUERY_ROWS - 1));
             oldest[half] = WINDOW ? newest[half] - WINDOW + 1 : 0;
         }
     }
@@ -257,15 +257,15 @@ __device__ __forceinline__ void multiply_keys(Scores& score, KVRing& ring, int k
             else
 #endif
 #pragma unroll
-            for (int wide = 0; wide < LOADS_32; ++wide) {
-                const uint4 lower = queries[wide][0][ring.me.lane], upper = queries[wide][1][ring.me.lane];
+                for (int wide = 0; wide < LOADS_32; ++wide) {
+                    const uint4 lower = queries[wide][0][ring.me.lane], upper = queries[wide][1][ring.me.lane];
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const uint4 k = keys[(i * LOADS_32 + wide) * 32];
-                    mma_bf16(score[n][i], lower.x, lower.y, lower.z, lower.w, k.x, k.y);
-                    mma_bf16(score[n][i], upper.x, upper.y, upper.z, upper.w, k.z, k.w);
+                    for (int i = 0; i < 4; ++i) {
+                        const uint4 k = keys[(i * LOADS_32 + wide) * 32];
+                        mma_bf16(score[n][i], lower.x, lower.y, lower.z, lower.w, k.x, k.y);
+                        mma_bf16(score[n][i], upper.x, upper.y, upper.z, upper.w, k.z, k.w);
+                    }
                 }
-            }
         }
         ring.refill(n, key);
     }
@@ -331,11 +331,11 @@ __device__ __forceinline__ void multiply_values(Softmax& state, const Probabilit
             else
 #endif
 #pragma unroll
-            for (int i = 0; i < LOADS_8; ++i) {
-                const uint4 v = values[i * 32];
-                mma_bf16(state.out[i], p[n][0], p[n][1], p[n][2], p[n][3], v.x, v.y);
-                mma_bf16(state.out[i], p[n][4], p[n][5], p[n][6], p[n][7], v.z, v.w);
-            }
+                for (int i = 0; i < LOADS_8; ++i) {
+                    const uint4 v = values[i * 32];
+                    mma_bf16(state.out[i], p[n][0], p[n][1], p[n][2], p[n][3], v.x, v.y);
+                    mma_bf16(state.out[i], p[n][4], p[n][5], p[n][6], p[n][7], v.z, v.w);
+                }
         }
         ring.refill(TILES_PER_TURN + n, key);
     }

@@ -55,8 +55,8 @@ __device__ __forceinline__ void load_nodes(const AttentionArguments& args, const
     }
     for (int n = threadIdx.x; n < TREE_ROWS * HALF_DIM; n += THREADS) {
         const int node = n / HALF_DIM, i = n % HALF_DIM, at = task.position + node;
-        const bool added = node >= FIRST_NODE, enters = added && task.chunk == task.position / CHUNK &&
-                                                       (node - FIRST_NODE) % QUERY_TILES == task.tile;
+        const bool added = node >= FIRST_NODE,
+                   enters = added && task.chunk == task.position / CHUNK && (node - FIRST_NODE) % QUERY_TILES == task.tile;
         if (!enters && !(seen >> node & 1)) continue;
         const long long page = ((long long)table[at / BLOCK] * KV_HEADS + task.kv_head) * BLOCK * HEAD_DIM;
         bf16* keys = args.k_pages + page + at % BLOCK * HEAD_DIM;

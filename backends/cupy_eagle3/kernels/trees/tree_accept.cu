@@ -2,8 +2,8 @@
 // tokens, whose nodes are path[slot][1 …]. Of equally long ones, that to the lowest node.
 //
 // One block per active slot, one thread per node. target_tokens[slot][d] = what the target says behind the path's node at depth
-// d, for `commit`. And a check of the masks that attention has used: a node looks at what its parent looks at and at itself, the
-// root at itself alone, and parents come first. By induction that leaves one possible mask per node.
+// d, for `commit`. And a check of the masks that attention has used: a node looks at what its parent looks at and at itself,
+// the root at itself alone, and parents come first. By induction that leaves one possible mask per node.
 //
 // Layouts: choices [active slot][ROWS], as the LM head leaves them, cleared again; drafts and target_tokens [slot][MAX_ROWS];
 // masks and parents [slot][STRIDE]; path [slot][LEVELS + 1], node 0 first, meaningless behind accepted[slot].
@@ -11,7 +11,8 @@
 #include "dependent.cuh"
 #include "slots.cuh"
 
-static_assert(ROWS <= 64 && ROWS <= STRIDE && THREADS >= ROWS && THREADS % 32 == 0, "a mask has 64 bits, and a thread one node");
+static_assert(ROWS <= 64 && ROWS <= STRIDE && THREADS >= ROWS && THREADS % 32 == 0,
+              "a mask has 64 bits, and a thread one node");
 
 struct TreeAcceptArguments {
     int* accepted;

@@ -1,8 +1,9 @@
 // Leaves the target's cache as if the accepted path had been decoded alone: what is kept for its nodes goes to the positions
 // that they stand at, in all layers. And their captured features go to the first rows, where the draft's extension reads them.
 //
-// Blocks y = slot; of x the first HEADS_IN_ALL are a layer's key/value head each, the others COLUMNS_AT_ONCE columns of features.
-// A thread moves columns of its own. It loads all rows of the path before it stores any, since rows are read and written.
+// Blocks y = slot; of x the first HEADS_IN_ALL are a layer's key/value head each, the others COLUMNS_AT_ONCE columns of
+// features. A thread moves columns of its own. It loads all rows of the path before it stores any, since rows are read and
+// written.
 //
 // Layouts: path [slot][LEVELS + 1]; k_pages [layer][block][KV_HEADS][BLOCK][HEAD_DIM] and v_pages
 // [layer][block][KV_HEADS][HEAD_DIM][BLOCK]; features [slot][MAX_ROWS][WIDTH].
@@ -36,9 +37,7 @@ typedef int Path[LEVELS];
 __device__ __forceinline__ void move_head(const TreeCompactArguments& args, int slot, const Path& path) {
     const int layer = blockIdx.x / KV_HEADS, head = blockIdx.x % KV_HEADS, i = threadIdx.x, length = args.length[slot];
     const int* table = args.block_table + slot * MAX_BLOCKS;
-    auto page = [&](int at) {
-        return (((long long)layer * BLOCKS + table[at / BLOCK]) * KV_HEADS + head) * BLOCK * HEAD_DIM;
-    };
+    auto page = [&](int at) { return (((long long)layer * BLOCKS + table[at / BLOCK]) * KV_HEADS + head) * BLOCK * HEAD_DIM; };
     bf16 keys[LEVELS], values[LEVELS];
 #pragma unroll
     for (int d = 0; d < LEVELS; ++d)
