@@ -322,8 +322,10 @@ def test_twenty_thousand_draws_by_rejection_have_the_targets_distribution(k: int
     assert check.p > 1e-4, check.worst
 
 
+# Draft and target of this pair hardly overlap where a text begins. What a fault does with the residual would not be
+# seen here: the kernel's own tests draw over two distributions that do.
 @pytest.mark.gpu
-@pytest.mark.parametrize("fault", REJECTION)
+@pytest.mark.parametrize("fault", ["accepts whatever is drafted", "is always greedy"])
 def test_twenty_thousand_draws_of_a_faulty_verify_have_not(fault: str) -> None:
     made, role = engine_of(*checkpoints(shape(8, 2, 64)), replace(SIZES, sampling=DRAWN)), Role(3)
     rejection = made._cycle(3, SIZES.slots).verify.rejection
