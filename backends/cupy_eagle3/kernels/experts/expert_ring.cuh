@@ -102,7 +102,7 @@ struct ExpertRing {
           numbers_at(reinterpret_cast<const unsigned char*>(memory) + me.warp * TURN_NUMBERS + me.lane * LOAD),
           scales_at(reinterpret_cast<const unsigned char*>(memory) + WARPS * TURN_NUMBERS + me.warp * 2 * TURN_SCALES +
                     me.g * 4),
-          second(as_if_varying(0)) {}
+          second(shared_address(memory) - (unsigned)__cvta_generic_to_shared(memory)) {}
 
     __device__ __forceinline__ Source source(const Walk& walk) const {
         if (walk.is_over()) return {};

@@ -3,18 +3,13 @@
 // A thread that reads only what it has copied itself needs no barrier: `await_copies` is enough.
 #pragma once
 
-// `value`, which is the same for all lanes, but the compiler must not know that: NVRTC 13.0 makes an instruction that no GPU
-// knows of a copy with a cache policy whose address is the sum of one that is the same for all lanes and one that is not. What
-// is added here is always zero: bit 31 of the mask of lanes before this one is never set.
-__device__ __forceinline__ unsigned as_if_varying(unsigned value) {
+// The address of `memory` within shared memory. It is the same for all lanes, but the compiler must not know that: NVRTC 13.0
+// makes an instruction that no GPU knows of a copy with a cache policy whose address is the sum of one that is the same for all
+// lanes and one that is not. What is added here is always zero: bit 31 of the mask of lanes before this one is never set.
+__device__ __forceinline__ unsigned shared_address(const void* memory) {
     unsigned lanes_before;
     asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lanes_before));
-    return value + (lanes_before >> 31);
-}
-
-// The address of `memory` within shared memory.
-__device__ __forceinline__ unsigned shared_address(const void* memory) {
-    return as_if_varying((unsigned)__cvta_generic_to_shared(memory));
+    return (unsigned)__cvta_generic_to_shared(memory) + (lanes_before >> 31);
 }
 
 const int LOAD = 16;  // bytes that a thread copies at a time
