@@ -117,6 +117,19 @@ def test_a_gap_of_more_units_is_a_wrong_token_and_no_speed_is_quoted() -> None:
     assert run.comparisons[0].speedup.value is None
 
 
+def test_where_nobody_told_the_gap_the_invariant_is_unseen_and_not_broken_and_no_speed_is_quoted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in a run that was cut short before it asked."""
+    everywhere = margins
+    monkeypatch.setitem(judged.__globals__, "margins", lambda blocks, units: [])
+    found, run = judged(corrupt)
+    assert (found.state, found.reason_code) == (State.INVALID, "token_mismatch")
+    assert i7(run) is Held.UNSEEN and run.comparisons[0].speedup.value is None
+    monkeypatch.setitem(judged.__globals__, "margins", lambda blocks, units: everywhere(blocks, units)[:1])
+    assert i7(judged(corrupt, units=5)[1]) is Held.BROKEN
+
+
 RARE = replace(TIES, rare_ulps=8)
 RARE_RULE = replace(RULE, params={**RULE.params, "rare_tie_ulps": 8.0})
 

@@ -80,14 +80,19 @@ def but_for_near_ties(result: CellResult, comparison: Comparison | None, ties: N
     found = result.values.get("repeat_near_ties")
     repeats = int(found.value or 0) if found is not None else 0
     check = comparison.tokens if comparison is not None else None
-    wrong = len(check.mismatches) if check is not None else 0
+    leaving = check.mismatches if check is not None else ()
+    wrong = sum(d.margin is not None for d in leaving)
+    unknown = len(leaving) - wrong
     behind = check.followed.wrong if check is not None and check.followed is not None else 0
-    parted = len(check.divergences) - wrong if check is not None else 0
+    parted = len(check.divergences) - wrong - unknown if check is not None else 0
     evidence = {"near_tie_ulps": ties.ulps, "repeat_near_ties": repeats, "parted": parted, "blocks": mismatches.n}
     if wrong or behind:
         where = f"{wrong} texts leave the baseline's, and not at a near tie"
         message = where if wrong else f"{behind} texts are not greedy behind their near tie"
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, {**evidence, "wrong": wrong + behind})
+    if unknown:
+        message = f"{unknown} texts leave the baseline's, and nobody has told how close the two tokens are there"
+        return Invariant("I7", Held.UNSEEN, "gap_unknown", message, {**evidence, "unknown": unknown})
     message = f"{mismatches.n} blocks repeat their tokens" + (" and are the baseline's" if comparison else "")
     if repeats or parted:
         parts = f"{repeats + parted} texts that part at a near tie"
