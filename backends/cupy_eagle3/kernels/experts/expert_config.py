@@ -21,9 +21,12 @@ MOST_ROWS: Final = 64
 """Most rows of a step: an expert may get all of them, and their sums have to fit into registers."""
 SUM_BYTES: Final = 512
 """Bytes of one warp's sums of a tile: 16 rows of weight, 8 rows of x, float32."""
-FEW_ROWS: Final = 16
-SOME_ROWS: Final = 32
-"""Rows up to which a thread has registers for two tiles of weight, and for a third block on its SM."""
+FEW_ROWS: Final = 8
+SOME_ROWS: Final = 16
+MANY_ROWS: Final = 32
+"""Rows up to which a thread has registers for three blocks on its SM with two tiles of weight each, for two blocks of
+two, and for three blocks of one; beyond them it has all that there are.
+"""
 MOST_RING: Final = 4
 """Most slabs of a turn. On an H200, of 1, 3, 5 and 9 slabs three were fastest, or as fast, at 1, 4 and 8 rows."""
 ROUTING_BYTES: Final = 10 * 1024
@@ -63,8 +66,12 @@ class ExpertConfig:
         """For up to `rows` rows, with the registers that a thread has."""
         if rows <= FEW_ROWS:
             return self
-        one = replace(self, tiles=1)
-        return one if rows <= SOME_ROWS else replace(one, room=2, blocks_per_sm=min(one.blocks_per_sm, 2))
+        if rows <= SOME_ROWS:
+            return self._within(room=2)
+        return replace(self, tiles=1)._within(room=3 if rows <= MANY_ROWS else 1)
+
+    def _within(self, room: int) -> ExpertConfig:
+        return replace(self, room=min(self.room, room), blocks_per_sm=min(self.blocks_per_sm, room))
 
     def fitted(self) -> ExpertConfig:
         """The same arithmetic within the shared memory of the current GPU. Raises ValueError where a single tile is too
