@@ -139,7 +139,10 @@ def test_a_server_that_samples_rightly_passes_by_its_own_log_probabilities(cli: 
 def test_a_server_whose_verify_is_always_greedy_is_rejected(cli: Cli) -> None:
     code, said = served(cli, "vllm", "--fault", "greedy_verify")
     assert code == 6, said
-    assert verdicts(cli, "distribution") == [("PASS", "distribution_kept"), ("INVALID", "not_the_targets")]
+    baseline, (state, why) = verdicts(cli, "distribution")
+    assert baseline == ("PASS", "distribution_kept") and state == "INVALID"
+    # On a busy machine a stretch of tokens may come at once, and then this is found before their distribution.
+    assert why in {"not_the_targets", "faster_than_verification"}
 
 
 @pytest.mark.slow("starts servers")
