@@ -47,7 +47,7 @@ from specgate.eagle3.trees.shape import TreeShape
 from specgate.files.writing import write_text
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
-from tests.backends.cupy_eagle3.kernels.test_launches import compiled_text
+from tests.backends.cupy_eagle3.kernels.launches import compiled_text
 from tests.backends.cupy_eagle3.pairs import without_weights
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")

@@ -30,7 +30,7 @@ from specgate.eagle3.weights import TargetWeights
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from tests.backends.cupy_eagle3.kernels.device import relative_error
 from tests.backends.cupy_eagle3.kernels.host import COMPILER, Host
-from tests.backends.cupy_eagle3.kernels.test_launches import Launch, source
+from tests.backends.cupy_eagle3.kernels.launches import Launch, source
 from tests.backends.cupy_eagle3.pairs import MIXTURE, random_weights, target_checkpoint
 
 ROUNDED = 3e-3

@@ -33,7 +33,7 @@ from specgate.pair_tools.plant.geometries import GEOMETRIES
 from tests.backends.cupy_eagle3.gpu_pairs import engine, random_prompts
 from tests.backends.cupy_eagle3.kernels.device import integers, normal, poisoned, relative_error
 from tests.backends.cupy_eagle3.kernels.host import COMPILER, Host
-from tests.backends.cupy_eagle3.kernels.test_launches import Launch, source
+from tests.backends.cupy_eagle3.kernels.launches import Launch, source
 from tests.backends.cupy_eagle3.pairs import (
     BOUNDARIES,
     DRAFT,

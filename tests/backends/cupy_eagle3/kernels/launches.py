@@ -1,0 +1,237 @@
+"""The launches of a step, recorded without a GPU, and what the source of each kernel says that it takes and touches."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, with_headers
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.core import Sampling
+from specgate.eagle3.trees.shape import TreeShape
+from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
+from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, without_weights
+
+SMALL = PairGeometry(TARGET, DRAFT, BOUNDARIES, context=0, written=True)
+EXPERTS = PairGeometry(MIXTURE, DRAFT, BOUNDARIES, context=0, written=True)
+PAIRS = {"small": SMALL, "experts": EXPERTS, **{name: GEOMETRIES[name]() for name in ("smollm2-135m", "llama-3.1-8b")}}
+POSITIONS = 500
+EVERYTHING = Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),), seed=2**63)
+PENALISED = replace(EVERYTHING, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.1)
+REJECTED = replace(PENALISED, method="rejection")
+SAMPLED = {
+    "greedy": None,
+    "drawn": Sampling(),
+    "everything": EVERYTHING,
+    "penalised": PENALISED,
+    "rejection": Sampling(method="rejection"),
+    "rejection of everything": REJECTED,
+}
+DRAWING = {
+    *("bias_rows", "penalise_rows", "count_tokens", "weigh_rows", "cut_rows", "draw_rows"),
+    *("sum_rows", "verify_drafts"),
+}
+TREE = TreeShape.of([(0,), (1,), (3,), (0, 0), (0, 1), (1, 2), (0, 0, 0), (0, 0, 2), (1, 2, 0)])
+ELEMENTS = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "unsigned char": torch.uint8,
+    "float": torch.float32,
+    "float2": torch.float32,
+    "int": torch.int32,
+    "long long": torch.int64,
+    "double": torch.float64,
+    "Choice": torch.int64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    stem: str
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: Mapping[str, ARGUMENT]
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Of the struct that a kernel takes. `type` without const: `int`, `float`, or a pointer such as `bf16*`."""
+
+    type: str
+    name: str
+    const: bool
+
+    @property
+    def bytes(self) -> int:
+        return 8 if self.type.endswith("*") else 4
+
+    def takes(self, argument: ARGUMENT) -> bool:
+        if not self.type.endswith("*"):
+            return type(argument).__name__ == self.type
+        if argument is None or self.type == "void*":
+            return argument is None or isinstance(argument, Tensor)
+        return isinstance(argument, Tensor) and argument.dtype == ELEMENTS[self.type[:-1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a kernel's file says, without comments: the fields that the kernel takes, its body, and the file's text with
+    all headers.
+    """
+
+    fields: tuple[Field, ...]
+    body: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    buffers: Buffers
+    launches: list[Launch]
+    ranges: list[str]
+
+
+def step(
+    monkeypatch: pytest.MonkeyPatch,
+    pair: PairGeometry,
+    k: int,
+    slots: int,
+    times: int = 1,
+    sampling: Sampling | None = None,
+    tree: TreeShape | None = None,
+) -> Step:
+    """A step of spec-`k` over all slots but one, in an engine that has room for longer chains or for `tree`, so many
+    times in a row; nothing runs.
+    """
+    launches, ranges = list[Launch](), list[str]()
+
+    def record(
+        kernel: Kernel,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Mapping[str, ARGUMENT],
+        shared_bytes: int | None = None,
+    ) -> None:
+        shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
+        launches.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments, shared))
+
+    monkeypatch.setattr(Kernel, "enqueue", record)
+    nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
+    sizes = Sizes(slots + 1, POSITIONS, tree.rows if tree else k + 2, sampling=sampling, tree=tree)
+    target, draft = without_weights(pair.target, pair.draft, pair.boundaries, POSITIONS)
+    buffers = Buffers.allocate(pair.target, pair.draft, sizes, "meta")
+    cycle = Cycle(target, draft, sizes, slots, k)
+    for _ in range(times):
+        cycle(buffers)
+    return Step(buffers, launches, ranges)
+
+
+def compiled_text(text: str, *, tree: bool) -> str:
+    """The text without what the preprocessor leaves out of a chain's kernel, or of a tree's."""
+    kept, skipping = list[str](), [False]
+    for line in text.splitlines(keepends=True):
+        if line.startswith("#if"):
+            skipping.append(skipping[-1] or (line.startswith("#if TREE_ROWS") and not tree))
+        elif line.startswith("#else"):
+            skipping[-1] = not skipping[-1] if not skipping[-2] else True
+        elif line.startswith("#endif"):
+            skipping.pop()
+        elif not skipping[-1]:
+            kept.append(line)
+    return "".join(kept)
+
+
+@cache
+def source_of(stem: str, name: str, *, tree: bool = False) -> Source:
+    text = compiled_text(re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu")), tree=tree)
+    head = (
+        rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) (?:args|all)\) \{{(.*?)^\}}'
+    )
+    kernel = re.search(head, text, re.DOTALL | re.M)
+    assert kernel, (
+        f"{stem}.cu declares no kernel {name} that takes one struct, args, or all where args are its own part"
+    )
+    struct = re.search(rf"^struct {kernel[1]} \{{\n(.*?)^\}};", text, re.DOTALL | re.M)
+    assert struct, f"{stem}.cu declares no struct {kernel[1]}"
+    declared = [line.strip() for line in struct[1].splitlines() if line.strip()]
+    found = [re.fullmatch(r"(const )?([\w ]+\*|int|float) ?(\w+);", line) for line in declared]
+    assert all(found), f"{kernel[1]}: {declared}"
+    return Source(tuple(Field(f[2], f[3], f[1] is not None) for f in found if f), kernel[2], text)
+
+
+def source(launch: Launch) -> Source:
+    return source_of(launch.stem, launch.name, tree="masks" in launch.arguments)
+
+
+def written(launch: Launch) -> list[tuple[str, Tensor]]:
+    """What it may write: pointers that are not const."""
+    writable = [field.name for field in source(launch).fields if not field.const]
+    return [(name, a) for name, a in launch.arguments.items() if name in writable and isinstance(a, Tensor)]
+
+
+@cache
+def functions(text: str) -> dict[str, str]:
+    """Body of every device function in `text`, those of one name together."""
+    found = dict[str, str]()
+    for head in re.finditer(r"__device__ [^;{]*?\b(\w+)\([^{;]*\{", text):
+        depth, end = 1, head.end()
+        while depth:
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        found[head[1]] = found.get(head[1], "") + text[head.end() : end]
+    return found
+
+
+def reached(code: str, text: str) -> str:
+    """`code`, and the body of every function that it names, and so on."""
+    known, parts, names = functions(text), [code], set[str]()
+    while new := (set(re.findall(r"\w+", parts[-1])) & set(known)) - names:
+        names |= new
+        parts.append("".join(known[name] for name in sorted(new)))
+    return "".join(parts)
+
+
+@cache
+def early_fields(kernel: Source) -> set[str]:
+    """Fields that it names before it waits for the kernel before it, itself or in a function that it names."""
+    code = reached(kernel.body[: kernel.body.rindex("await_previous();")], kernel.text)
+    return set(re.findall(r"\bargs\.(\w+)", code))
+
+
+def touched_early(launch: Launch) -> list[tuple[str, Tensor]]:
+    early = early_fields(source(launch))
+    return [(name, a) for name, a in launch.arguments.items() if name in early and isinstance(a, Tensor)]
+
+
+def lets_go_early(launch: Launch) -> bool:
+    """Whether the next kernel may start before this one has waited."""
+    body = source(launch).body
+    return body.index("let_next_start();") < body.index("await_previous();")
+
+
+def overlap(one: Tensor, other: Tensor) -> bool:
+    if one.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return False
+    (a, b), (c, d) = ((t.storage_offset() * t.element_size(), t.nbytes) for t in (one, other))
+    return a < c + d and c < a + b
+
+
+def state(buffers: Buffers) -> Iterator[tuple[Tensor, str]]:
+    """The arrays that kernels know by name."""
+    for group in (buffers.slots, buffers.kv):
+        yield from ((getattr(group, field.name), field.name) for field in fields(group))
