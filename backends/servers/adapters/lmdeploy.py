@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, integer, integers, part
-from specgate.backends.servers.conventions import no_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
+from specgate.backends.servers.facts.conventions import no_ids
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, integer, integers, part
-from specgate.backends.servers.conventions import nested_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
+from specgate.backends.servers.facts.conventions import nested_ids
 from specgate.backends.servers.facts.kv_cache import sglang_answer
 from specgate.backends.servers.facts.told import sglang_settings, text_of
 from specgate.backends.servers.failures import Failure

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told
 from specgate.backends.servers.adapters import openai
-from specgate.backends.servers.conventions import top_level_ids
 from specgate.backends.servers.exchange import Ask, Chunk, Json
+from specgate.backends.servers.facts.conventions import top_level_ids
 from specgate.backends.servers.facts.kv_cache import vllm_log, vllm_metrics
 from specgate.backends.servers.facts.told import vllm_answer, vllm_on_cpu, vllm_settings
 from specgate.backends.servers.failures import Failure

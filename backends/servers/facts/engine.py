@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from specgate.api import OpenRequest
 from specgate.backends.servers.adapter import Adapter
-from specgate.backends.servers.conventions import warning, window_warning
 from specgate.backends.servers.drawing import details_of
+from specgate.backends.servers.facts.conventions import warning, window_warning
 from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings
 from specgate.backends.servers.options import Options

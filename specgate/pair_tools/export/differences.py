@@ -8,8 +8,8 @@ from typing import Final, Literal
 
 import torch
 
-from specgate.backends.servers.conventions import warning
 from specgate.backends.servers.engines import adapter_named
+from specgate.backends.servers.facts.conventions import warning
 from specgate.eagle3.auxiliary_layers import capture_keys
 from specgate.eagle3.hf_keys import Keys
 from specgate.pair_tools.export.opened import OpenPair, draft_tensors, target_tensors

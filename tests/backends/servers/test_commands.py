@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from specgate.backends.servers.adapter import Launch
-from specgate.backends.servers.conventions import window_warning
 from specgate.backends.servers.engine import check_forced
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask
+from specgate.backends.servers.facts.conventions import window_warning
 from specgate.backends.servers.options import Options
 from specgate.core import BASELINE, PairRef, Role
 from specgate.eagle3.hf_keys import Keys

@@ -1,0 +1,89 @@
+"""What the answers to a block's requests amount to: its tokens, times and counts, held against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from specgate.api import Decoded
+from specgate.backends.servers.accounting import own_counts, record_of
+from specgate.backends.servers.answers import Answer
+from specgate.backends.servers.client import TurnedAway
+from specgate.backends.servers.exchange import NOTHING, Reading
+from specgate.core import ENGINE_DECODE_NS, RefusedRequest, Role, Served
+from specgate.eagle3.counters import NO_DRAFT_COUNTERS
+from specgate.errors import BackendError
+
+AT_ONCE: Final = 32
+"""More tokens than this are never sent in one piece, nor read in one piece by a client that is late."""
+
+
+def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str) -> Decoded:
+    """The block that the answers amount to. Raises BackendError where its counts or times contradict the role."""
+    spec, own = counted.spec, own_counts(answers)
+    if own is not None and spec != NOTHING and (own.steps, own.accepted) != (spec.steps, spec.accepted):
+        raise BackendError(f"{where}: the answers report {own}, the server's counters {spec}", hint="other traffic?")
+    if not role.speculative and (spec.steps or (own and own.steps)):
+        raise BackendError(
+            f"{where}: it drafts, and is to be the baseline", hint="-o url.baseline=URL of a server that does not"
+        )
+    acceptance, undrafted = record_of(role.k, own or spec, answers, where) if role.speculative else (None, None)
+    refuse_unstreamed(answers, where)
+    first = min(a.times.chunk_ns[0] for a in answers)
+    cached = cache_hits(answers, counted)
+    uncounted = role.speculative and own is None and counted.speculative is False
+    return Decoded(
+        elapsed_ns=max(a.times.chunk_ns[-1] for a in answers) - first,
+        step_ns=(),
+        tokens=tuple(a.tokens for a in answers),
+        accepted=(),
+        drafted=(),
+        truncated=(0,) * len(answers),
+        finish=tuple(a.finish.value for a in answers),
+        counters={
+            **({"undrafted_steps": undrafted} if undrafted is not None else {}),
+            **({"cache_hit_tokens": cached} if cached is not None else {}),
+            **({NO_DRAFT_COUNTERS: 1} if uncounted else {}),
+            **({ENGINE_DECODE_NS: round(counted.decode_s * 1e9)} if counted.decode_s else {}),
+        },
+        prefill_ns=first,
+        served=Served(tuple(a.times for a in answers), acceptance),
+    )
+
+
+def with_refused(block: Decoded, found: Sequence[Answer | TurnedAway]) -> Decoded:
+    """`block` with the requests that its server turned away. `found`: what became of every prompt."""
+    assert block.served is not None
+    refused = tuple(RefusedRequest(i, r.status, r.at_ns) for i, r in enumerate(found) if isinstance(r, TurnedAway))
+    prompts = tuple(i for i, one in enumerate(found) if isinstance(one, Answer))
+    return replace(block, served=replace(block.served, refused=refused, prompts=prompts))
+
+
+def cache_hits(answers: Sequence[Answer], counted: Reading) -> int | None:
+    """Prompt tokens that came from a cache: the larger of what answers and counters say, None where neither does."""
+    said = [a.usage.cached for a in answers if a.usage.cached is not None]
+    known = [*([sum(said)] if said else []), *([counted.cached] if counted.cached is not None else [])]
+    return max(known, default=None)
+
+
+def refuse_unstreamed(answers: Sequence[Answer], where: str) -> None:
+    """Raise BackendError where an answer came in one piece, as through a proxy, so that nothing can be timed."""
+    if (answer := in_one_piece(answers)) is not None:
+        raise BackendError(
+            f"{where}: {len(answer.tokens)} tokens came at once: the answer is not streamed",
+            hint="a proxy that buffers? On a machine too busy to see so few tokens come, ask for more per request",
+        )
+
+
+def in_one_piece(answers: Sequence[Answer]) -> Answer | None:
+    """An answer whose tokens came all at once; None if there is none.
+
+    A short one may, on a busy machine. It is accepted if not everything came at the same time.
+    """
+    arrived = {ns for a in answers for ns in a.times.chunk_ns}
+    for answer in answers:
+        at_once = answer.times.chunk_ns[0] == answer.times.chunk_ns[-1]
+        if at_once and len(answer.tokens) > 1 and (len(answer.tokens) > AT_ONCE or len(arrived) == 1):
+            return answer
+    return None
