@@ -7,23 +7,40 @@ from. Its tokens need not be plain decoding's, unless both take the same random 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import Final
 
 from specgate.core import CellResult, Rule, Run, State, Verdict
-from specgate.core.draws import DrawCheck, FitTest
+from specgate.core.draws import Against, DrawCheck, FitTest
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
+
+VERIFY: Final = "look at the verify: is it greedy, does it keep a rejected token, does it draw from the residual?"
+STEPS: Final[Mapping[Against, str]] = {
+    "target": f"`specgate parity` holds the engine's logits to the reference's; {VERIFY}",
+    "own": VERIFY,
+    "baseline": VERIFY,
+}
 
 
 class DistributionGate:
     """`alpha`: the chance of a false alarm per cell, over all of its tests.
 
     `min_draws`: texts that have to be drawn for a verdict.
+    `law_ulps`: by how many units in the last place the gap between two of the engine's logits may differ from the
+    second engine's. `own_ulps`: and from its own, where its logits depend on what shares a pass. Without them 0.
 
-    A cell is tested against the target's own distribution where a second engine showed it, and a spec cell against the
-    baseline's draws. Of a baseline whose distribution was not shown there is nothing to say.
+    A cell is tested against the target's own distribution where a second engine showed it, against that which the
+    engine shows itself, and a spec cell against the baseline's draws. Of a baseline whose distribution was not shown
+    there is nothing to say. The allowances apply when the draws are reduced (`analysis.draws.fitting`).
     """
 
     name = "distribution"
-    params: Mapping[str, type] = {"alpha": float, "min_draws": float}
+    params: Mapping[str, type | UnionType] = {
+        "alpha": float,
+        "min_draws": float,
+        "law_ulps": float | None,
+        "own_ulps": float | None,
+    }
 
     def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
         results = list(selected(rule, run))
@@ -61,28 +78,40 @@ def judge_cell(rule: Rule, result: CellResult, check: DrawCheck | None) -> Verdi
         step = "draw more texts, or let a second engine show the target's distribution (`rescored_by` of the policy)"
         return verdict(rule, key, State.NOT_JUDGED, code, message, evidence, step)
     if check.p < alpha:
-        step = "look at the verify: is it greedy, does it keep a rejected token, does it draw from the residual?"
-        return verdict(rule, key, State.INVALID, "not_the_targets", said_of(worst), evidence, step)
+        step = STEPS[worst.against]
+        return verdict(rule, key, State.INVALID, "not_the_targets", said_of(worst, check), evidence, step)
     message = f"{check.draws:,} texts fit in {len(check.tests)} tests (smallest p {worst.p:.2g}; {held_against(check)})"
+    if check.unshown and check.own_engine:
+        message += f"; its logits are the engine's own word: {check.unshown}"
     return verdict(rule, key, State.PASS, "distribution_kept", message, evidence)
 
 
-def said_of(worst: FitTest) -> str:
+def said_of(worst: FitTest, check: DrawCheck) -> str:
     """What a test found that no chance explains."""
     place = "first token" if worst.position == 0 else f"token {worst.position + 1}"
-    whose = "the target's distribution" if worst.against == "target" else "the baseline's draws"
     if worst.impossible and worst.p_impossible <= max(worst.p_chi_square, worst.p_g):
         return f"{place}: {worst.impossible:,} of {worst.draws:,} draws are of tokens that the target never draws"
     after = f" after {worst.contexts} beginnings" if worst.position else ""
     statistics = f"chi-square {worst.chi_square:.0f}, G {worst.g:.0f}, {worst.freedom} degrees of freedom"
-    return f"{place}{after}: {worst.draws:,} draws do not fit {whose} ({statistics}, p {worst.p:.2g})"
+    return f"{place}{after}: {worst.draws:,} draws do not fit {whose(worst, check)} ({statistics}, p {worst.p:.2g})"
 
 
 def held_against(check: DrawCheck) -> str:
     """What the draws were held against, in words."""
-    kinds = dict.fromkeys(test.against for test in check.tests)
-    names = {"target": f"the target's distribution by {check.law_engine}", "baseline": "the baseline's draws"}
-    return "against " + " and ".join(names[kind] for kind in kinds)
+    worst = {test.against: test for test in sorted(check.tests, key=lambda test: test.slack)}
+    return "against " + " and ".join(
+        whose(worst[kind], check) for kind in dict.fromkeys(t.against for t in check.tests)
+    )
+
+
+def whose(test: FitTest, check: DrawCheck) -> str:
+    """What `test` holds the draws against, and what it allows for."""
+    names = {
+        "target": f"the target's distribution by {check.law_engine}",
+        "own": f"what {check.own_engine} shows",
+        "baseline": "the baseline's draws",
+    }
+    return names[test.against] + (f" with logits off by up to {test.slack:.2g}" if test.slack else "")
 
 
 def evidence_of(check: DrawCheck) -> dict[str, float | int | str | None]:
@@ -90,6 +119,7 @@ def evidence_of(check: DrawCheck) -> dict[str, float | int | str | None]:
     if (worst := check.worst) is not None:
         found |= {"p": check.p, "chi_square": worst.chi_square, "g": worst.g, "freedom": worst.freedom}
         found |= {"position": worst.position, "against": worst.against, "impossible": worst.impossible}
+        found |= {"slack": max(test.slack for test in check.tests)}
     return found
 
 

@@ -366,8 +366,8 @@ class ShowsDistribution(Protocol):
         """The distribution of the token that follows prompt + continuation: its tokens of at least the probability
         `least`. Whatever was cached before is forgotten.
 
-        An engine with random numbers of its own (`core.OWN_NUMBERS`) is asked itself, before any other, since it alone
-        knows which tokens it rules out. Raises BackendError where it cannot tell.
+        The engine that drew is asked itself, since it alone knows how it rounds and which tokens it rules out. The
+        second engine is asked, too: its answer is the target's. Raises BackendError where it cannot tell.
         """
 
 

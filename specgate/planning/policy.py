@@ -27,6 +27,7 @@ from pydantic import ConfigDict, Field
 
 from specgate.analysis.verdict import kind_of
 from specgate.core import VARIANT_MARK, Exemption, NearTies, Policy, Rule, Scenario, TokenChecks
+from specgate.core.draws import Allowance
 from specgate.errors import UsageError
 from specgate.files.yaml_schema import Form, Problem, nearest, parse, refusal
 from specgate.files.yamlfile import Document, load
@@ -146,6 +147,15 @@ def near_ties(policy: Policy) -> NearTies:
     rules = [rule.params for rule in policy.rules if rule.gate == "tokens"]
     keys = ("near_tie_margin", "near_tie_ulps", "rare_tie_ulps")
     return NearTies(*(min((float(params.get(key, 0.0)) for params in rules), default=0.0) for key in keys))
+
+
+def draw_allowance(policy: Policy) -> Allowance:
+    """How much rounding the policy's `distribution` rules allow for; none where it has no such rule.
+
+    Of several rules the strictest counts.
+    """
+    rules = [rule.params for rule in policy.rules if rule.gate == "distribution"]
+    return Allowance(*(min((float(p.get(k, 0.0)) for p in rules), default=0.0) for k in ("law_ulps", "own_ulps")))
 
 
 def _rule(form: RuleForm, params: Mapping[str, type | UnionType], policy: PolicyForm) -> Rule:

@@ -1,9 +1,9 @@
 """Have an engine draw texts after one short prompt, after all timing, so that their distribution can be judged.
 
-The measuring engine draws, every role the same number of texts. A second engine, the policy's `checks.rescored_by`,
-then shows the target's own distribution after the beginnings that were drawn often; where it cannot, roles are held
-against each other alone. An engine that draws with random numbers of its own, as a server does, is asked itself before
-the second one: it knows which tokens it rules out, and how it rounds.
+The measuring engine draws, every role the same number of texts. It then shows the distribution that it draws from,
+after the beginnings that were drawn often: it alone knows how it rounds. A second engine, the policy's
+`checks.rescored_by`, shows the target's after the same ones. Where neither can, roles are held against each other
+alone.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Texts = tuple[tuple[tuple[int, ...], int], ...]
 class Drawn:
     """What was drawn of a point.
 
-    `laws`, `law_engine`: what the engine shows by itself. `why`: why it shows nothing. `alone`: why no other engine can
-    be asked; None where nothing stands against it.
+    `laws`: what the engine shows by itself. `engine`: what it computed with. `why`: why it shows nothing. `alone`: why
+    no other engine can be asked; None where nothing stands against it.
     """
 
     began: int
     texts: Mapping[str, Texts]
     undrawn: str | None = None
     laws: tuple[TokenLaw, ...] = ()
-    law_engine: str | None = None
+    engine: str | None = None
     why: str | None = None
     alone: str | None = None
 
@@ -71,22 +71,21 @@ class Drawer:
                 self._drawn[point] = Drawn(began, {}, f"back end {point.backend} draws no texts")
                 return
             texts[role.name] = tuple(sorted(counts.items()))
-        drawn, details = Drawn(began, texts), engine.facts().details
-        if OWN_NUMBERS in details:
-            drawn = self._shown_by_itself(point, drawn, engine)
-        self._drawn[point] = drawn
+        self._drawn[point] = self._shown_by_itself(point, Drawn(began, texts), engine)
 
     def _shown_by_itself(self, point: Point, drawn: Drawn, engine: EngineWorker) -> Drawn:
         """`drawn` with the distributions that the engine itself shows, or with why it shows none."""
-        backend, details = engine.facts().backend, engine.facts().details
+        facts = engine.facts()
+        alone = None
+        if FORBIDS_ENDS in facts.details:
+            alone = f"{facts.backend} gives tokens that end a text no chance, which another engine does"
         try:
             laws = self._laws(point, drawn.texts, engine)
         except SpecgateError as error:
-            alone = None
-            if FORBIDS_ENDS in details:
-                alone = f"{backend} gives tokens that end a text no chance, which another engine does"
             return replace(drawn, why=error.message, alone=alone)
-        return replace(drawn, laws=laws, law_engine=f"{backend}, by log-probabilities of its own")
+        own = OWN_NUMBERS in facts.details
+        how = "by log-probabilities of its own" if own else f"{facts.dtype}, {facts.device}"
+        return replace(drawn, laws=laws, engine=f"{facts.backend}, {how}", alone=alone)
 
     def finish(
         self, why_not: Callable[[Point], str | None], opened: Callable[[Point, int, str], EngineWorker], name: str
@@ -95,21 +94,24 @@ class Drawer:
         be asked about a point. An engine that fails costs the distributions, never the draws.
         """
         for point, drawn in self._drawn.items():
-            laws, said = drawn.laws, drawn.law_engine
-            why = None
-            if not laws:
-                why = drawn.undrawn or drawn.alone or why_not(point)
-                if why is None:
-                    try:
-                        laws, said = self._asked_of_another(point, drawn.texts, opened, name)
-                    except SpecgateError as error:
-                        why = str(error)
-                if why is not None and drawn.why is not None:
-                    why = f"{drawn.why}; {why}"
+            laws, said = tuple[TokenLaw, ...](), None
+            why = drawn.undrawn or drawn.alone or why_not(point)
+            if why is None:
+                try:
+                    laws, said = self._asked_of_another(point, drawn.texts, opened, name)
+                except SpecgateError as error:
+                    why = str(error)
+            if why is not None and drawn.why is not None:
+                why = f"{drawn.why}; {why}"
             asked = self.plan.scenarios[point.scenario].draws
             assert asked is not None
             prompt, span_ns = self.prompt(point, asked), (drawn.began, time.monotonic_ns())
-            found = DrawnTexts(point.key, prompt, drawn.texts, laws, said, why, drawn.undrawn, span_ns)
+            found = DrawnTexts(
+                *(point.key, prompt, drawn.texts, laws, said, why, drawn.undrawn, span_ns),
+                own_laws=drawn.laws,
+                own_engine=drawn.engine,
+                own_unshown=drawn.why,
+            )
             self.folder.append_draws(found)
             self.done[point.key] = found
         self._drawn.clear()
@@ -127,7 +129,7 @@ class Drawer:
             worker.close()
 
     def _laws(self, point: Point, texts: Mapping[str, Texts], engine: EngineWorker) -> tuple[TokenLaw, ...]:
-        """The target's distribution after the beginnings drawn often, as `engine` shows it."""
+        """The distribution after the beginnings drawn often, as `engine` shows it."""
         asked = self.plan.scenarios[point.scenario].draws
         assert asked is not None
         laws = list[TokenLaw]()

@@ -47,7 +47,7 @@ from specgate.errors import ExitCode, SpecgateError
 from specgate.files.config import plain_policy
 from specgate.files.journal import Journal
 from specgate.files.plain import to_plain
-from specgate.planning.policy import near_ties
+from specgate.planning.policy import draw_allowance, near_ties
 from specgate.run import early_stop
 
 Stopped = SpecgateError | KeyboardInterrupt | None
@@ -102,7 +102,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
         ended_early=early,
         check_seconds=check_seconds(journal) if policy.checks else {},
         times=cell_times(plan, cells, blocks, policy, aside),
-        draws=draw_checks(plan, journal),
+        draws=draw_checks(plan, policy, journal),
         break_even=break_evens(plan.scenarios, comparisons, run.between_runs),
         warnings=tuple(
             dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f)), *late_clients(cells)))
@@ -111,10 +111,14 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
     return with_ceilings(found, policy)
 
 
-def draw_checks(plan: Plan, journal: Journal) -> dict[str, DrawCheck]:
+def draw_checks(plan: Plan, policy: Policy, journal: Journal) -> dict[str, DrawCheck]:
     """Cell key → what the texts amount to that were drawn of it."""
-    found = ((cell, journal.draws.get(cell.point.key)) for cell in plan.cells)
-    return {cell.key: check_draws(drawn, cell.role) for cell, drawn in found if drawn is not None}
+    allowed, found = draw_allowance(policy), ((cell, journal.draws.get(cell.point.key)) for cell in plan.cells)
+    return {
+        cell.key: check_draws(drawn, cell.role, plan.scenarios[cell.point.scenario].sampling, allowed)
+        for cell, drawn in found
+        if drawn is not None
+    }
 
 
 def by_category(run: Run, plan: Plan, cells: Sequence[CellResult], blocks: Sequence[Block]) -> tuple[CellResult, ...]:

@@ -94,3 +94,25 @@ def test_a_cell_without_figures_and_a_rule_without_cells_are_said() -> None:
     assert {v.state for v in judged(None, failed)} == {State.INVALID}
     (nothing,) = GATE.judge(replace(RULE, scenario="other"), run)
     assert (nothing.state, nothing.reason_code) == (State.SKIPPED, "no_cell")
+
+
+def test_what_is_allowed_for_and_what_another_engine_did_not_show_are_said() -> None:
+    own = replace(TEST, against="own")
+    for v in judged(DrawCheck(20_000, (own, replace(TEST, slack=0.25)), "reference", own_engine="cupy, bfloat16")):
+        assert (
+            "against what cupy, bfloat16 shows and the target's distribution by reference with logits off by"
+            in v.message
+        )
+        assert v.message.endswith("up to 0.25)") and v.evidence["slack"] == 0.25
+    for v in judged(DrawCheck(20_000, (own,), unshown="it cannot run here", own_engine="cupy")):
+        assert v.state is State.PASS
+        assert v.message.endswith("; its logits are the engine's own word: it cannot run here")
+
+
+def test_the_next_step_depends_on_what_the_draws_do_not_fit() -> None:
+    steps = {}
+    for against in ("target", "own", "baseline"):
+        wrong = replace(TEST, against=against, p_chi_square=1e-12, p_g=1e-12)
+        (steps[against],) = {v.next_step for v in judged(DrawCheck(20_000, (wrong,), own_engine="cupy"))}
+    assert steps["target"] and steps["target"].startswith("`specgate parity`")
+    assert steps["own"] == steps["baseline"] and "residual" in str(steps["own"])

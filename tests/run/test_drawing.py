@@ -73,7 +73,8 @@ def test_a_coupled_run_is_compared_token_by_token_and_by_its_distribution(cli: C
         "baseline": 240,
         "spec-3": 240,
     }
-    assert stored["law_engine"] == "reference, float32, cpu" and stored["laws"][0]["given"] == []
+    assert stored["law_engine"] == stored["own_engine"] == "reference, float32, cpu"
+    assert stored["laws"][0]["given"] == stored["own_laws"][0]["given"] == []
     assert len(stored["prompt"]) == 8 and all(len(text) == 3 for text, _ in stored["texts"]["spec-3"])
     assert all(len(law["tokens"]) <= 4 for law in stored["laws"])  # top-k of the target's distribution
     run = json.loads((cli.newest() / "run.json").read_text())
@@ -101,20 +102,26 @@ def test_a_point_whose_texts_are_stored_is_not_drawn_again(tmp_path: Path) -> No
     assert not Drawer(plan, {}, folder).wanting(drawn)
 
 
-def test_a_policy_that_names_no_second_engine_holds_roles_against_each_other(cli: Cli) -> None:
+def test_a_policy_that_names_no_second_engine_holds_an_engine_to_what_it_shows_itself(cli: Cli) -> None:
     cli.write("tiny.yaml", SAMPLED.replace("METHOD", "rejection"))
     policy = yaml.safe_load(POLICY) | {"checks": {"rescored_by": "none"}}
     cli.write("policy.yaml", yaml.safe_dump(policy))
     done = cli.micro("--backend", "reference", "-o", "device=cpu", "--plain")
-    assert verdicts(cli, "distribution") == [("SKIPPED", "nothing_to_compare"), ("PASS", "distribution_kept")]
+    assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
     assert journal(cli)["unshown"] == "the policy names no engine to score them", done.stdout
+    assert "its logits are the engine's own word: the policy names no engine" in done.stdout
 
 
-def served(cli: Cli, dialect: str, *faults: str, scenario: str = "top_k: 0, method: rejection") -> tuple[int, str]:
-    """A run on stub servers that draw, with the settings of the scenario in words."""
+def served(
+    cli: Cli, dialect: str, *faults: str, scenario: str = "top_k: 0, method: rejection", second: str = "none"
+) -> tuple[int, str]:
+    """A run on stub servers that draw, with the settings of the scenario in words.
+
+    `second`: the engine that is asked, too. The stub draws from a distribution of its own, which is not the pair's.
+    """
     asked = SAMPLED.replace("top_k: 4, method: METHOD", scenario).replace("texts: 240", "texts: 1200")
     cli.write("tiny.yaml", asked)
-    cli.write("policy.yaml", POLICY)
+    cli.write("policy.yaml", yaml.safe_dump(yaml.safe_load(POLICY) | {"checks": {"rescored_by": second}}))
     server = program(cli.folder, dialect, "--draws", "--rate", "1e6", *faults)
     done = cli.micro("--backend", dialect, "-o", f"program={server}", "--plain")
     return done.returncode, done.stdout + done.stderr
@@ -127,12 +134,19 @@ def test_a_server_that_samples_rightly_passes_by_its_own_log_probabilities(cli: 
     assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
     assert verdicts(cli, "tokens") == [("PASS", "deterministic"), ("SKIPPED", "drawn_by_rejection")]
     stored = journal(cli)
-    assert stored["law_engine"] == "vllm, by log-probabilities of its own" and stored["unshown"] is None
+    assert stored["own_engine"] == "vllm, by log-probabilities of its own" and stored["own_unshown"] is None
     run = json.loads((cli.newest() / "run.json").read_text())
     (facts,) = run["engines"].values()
     assert facts["details"]["random numbers"] == "the server's own; a seed for every request"
     verified = cli.run("verify", cli.newest(), pair=False)
     assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+@pytest.mark.slow("starts servers")
+def test_a_server_of_another_model_is_rejected_though_it_draws_from_what_it_shows(cli: Cli) -> None:
+    code, said = served(cli, "vllm", second="reference")
+    assert code == 6 and "do not fit the target's distribution by reference, float32, cpu" in said
+    assert verdicts(cli, "distribution") == [("INVALID", "not_the_targets")] * 2
 
 
 @pytest.mark.slow("starts servers")

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
+from math import exp
 from operator import add
-from typing import Final, Literal
+from typing import Final
 
 from scipy.stats import poisson
 
 from specgate.analysis.draws.goodness import Fit, against_law, against_other
-from specgate.core import BASELINE, Role
-from specgate.core.draws import DrawCheck, DrawnTexts, FitTest, TokenLaw
+from specgate.analysis.draws.rounding import EXACT, Slack, cut_elsewhere, slack_of
+from specgate.core import BASELINE, Role, Sampling
+from specgate.core.draws import Against, Allowance, DrawCheck, DrawnTexts, FitTest, TokenLaw
 
 LEAST_DRAWS: Final = 50
 """Draws after one beginning with which it is tested."""
@@ -46,37 +48,55 @@ def often_drawn(texts: Mapping[str, Texts]) -> list[tuple[int, ...]]:
     return sorted(likely, key=lambda given: (len(given), given))
 
 
-def check_draws(drawn: DrawnTexts, role: Role) -> DrawCheck:
-    """What the draws of `role` amount to: against the target's distribution where that is known, and a spec role's
-    against the baseline's.
+def check_draws(
+    drawn: DrawnTexts, role: Role, asked: Sampling | None = None, allowed: Allowance | None = None
+) -> DrawCheck:
+    """What the draws of `role` amount to: against the target's distribution as another engine shows it, as the engine
+    shows it itself, and a spec role's against the baseline's draws.
+
+    `asked`: how they were drawn; not needed where nothing is `allowed`. Where `asked` rules tokens out and rounding is
+    allowed for, another engine may rule out others, and nothing is held against what it shows.
     """
-    texts = drawn.texts.get(role.name, ())
+    texts, laws = drawn.texts.get(role.name, ()), drawn.laws
+    temperature, allowed = asked.temperature if asked else 1.0, allowed or Allowance()
+    other, own = slack_of(laws, temperature, allowed.another), slack_of(drawn.own_laws, temperature, allowed.own)
+    if asked is not None and allowed.another and cut_elsewhere(laws, asked, other):
+        laws = ()
+    own = own or slack_of(drawn.laws, temperature, allowed.own)
     counts = counted(texts)
-    tests = list(against_laws(counts, drawn.laws))
+    tests = [*against_laws(counts, laws, "target", other), *against_laws(counts, drawn.own_laws, "own", own)]
     if role.speculative and BASELINE.name in drawn.texts:
-        tests += against_baseline(counts, counted(drawn.texts[BASELINE.name]))
+        tests += against_baseline(counts, counted(drawn.texts[BASELINE.name]), own)
     draws = sum(times for _, times in texts)
-    return DrawCheck(draws, tuple(tests), drawn.law_engine, drawn.unshown, drawn.undrawn)
+    return DrawCheck(draws, tuple(tests), drawn.law_engine, unshown(drawn, laws), drawn.undrawn, drawn.own_engine)
 
 
-def against_laws(counts: Counts, laws: Sequence[TokenLaw]) -> Iterator[FitTest]:
+def unshown(drawn: DrawnTexts, laws: Sequence[TokenLaw]) -> str | None:
+    """Why nothing is held against what another engine shows, `laws` being what is; None where something is."""
+    if drawn.laws and not laws:
+        return f"rounding may have {drawn.law_engine} rule out other tokens"
+    return drawn.unshown
+
+
+def against_laws(counts: Counts, laws: Sequence[TokenLaw], against: Against, slack: Slack = EXACT) -> Iterator[FitTest]:
     """One test per position for which the target's distribution is known, and that could fail: bins beside each other,
     a law of one token, or a token that is never drawn and was.
     """
     for position in sorted({len(law.given) for law in laws}):
-        fits, draws, impossible, expected, certain = list[Fit](), 0, 0, 0.0, False
+        fits, draws, impossible, expected, certain, most = list[Fit](), 0, 0, 0.0, False, 0.0
         for law in laws:
             here = counts.get(law.given, Counter())
             if len(law.given) != position or here.total() < LEAST_DRAWS:
                 continue
             seen, shares, others = table(here, law)
+            off = slack.after(law.given)
             if others is not None:
-                impossible, expected = impossible + others, expected + here.total() * NEVER
+                impossible, expected = impossible + others, expected + here.total() * NEVER * exp(2 * off)
                 certain |= len(law.tokens) == 1
-            fits.append(against_law(seen, shares))
-            draws += here.total()
+            fits.append(against_law(seen, shares, off))
+            draws, most = draws + here.total(), max(most, off)
         if certain or impossible or sum(fit.freedom for fit in fits):
-            yield fit_test(position, "target", draws, fits, impossible, expected)
+            yield fit_test(position, against, draws, fits, most, impossible, expected)
 
 
 def table(here: Counter[int], law: TokenLaw) -> tuple[list[int], list[float], int | None]:
@@ -90,7 +110,7 @@ def table(here: Counter[int], law: TokenLaw) -> tuple[list[int], list[float], in
     return seen, list(law.probabilities), others
 
 
-def against_baseline(counts: Counts, baseline: Counts) -> Iterator[FitTest]:
+def against_baseline(counts: Counts, baseline: Counts, slack: Slack = EXACT) -> Iterator[FitTest]:
     """One test per position: are both drawn from one distribution?"""
     shared = [g for g in counts if min(counts[g].total(), baseline.get(g, Counter()).total()) >= LEAST_DRAWS]
     for position in sorted({len(given) for given in shared}):
@@ -98,16 +118,19 @@ def against_baseline(counts: Counts, baseline: Counts) -> Iterator[FitTest]:
         fits = []
         for given in here:
             tokens = sorted(counts[given].keys() | baseline[given].keys())
-            fits.append(against_other([counts[given][t] for t in tokens], [baseline[given][t] for t in tokens]))
+            seen = [counts[given][t] for t in tokens]
+            fits.append(against_other(seen, [baseline[given][t] for t in tokens], slack.after(given)))
         if sum(fit.freedom for fit in fits):
-            yield fit_test(position, "baseline", sum(counts[given].total() for given in here), fits)
+            draws, most = sum(counts[given].total() for given in here), max(map(slack.after, here))
+            yield fit_test(position, "baseline", draws, fits, most)
 
 
 def fit_test(
     position: int,
-    against: Literal["target", "baseline"],
+    against: Against,
     draws: int,
     fits: Sequence[Fit],
+    slack: float,
     impossible: int = 0,
     expected: float = 0.0,
 ) -> FitTest:
@@ -125,4 +148,5 @@ def fit_test(
         p_g=whole.p_g,
         impossible=impossible,
         p_impossible=float(poisson.sf(impossible - 1, expected)) if impossible else 1.0,
+        slack=slack,
     )

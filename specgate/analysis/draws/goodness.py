@@ -5,6 +5,10 @@ is heavier. Its variance under the multinomial law is known exactly (Haldane 193
 chi-square one that is scaled to that mean and variance. The G statistic is divided by Williams' correction (1976).
 What is left of heavier tails is of one statistic or the other, so that only what both reject is rejected
 (`core.draws.FitTest.p`); `python -m tests.bench.simulations.distribution_simulation` shows it.
+
+With `slack` the counts are held against every distribution whose logits are off by at most so much, and the one that
+fits best counts, by its likelihood. The G statistic is then no larger than that of the true one among them, so that no
+more false alarms come of it.
 """
 
 from __future__ import annotations
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
 
 LEAST_EXPECTED: Final = 10.0
 """Draws that a bin has to expect; those that expect fewer are pooled into one."""
+
+ROUNDING: Final = 1e-9
+"""By how much a root is looked for beyond where it can lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +84,8 @@ def pools(expected: Sequence[float] | Floats) -> list[list[int]]:
     return [[i] for i in alone] + ([few] if few else [])
 
 
-def against_law(counts: Sequence[int], probabilities: Sequence[float]) -> Fit:
-    """How well `counts` fit `probabilities`, which sum to 1."""
+def against_law(counts: Sequence[int], probabilities: Sequence[float], slack: float = 0.0) -> Fit:
+    """How well `counts` fit `probabilities`, which sum to 1, with logits that are off by at most `slack`."""
     import numpy as np
 
     n, p = sum(counts), np.asarray(probabilities, float)
@@ -87,6 +94,7 @@ def against_law(counts: Sequence[int], probabilities: Sequence[float]) -> Fit:
         return Fit()
     shares = np.array([p[group].sum() for group in groups])
     seen = np.array([sum(counts[i] for i in group) for group in groups], float)
+    shares = nearest_law(seen, shares, slack) if slack else shares
     expected, bins = n * shares, len(groups)
     inverse = float((1 / shares).sum())
     return Fit(
@@ -98,8 +106,30 @@ def against_law(counts: Sequence[int], probabilities: Sequence[float]) -> Fit:
     )
 
 
-def against_other(counts: Sequence[int], others: Sequence[int]) -> Fit:
-    """How well `counts` and `others` fit one distribution, which is not known."""
+def nearest_law(seen: Floats, shares: Floats, slack: float) -> Floats:
+    """Of all laws shares · exp(e) / Z with |e| ≤ `slack`, that under which `seen` is likeliest.
+
+    The likelihood has one maximum. A bin whose e lies within the bounds expects there what was seen; so all of e follow
+    from Z, for which the shares sum to 1.
+    """
+    import numpy as np
+    from scipy.optimize import brentq
+
+    wanted = np.log(np.maximum(seen, 1e-300) / shares)
+
+    def tilted(scale: float) -> Floats:
+        return shares * np.exp(np.clip(wanted - scale, -slack, slack))
+
+    middle, reach = float(np.log(seen.sum())), slack + ROUNDING
+    found = tilted(brentq(lambda scale: scale + np.log(tilted(scale).sum()) - middle, middle - reach, middle + reach))
+    law: Floats = found / found.sum()
+    return law
+
+
+def against_other(counts: Sequence[int], others: Sequence[int], slack: float = 0.0) -> Fit:
+    """How well `counts` and `others` fit one distribution, which is not known; or two whose logits are at most
+    `slack` apart, but for a shift of them all.
+    """
     import numpy as np
 
     n, m = sum(counts), sum(others)
@@ -110,7 +140,8 @@ def against_other(counts: Sequence[int], others: Sequence[int]) -> Fit:
     if len(groups) < 2:
         return Fit()
     seen = np.array([[sum(row[i] for i in group) for group in groups] for row in (counts, others)], float)
-    expected = np.outer((n / (n + m), m / (n + m)), seen.sum(axis=0))
+    mine = nearest_shares(seen, slack) if slack else np.full(len(groups), n / (n + m))
+    expected = np.stack([mine, 1 - mine]) * seen.sum(axis=0)
     freedom, shares = len(groups) - 1, seen.sum(axis=0) / (n + m)
     williams = 1 + ((n + m) * (1 / n + 1 / m) - 1) * (float((1 / shares).sum()) - 1) / (6 * (n + m) * freedom)
     return Fit(
@@ -120,6 +151,26 @@ def against_other(counts: Sequence[int], others: Sequence[int]) -> Fit:
         mean=freedom,
         variance=2 * freedom,
     )
+
+
+def nearest_shares(seen: Floats, slack: float) -> Floats:
+    """Of each bin, the share of its draws that is the first row's in `seen` [2, bins]: of all whose log-odds are within
+    `slack` of each other's middle, those under which `seen` is likeliest.
+    """
+    import numpy as np
+    from scipy.optimize import brentq
+    from scipy.special import expit, logit
+
+    both = seen.sum(axis=0)
+    wanted = logit(seen[0] / both)
+
+    def shares(middle: float) -> Floats:
+        found: Floats = expit(np.clip(wanted, middle - slack, middle + slack))
+        return found
+
+    total, middle = seen[0].sum(), float(logit(seen[0].sum() / both.sum()))
+    reach = float(np.abs(np.clip(wanted, -50, 50) - middle).max()) + slack + ROUNDING
+    return shares(brentq(lambda at: (both * shares(at)).sum() - total, middle - reach, middle + reach))
 
 
 def logs(seen: Floats, expected: Floats) -> float:

@@ -4,7 +4,7 @@ drawn.py     how often each text was drawn, and the target's own distribution af
 checked.py   how well the draws of a cell fit it
 """
 
-from specgate.core.draws.checked import DrawCheck, FitTest
+from specgate.core.draws.checked import Against, Allowance, DrawCheck, FitTest
 from specgate.core.draws.drawn import DrawnTexts, TokenLaw
 
-__all__ = ["DrawCheck", "DrawnTexts", "FitTest", "TokenLaw"]
+__all__ = ["Against", "Allowance", "DrawCheck", "DrawnTexts", "FitTest", "TokenLaw"]

@@ -5,20 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Against = Literal["target", "own", "baseline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """By how many units in the last place the gap between two logits may differ.
+
+    `another`: from that of the engine that is asked second. `own`: from one pass of the engine to the next, as of an
+    engine whose logits depend on what shares a pass; 0 for one that is bit-exact.
+    """
+
+    another: float = 0.0
+    own: float = 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class FitTest:
     """A chi-square and a G test of one token of the texts.
 
     `position`: index of the token in the text. From 1 on, each beginning is tested by itself, and the sums are taken.
-    `against`: the target's own distribution, or the baseline's draws.
+    `against`: the target's distribution as another engine shows it, as the engine itself does, or the baseline's draws.
     `draws`: draws of the role that take part. `contexts`: beginnings that do. `freedom`: degrees of freedom.
     `chi_square`, `g`: the two statistics. `p_chi_square`, `p_g`: the chance of one as large where nothing is wrong.
+    `slack`: how far each logit, divided by the temperature, may be off; the largest of all contexts.
     `impossible`: draws of tokens that the target never draws, but for rounding. `p_impossible`: the chance of so many.
     """
 
     position: int
-    against: Literal["target", "baseline"]
+    against: Against
     draws: int
     contexts: int
     freedom: int
@@ -28,6 +43,7 @@ class FitTest:
     p_g: float
     impossible: int = 0
     p_impossible: float = 1.0
+    slack: float = 0.0
 
     @property
     def p(self) -> float:
@@ -44,7 +60,7 @@ class FitTest:
 class DrawCheck:
     """What the draws of a cell amount to.
 
-    `draws`: texts that were drawn. `law_engine`, `unshown`, `undrawn`: as in `DrawnTexts`.
+    `draws`: texts that were drawn. `law_engine`, `own_engine`, `unshown`, `undrawn`: as in `DrawnTexts`.
     """
 
     draws: int
@@ -52,6 +68,7 @@ class DrawCheck:
     law_engine: str | None = None
     unshown: str | None = None
     undrawn: str | None = None
+    own_engine: str | None = None
 
     @property
     def p(self) -> float:

@@ -23,8 +23,9 @@ class DrawnTexts:
     """Texts that an engine drew after one prompt, for every role of a point, after all timing.
 
     `texts`: role → (tokens, how often they were drawn), the text that comes first in the order of its tokens first.
-    `laws`: of the beginnings that were drawn often. `law_engine`: which engine they come from. `unshown`: why there are
-        none; None where there are.
+    `laws`: of the beginnings that were drawn often. `law_engine`: which other engine they come from. `unshown`: why
+        there are none; None where there are.
+    `own_laws`, `own_engine`, `own_unshown`: the same of the engine that drew, asked itself.
     `undrawn`: why nothing was drawn; None where something was.
     `span_ns`: as in `Block`.
     """
@@ -37,3 +38,6 @@ class DrawnTexts:
     unshown: str | None
     undrawn: str | None
     span_ns: tuple[int, int]
+    own_laws: tuple[TokenLaw, ...] = ()
+    own_engine: str | None = None
+    own_unshown: str | None = None

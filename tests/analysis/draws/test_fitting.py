@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from specgate.analysis.draws.fitting import LEAST_DRAWS, MOST_LAWS, check_draws, often_drawn
-from specgate.core import BASELINE, Role
-from specgate.core.draws import DrawCheck, DrawnTexts, TokenLaw
+from specgate.core import BASELINE, Role, Sampling
+from specgate.core.draws import Allowance, DrawCheck, DrawnTexts, TokenLaw
 from specgate.sampling.keys import Floats, Integers, Keys
 from specgate.sampling.rejection import verify_by_rejection
 from specgate.selftest.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts
@@ -112,3 +114,67 @@ def test_the_chance_counts_every_test() -> None:
     check = check_draws(drawn(by_coupling), SPEC)
     assert isinstance(check, DrawCheck) and check.worst is not None
     assert check.p == pytest.approx(min(1.0, len(check.tests) * check.worst.p))
+
+
+def of_bfloat16(logits: Floats) -> Floats:
+    """Rows that an engine has whose logits are rounded to bfloat16."""
+    rounded = torch.tensor(logits).bfloat16().double()
+    shares: Floats = torch.softmax(rounded, -1).numpy()
+    return shares
+
+
+LOGITS = 40 + SOURCE.normal(0, 1, (V, V))
+OWN, ANOTHERS = of_bfloat16(LOGITS), of_bfloat16(LOGITS + SOURCE.normal(0, 0.15, (V, V)))
+ALLOWED = Allowance(another=4)
+
+
+def rounding(target: Floats = OWN, shown: Floats | None = OWN, *, verify: Verify = by_coupling) -> DrawnTexts:
+    """Texts of an engine whose target is `target` and that shows `shown`, with another's distribution beside them."""
+    texts = drawn(verify, with_laws=False, target=target)
+    own = () if shown is None else laws(texts, shown)
+    return replace(texts, laws=laws(texts, ANOTHERS), law_engine="reference", own_laws=own, own_engine="this one")
+
+
+def test_an_engine_that_rounds_otherwise_fits_where_the_policy_allows_for_it_and_only_there() -> None:
+    assert check_draws(rounding(), SPEC, Sampling()).p < 1e-9
+    check = check_draws(rounding(), SPEC, Sampling(), ALLOWED)
+    assert check.p > 1e-3
+    assert {test.against for test in check.tests} == {"target", "own", "baseline"}
+    assert {test.slack for test in check.tests if test.against == "target"} == {0.5}  # 2 units of 1/4
+    assert {test.slack for test in check.tests if test.against != "target"} == {0.0}
+
+
+def test_what_an_engine_shows_itself_is_held_to_its_draws_exactly() -> None:
+    """It may round as it likes, but it draws from what it shows."""
+    check = check_draws(rounding(shown=ANOTHERS), SPEC, Sampling(), ALLOWED)
+    assert check.worst is not None and (check.worst.against, check.p < 1e-9) == ("own", True)
+
+
+def test_an_engine_whose_logits_are_another_models_is_seen_though_it_draws_from_what_it_shows() -> None:
+    other = of_bfloat16(40 + 2 * (LOGITS - 40))  # half the temperature
+    check = check_draws(rounding(other, other), SPEC, Sampling(), ALLOWED)
+    assert check.worst is not None and (check.worst.against, check.p < 1e-9) == ("target", True)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_faulty_verify_is_seen_beside_what_is_allowed(fault: str, shown: bool) -> None:
+    texts = rounding(shown=OWN if shown else None, verify=FAULTS[fault])
+    assert check_draws(texts, SPEC, Sampling(), ALLOWED).p < 1e-9
+
+
+def test_an_engine_that_does_not_repeat_its_bits_has_an_allowance_of_its_own() -> None:
+    texts = rounding(ANOTHERS, OWN)
+    assert check_draws(texts, SPEC, Sampling(), Allowance(4, 4)).p > 1e-3
+    nothing_shown = rounding(ANOTHERS, None)
+    check = check_draws(nothing_shown, SPEC, Sampling(), Allowance(4, 4))
+    assert {test.against: test.slack for test in check.tests} == {"target": 0.5, "baseline": 0.5}
+
+
+def test_tokens_that_another_engine_may_cut_elsewhere_are_held_against_the_engines_own_alone() -> None:
+    asked = Sampling(top_p=0.9)
+    check = check_draws(rounding(), SPEC, asked, ALLOWED)
+    assert {test.against for test in check.tests} == {"own", "baseline"}
+    assert check.unshown == "rounding may have reference rule out other tokens"
+    exact = check_draws(rounding(), SPEC, asked)
+    assert {test.against for test in exact.tests} == {"target", "own", "baseline"}

@@ -7,9 +7,17 @@ from math import factorial, prod
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, special, stats
 
-from specgate.analysis.draws.goodness import LEAST_EXPECTED, Fit, against_law, against_other, pools
+from specgate.analysis.draws.goodness import (
+    LEAST_EXPECTED,
+    Fit,
+    against_law,
+    against_other,
+    nearest_law,
+    nearest_shares,
+    pools,
+)
 from tests.bench.simulations.distribution_simulation import LAWS, chances, pooled
 
 SOURCE = np.random.default_rng(3)
@@ -103,3 +111,73 @@ def test_the_simulation_judges_as_the_gate_does(law: str) -> None:
         fit = against_law(row.tolist(), shares.tolist())
         assert fit.p_chi_square == pytest.approx(p_chi_square)
         assert fit.p_g == pytest.approx(p_g)
+
+
+@pytest.mark.parametrize("slack", [0.02, 0.25, 1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_nearest_law_is_that_of_a_general_optimiser(seed: int, slack: float) -> None:
+    source = np.random.default_rng(seed)
+    law = source.dirichlet(np.full(6, 2.0))
+    seen = source.multinomial(4_000, source.dirichlet(np.full(6, 2.0))).astype(float)
+
+    def unlikely(tilt: np.ndarray) -> float:
+        return float(-(seen * special.log_softmax(np.log(law) + tilt)).sum())
+
+    best = optimize.minimize(unlikely, np.zeros(6), bounds=[(-slack, slack)] * 6, method="L-BFGS-B", tol=1e-14)
+    found = nearest_law(seen, law, slack)
+    assert found.sum() == pytest.approx(1)
+    apart = np.log(found / law)
+    assert apart.max() - apart.min() <= 2 * slack + 1e-9
+    mine = float(-(seen * np.log(found)).sum())
+    assert mine == pytest.approx(best.fun, rel=1e-7) or mine < best.fun
+
+
+@pytest.mark.parametrize("slack", [0.02, 0.25, 1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_nearest_shares_are_those_of_a_general_optimiser(seed: int, slack: float) -> None:
+    source = np.random.default_rng(seed)
+    seen = np.stack([source.multinomial(n, source.dirichlet(np.full(5, 3.0))) for n in (3_000, 9_000)]).astype(float)
+
+    def unlikely(at: np.ndarray) -> float:
+        share = special.expit(at[0] + at[1:])
+        return float(-(special.xlogy(seen[0], share) + special.xlogy(seen[1], 1 - share)).sum())
+
+    bounds = [(-20, 20), *[(-slack, slack)] * 5]
+    best = optimize.minimize(unlikely, np.zeros(6), bounds=bounds, method="L-BFGS-B", tol=1e-14)
+    found = nearest_shares(seen, slack)
+    odds = special.logit(found)
+    assert odds.max() - odds.min() <= 2 * slack + 1e-9
+    mine = float(-(special.xlogy(seen[0], found) + special.xlogy(seen[1], 1 - found)).sum())
+    assert mine == pytest.approx(best.fun, rel=1e-7) or mine < best.fun
+
+
+def test_counts_of_any_law_within_the_slack_fit_and_of_one_beyond_it_do_not() -> None:
+    law, slack = SOURCE.dirichlet(np.full(30, 1.0)), 0.25
+    for size, fits in ((slack, True), (2 * slack, False)):
+        tilt = size * SOURCE.choice([-1.0, 1.0], 30)
+        other = law * np.exp(tilt) / (law * np.exp(tilt)).sum()
+        counts = SOURCE.multinomial(20_000, other).tolist()
+        plain, tolerant = against_law(counts, law.tolist()), against_law(counts, law.tolist(), slack)
+        assert max(plain.p_chi_square, plain.p_g) < 1e-12
+        assert (max(tolerant.p_chi_square, tolerant.p_g) > 0.01) == fits
+        assert tolerant.g <= plain.g and tolerant.freedom == plain.freedom
+        baseline = SOURCE.multinomial(20_000, law).tolist()
+        beside = against_other(counts, baseline, slack)
+        assert (max(beside.p_chi_square, beside.p_g) > 0.01) == fits
+        assert max(against_other(counts, baseline).p_chi_square, against_other(counts, baseline).p_g) < 1e-12
+
+
+def test_slack_raises_no_more_alarms_than_it_says_at_the_edge_of_what_it_allows() -> None:
+    law, slack, runs = SOURCE.dirichlet(np.full(12, 3.0)), 0.25, 2_000
+    tilt = slack * np.where(np.arange(12) % 2, 1.0, -1.0)
+    edge = law * np.exp(tilt) / (law * np.exp(tilt)).sum()
+    fits = [against_law(SOURCE.multinomial(5_000, edge).tolist(), law.tolist(), slack) for _ in range(runs)]
+    for level in (0.05, 0.01):
+        assert np.mean([max(f.p_chi_square, f.p_g) < level for f in fits]) <= level
+
+
+def test_counts_that_are_all_in_one_bin_have_a_nearest_law() -> None:
+    for counts in ([200, 0, 0], [0, 0, 200]):
+        fit = against_law(counts, [0.2, 0.3, 0.5], 0.25)
+        assert fit.freedom == 2 and max(fit.p_chi_square, fit.p_g) < 1e-9
+        assert against_other(counts, [100, 50, 50], 0.25).freedom
