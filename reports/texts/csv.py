@@ -50,6 +50,7 @@ _SEVERITY = (
     State.ENV_REJECTED,
     State.FAIL,
     State.INCONCLUSIVE,
+    State.NOT_JUDGED,
     State.PASS,
     State.IMPROVED,
     State.SKIPPED,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.core import Run
+from specgate.core import Run, State
 from specgate.core.metrics import metric
 from specgate.reports.texts.csv import METRICS, SUMMARY, CsvReport, inert
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario, with_acceptance
@@ -115,3 +116,12 @@ def test_every_row_of_a_spec_cell_says_where_acceptance_comes_from(report: CsvRe
     rows = list(csv.DictReader(io.StringIO(report.render(with_acceptance(sample(), "forced"), POLICY))))
     found = {(row["role"], row["acceptance_source"]) for row in rows}
     assert found == {("baseline", ""), ("spec-2", "forced"), ("spec-3", "forced")}
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_cell_whose_only_verdict_has_any_state_is_a_row_with_that_verdict(state: State) -> None:
+    run = sample()
+    first = next(v for v in run.verdicts if v.cell)
+    one = replace(run, verdicts=(replace(first, state=state),))
+    rows = list(csv.DictReader(io.StringIO(SUMMARY.render(one, POLICY))))
+    assert state.value in {row["verdict"] for row in rows}
