@@ -56,7 +56,9 @@ class TransformersTarget:
         self.prefill_rows = prefill_rows or (max_positions if whole else FEW_ROWS)
         self.layers = decoder_layers(model)
         self.embed, self.lm_head = matrix(model, "input"), matrix(model, "output")
-        self._keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
+        takes = inspect.signature(model.forward).parameters
+        self._keeps = "logits_to_keep" in takes
+        self._cache_name = "cache" if "cache" in takes else "past_key_values"  # renamed in transformers 5.24
 
     def forward(
         self,
@@ -70,10 +72,10 @@ class TransformersTarget:
         self.cache.begin(slots, positions)
         keep = None if rows is None else torch.tensor(list(rows), device=tokens.device)
         with rows_at(positions), captured(self.layers, boundaries) as streams:
-            given = {"logits_to_keep": keep} if self._keeps and keep is not None else {}
-            logits = self.model(
-                input_ids=tokens, position_ids=positions, past_key_values=self.cache, use_cache=True, **given
-            ).logits
+            given: dict[str, Any] = {self._cache_name: self.cache}
+            if self._keeps and keep is not None:
+                given["logits_to_keep"] = keep
+            logits = self.model(input_ids=tokens, position_ids=positions, use_cache=True, **given).logits
         if keep is not None and not self._keeps:
             logits = logits[:, keep]
         if not boundaries:
