@@ -106,6 +106,10 @@ class Adapter(Protocol):
     """Flags that give the KV cache a size. Without one, it is made of the memory that is free when the server starts.
     (): it has a size in any case. None: the engine looks at the free memory whatever the flags.
     """
+    cache_cap: str | None
+    """The one of `cache_sizes` that states tokens and is an upper bound: where less memory is free, the engine takes
+    fewer and goes on. None where a size is kept, or the engine does not start.
+    """
     needed_files: tuple[str, ...]
     """Those of `own_options` that must name an existing file when a server is started."""
     failures: tuple[Failure, ...]

@@ -22,6 +22,7 @@ from specgate.backends.servers.evidence.profilers import PROFILERS
 from specgate.backends.servers.evidence.told import told_by
 from specgate.backends.servers.evidence.tracing import OFF, attention_findings, traced
 from specgate.backends.servers.exchange import Ask, Reading
+from specgate.backends.servers.facts.cache_sizes import check_sized, check_uncut
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.options import Options
@@ -79,6 +80,8 @@ class ServerEngine:
                     self._loading[role] = self._launched(role)
             for role in self._at_once():
                 self.server(role)
+            if options.start == "parallel":
+                check_uncut(adapter, options, self._cache_tokens())
             self._facts = server_facts(adapter, request, options, list(self.seen.values()))
         except BaseException:
             self.close()
@@ -90,6 +93,9 @@ class ServerEngine:
         first = BASELINE if self.request.baseline else spec
         soon = self.options.url_of(spec) or (self.options.start == "parallel" and spec.speculative)
         return list(dict.fromkeys((first, *([spec] if soon else []))))
+
+    def _cache_tokens(self) -> dict[Role, int | None]:
+        return {role: server.memory.kv_tokens for role, server in self.servers.items()}
 
     def facts(self) -> EngineFacts:
         return self._facts
@@ -340,23 +346,6 @@ class ServerEngine:
             server.model, sent, new_tokens, ignore_eos, stop, top,
             reuse=cache == "on", salt=salt, sampling=sampling, seed=seed_for(self.adapter, sampling, number),
         )  # fmt: skip
-
-
-def check_sized(adapter: Adapter, options: Options) -> None:
-    """Raise UsageError where servers that load side by side would size their caches by what the other leaves free."""
-    sizes, given = adapter.cache_sizes, {word.partition("=")[0] for word in options.args.get("", ())}
-    if sizes is None:
-        raise UsageError(
-            f"option start = parallel: {adapter.name} sizes its KV cache by the memory that is free while it starts, "
-            "and another server takes of that meanwhile",
-            hint="leave it out: the servers are then started one after the other",
-        )
-    if sizes and not given & {*sizes}:
-        raise UsageError(
-            f"option start = parallel: without a size of its KV cache, {adapter.name} takes what is free while it "
-            "starts, and another server takes of that meanwhile",
-            hint=f"-o args='{sizes[0]} …', the same for both servers",
-        )
 
 
 def new_salt() -> str:

@@ -43,6 +43,7 @@ class Lmdeploy:
     own_options: frozenset[str] = frozenset({"engine"})
     switches_prefix_cache = False
     cache_sizes: tuple[str, ...] | None = None
+    cache_cap: str | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(r"(unsupported|invalid choice).*(speculative|eagle3)", "method mismatch: too old a version"),

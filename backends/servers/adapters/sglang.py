@@ -42,7 +42,8 @@ class Sglang:
     )
     own_options: frozenset[str] = frozenset()
     switches_prefix_cache = True
-    cache_sizes: tuple[str, ...] | None = None
+    cache_sizes: tuple[str, ...] | None = ("--max-total-tokens",)
+    cache_cap: str | None = "--max-total-tokens"
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(

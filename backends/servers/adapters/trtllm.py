@@ -38,6 +38,7 @@ class Trtllm:
     own_options: frozenset[str] = frozenset()
     switches_prefix_cache = False
     cache_sizes: tuple[str, ...] | None = None
+    cache_cap: str | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(

@@ -188,7 +188,8 @@ def test_where_one_of_two_that_load_side_by_side_fails_the_other_is_ended(
     [
         ("vllm", {}, "without a size of its KV cache, vllm takes what is free"),
         ("vllm", {"args.spec-3": "--kv-cache-memory-bytes 1G"}, "without a size of its KV cache"),
-        ("sglang", {"args": "--max-total-tokens 4096"}, "sglang sizes its KV cache by the memory that is free"),
+        ("sglang", {}, "without a size of its KV cache, sglang takes what is free"),
+        ("lmdeploy", {}, "lmdeploy sizes its KV cache by the memory that is free"),
         ("vllm", {**SIZED, "servers": "apart"}, "start = parallel with servers = apart"),
         ("vllm", {**SIZED, "url.baseline": "http://127.0.0.1:1"}, "start = parallel with url"),
         ("vllm", {"start": "both"}, "option start"),
@@ -199,6 +200,21 @@ def test_servers_that_would_size_their_caches_by_each_other_are_not_started_side
 ) -> None:
     with pytest.raises(UsageError, match=said):
         backend(name).open(request_of(pair, tmp_path, {"start": "parallel", **options}))
+
+
+@pytest.mark.parametrize(("flag", "cut"), [("--max-total-tokens 57344", False), ("--max-total-tokens=65536", True)])
+def test_a_cache_that_is_only_capped_is_held_to_its_size_once_both_servers_are_ready(
+    pair: tuple[Path, Path], tmp_path: Path, flag: str, cut: bool
+) -> None:
+    """The stand-in has 65,536 tokens without a draft and 57,344 with one, whatever it is told."""
+    options = {"program": str(program(tmp_path, "sglang")), "start": "parallel", "args": flag}
+    if not cut:
+        with attached(tmp_path, pair, "sglang", options) as engine:
+            assert engine.facts().identity is not None
+        return
+    with pytest.raises(BackendError, match="sglang spec-3: its KV cache has room for 57,344 tokens") as caught:
+        backend("sglang").open(request_of(pair, tmp_path, options))
+    assert "start=serial" in str(caught.value)
 
 
 def test_running_servers_are_attached_to_by_role_and_left_running(pair: tuple[Path, Path], tmp_path: Path) -> None:

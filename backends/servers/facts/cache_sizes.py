@@ -1,0 +1,59 @@
+"""Whether servers that load side by side have the KV caches that they were told to take.
+
+Each would otherwise size its own by what the other happens to leave free at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from specgate.backends.servers.adapter import Adapter
+from specgate.backends.servers.options import Options
+from specgate.core import Role
+from specgate.errors import BackendError, UsageError
+
+LARGEST_PAGE: Final = 256
+"""No engine's page of a KV cache holds more tokens."""
+
+
+def check_sized(adapter: Adapter, options: Options) -> None:
+    """Raise UsageError where servers that load side by side would size their caches by what the other leaves free."""
+    sizes, given = adapter.cache_sizes, {word.partition("=")[0] for word in options.args.get("", ())}
+    if sizes is None:
+        raise UsageError(
+            f"option start = parallel: {adapter.name} sizes its KV cache by the memory that is free while it starts, "
+            "and another server takes of that meanwhile",
+            hint="leave it out: the servers are then started one after the other",
+        )
+    if sizes and not given & {*sizes}:
+        raise UsageError(
+            f"option start = parallel: without a size of its KV cache, {adapter.name} takes what is free while it "
+            "starts, and another server takes of that meanwhile",
+            hint=f"-o args='{sizes[0]} …', the same for both servers",
+        )
+
+
+def check_uncut(adapter: Adapter, options: Options, tokens: Mapping[Role, int | None]) -> None:
+    """Raise BackendError where one of the servers that loaded side by side found too little memory for the cache that
+    it was to have. `tokens`: role → how many its cache has room for; None where that is not told.
+    """
+    if (flag := adapter.cache_cap) is None:
+        return
+    for role, has in tokens.items():
+        asked = stated_tokens(options.args_of(role), flag)
+        # An engine rounds down to whole pages.
+        if asked is not None and has is not None and has < asked - LARGEST_PAGE:
+            raise BackendError(
+                f"{adapter.name} {role}: its KV cache has room for {has:,} tokens, and {flag} asks for {asked:,}: too "
+                "little memory was free while two servers loaded side by side",
+                hint="a larger share of the memory for each, a smaller cache, or -o start=serial",
+            )
+
+
+def stated_tokens(flags: Sequence[str], name: str) -> int | None:
+    """The number behind the last `name` of a command line; None where it is not there or is no number."""
+    words = [part for flag in flags for part in flag.split("=", 1)]
+    found = [after for word, after in pairwise(words) if word == name]
+    return int(found[-1]) if found and found[-1].isascii() and found[-1].isdecimal() else None
