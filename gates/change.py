@@ -13,7 +13,11 @@ from specgate.core.metrics import METRICS, RENAMED
 from specgate.gates.samples import Evidence, allowance
 from specgate.gates.select import verdict
 
-SPEEDS: Final[Mapping[str, str]] = {"speedup_vs_ar_ratio": "output_tok_s", "decode_speedup_ratio": "decode_tok_s"}
+SPEEDS: Final[Mapping[str, str]] = {
+    "speedup_vs_ar_ratio": "output_tok_s",
+    "decode_speedup_ratio": "decode_tok_s",
+    "joint_decode_speedup_ratio": "joint_decode_tok_s",
+}
 """Speed-up → the speed that it is the ratio of, spec over baseline."""
 
 

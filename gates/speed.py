@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from specgate.analysis.requests.joint import NO_JOINT_DECODING
 from specgate.analysis.stats import Pairs
 from specgate.core import BASELINE, Cell, CellResult, Comparison, CycleBudget, Rule, Run, State, Verdict
 from specgate.gates.samples import (
@@ -48,6 +49,13 @@ class Speed:
 
     def judge_pairs(self, rule: Rule, result: CellResult, comparison: Comparison, run: Run) -> Verdict:
         key, floor, value = comparison.cell.key, float(rule.params["min"]), comparison.speedup
+        if value.reason_code == NO_JOINT_DECODING:
+            message = (
+                f"{value.n} pairs of blocks, but not in all of them is there a time at which all "
+                f"{comparison.cell.point.batch} requests decode: some end, or nearly, before others are prefilled"
+            )
+            step = "ask for more new tokens (steps), or for a smaller batch"
+            return verdict(rule, key, State.INCONCLUSIVE, NO_JOINT_DECODING, message, {"pairs": value.n}, step)
         if value.value is None:
             message = f"no speed-up may be quoted: {value.reason_code}"
             return verdict(rule, key, State.INVALID, value.reason_code or "withheld", message, {"pairs": value.n})
@@ -56,13 +64,18 @@ class Speed:
         mde = run.mde.get(key)
         share = prefill_share(comparison, decision, looks_of(result, run))
         beside = {} if share is None else {"prefill_share": share}
+        joint = result.values.get("joint_decode_share") if value.metric == "joint_decode_speedup_ratio" else None
+        if joint is not None and joint.value is not None:
+            beside = {**beside, joint.metric: joint.value}
         evidence = {value.metric: value.value, "min": floor, **evidence_of(decision, mde), **beside}
         found = decision.interval
         if found is None:
             message = f"{value.value:.3f}x over {value.n} pairs: too few for an interval"
             step = more_pairs(decision, floor, result, run)
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
-        said = span(decision, found) + ("" if share is None else f", {100 * share:.0f} % of its width from prefill")
+        while_all = "" if joint is None else f", while all {result.cell.point.batch} requests decode"
+        from_prefill = "" if share is None else f", {100 * share:.0f} % of its width from prefill"
+        said = span(decision, found) + while_all + from_prefill
         if decision.side == "above":
             message = f"{said}: at least {floor:g}x{smallest_effect(mde)}"
             return verdict(rule, key, State.PASS, "at_least_min", message, evidence)

@@ -69,9 +69,9 @@ def first(result: CellResult, *names: str) -> Value | None:
     return next((result.values[name] for name in names if name in result.values), None)
 
 
-SPEED = ("output_tok_s", "decode_tok_s")
+SPEED = ("output_tok_s", "joint_decode_tok_s", "decode_tok_s")
 """The speed that a run quotes first: of whole requests, else of decoding alone. Older runs have one name for both."""
-PER_TOKEN = ("mean_tpot_ms", "tpot_ms")
-"""Milliseconds per output token, by its name since schema 1.4 and by that before."""
+PER_TOKEN = ("joint_tpot_ms", "mean_tpot_ms", "tpot_ms")
+"""Milliseconds per output token: while a batch decodes jointly, else by the names since schema 1.4 and before."""
 FIRST_TOKEN = ("p50_ttft_ms", "ttft_ms")
 """Milliseconds to the first token, by its name since schema 1.4 and by that before."""

@@ -41,6 +41,7 @@ SUMMARY_COLUMNS = (
     *("decode_tok_s", "decode_tok_s_per_user"),
     *(per_request(statistic, quantity) for quantity in PER_REQUEST for statistic in STATISTICS),
     *("goodput_share", "goodput_req_s", *TIMES_OVER[1:]),
+    *("joint_decode_tok_s", "joint_tpot_ms", "joint_decode_share"),
 )
 """New columns are added at the end."""
 FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")

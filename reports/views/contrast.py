@@ -32,6 +32,7 @@ INTERVALS = "Below a change: its 95 % interval. Below a verdict: its reason."
 SHORT: Final[Mapping[str, str]] = {
     "speedup_vs_ar_ratio": "speed-up",
     "decode_speedup_ratio": "speed-up",
+    "joint_decode_speedup_ratio": "speed-up",
     "step_ms": "step time",
     "e2e_ms": "request time",
     "p50_e2e_ms": "request time",
@@ -189,8 +190,8 @@ def banners(contrast: Contrast) -> Iterator[str]:
     yield from cut_short(contrast)
     if definitions(a) != definitions(b):
         yield (
-            "The figures of one run follow the definitions until schema 1.3, those of the other the field's: figures "
-            "of only one of them have no ratio."
+            "The figures of the two runs follow different definitions (docs/definitions.md): figures of only one of "
+            "them have no ratio."
         )
     if any(t.reason_code == "prompts_differ" for t in contrast.tokens):
         yield "The prompts differ: acceptance and tokens depend on them, and neither can be paired."

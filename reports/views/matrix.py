@@ -27,6 +27,7 @@ COLUMNS = (
     *("output_tok_s", "tpot_ms", "ttft_ms", "speedup_vs_ar_ratio", "speedup_ci_low", "speedup_ci_high"),
     *("compared_tokens", "mismatches"),
     *("decode_tok_s", "mean_tpot_ms", "p50_ttft_ms", *TIMES_OVER[1:]),
+    *("joint_decode_tok_s", "joint_tpot_ms", "joint_decode_share"),
 )
 """New columns are added at the end."""
 MARKS_SAID = (

@@ -32,9 +32,11 @@ COLUMNS = (
 NAMES: Final[Mapping[str, str]] = {
     "speedup_vs_ar_ratio": "speed-up",
     "decode_speedup_ratio": "speed-up of decoding",
+    "joint_decode_speedup_ratio": "speed-up of joint decoding",
     "acceptance_length": "acceptance length",
     "output_tok_s": "tokens per second",
     "decode_tok_s": "tokens per second of decoding",
+    "joint_decode_tok_s": "tokens per second of joint decoding",
     "ttft_ms": "time to first token",
     "p50_ttft_ms": "time to first token",
 }

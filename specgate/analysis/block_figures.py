@@ -9,6 +9,7 @@ from typing import Final
 
 from specgate.analysis.checks.served import REQUEST_FIGURES, prefill_tok_s
 from specgate.analysis.paired_blocks import speed
+from specgate.analysis.requests.joint import decodes_in_company, joint_decoding
 from specgate.analysis.requests.timing import TimedRequest, requests_of
 from specgate.core import Block
 from specgate.core.metrics import per_request
@@ -26,11 +27,30 @@ def block_figures(blocks: Sequence[Block], whole_requests: bool, definitions: in
         return former_figures(blocks, whole_requests)
     served = any(b.served for b in blocks)
     return {
+        **joint_figures(blocks, whole_requests, definitions),
         "decode_tok_s": lambda b: speed(b, False),
         "decode_tok_s_per_user": lambda b: speed(b, False) / len(b.tokens),
         **(whole_figures() if whole_requests else {}),
         **({"prefill_tok_s": prefill_tok_s} if served else step_figures(blocks)),
     }
+
+
+def joint_figures(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Figures:
+    """What batches do while all their requests decode; nothing where one of the blocks has no such time."""
+    if not all(decodes_in_company(b, whole_requests, definitions) for b in blocks):
+        return {}
+    found = {id(b): joint for b in blocks if (joint := joint_decoding(b)) is not None}
+    if len(found) < len(blocks):
+        return {}
+    return {
+        "joint_decode_tok_s": lambda b: found[id(b)].tok_s,
+        "joint_tpot_ms": lambda b: found[id(b)].tpot_ms,
+        "joint_decode_share": lambda b: found[id(b)].share,
+    }
+
+
+JOINT: Final = ("joint_decode_tok_s", "joint_tpot_ms", "joint_decode_share")
+"""The figures of `joint_figures`."""
 
 
 def whole_figures() -> Figures:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from specgate.analysis.block_figures import block_figures, ms_per_token
+from specgate.analysis.block_figures import JOINT, block_figures, ms_per_token
 from specgate.analysis.checks.drafting import missed_steps
 from specgate.analysis.checks.identities import draft_errors
 from specgate.analysis.checks.served import served_steps
 from specgate.analysis.prompt_acceptance import PromptRecords, length_values, position_values
 from specgate.analysis.requests.figures import request_values
 from specgate.analysis.requests.goodput import goodput_values
+from specgate.analysis.requests.joint import NO_JOINT_DECODING, decodes_in_company
 from specgate.analysis.requests.percentiles import ERROR
 from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.stats import planned_looks
@@ -23,8 +24,11 @@ from specgate.eagle3.counters import ASKED_AGAIN, ENDED_EARLY
 def speed_values(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Iterator[Value]:
     """Medians over the blocks. A block that emitted nothing (every request ended at its prefill token) has no speed."""
     live = [b for b in blocks if b.emitted]
-    for name, of in block_figures(live, whole_requests, definitions).items():
+    figures = block_figures(live, whole_requests, definitions)
+    for name, of in figures.items():
         yield Value(name, statistics.median(map(of, live)), "p50", len(live))
+    if any(decodes_in_company(b, whole_requests, definitions) for b in live) and not figures.keys() & set(JOINT):
+        yield from (Value(name, None, n=len(live), reason_code=NO_JOINT_DECODING) for name in JOINT)
 
 
 def latency_values(blocks: Sequence[Block], scenario: Scenario) -> Iterator[Value]:

@@ -9,9 +9,11 @@ from dataclasses import replace
 
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.decision import interval as interval_of
+from specgate.analysis.requests.joint import NO_JOINT_DECODING, joint_decoding, judged_jointly
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.stats import Pairs
-from specgate.core import BetweenRuns, Block, Cell, Comparison, Plan, TokenCheck, Value
+from specgate.core import BetweenRuns, Block, Cell, Comparison, Plan, Scenario, TokenCheck, Value
+from specgate.errors import InvalidResult
 
 
 def compare(
@@ -38,7 +40,15 @@ def compare(
         return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over))
     if not whole_requests:
         sums = throughput_ratio("decode_throughput_ratio", found, False, tokens)
-        return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over, "decode_speedup_ratio"), (sums,))
+        decoded = speedup(pairs, tokens, over, "decode_speedup_ratio")
+        if not any(judged_jointly(scenario, spec) for _, spec in found):
+            return Comparison(cell, tokens, *columns, decoded, (sums,))
+        pairs = jointly(pairs, found)
+        columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
+        joint = speedup(pairs, tokens, over, "joint_decode_speedup_ratio")
+        if not pairs.turns and not tokens.mismatches:
+            joint = replace(joint, n=len(found), reason_code=NO_JOINT_DECODING)
+        return Comparison(cell, tokens, *columns, joint, (decoded, sums))
     if scenario.load is not None:
         name = "latency_speedup_ratio" if open_loop else "speedup_vs_ar_ratio"
         sums = throughput_ratio("throughput_ratio", found, True, tokens)
@@ -51,6 +61,16 @@ def compare(
     )
     even = tuple(even_prefill(found)) if scenario.statistics > 2 else ()
     return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over), beside, even)
+
+
+def jointly(pairs: Pairs, found: Sequence[tuple[Block, Block]]) -> Pairs:
+    """`pairs` with the ratios of joint decoding; without any where a single block has none.
+
+    Which blocks have none depends on how fast they were, so that the others would be a choice of them.
+    """
+    both = [(joint_decoding(baseline), joint_decoding(spec)) for baseline, spec in found]
+    ratios = [math.log(spec.tok_s / base.tok_s) for base, spec in both if base is not None and spec is not None]
+    return replace(pairs, log_ratios=ratios) if len(ratios) == len(found) else Pairs([], [], [], [])
 
 
 def log_ratios(pairs: Sequence[tuple[Block, Block]], whole_requests: bool) -> list[float]:
@@ -118,6 +138,20 @@ def speed(block: Block, whole_requests: bool) -> float:
     token.
     """
     return throughput([block], whole_requests)
+
+
+def judged_speed(scenario: Scenario, block: Block) -> float:
+    """Tokens per second of a block of `scenario`, as a speed rule takes them: of whole requests, of joint decoding, or
+    of decoding alone. Raises InvalidResult where all requests of a server's batch have no time to decode jointly.
+    """
+    if not judged_jointly(scenario, block):
+        return speed(block, scenario.whole_requests)
+    if (joint := joint_decoding(block)) is None:
+        raise InvalidResult(
+            f"{block.cell.key}: there is no time at which all {len(block.tokens)} requests decode: ask for more new "
+            "tokens (steps), or for a smaller batch"
+        )
+    return joint.tok_s
 
 
 def throughput(blocks: Sequence[Block], whole_requests: bool) -> float:

@@ -57,6 +57,7 @@ from specgate.errors import InvalidResult
 
 SPEEDS = (
     *("output_tok_s", "output_tok_s_per_user", "decode_tok_s", "decode_tok_s_per_user", "goodput_share"),
+    *("joint_decode_tok_s", "joint_tpot_ms"),
     *("tpot_ms", "step_ms", "e2e_ms", "icl_ms", "goodput_req_s", "throughput_req_s"),
     *(per_request(statistic, quantity) for quantity in PER_REQUEST if quantity != "ttft" for statistic in STATISTICS),
 )

@@ -5,6 +5,7 @@ A name keeps its meaning for ever. Which names a run has depends on `core.Scenar
 
     1   until schema 1.3: one name for decoding alone (micro) and for whole requests (full); medians over blocks
     2   since schema 1.4: the field's definitions, per request, with percentiles (docs/definitions.md)
+    3   as 2, and micro runs of batches have joint decoding: that of a server's batch is what is judged
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-DEFINITIONS: Final = 2
+DEFINITIONS: Final = 3
 """What a new run's figures follow; see above."""
 
 Direction = Literal["higher", "lower", "equal", "none"]
@@ -61,8 +62,25 @@ _LATENCIES = tuple(
 )
 
 _METRICS = (
-    Metric("decode_tok_s", "tok/s", "higher", "tokens per second of decoding, all requests together, prefill excluded"),
+    Metric(
+        "decode_tok_s",
+        "tok/s",
+        "higher",
+        "tokens per second from the first token of any request to the last one of all; a server's batch has the "
+        "prefill of its later requests in it",
+    ),
     Metric("decode_tok_s_per_user", "tok/s", "higher", "tokens per second of decoding of one request"),
+    Metric(
+        "joint_decode_tok_s",
+        "tok/s",
+        "higher",
+        "tokens per second while every request of a block decodes: from the last one's first token to the first one's "
+        "last token",
+    ),
+    Metric("joint_tpot_ms", "ms", "lower", "time per output token of a request while every request decodes"),
+    Metric(
+        "joint_decode_share", "ratio", "none", "share of a block's decoded tokens that came while every request decoded"
+    ),
     Metric(
         "output_tok_s",
         "tok/s",
@@ -177,6 +195,12 @@ _METRICS = (
         "higher",
         "open loop: geometric mean over pairs of the baseline's mean end-to-end latency / spec's",
     ),
+    Metric(
+        "joint_decode_speedup_ratio",
+        "ratio",
+        "higher",
+        "geometric mean over pairs of spec / baseline joint_decode_tok_s",
+    ),
     Metric("throughput_ratio", "ratio", "higher", "spec / baseline of Σ output tokens / Σ time of whole requests"),
     Metric("decode_throughput_ratio", "ratio", "higher", "spec / baseline of Σ tokens / Σ time of decoding alone"),
 )
@@ -189,6 +213,7 @@ TIMES_OVER: Final = (
     "throughput_ratio",
     "decode_throughput_ratio",
     "latency_speedup_ratio",
+    "joint_decode_speedup_ratio",
 )
 """Ratios of a spec cell over its baseline. They are written as 1.63×, where other ratios are shares."""
 

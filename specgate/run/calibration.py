@@ -19,7 +19,7 @@ from dataclasses import replace
 from specgate.analysis.checks.contradictions import check_clocks
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.analysis.paired_blocks import speed
+from specgate.analysis.paired_blocks import judged_speed
 from specgate.analysis.rounds import in_round
 from specgate.analysis.stats import Pairs
 from specgate.core import BASELINE, PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Round, State
@@ -129,7 +129,6 @@ def process_mean(plan: Plan, cell: Cell, blocks: Sequence[Block]) -> float:
     Raises InvalidResult if a block contradicts itself, or if one of these rounds is missing or emitted nothing.
     """
     scenario = plan.scenarios[cell.point.scenario]
-    whole = scenario.whole_requests
     ratios = []
     for round_ in once(plan).rounds_of(cell.point):
         if round_.warmup:
@@ -137,7 +136,7 @@ def process_mean(plan: Plan, cell: Cell, blocks: Sequence[Block]) -> float:
         mine = [b for b in blocks if in_round(b, round_) and b.role in (BASELINE, cell.role)]
         for block in mine:
             check_block(block, scenario.budget)
-        logs = [(b.role == cell.role, math.log(speed(b, whole))) for b in mine if b.emitted]
+        logs = [(b.role == cell.role, math.log(judged_speed(scenario, b))) for b in mine if b.emitted]
         own, base = ([log for is_own, log in logs if is_own is which] for which in (True, False))
         if not own or not base:
             raise InvalidResult(f"{cell.key}: round {round_.key} is not whole: processes cannot be compared")
@@ -160,9 +159,10 @@ def noise_of(
     check_clocks(mine, scenario.whole_requests)
     rounds = [r for r in plan.rounds_of(cell.point) if not r.warmup]
     couples = [(turn, r, couple) for turn, r in enumerate(rounds) if (couple := couple_of(mine, r))]
-    whole = scenario.whole_requests
     pairs = Pairs(
-        log_ratios=[direction(r) * math.log(speed(b, whole) / speed(a, whole)) for _, r, (a, b) in couples],
+        log_ratios=[
+            direction(r) * math.log(judged_speed(scenario, b) / judged_speed(scenario, a)) for _, r, (a, b) in couples
+        ],
         orders=[direction(r) for _, r, _ in couples],
         prompt_sets=[r.prompt_set for _, r, _ in couples],
         turns=[turn for turn, _, _ in couples],

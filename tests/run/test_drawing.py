@@ -146,7 +146,9 @@ def test_a_server_that_samples_rightly_passes_by_its_own_log_probabilities(cli: 
 def test_a_server_of_another_model_is_rejected_though_it_draws_from_what_it_shows(cli: Cli) -> None:
     code, said = served(cli, "vllm", second="reference")
     assert code == 6 and "do not fit the target's distribution by reference, float32, cpu" in said
-    assert verdicts(cli, "distribution") == [("INVALID", "not_the_targets")] * 2
+    baseline, (state, why) = verdicts(cli, "distribution")
+    assert baseline == ("INVALID", "not_the_targets") and state == "INVALID"
+    assert why in {"not_the_targets", "faster_than_verification"}, "as below"
 
 
 @pytest.mark.slow("starts servers")

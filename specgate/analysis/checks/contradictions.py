@@ -72,7 +72,7 @@ def contradictions(
             whole = whole_requests(plan, cell)
             checks = (
                 ("clocks_disagree", partial(check_pairs, pairs, whole)),
-                ("faster_than_verification", partial(check_verification, pairs, whole)),
+                ("faster_than_verification", partial(check_verification, pairs, plan.scenarios[cell.point.scenario])),
             )
             if why := first_of(checks):
                 found[cell] = why

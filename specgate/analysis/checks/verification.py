@@ -16,8 +16,9 @@ from typing import Final
 
 from specgate.analysis.checks.identities import place_of
 from specgate.analysis.paired_blocks import speed
+from specgate.analysis.requests.joint import joint_decoding, judged_jointly
 from specgate.analysis.stats import Pairs
-from specgate.core import Block
+from specgate.core import Block, Scenario
 from specgate.errors import InvalidResult
 
 TOLERANCE: Final = 0.10
@@ -28,16 +29,16 @@ FEW: Final = 2.0
 """With too few pairs for an interval, how many times faster than possible a cell must be to be refused."""
 
 
-def check_verification(pairs: Sequence[tuple[Block, Block]], whole: bool) -> None:
+def check_verification(pairs: Sequence[tuple[Block, Block]], scenario: Scenario) -> None:
     """Check the speed-up of (baseline, spec) pairs of one cell. Raises InvalidResult with both figures.
 
-    It must be above the bound with the confidence that a speed verdict asks for. `whole`: with own prefill.
+    It must be above the bound with the confidence that a speed verdict asks for.
     """
     judged = [(a, b, most) for a, b in pairs if a.emitted and b.emitted and (most := tokens_per_step(b)) is not None]
     if not judged:
         return
     beyond = Pairs(
-        log_ratios=[math.log(speed(b, whole) / speed(a, whole) / most) for a, b, most in judged],
+        log_ratios=[log_ratio(a, b, scenario) - math.log(most) for a, b, most in judged],
         orders=[1 if a.position_in_round < b.position_in_round else -1 for a, b, _ in judged],
         prompt_sets=[b.prompt_set for _, b, _ in judged],
         turns=list(range(len(judged))),
@@ -53,6 +54,15 @@ def check_verification(pairs: Sequence[tuple[Block, Block]], whole: bool) -> Non
         f"baseline's speed with {per_step:.3g} tokens per step, so that a cycle would take {per_step / ratio:.2g} of a "
         "baseline step, which reads no more than a cycle has to"
     )
+
+
+def log_ratio(baseline: Block, spec: Block, scenario: Scenario) -> float:
+    """ln(spec / baseline) of a pair's speeds, as a speed rule takes them, or of decoding where none is to be had."""
+    if judged_jointly(scenario, spec):
+        joint = joint_decoding(baseline), joint_decoding(spec)
+        if joint[0] is not None and joint[1] is not None:
+            return math.log(joint[1].tok_s / joint[0].tok_s)
+    return math.log(speed(spec, scenario.whole_requests) / speed(baseline, scenario.whole_requests))
 
 
 def tokens_per_step(block: Block) -> float | None:
