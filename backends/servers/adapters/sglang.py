@@ -27,7 +27,7 @@ class Sglang:
     name = "sglang"
     description = "SGLang's server"
     program = "python3"
-    versions = "0.5.23"
+    versions = "0.5.17, 0.5.23"
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3", "ngram")
     forces_acceptance = True

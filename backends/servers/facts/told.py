@@ -80,11 +80,27 @@ def sglang_settings(answer: object) -> dict[str, str]:
     prefill, decode = (answer.get(f"{phase}_attention_backend") or both for phase in ("prefill", "decode"))
     if isinstance(prefill, str) and isinstance(decode, str):
         found["attention"] = short(decode if prefill == decode else f"{decode} (prefill: {prefill})")
-    if isinstance(off := answer.get("disable_cuda_graph"), bool):
-        decode_off = off or answer.get("disable_decode_cuda_graph") is True
-        prefill_off = off or answer.get("disable_prefill_cuda_graph") is True
-        found["cuda_graphs"] = f"decode {'off' if decode_off else 'on'}, prefill {'off' if prefill_off else 'on'}"
+    if (graphs := sglang_graphs(answer)) is not None:
+        found["cuda_graphs"] = short(graphs)
     return found
+
+
+def sglang_graphs(answer: Mapping[object, object]) -> str | None:
+    """Which CUDA graphs decoding and prefill use. What the engine settled on is in `cuda_graph_config`, where there is
+    one: its switches still say "on" on a CPU. None where neither is told.
+    """
+    config, phases = answer.get("cuda_graph_config"), ("decode", "prefill")
+    if isinstance(config, Mapping):
+        kinds = [text_of(config.get(phase), "backend") for phase in phases]
+        if None not in kinds:
+            return ", ".join(
+                f"{phase} {'off' if kind == 'disabled' else kind}" for phase, kind in zip(phases, kinds, strict=True)
+            )
+    if not isinstance(off := answer.get("disable_cuda_graph"), bool):
+        return None
+    return ", ".join(
+        f"{phase} {'off' if off or answer.get(f'disable_{phase}_cuda_graph') is True else 'on'}" for phase in phases
+    )
 
 
 def word(value: object) -> str:

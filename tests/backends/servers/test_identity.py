@@ -162,6 +162,9 @@ def test_sglangs_answer_is_read_without_its_keys() -> None:
         "kv_cache_dtype": "auto",
         "cuda_graphs": "decode on, prefill off",
     }
+    settled = {"decode": {"backend": "full", "max_bs": 32}, "prefill": {"backend": "disabled"}}
+    found = sglang_settings({**answer, "disable_prefill_cuda_graph": False, "cuda_graph_config": settled})
+    assert found["cuda_graphs"] == "decode full, prefill off", "what it settled on, not what its switches say"
     assert sglang_settings("no object") == {} == sglang_settings({"version": "0.5.17"})
 
 
@@ -172,7 +175,12 @@ ANYTHING = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["attention_backend", "dtype", "disable_cuda_graph", "root", "meta"]), ANYTHING))
+@given(
+    st.dictionaries(
+        st.sampled_from(["attention_backend", "dtype", "disable_cuda_graph", "cuda_graph_config", "root", "meta"]),
+        ANYTHING,
+    )
+)
 def test_nothing_that_a_server_says_of_itself_is_an_error(answer: dict[str, object]) -> None:
     found = sglang_settings(answer)
     assert found.keys() <= set(SETTINGS) and all(
