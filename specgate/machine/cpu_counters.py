@@ -147,9 +147,16 @@ class CpuProbe:
             raise ValueError(f"{file}: the kernel keeps no account of waiting")
         yield self._harness, (ran, waited)
         for pid in engine:
-            for tid in os.listdir(self._proc / str(pid) / "task"):
+            tasks = self._proc / str(pid) / "task"
+            try:
+                listed = os.listdir(tasks)
+            except (FileNotFoundError, ProcessLookupError):
+                if pid == engine[0]:
+                    raise
+                continue  # it has ended, such as a compiler that a server had started; it waits no more
+            for tid in listed:
                 try:
-                    yield int(tid), ran_and_waited(self._proc / str(pid) / "task" / tid / "schedstat")
+                    yield int(tid), ran_and_waited(tasks / tid / "schedstat")
                 except (FileNotFoundError, ProcessLookupError):  # it has just ended
                     continue
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -98,6 +99,26 @@ def test_what_grew_between_two_readings_is_what_the_block_had(recorded: Recorded
         pressure_ns=100 * MS,
         throttled_ns=MS,
     )
+
+
+def test_a_process_of_the_engine_that_ends_within_the_block_hides_no_other(recorded: Recorded) -> None:
+    """A server's compiler ends before the counters are read again, or between their list and their reading."""
+    whole, recorded = recorded.block(), Recorded(recorded.proc.parent / "again")
+    later, server = recorded.later, recorded.proc / str(SERVER)
+
+    def later_without_the_server() -> None:
+        later()
+        shutil.rmtree(server)
+
+    recorded.later = later_without_the_server  # type: ignore[method-assign]
+    used = recorded.block()
+    assert not used.unread and used.waited_ns == whole.waited_ns and used.wanted_ns == whole.wanted_ns
+
+
+def test_an_engine_that_is_gone_itself_leaves_no_word_of_waiting(recorded: Recorded) -> None:
+    recorded.later = lambda: shutil.rmtree(recorded.proc / str(ENGINE))  # type: ignore[method-assign]
+    used = recorded.block()
+    assert used.waited_ns is None and f"{ENGINE}/task" in used.unread["waited_ns"]
 
 
 def test_cpus_that_the_run_may_not_use_do_not_count(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
