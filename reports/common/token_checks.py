@@ -55,7 +55,7 @@ def cost(run: Run) -> str | None:
     spent = {name: run.check_seconds.get(key, 0.0) for key, name in _NAMES.items()}
     took = [f"{name} {seconds:.1f} s" for name, seconds in spent.items() if seconds >= 0.05]
     blocks = run.check_seconds.get("blocks", 0.0)
-    return f"checked outside the timed blocks ({blocks:.1f} s): {', '.join(took)}" if took else None
+    return f"checked beside the blocks, which took {blocks:.1f} s: {', '.join(took)}" if took else None
 
 
 def sampled(run: Run) -> str | None:
