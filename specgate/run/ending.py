@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from specgate import plugins
@@ -23,7 +24,22 @@ from specgate.promotion.claim import software_of
 from specgate.promotion.fingerprint import changes
 from specgate.run.beginning import now
 from specgate.run.recompute import Stopped, ending, judgement, loaded, speculation_blocks, with_figures
-from specgate.run.runner import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the measuring of a plan left: the samples, the failures of single points, and the error or interrupt that
+    stopped the whole run, or None.
+
+    `journal` is None if somebody else than the harness has written to the run folder: then no figure may rest on it.
+    `failures`: point key → why the point is missing or incomplete. `sampled_after`: the green run after which texts
+    were not compared whole, or None.
+    """
+
+    journal: Journal | None
+    failures: Mapping[str, str]
+    stopped: Stopped
+    sampled_after: str | None = None
 
 
 def recorded_as(run: Run, stopped: Stopped) -> tuple[State, ExitCode]:
@@ -65,20 +81,13 @@ def reason_of(stopped: SpecgateError | KeyboardInterrupt) -> str:
     return str(stopped) or "interrupted"
 
 
-def conclude(
-    run: Run,
-    plan: Plan,
-    config: Config,
-    folder: RunFolder,
-    runner: Runner,
-    stopped: Stopped,
-    journal: Journal | None,
-) -> Run:
+def conclude(run: Run, plan: Plan, config: Config, folder: RunFolder, measured: Measured) -> Run:
     """The run with the figures of its journal, its final status, and the reason why blocks are missing, if any are.
 
-    Without a `journal` that can be trusted, the run gets no figures. Also writes env.json anew, now with the state of
+    Without a journal that can be trusted, the run gets no figures. Also writes env.json anew, now with the state of
     the machine after the run.
     """
+    journal, stopped = measured.journal, measured.stopped
     environment = {**run.environment, "env_after": snapshot(inventory.visible_gpu_uuid())}
     folder.write_json("env.json", environment)
     run = with_figures(run, plan, config.policy, journal) if journal is not None else run
@@ -95,8 +104,8 @@ def conclude(
         ended=now(),
         fingerprint={**run.fingerprint, **loaded(run.engines)},
         environment=environment,
-        failures={**old_failures, **runner.failures, **cut_short},
-        sampled_after=runner.evidence.sampled_after or run.sampled_after,
+        failures={**old_failures, **measured.failures, **cut_short},
+        sampled_after=measured.sampled_after or run.sampled_after,
     )
     return without_credentials(concluded)
 

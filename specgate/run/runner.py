@@ -84,6 +84,7 @@ class Runner:
 
     `admit` is called with the facts of every engine that is loaded, before its first block. If it raises, the run ends
     with that error. `sampling` is asked then, too. `bandwidth`: of this machine's memory, where it was measured.
+    `first_generation`: of the engine's process, in a run folder without blocks.
 
     After `run`, `engines` says which engine measured a point, and `failures` why a point is missing or incomplete; both
     are keyed by point key. `evidence` is what the tokens are checked by.
@@ -100,6 +101,7 @@ class Runner:
         admit: Callable[[EngineFacts], None] = lambda facts: None,
         sampling: Sampling = never_sample,
         bandwidth: Bandwidth | None = None,
+        first_generation: int = 0,
     ) -> None:
         self.plan, self.prompts, self.config = plan, prompts, config
         self.folder, self.progress = folder, progress
@@ -111,7 +113,9 @@ class Runner:
         self.drawer = Drawer(plan, prompts, folder)
         self.rescorer = Rescorer(plan, prompts, config, folder, self.engines, bandwidth)
         watched = (s.worker_generation for s in folder.samples())
-        self.worker_generation = max((*(b.worker_generation for b in self.blocks), *watched), default=-1)
+        self.worker_generation = max(
+            (*(b.worker_generation for b in self.blocks), *watched), default=first_generation - 1
+        )
         self.cpus, self.memory = CpuProbe(), MemoryProbe(None)
         self.failures: dict[str, str] = {}
         self.todo = [p for p in plan.points if self._unfinished(p)]

@@ -5,8 +5,9 @@ Request ─► Config, Plan ─► Runner (journal) ─► figures ─► gates 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from specgate import plugins
 from specgate.analysis.verdict import foreseeable, in_words
@@ -36,7 +37,7 @@ from specgate.promotion.signing import sign, signing_key
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
 from specgate.run.beginning import begin, fitting_prompts
-from specgate.run.ending import check_unchanged, conclude, reason_of, recorded_as, write
+from specgate.run.ending import Measured, check_unchanged, conclude, reason_of, recorded_as, write
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
 from specgate.run.resuming import check_resumable, resume
@@ -61,21 +62,18 @@ class Resolved:
     software: Software
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What the measuring of a plan left: the runner, which knows the failures of single points, the error or interrupt
-    that stopped the whole run, or None, and the samples.
-
-    `journal` is None if somebody else than the harness has written to the run folder: then no figure may rest on it.
-    """
-
-    runner: Runner
-    stopped: Stopped
-    journal: Journal | None
+Measuring = Callable[[Resolved, RunFolder, Run], Measured]
+"""Runs the rounds of a plan that the journal of a run folder lacks. The run is the one that began, without figures."""
+NOBODY: Final[Mapping[str, str]] = {}
 
 
-def carry_out(request: Request) -> ExitCode:
+def carry_out(
+    request: Request, measuring: Measuring | None = None, taking_part: Mapping[str, str] = NOBODY
+) -> ExitCode:
     """Carry out one run: measure, judge, store the result, and print it.
+
+    `measuring` takes the place of `measure_plan`, with this machine. `taking_part`: keys of the fingerprint that name
+    who measures in its place.
 
     Prints the run folder first, and the report, the errors, the run folder and the verdict last. Whatever goes wrong
     after the first block, the blocks that were measured stay in the run folder and are judged as they are.
@@ -83,16 +81,16 @@ def carry_out(request: Request) -> ExitCode:
     Before the first block, raises OrderRefused for a full run whose micro gates are not green, UsageError for a request
     that cannot be carried out, and InvalidResult if the ledger was changed.
     """
-    resolved = resolve_request(request)
+    resolved = resolve_request(request, taking_part)
     folder, run = begin_or_resume(resolved)
     green = previous_green(run, resolved.config, resolved.ledger.read().entries)
     for line in before_measuring(run, resolved):
         echo(line, err=True)
     echo(f"run folder {folder.path}")
-    measured = measure_plan(resolved, folder, run)
+    measured = (measuring or measure_plan)(resolved, folder, run)
     run, plan = conclude_and_judge(resolved, folder, run, measured, green)
     run, ledger_lines, stopped = write_and_record(resolved, folder, run, plan, measured.stopped)
-    return print_result(resolved, folder, run, measured.runner, ledger_lines, stopped)
+    return print_result(resolved, folder, run, measured.failures, ledger_lines, stopped)
 
 
 def before_measuring(run: Run, resolved: Resolved) -> Iterator[str]:
@@ -104,7 +102,7 @@ def before_measuring(run: Run, resolved: Resolved) -> Iterator[str]:
             yield f"warning: no required rule of {policy.name} judges {in_words(gap)}: the run cannot be green (exit 8)"
 
 
-def resolve_request(request: Request) -> Resolved:
+def resolve_request(request: Request, taking_part: Mapping[str, str] = NOBODY) -> Resolved:
     """Find out what the request asks for, or read it back from the run folder to be resumed. Nothing is written yet."""
     if key := signing_key():
         sign("", key)  # so that a key which cannot sign is refused now, and not after the run
@@ -113,6 +111,7 @@ def resolve_request(request: Request) -> Resolved:
     if request.resume:
         check_resumable(request.resume, ledger, longer=request.measurement_runs is not None)
     software = software_of(config)
+    software = replace(software, facts={**software.facts, **taking_part})
     promotion = promotion_of(request, config, ledger, software)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     return Resolved(request, config, ledger, promotion, plan, fitting_prompts(plan, config), software)
@@ -136,25 +135,30 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
     Points that the journal shows to have stopped early are not continued.
     """
     config, plan, request = resolved.config, resolved.plan, resolved.request
-    uuid = inventory.visible_gpu_uuid()
     with folder.lock(), progress(request.plain) as report:
         already = early_stop.ended_early(plan, run, config.policy, folder.journal())
         left, may_stop = early_stop.truncated_plan(plan, already), stop_check(run, plan, config.policy)
         admit = admission(request, config, resolved.ledger, resolved.promotion, resolved.software)
         sample = sampling(config, resolved.ledger, resolved.promotion, resolved.software)
         runner = Runner(left, resolved.prompts, config, folder, report, may_stop, admit, sample, run.bandwidth)
-        watch, stopped = Watch(0), None
-        try:
-            ports = measured_ports(config)
-            with watching(folder.watch_file, runner.worker_generation + 1, uuid, ports=ports) as watch:
-                runner.run()
-            check_unchanged(resolved.software, config)
-        except (SpecgateError, KeyboardInterrupt) as error:
-            stopped = error
+        return watched(runner, folder, config, resolved.software)
+
+
+def watched(runner: Runner, folder: RunFolder, config: Config, software: Software) -> Measured:
+    """Run what the runner has to run, while the machine is being watched."""
+    watch, stopped = Watch(0), None
+    uuid, ports = inventory.visible_gpu_uuid(), measured_ports(config)
     try:
-        return Measured(runner, stopped, checked_journal(folder, watch))
+        with watching(folder.watch_file, runner.worker_generation + 1, uuid, ports=ports) as watch:
+            runner.run()
+        check_unchanged(software, config)
+    except (SpecgateError, KeyboardInterrupt) as error:
+        stopped = error
+    try:
+        journal = checked_journal(folder, watch)
     except InvalidResult as error:
-        return Measured(runner, error, None)
+        journal, stopped = None, error
+    return Measured(journal, runner.failures, stopped, runner.evidence.sampled_after)
 
 
 def measured_ports(config: Config) -> tuple[int, ...]:
@@ -196,7 +200,7 @@ def conclude_and_judge(
     if journal is not None:
         early = early_stop.ended_early(plan, run, config.policy, journal)
         run, plan = replace(run, ended_early=early), early_stop.truncated_plan(plan, early)
-    run = conclude(run, plan, config, folder, measured.runner, measured.stopped, journal)
+    run = conclude(run, plan, config, folder, measured)
     run = judge(run, config.policy) if journal is not None else run
     return replace(run, last_green=compared(run, green, resolved.ledger.folder)), plan
 
@@ -221,7 +225,12 @@ def write_and_record(
 
 
 def print_result(
-    resolved: Resolved, folder: RunFolder, run: Run, runner: Runner, ledger_lines: list[str], stopped: Stopped
+    resolved: Resolved,
+    folder: RunFolder,
+    run: Run,
+    failures: Mapping[str, str],
+    ledger_lines: list[str],
+    stopped: Stopped,
 ) -> ExitCode:
     """Print the report, the errors (on stderr), the ledger's lines, the run folder and the verdict.
 
@@ -229,7 +238,7 @@ def print_result(
     """
     report = plugins.report("plain" if resolved.request.plain else "console")
     echo(report.render(run, resolved.config.policy), coloured=True)
-    for why in dict.fromkeys((*runner.failures.values(), *([reason_of(stopped)] if stopped is not None else []))):
+    for why in dict.fromkeys((*failures.values(), *([reason_of(stopped)] if stopped is not None else []))):
         echo(f"error: {why}", err=True)
     verdict, code = ending(run, stopped)
     for line in ledger_lines:
