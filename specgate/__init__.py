@@ -8,6 +8,7 @@ The rooms from top to bottom; each imports only from rooms below it, and `tests/
     selftest/     known faults, and the demand that each of them is seen
     archive/      stored runs: read, verified, rendered, compared, laid side by side, followed in time
     ab/           two builds of an engine in one session: which one is slower
+    fleet/        one run on many machines, each point whole on one of them
     run/          one run: from request to samples, figures, verdicts and exit code
     promotion/    full runs only once the micro gates are green: ledger, streak, claim
     tuning/       searches over an engine's configurations

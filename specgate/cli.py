@@ -23,6 +23,7 @@ from specgate.commands.calibrate import calibrate
 from specgate.commands.compare import compare, matrix
 from specgate.commands.doctor import doctor
 from specgate.commands.explain import explain
+from specgate.commands.fleet import fleet
 from specgate.commands.history import history
 from specgate.commands.pairs import pairs
 from specgate.commands.policy import policy
@@ -58,6 +59,7 @@ def cli() -> None:
 cli.add_command(micro)
 cli.add_command(full)
 cli.add_command(load)
+cli.add_command(fleet)
 cli.add_command(ab)
 cli.add_command(doctor)
 cli.add_command(smoke)

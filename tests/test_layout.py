@@ -33,6 +33,7 @@ FLOORS = (
     ("tuning",),
     ("promotion",),
     ("run",),
+    ("fleet",),
     ("ab",),
     ("archive",),
     ("selftest",),

@@ -1,6 +1,7 @@
 """The commands: options, and what is called with them. `specgate.cli` puts them together.
 
     run.py          `specgate micro` and `specgate full`
+    fleet/          `specgate fleet`: `micro` and `full` on many machines
     status.py       `specgate status`: how far the micro gates are
     doctor.py       `specgate doctor`: is this machine fit to measure on?
     calibrate.py    `specgate calibrate`: what can this machine tell apart?

@@ -24,6 +24,7 @@ from specgate.errors import UsageError
 if TYPE_CHECKING:
     from specgate.core import RunKind
     from specgate.planning.ad_hoc import Question
+    from specgate.planning.request import Request
 
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
@@ -130,15 +131,20 @@ def take_question(options: dict[str, Any]) -> Question:
     return Question(format=options.pop("format_"), **{key: options.pop(key) for key in keys})
 
 
-def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
+order_option = click.option(
+    "--override-order", metavar="REASON", help="Begin although the micro gates are not green; REASON is recorded."
+)
+
+
 @click.command(short_help="Measure a fixed number of engine steps per block.")
 @question_options
-@_run_options
+@run_options
 def micro(**options: Any) -> None:
     """Measure a fixed number of engine steps per block, and judge them.
 
@@ -151,10 +157,8 @@ def micro(**options: Any) -> None:
 
 @click.command(short_help="Measure whole requests, once the micro gates are green.")
 @question_options
-@_run_options
-@click.option(
-    "--override-order", metavar="REASON", help="Begin although the micro gates are not green; REASON is recorded."
-)
+@run_options
+@order_option
 def full(**options: Any) -> None:
     """Measure whole requests, prefill included, and judge them.
 
@@ -162,14 +166,11 @@ def full(**options: Any) -> None:
     says what is missing. With --override-order it begins nevertheless, and the ledger and the first line of every
     report state the REASON.
     """
-    reason = options["override_order"]
-    if reason is not None and not reason.strip():
-        raise UsageError("--override-order without a reason", hint="say why: it stands in the ledger and every report")
     _measure("full", options)
 
 
 @click.command(short_help="Put a server under load: up to which concurrency does speculation pay?")
-@_run_options
+@run_options
 def load(**options: Any) -> None:
     """Put a server under load, at one level after the other, with and without speculation, and judge it.
 
@@ -181,15 +182,24 @@ def load(**options: Any) -> None:
 
 
 def _measure(kind: RunKind, options: dict[str, Any]) -> None:
-    from specgate.planning.request import Request
     from specgate.run.session import carry_out
 
+    sys.exit(carry_out(request_of(kind, options)))
+
+
+def request_of(kind: RunKind, options: dict[str, Any]) -> Request:
+    """What a command line with the options of a run asks for. Raises UsageError for an empty reason."""
+    from specgate.planning.request import Request
+
+    reason = options.get("override_order")
+    if reason is not None and not reason.strip():
+        raise UsageError("--override-order without a reason", hint="say why: it stands in the ledger and every report")
     plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
     options.pop("debug")
     if "format_" in options:
         options["question"] = take_question(options)
     options["options"] = dict(key_value(o) for o in options["options"])
-    sys.exit(carry_out(Request(kind=kind, argv=tuple(sys.argv[1:]), plain=plain, **options)))
+    return Request(kind=kind, argv=tuple(sys.argv[1:]), plain=plain, **options)
 
 
 def key_value(text: str, option: str = "--option") -> tuple[str, str]:

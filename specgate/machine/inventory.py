@@ -9,7 +9,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
@@ -115,11 +115,21 @@ def visible_gpu() -> dict[str, object] | None:
 
     NVML counts GPUs in PCI order. CUDA does so among equal GPUs, and always under CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
-    first, *_ = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")
-    for index, gpu in enumerate(gpus()):
-        if first.strip() == str(index) or (first.startswith("GPU-") and str(gpu["uuid"]).startswith(first)):
-            return gpu
-    return None
+    return next(iter(visible_among(gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))), None)
+
+
+def visible_among(gpus: Sequence[Mapping[str, object]], variable: str | None) -> list[dict[str, object]]:
+    """Those of `gpus` that CUDA programs are allowed to see, in their order. `variable`: CUDA_VISIBLE_DEVICES, or None
+    where it is not set.
+    """
+    if variable is None:
+        return [dict(gpu) for gpu in gpus]
+    return [
+        dict(gpu)
+        for word in map(str.strip, variable.split(","))
+        for index, gpu in enumerate(gpus)
+        if word == str(index) or (word.startswith("GPU-") and str(gpu["uuid"]).startswith(word))
+    ]
 
 
 def visible_gpu_uuid() -> str | None:

@@ -1,0 +1,38 @@
+"""Whether a machine is like the one that a run began on: cells of unlike machines are not mixed in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from specgate.machine import inventory
+
+GPU: Final = ("name", "memory_bytes", "driver", "power_limit_mw", "max_sm_clock_mhz")
+HOST: Final = ("machine", "cpu", "cpus_usable")
+"""Memory of the host is left out: virtual machines get more of it while they run."""
+FLEET: Final = "fleet"
+"""Key of the fingerprint: the machines that a run began with."""
+
+
+def unlike(environment: Mapping[str, Any], facts: Mapping[str, str | None], here: Mapping[str, str]) -> Iterator[str]:
+    """How this machine differs from the one whose `environment` (env.json) and `facts` (the fingerprint of the run) are
+    given. `here`: the software of this machine.
+    """
+    for key, value in here.items():
+        if (then := facts.get(key)) != value:
+            yield f"{key}: {value} here, {then} where the run began"
+    now: dict[str, Any] = inventory.environment()
+    pairs = (
+        ("host", HOST, environment.get("host") or {}, now["host"]),
+        ("GPU", GPU, measured_gpu(environment), inventory.visible_gpu() or {}),
+    )
+    for label, keys, there, mine in pairs:
+        for key in keys:
+            if there.get(key) != mine.get(key):
+                yield f"{label} {key}: {mine.get(key)} here, {there.get(key)} where the run began"
+
+
+def measured_gpu(environment: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The GPU that the machine of env.json measures on; {} without one."""
+    allowed = (environment.get("variables") or {}).get("CUDA_VISIBLE_DEVICES")
+    return next(iter(inventory.visible_among(environment.get("gpus") or [], allowed)), {})

@@ -1,0 +1,75 @@
+"""One task of a fleet, measured on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from specgate.core import Block
+from specgate.errors import InvalidResult
+from specgate.files.json_record import stored_json
+from specgate.files.plain import from_plain
+from specgate.files.run_folder import RunFolder
+from specgate.files.samples import JOURNALS
+from specgate.fleet.likeness import FLEET, unlike
+from specgate.fleet.tasks import TASK, Done, Stop, Task, only
+from specgate.planning.plan import build_plan
+from specgate.planning.request import Request
+from specgate.planning.resolution import read_back
+from specgate.promotion.claim import software_of
+from specgate.run.beginning import fitting_prompts
+from specgate.run.recompute import Stopped
+from specgate.run.runner import Runner
+from specgate.run.session import stop_check, watched
+
+
+def carry_out(path: Path) -> Done:
+    """Measure the task in the folder `path`, unless this machine is unlike the one that the run began on.
+
+    The folder holds the beginning of the run (config.resolved.yaml, env.json and a run.json without figures). What is
+    measured goes into its samples/, as in a run of this machine alone. Raises KeyboardInterrupt where that was
+    interrupted.
+    """
+    folder, task = RunFolder.open(path), from_plain(Task, stored_json(path / TASK), path / TASK)
+    run = folder.read_run()
+    config = read_back(Request(kind=run.kind, argv=(), plain=True, out=path.parent, resume=path))
+    software = software_of(config)
+    facts = {key: value for key, value in run.fingerprint.items() if key != FLEET}
+    if found := tuple(unlike(run.environment, facts, software.facts)):
+        return Done(unlike=found)
+    whole = build_plan(tuple(config.scenarios.values()), config.backend)
+    plan = only(whole, task.points)
+    prompts = fitting_prompts(plan, config)
+    for key, made in prompts.items():
+        if (then := run.prompts[key]["sha256"]) != made.sha256:
+            raise InvalidResult(f"{key}: other prompts here: {made.sha256}, {then} where the run began")
+    runner = Runner(
+        plan,
+        prompts,
+        config,
+        folder,
+        told,
+        stop_check(run, whole, config.policy),
+        bandwidth=run.bandwidth,
+        first_generation=task.first_generation,
+    )
+    folder.adopt()
+    measured = watched(runner, folder, config, software)
+    return Done(samples_of(path), measured.failures, stopped=stop_of(measured.stopped))
+
+
+def told(block: Block, done: int, planned: int) -> None:
+    print(f"{done} of {planned} blocks: {block.cell.key}", flush=True)
+
+
+def samples_of(path: Path) -> dict[str, str]:
+    """Journal → SHA-256, of those that hold anything."""
+    contents = {name: (path / name).read_bytes() for name in sorted(JOURNALS) if (path / name).is_file()}
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items() if content}
+
+
+def stop_of(stopped: Stopped) -> Stop | None:
+    """What stopped a node, in words; None for nothing."""
+    if isinstance(stopped, KeyboardInterrupt):
+        raise stopped
+    return Stop.of(stopped) if stopped is not None else None

@@ -1,0 +1,131 @@
+"""2,048 cells over 64 slots of this host, of which a tenth are killed: is every cell measured once, and nothing lost?
+
+    python -m tests.bench.fleet [--slots 64] [--killed 7] FOLDER
+
+The engine is scripted: what is tested is the fleet. FOLDER gets the run. Prints how long it took, how long slots waited
+for a task, and what `specgate verify` says of the run. Exit code 1 where a block is missing or was measured twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from subprocess import Popen
+
+from specgate.cli import cli
+from specgate.core import Plan
+from specgate.eagle3.tiny import write_random_pair
+from specgate.files.run_folder import RunFolder
+from specgate.fleet import local
+from specgate.planning.plan import build_plan
+
+SCENARIO = """\
+# Is every cell measured once?
+schema: specgate.scenario/v1
+extends: base/cpu
+kind: micro
+family: single
+grid: {context: CONTEXTS, batch: [1, 2, 3, 4, 5, 6, 7, 8], spec: [1, 2, 3]}
+workload: {prompt_sets: 8, source: random}
+budget: {steps: 4}
+schedule: {rounds: 2, warmup_rounds: 1}
+"""
+POLICY = """\
+schema: specgate.policy/v1
+not_judged:
+  - {kind: speed, why: the engine is scripted}
+  - {kind: tokens, role: baseline, why: the other roles are held to it}
+rules:
+  - {id: records, gate: validity, required: true}
+  - {id: tokens, gate: tokens, required: true, role: spec-*, near_tie_margin: 0.0}
+  - {id: acceptance, gate: acceptance, required: true, min: 1.0}
+"""
+WITHIN_S = (1.0, 20.0)
+"""How long a node that is to be killed lives."""
+
+
+def kill_some(count: int, slots: int) -> list[int]:
+    """Have `count` of the first `slots` nodes killed at some moment of their work. Returns the numbers of those that
+    were, as far as they have been chosen.
+    """
+    lot, killed, begun = random.Random(5), list[int](), [0]
+    victims, really_started, lock = set(lot.sample(range(slots), count)), local.started, threading.Lock()
+
+    def started(folder: Path, variables: Mapping[str, str]) -> Popen[bytes]:
+        process = really_started(folder, variables)
+        with lock:
+            number, begun[0] = begun[0], begun[0] + 1
+        if number in victims:
+            killed.append(process.pid)
+            threading.Timer(lot.uniform(*WITHIN_S), process.send_signal, (signal.SIGKILL,)).start()
+        return process
+
+    local.started = started
+    return killed
+
+
+def twice_or_missing(folder: RunFolder, plan: Plan) -> tuple[int, int]:
+    """(blocks that are there more than once, blocks that are missing)"""
+    found = Counter((block.cell.key, block.prompt_set, block.round) for block in folder.blocks() if not block.warmup)
+    planned = sum(len(round_.order) for round_ in plan.rounds if not round_.warmup)
+    return sum(count - 1 for count in found.values()), planned - len(found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--killed", type=int, default=7)
+    parser.add_argument("--contexts", type=int, default=64)
+    parser.add_argument("folder", type=Path)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        target, draft = write_random_pair(Path(name), seed=8)
+        scenario, policy = Path(name, "many.yaml"), Path(name, "policy.yaml")
+        scenario.write_text(SCENARIO.replace("CONTEXTS", str([*range(9, 9 + given.contexts)])))
+        policy.write_text(POLICY)
+        killed, began = kill_some(given.killed, given.slots), time.monotonic()
+        arguments = [
+            "fleet",
+            "micro",
+            "--plain",
+            "--backend",
+            "fake",
+            "--scenario",
+            str(scenario),
+            "--policy",
+            str(policy),
+        ]
+        arguments += [
+            "--target",
+            str(target),
+            "--draft",
+            str(draft),
+            "--slots",
+            str(given.slots),
+            "--out",
+            str(given.folder),
+        ]
+        try:
+            cli(arguments, standalone_mode=False)
+            code: object = 0
+        except SystemExit as ended:
+            code = ended.code
+        took = time.monotonic() - began
+        folder = RunFolder.open(max(given.folder.glob("2*/")), read_only=True)
+        plan = build_plan(tuple(folder.read_config().scenarios.values()), "fake")
+        twice, missing = twice_or_missing(folder, plan)
+        print(f"{len(plan.cells):,} cells, {len(killed)} nodes killed, {took:.0f} s, exit code {code}")
+        print(f"{twice} blocks measured twice, {missing} missing")
+    return int(bool(twice or missing or code))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

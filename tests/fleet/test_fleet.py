@@ -1,0 +1,133 @@
+"""`specgate fleet`, with nodes that are processes of their own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from specgate.files.run_folder import RunFolder
+from specgate.fleet import local, merging, session
+from tests.support.command import Cli
+
+pytestmark = pytest.mark.slow("starts nodes")
+
+SCENARIO = """\
+# Is every cell measured once, wherever?
+schema: specgate.scenario/v1
+extends: base/cpu
+kind: micro
+family: single
+grid: {context: [16, 24], batch: [1], spec: [3]}
+workload: {prompt_sets: 8, source: random}
+budget: {steps: 6}
+schedule: {rounds: 2, warmup_rounds: 1}
+"""
+
+
+def spread(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
+    asked = [] if "--resume" in arguments else ["--scenario", "many.yaml", "--policy", "policy.yaml"]
+    asked += [] if "--resume" in arguments else ["--backend", "fake"]
+    cli.write("many.yaml", SCENARIO)
+    return cli.run("fleet", "micro", *asked, "--task-points", "1", *arguments, pair="--resume" not in arguments)
+
+
+def check_whole(cli: Cli) -> Path:
+    """Every planned block once, all of a point by one engine process, and a run folder that can be recomputed."""
+    path = cli.newest()
+    folder = RunFolder.open(path, read_only=True)
+    blocks = [block for block in folder.blocks() if not block.warmup]
+    times = Counter((block.cell.key, block.prompt_set, block.round) for block in blocks)
+    assert len(times) == 2 * 2 * 8 * 2 and set(times.values()) == {1}
+    processes = {(block.point.key, block.worker_generation) for block in blocks}
+    assert len(processes) == 2 == len({generation for _, generation in processes})
+    verified = cli.run("verify", str(path), pair=False)
+    assert verified.returncode == 0 and " holds: " in verified.stdout, verified.stdout
+    return path
+
+
+def ends(path: Path) -> list[str]:
+    logs = sorted((path / "logs").glob("fleet-*.jsonl"))
+    return [json.loads(line)["ended"] for log in logs for line in log.read_text().splitlines()]
+
+
+def test_a_node_that_is_killed_loses_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    really_started = local.started
+
+    def started(folder: Path, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+        process = really_started(folder, variables)
+        if not killed:
+            killed.append(process.pid)
+            process.send_signal(signal.SIGKILL)
+        return process
+
+    monkeypatch.setattr(local, "started", started)
+    ran = spread(cli, "--slots", "2")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "its process was ended by signal 9; it is measured again" in ran.stdout
+    path = check_whole(cli)
+    assert sorted(ends(path)) == ["lost", "measured", "measured"]
+    run = RunFolder.open(path, read_only=True).read_run()
+    assert str(run.fingerprint["fleet"]).startswith("2: ") and run.status == "complete"
+
+
+def test_an_interrupted_fleet_goes_on_with_other_slots(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    merged, really_merge = list[object](), merging.merge
+
+    def merge(*given: object) -> int:
+        if merged:
+            raise KeyboardInterrupt
+        merged.append(given[0])
+        return really_merge(*given)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "merge", merge)
+        ran = spread(cli, "--slots", "2")
+    assert ran.returncode == 130, ran.stdout + ran.stderr
+    assert "1 of 2 points" in ran.stderr
+    path = cli.newest()
+    ran = spread(cli, "--resume", str(path), "--slots", "1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "[1/1 points]" in ran.stdout and check_whole(cli) == path
+
+
+def test_what_an_engine_refuses_ends_the_run_as_on_one_machine(cli: Cli) -> None:
+    ran = spread(cli, "-o", "max_positions=16")
+    assert ran.returncode == 2 and "max_positions = 16, but the plan needs" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--on", "moon"), 2, "--on 'moon'\n  local, ray, or ray=ADDRESS"),
+        (("--slots", "0"), 2, "--slots"),
+        (("--on", "ray"), 4, "Ray is not installed"),
+    ],
+)
+def test_where_it_cannot_measure_it_says_what_would_be_right(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    ran = spread(cli, *arguments)
+    assert ran.returncode == code and said in ran.stderr
+    assert not (cli.folder / "runs").exists()
+
+
+def test_the_hosts_of_a_ray_cluster_measure_too(cli: Cli) -> None:
+    pytest.importorskip("ray")
+    cli.write("many.yaml", SCENARIO)
+    ran = cli.run_apart(
+        *("fleet", "micro", "--scenario", "many.yaml", "--policy", "policy.yaml", "--backend", "fake"),
+        *("--on", "ray=local", "--slots", "1"),
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "fleet: 1 slots measured 2 of 2 points in 2 tasks;" in ran.stderr
+    path = cli.newest()
+    assert ends(path) == ["measured"] * 2
+    assert cli.run("verify", str(path), pair=False).returncode == 0

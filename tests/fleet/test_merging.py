@@ -1,0 +1,122 @@
+"""What is taken in of a node's samples, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specgate.core import Block, EngineFacts, Plan
+from specgate.errors import InvalidResult, OrderRefused
+from specgate.files.run_folder import RunFolder
+from specgate.fleet.machines import Files
+from specgate.fleet.merging import engines_of, merge
+from specgate.fleet.tasks import Done, Task
+from tests.support.factories import blocks_of, plan_of, run_of, scenario
+
+
+def plan() -> Plan:
+    return plan_of(scenario(context=(16, 24), batch=(1,)))
+
+
+def facts() -> EngineFacts:
+    return next(iter(run_of(plan(), blocks_of(plan())).engines.values()))
+
+
+def task(point: int, first: int = 0) -> Task:
+    return Task((plan().points[point].key,), first)
+
+
+def part(
+    folder: Path, asked: Task, measured: Task | None = None, engine: EngineFacts | None = None
+) -> tuple[Files, Done]:
+    """What a node leaves that was given `asked` and has measured `measured`."""
+    made = RunFolder.create(folder, "micro", "part", "0" * 64)
+    points = (measured or asked).points
+    for point in points:
+        made.append_engine(point, engine or facts())
+    for block in blocks_of(plan()):
+        if block.point.key in points:
+            made.append(replace(block, worker_generation=(measured or asked).first_generation))
+    files = {f"samples/{file.name}": file.read_bytes() for file in (made.path / "samples").iterdir()}
+    told = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    return {**files, "logs/worker-0.log": b"said\n", "logs/rescoring.log": b"said\n"}, Done(told)
+
+
+def whole(folder: Path) -> RunFolder:
+    return RunFolder.create(folder, "micro", "whole", "0" * 64)
+
+
+def take(files: Files, done: Done, asked: Task, run: RunFolder) -> int:
+    return merge(asked, files, done, run, plan(), lambda engine: None, engines_of(run))
+
+
+def test_tasks_together_are_the_run_and_its_folder_still_vouches_for_itself(tmp_path: Path) -> None:
+    run, expected = whole(tmp_path), list[Block]()
+    for number, first in enumerate((0, 1000)):
+        files, done = part(tmp_path, task(number, first))
+        assert take(files, done, task(number, first), run) == len(blocks_of(plan())) // 2
+        mine = [b for b in blocks_of(plan()) if b.point == plan().points[number]]
+        expected += [replace(block, worker_generation=first) for block in mine]
+    run.check()
+    assert run.blocks() == expected and run.engines().keys() == {point.key for point in plan().points}
+    assert sorted(file.name for file in (run.path / "logs").iterdir()) == [
+        "rescoring-0.log",
+        "rescoring-1000.log",
+        "worker-0.log",
+    ]
+
+
+def test_samples_that_changed_on_their_way_are_refused(tmp_path: Path) -> None:
+    files, done = part(tmp_path, task(0))
+    name = "samples/blocks.jsonl"
+    with pytest.raises(InvalidResult, match="not those that the node wrote"):
+        take({**files, name: files[name].replace(b"50000000", b"50000001", 1)}, done, task(0), whole(tmp_path))
+
+
+@pytest.mark.parametrize("lacking", ["samples/blocks.jsonl", "samples/engines.jsonl"])
+def test_samples_that_are_missing_are_refused(tmp_path: Path, lacking: str) -> None:
+    files, done = part(tmp_path, task(0))
+    with pytest.raises(InvalidResult, match="not those that the node wrote"):
+        take({name: c for name, c in files.items() if name != lacking}, done, task(0), whole(tmp_path))
+
+
+def test_samples_of_another_task_are_refused(tmp_path: Path) -> None:
+    files, done = part(tmp_path, task(0), measured=task(1))
+    with pytest.raises(InvalidResult, match="is not planned"):
+        take(files, done, task(0), whole(tmp_path))
+
+
+def test_engine_processes_of_another_task_are_refused(tmp_path: Path) -> None:
+    files, done = part(tmp_path, task(0), measured=task(0, 1000))
+    with pytest.raises(InvalidResult, match=r"engine processes \[1000\] are none of this task's"):
+        take(files, done, task(0), whole(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("said", "engine"),
+    [
+        ("target_sha256: another", replace(facts(), target_sha256="another")),
+        ("device: NVIDIA H100", replace(facts(), device="NVIDIA H100")),
+    ],
+)
+def test_other_weights_and_other_devices_are_not_mixed(tmp_path: Path, said: str, engine: EngineFacts) -> None:
+    run = whole(tmp_path)
+    take(*part(tmp_path, task(0)), task(0), run)
+    files, done = part(tmp_path, task(1, 1000), engine=engine)
+    with pytest.raises(InvalidResult, match=f"(?s){said}, but .* need the same weights"):
+        take(files, done, task(1, 1000), run)
+    assert {block.point for block in run.blocks()} == {plan().points[0]}, "nothing of it was taken in"
+
+
+def test_an_engine_that_the_run_may_not_be_measured_with_is_refused(tmp_path: Path) -> None:
+    def admit(engine: EngineFacts) -> None:
+        raise OrderRefused("its micro gates are not green")
+
+    files, done = part(tmp_path, task(0))
+    run = whole(tmp_path)
+    with pytest.raises(OrderRefused):
+        merge(task(0), files, done, run, plan(), admit, {})
+    assert not run.blocks()
