@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -375,8 +375,12 @@ class Point:
     @property
     def key(self) -> str:
         """The name of the point in stored files: `scenario/backend/cCONTEXT/bBATCH`, and `/qRATE` in an open loop."""
+        return self.key_in(self.scenario)
+
+    def key_in(self, scenario: str) -> str:
+        """The key of this point if it were one of `scenario`."""
         arrivals = "" if self.rate is None else f"/q{self.rate:g}"
-        return f"{self.scenario}/{self.backend}/c{self.context}/b{self.batch}{arrivals}"
+        return f"{scenario}/{self.backend}/c{self.context}/b{self.batch}{arrivals}"
 
     @property
     def level(self) -> float:
@@ -404,7 +408,7 @@ class Cell:
     @property
     def key(self) -> str:
         """The name of the cell in stored files: the point's key without the variant, then the role with it."""
-        return f"{replace(self.point, scenario=self.point.unvaried).key}/{self.role_name}"
+        return f"{self.point.key_in(self.point.unvaried)}/{self.role_name}"
 
 
 @dataclass(frozen=True, slots=True)
