@@ -57,10 +57,7 @@ LENGTHS = (0, 3, 5)
 POSITIONS = 32768
 SIZES = {
     "matmul_rows": ("N_OUT", "K_IN"),
-    "attention": (
-        *("HEADS", "KV_HEADS", "MAX_BLOCKS", "MAX_CHUNKS", "APPENDED_ROWS"),
-        *("FIRST_NODE", "TREE_LEVELS", "TREE_ROWS", "TREE_STRIDE"),
-    ),
+    "attention": ("HEADS", "KV_HEADS", "MAX_BLOCKS", "MAX_CHUNKS"),
     "embed_rows": ("HIDDEN",),
     "feature_capture": ("HIDDEN",),
     "feature_rows": ("HIDDEN",),
@@ -208,13 +205,11 @@ def code_of(spec: Spec) -> tuple[object, ...]:
     """What is the same in kernels that differ in their `SIZES` alone.
 
     Which loads, tiles and epilogues a kernel has is in its other constants, and of attention in how many query heads
-    share a key/value head, and whether its rows are a chain, a whole tree, or a tree's later levels.
+    share a key/value head.
     """
-    constants, sizes, chosen = dict(spec.constants), SIZES.get(spec.stem, ()), tuple[object, ...]()
-    if spec.stem == "attention":
-        shared = int(constants["HEADS"]) // int(constants["KV_HEADS"])
-        chosen = shared, "TREE_ROWS" in constants, constants.get("FIRST_NODE", "0") == "0"
-    return spec.stem, *chosen, *((name, value) for name, value in spec.constants if name not in sizes)
+    constants, sizes = dict(spec.constants), SIZES.get(spec.stem, ())
+    shared = int(constants["HEADS"]) // int(constants["KV_HEADS"]) if spec.stem == "attention" else None
+    return spec.stem, shared, *((name, value) for name, value in spec.constants if name not in sizes)
 
 
 def architecture_here() -> str | None:
@@ -227,7 +222,7 @@ def without_twins(specs: Sequence[Spec]) -> list[Spec]:
 
     def size(spec: Spec) -> int:
         constants = dict(spec.constants)
-        return math.prod(int(constants.get(name, 0)) + 1 for name in SIZES.get(spec.stem, ()))
+        return math.prod(int(constants[name]) for name in SIZES.get(spec.stem, ()))
 
     return list({code_of(spec): spec for spec in sorted(specs, key=size)}.values())
 
