@@ -9,8 +9,6 @@ would take for a formula gets a leading apostrophe.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -214,19 +212,19 @@ def _paired(comparison: Comparison | None) -> Row:
 
 def table(rows: Iterable[Row], columns: Sequence[str]) -> str:
     """`rows` as CSV text with these columns. A column that a row lacks is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([inert(row.get(column)) for column in columns] for row in rows)
-    return text.getvalue()
+    import pandas as pd
+
+    cells = [[inert(row.get(column)) for column in columns] for row in rows]
+    # With dtype object, a column of counts with missing values stays a column of integers.
+    return pd.DataFrame(cells, columns=list(columns), dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def inert(value: Scalar) -> Scalar:
     """`value` with control characters as escapes, and with a leading apostrophe if it begins like a formula: a
-    spreadsheet must not run what it opens. Not a number is missing.
+    spreadsheet must not run what it opens.
     """
     if not isinstance(value, str):
-        return None if value != value else value
+        return value
     return visible(f"'{value}" if value[:1] in FORMULA_STARTS else value)
 
 
