@@ -241,8 +241,10 @@ def select(names: Sequence[str], only: str | None, kind: Kind | None, machine: M
     EnvironmentRefused where a named scenario needs a GPU and `machine` has none.
     """
     wanted = [n.strip() for given in names for n in given.split(",") if n.strip()]
-    usual = [s for s in shipped() if s.default and s.needs == machine]
-    chosen = [s for n in wanted for s in find_all(n)] if wanted else [v for s in usual for v in with_variants(s)]
+    if wanted:
+        chosen = [s for n in wanted for s in find_all(n)]
+    else:
+        chosen = [v for s in shipped() if s.default and s.needs == machine for v in with_variants(s)]
     if kind and wanted:
         _check_kind(chosen, kind)
     _check_machine(chosen, machine)

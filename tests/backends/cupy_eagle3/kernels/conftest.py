@@ -9,14 +9,7 @@ import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from tests.backends.cupy_eagle3.kernels.host import COMPILER, Host
-
-
-@pytest.fixture(scope="session")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
-    if COMPILER is None:
-        pytest.skip("no g++ here")
-    return Host(tmp_path_factory.mktemp("kernels"))
+from tests.backends.cupy_eagle3.kernels.host import Host
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

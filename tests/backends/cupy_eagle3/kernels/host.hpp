@@ -1,14 +1,11 @@
 // What kernels need of CUDA, for a C++ compiler. A block's threads are fibers of one thread of the system, which change where
 // they wait for their warp or their block; blocks run one after the other. Asynchronous copies arrive when they are waited for
 // and not before, and what has not arrived is not there.
+#include <setjmp.h>
 #include <ucontext.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <memory>
-#include <utility>
 #include <vector>
 
 struct Place {
@@ -42,17 +39,16 @@ struct Copy {
 };
 
 struct Fiber {
-    ucontext_t context;
-    std::unique_ptr<char[]> stack;
+    jmp_buf place;  // where it goes on
     State state;
     std::vector<std::vector<Copy>> groups;  // of copies that have not arrived, the oldest first
     std::vector<Copy> open;
     unsigned operands[6];  // what the other lanes of its warp may read
 };
 
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static Fiber* current;
-static std::vector<Fiber> fibers;
+static Fiber fibers[1024];
 static Place threadIdx, blockIdx, gridDim;
 static std::vector<uint4> dynamic_memory;
 
@@ -66,12 +62,29 @@ static std::vector<uint4> dynamic_memory;
 #define __expf std::exp
 #define __logf std::log
 using std::fmaf;
-using std::max;
-using std::min;
 
+template <typename Value>
+static Value max(Value a, Value b) {
+    return a < b ? b : a;
+}
+template <typename Value>
+static Value min(Value a, Value b) {
+    return b < a ? b : a;
+}
+template <typename Value>
+static Value exchanged(Value& at, Value value) {
+    const Value before = at;
+    at = value;
+    return before;
+}
+
+// Unlike swapcontext it calls nothing of the system, which a signal mask would need.
+__attribute__((noinline)) static void change(jmp_buf& from, jmp_buf& to) {
+    if (_setjmp(from) == 0) _longjmp(to, 1);
+}
 static void wait_as(State state) {
     current->state = state;
-    swapcontext(&current->context, &scheduler);
+    change(current->place, scheduler);
 }
 static void __syncwarp() { wait_as(State::WAITS_FOR_WARP); }
 static void __syncthreads() { wait_as(State::WAITS_FOR_BLOCK); }
@@ -126,15 +139,15 @@ static unsigned __reduce_min_sync(unsigned, unsigned value) {
 }
 template <typename Value, typename More>
 static Value atomicAdd(Value* at, More more) {
-    return std::exchange(*at, *at + more);
+    return exchanged(*at, Value(*at + more));
 }
 template <typename Value>
 static Value atomicMax(Value* at, Value value) {
-    return std::exchange(*at, max(*at, value));
+    return exchanged(*at, max(*at, value));
 }
-static int atomicExch(int* at, int value) { return std::exchange(*at, value); }
-static int atomicOr(int* at, int bits) { return std::exchange(*at, *at | bits); }
-static unsigned long long atomicOr(unsigned long long* at, unsigned long long bits) { return std::exchange(*at, *at | bits); }
+static int atomicExch(int* at, int value) { return exchanged(*at, value); }
+static int atomicOr(int* at, int bits) { return exchanged(*at, *at | bits); }
+static unsigned long long atomicOr(unsigned long long* at, unsigned long long bits) { return exchanged(*at, *at | bits); }
 template <typename Value>
 static Value __ldcg(const Value* at) {
     return *at;
@@ -210,7 +223,10 @@ static void multiplied(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, uns
 static void begun(unsigned to, const void* from) {
     current->open.push_back({reinterpret_cast<char*>(dynamic_memory.data()) + to, from});
 }
-static void grouped() { current->groups.push_back(std::exchange(current->open, {})); }
+static void grouped() {
+    current->groups.push_back(current->open);
+    current->open.clear();
+}
 static void arrived(unsigned pending) {
     while (current->groups.size() > pending) {
         for (const Copy& copy : current->groups.front()) std::memcpy(copy.to, copy.from, 16);
@@ -220,11 +236,28 @@ static void arrived(unsigned pending) {
 
 // ── launches ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-static std::function<void()> body;
+static void (*body)();
+static ucontext_t maker;
+
+// It begins with the first block and goes on with every other.
 static void fiber_body() {
-    body();
-    current->state = State::HAS_ENDED;
-    swapcontext(&current->context, &scheduler);
+    if (_setjmp(current->place) == 0) setcontext(&maker);
+    for (;;) {
+        body();
+        wait_as(State::HAS_ENDED);
+    }
+}
+
+static void make_fiber(Fiber& fiber) {
+    const std::size_t STACK = 128 << 10;
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = new char[STACK];  // for as long as the library is there
+    context.uc_stack.ss_size = STACK;
+    context.uc_link = nullptr;
+    makecontext(&context, fiber_body, 0);
+    current = &fiber;
+    swapcontext(&maker, &context);
 }
 
 // Let every fiber of [first, last) run until it waits.
@@ -233,7 +266,7 @@ static void run_fibers(unsigned first, unsigned last) {
         while (fibers[n].state == State::RUNS) {
             current = &fibers[n];
             threadIdx = {n, 0, 0};
-            swapcontext(&scheduler, &current->context);
+            change(scheduler, current->place);
         }
 }
 
@@ -250,23 +283,17 @@ static bool go_on(unsigned first, unsigned last, State waiting) {
     return some;
 }
 
-static void launched(std::function<void()> kernel, unsigned columns, unsigned rows, unsigned layers, unsigned threads,
+static void launched(void (*kernel)(), unsigned columns, unsigned rows, unsigned layers, unsigned threads,
                      unsigned shared_bytes) {
-    const std::size_t STACK = 128 << 10;
-    body = std::move(kernel);
+    static unsigned made = 0;
+    for (; made < threads; ++made) make_fiber(fibers[made]);
+    body = kernel;
     gridDim = {columns, rows, layers};
     for (unsigned block = 0; block < columns * rows * layers; ++block) {
         blockIdx = {block % columns, block / columns % rows, block / columns / rows};
         dynamic_memory.assign(shared_bytes / 16 + 1, uint4{0x7e007e00, 0x7e007e00, 0x7e007e00, 0x7e007e00});
-        if (fibers.size() != threads) fibers = std::vector<Fiber>(threads);
         for (unsigned n = 0; n < threads; ++n) {
             Fiber& fiber = fibers[n];
-            if (!fiber.stack) fiber.stack = std::make_unique<char[]>(STACK);
-            getcontext(&fiber.context);
-            fiber.context.uc_stack.ss_sp = fiber.stack.get();
-            fiber.context.uc_stack.ss_size = STACK;
-            fiber.context.uc_link = &scheduler;
-            makecontext(&fiber.context, fiber_body, 0);
             fiber.state = State::RUNS;
             fiber.groups.clear();
             fiber.open.clear();

@@ -6,10 +6,14 @@ It shows that a kernel computes what it should, not that a GPU does: the GPU tes
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import os
+import platform
 import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,12 +21,14 @@ from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, Spec,
 
 COMPILER: Final = shutil.which("g++")
 OPTIONS: Final = (
-    *("-std=c++20", "-O2", "-ffp-contract=off", "-fno-strict-aliasing", "-shared", "-fPIC", "-Wno-multichar"),
+    *("-std=c++20", "-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-Wno-multichar"),
+    # A check of longjmp that refuses to go from one fiber to another; some systems' compilers have it by default.
+    "-U_FORTIFY_SOURCE",
     # Shared memory becomes static variables of inline functions, of which a process would have one for all kernels.
     "-fno-gnu-unique",
-    # A kernel may be called what a function of the C library is called, such as accept.
-    "-Wl,-Bsymbolic",
 )
+# A kernel may be called what a function of the C library is called, such as accept.
+LINKED: Final = ("-shared", "-Wl,-Bsymbolic")
 HEADER: Final = Path(__file__).with_name("host.hpp")
 STATEMENT: Final = re.compile(r'asm(?: volatile)?\("([\w.]+)[^;]*;".*?\);', re.DOTALL)
 INSTRUCTIONS: Final[Mapping[str, str]] = {
@@ -49,11 +55,12 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
 
 
 class Host:
-    """Compiles into `folder`, each kernel once."""
+    """Compiles each kernel once. `kept` holds the libraries, for others too, and `folder` what compiling needs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kept: Path | None = None) -> None:
         self.folder = folder
-        self.compiled: dict[Spec, Any] = {}
+        self.kept = kept or folder
+        self.loaded: dict[Spec, Any] = {}
 
     def enqueue(
         self,
@@ -71,18 +78,41 @@ class Host:
         run(ctypes.byref(packed(arguments)), columns, rows, layers, block[0], shared)
 
     def library(self, spec: Spec) -> Any:
-        if spec not in self.compiled:
-            file = self.folder / f"{spec.stem}_{len(self.compiled)}.cpp"
-            file.write_text(source(spec), encoding="utf-8")
-            done = subprocess.run(
-                [str(COMPILER), *OPTIONS, file, "-o", file.with_suffix(".so")],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr[-2000:]
-            self.compiled[spec] = ctypes.CDLL(str(file.with_suffix(".so")))
-        return self.compiled[spec]
+        if spec not in self.loaded:
+            text = source(spec)
+            file = self.kept / f"{spec.stem}_{hashlib.sha256((self.surroundings + text).encode()).hexdigest()}.so"
+            if not file.exists():
+                self.compile(text, file)
+            self.loaded[spec] = ctypes.CDLL(str(file))
+        return self.loaded[spec]
+
+    def compile(self, text: str, library: Path) -> None:
+        """Under a name of this process first: others may compile the same."""
+        written = self.folder / f"{library.stem}.cpp"
+        written.write_text(text, encoding="utf-8")
+        new = library.with_suffix(f".{os.getpid()}")
+        run_compiler(*LINKED, "-I", self.header.parent, written, "-o", new)
+        new.replace(library)
+
+    @cached_property
+    def surroundings(self) -> str:
+        """What a library depends on beside its source."""
+        machine, header = platform.machine(), HEADER.read_text(encoding="utf-8")
+        return "\n".join((machine, run_compiler("--version"), *OPTIONS, *LINKED, header))
+
+    @cached_property
+    def header(self) -> Path:
+        """A copy of `host.hpp`, precompiled: a kernel is often shorter than what it includes."""
+        copy = Path(shutil.copy(HEADER, self.folder))
+        run_compiler("-x", "c++-header", copy, "-o", f"{copy}.gch")
+        return copy
+
+
+def run_compiler(*arguments: str | Path) -> str:
+    command = [str(COMPILER), *OPTIONS, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 def source(spec: Spec) -> str:
@@ -104,4 +134,4 @@ extern "C" void run_{name}(const {struct}* args, unsigned columns, unsigned rows
 """
         for name, struct in taken
     )
-    return f'#include "{HEADER}"\n{constants}{text}{runs}'
+    return f'#include "{HEADER.name}"\n{constants}{text}{runs}'

@@ -29,7 +29,7 @@ from specgate.eagle3.mxfp4.coding import decoded
 from specgate.eagle3.weights import TargetWeights
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from tests.backends.cupy_eagle3.kernels.device import relative_error
-from tests.backends.cupy_eagle3.kernels.host import COMPILER, Host
+from tests.backends.cupy_eagle3.kernels.host import Host
 from tests.backends.cupy_eagle3.kernels.launches import Launch, source
 from tests.backends.cupy_eagle3.pairs import MIXTURE, random_weights, target_checkpoint
 
@@ -38,13 +38,6 @@ ROUNDED = 3e-3
 TORCH = PrefillAttention((Library.TORCH,))
 FUSED, GROUPED, PLAIN = Way(True, TORCH), Way(True, TORCH, grouped=True), Way(False, TORCH)
 POISON = 7.0
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
-    if COMPILER is None:
-        pytest.skip("no g++ here")
-    return Host(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture

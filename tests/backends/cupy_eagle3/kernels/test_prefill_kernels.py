@@ -32,7 +32,7 @@ from specgate.eagle3.layout import target_tensors
 from specgate.pair_tools.plant.geometries import GEOMETRIES
 from tests.backends.cupy_eagle3.gpu_pairs import engine, random_prompts
 from tests.backends.cupy_eagle3.kernels.device import integers, normal, poisoned, relative_error
-from tests.backends.cupy_eagle3.kernels.host import COMPILER, Host
+from tests.backends.cupy_eagle3.kernels.host import Host
 from tests.backends.cupy_eagle3.kernels.launches import Launch, source
 from tests.backends.cupy_eagle3.pairs import (
     BOUNDARIES,
@@ -148,13 +148,6 @@ def test_as_many_heads_are_rotated_by_a_block_as_the_kernel_says() -> None:
 
 
 # ── the kernels' own sources, on a CPU ───────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
-    if COMPILER is None:
-        pytest.skip("no g++ here")
-    return Host(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.pair_tools.plant.calibrate import made_draft, made_target
 from tests.backends.cupy_eagle3.gpu_pairs import RECIPE_A, random_prompts, shape
-from tests.backends.cupy_eagle3.kernels.host import COMPILER, Host
+from tests.backends.cupy_eagle3.kernels.host import Host
 
 TREE = TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (2, 1), (0, 0, 0), (0, 0, 2), (1, 0, 0)])
 CHAIN = TreeShape.of([(0,), (0, 0), (0, 0, 0)])
@@ -106,10 +106,7 @@ class Decoder:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def kernels_on_the_cpu(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    if COMPILER is None:
-        pytest.skip("no g++ here")
-    host = Host(tmp_path_factory.mktemp("kernels"))
+def kernels_on_the_cpu(host: Host) -> Any:
     nvtx = SimpleNamespace(RangePush=lambda name: None, RangePop=lambda: None)
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
         patch.setattr(Kernel, "enqueue", lambda *arguments, **keywords: host.enqueue(*arguments, **keywords))

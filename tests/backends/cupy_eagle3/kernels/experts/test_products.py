@@ -18,7 +18,7 @@ from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.eagle3.geometry import ExpertGeometry
 from tests.backends.cupy_eagle3.kernels.device import relative_error, rows_of
 from tests.backends.cupy_eagle3.kernels.experts.mixtures import Mixture, picked
-from tests.backends.cupy_eagle3.kernels.host import COMPILER, Host
+from tests.backends.cupy_eagle3.kernels.host import Host
 
 GPU, CPU = "cuda", "cpu"
 ON_GPU = pytest.param(GPU, marks=pytest.mark.gpu)
@@ -30,13 +30,6 @@ COUNTS = {GPU: (1, 4, 8, 9, 17, 64), CPU: (4, 17)}
 SMALL = (33, 3, 96, 160)
 
 
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Host:
-    if COMPILER is None:
-        pytest.skip("no g++ here")
-    return Host(tmp_path_factory.mktemp("kernels"))
-
-
 @pytest.fixture
 def device(request: pytest.FixtureRequest) -> str:
     """Where the kernels run: what the test asks for."""
@@ -46,11 +39,11 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def emulated(emulator: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def emulated(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every launch runs on the CPU. It has few blocks, which run one after the other."""
 
     def enqueue(kernel: Kernel, *arguments: Any, **keywords: Any) -> None:
-        emulator.enqueue(kernel, *arguments, **keywords)
+        host.enqueue(kernel, *arguments, **keywords)
 
     monkeypatch.setattr(Kernel, "enqueue", enqueue)
     monkeypatch.setattr(expert_config, "PROCESSORS", 3)
