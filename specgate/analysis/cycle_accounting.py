@@ -38,7 +38,7 @@ def cycle_budgets(
 
     `bandwidth`: of this machine's memory; None where it was not measured, which leaves the floors out.
     """
-    unquotable = {r.cell for r in cells if r.status == "failed"} | {c.cell for c in comparisons if c.tokens.mismatches}
+    unquotable = {r.cell for r in cells if r.status == "failed"} | {c.cell for c in comparisons if c.tokens.defects}
     mine: dict[Cell, list[Block]] = {cell: [] for cell in plan.cells}
     for block in blocks:
         if not block.warmup and block.step_ns and block.cell in mine:
