@@ -83,12 +83,7 @@ def engine_facts(
 def with_partial(facts: EngineFacts, plan: PartialPlan, positions: int) -> EngineFacts:
     """`facts` of an engine that verifies in part, whose requests have at most so many `positions`."""
     details, warnings = {**facts.details, **plan.details(positions)}, (*facts.warnings, *plan.warnings(positions))
-    traffic = facts.traffic
-    if traffic is not None and not plan.lossless and plan.leaves_out(positions):
-        # Of no pass is more known than this: the floor of one that reads all of the cache lies above that of most.
-        seen = tuple(replace(a, window=plan.kept) for a in traffic.target.attention)
-        traffic = replace(traffic, target=replace(traffic.target, attention=seen))
-    return replace(facts, details=details, warnings=warnings, traffic=traffic)
+    return replace(facts, details=details, warnings=warnings)
 
 
 def not_the_pairs(
