@@ -73,7 +73,7 @@ class PartialPlan:
         """For the facts of an engine whose requests have at most so many `positions`."""
         if self.lossless or not self.leaves_out(positions):
             return {"SpecPV": self.words}
-        return {"SpecPV": self.words, LOSSY: "partial verification (SpecPV) emits what nobody checks against all keys"}
+        return {"SpecPV": self.words, LOSSY: "what a partial verification accepts is emitted (SpecPV)"}
 
     def warnings(self, positions: int) -> list[str]:
         """What a reader must know, for requests of at most so many `positions`."""
