@@ -153,7 +153,7 @@ def mode_of(run: Run, result: CellResult, blocks: Sequence[Block], texts: Texts)
         passes=passes_of(blocks, emitted),
         read_bytes=read / emitted if read is not None and emitted else None,
         held_bytes=held(blocks, traffic, draft=cell.role.speculative),
-        equal_to_own=comparison.tokens.equal_share if comparison is not None else None,
+        equal_to_own=equal_to_own(comparison) if comparison is not None else None,
         equal_to_plain=None if drawn else equal_share(blocks, texts),
     )
 
@@ -190,6 +190,16 @@ def held(blocks: Sequence[Block], traffic: Traffic | None, *, draft: bool) -> fl
 
 def position_bytes(of: PassTraffic) -> int:
     return sum(a.layers * a.position_bytes for a in of.attention)
+
+
+def equal_to_own(comparison: Comparison) -> float | None:
+    """Share of tokens before the first one that is not the own baseline's; of texts that differ, None where not all of
+    them were compared to their ends, as in a run that was cut short.
+    """
+    check = comparison.tokens
+    if check.identical:
+        return 1.0 if check.compared_tokens else None
+    return check.equal_share if set(comparison.prompt_sets) <= set(check.whole_sets) else None
 
 
 def equal_share(blocks: Sequence[Block], texts: Texts) -> float | None:

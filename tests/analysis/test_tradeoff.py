@@ -9,7 +9,7 @@ import pytest
 
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import measure
-from specgate.analysis.tradeoff import Group, Mode, records, tradeoff_of
+from specgate.analysis.tradeoff import Group, Mode, equal_to_own, records, tradeoff_of
 from specgate.core import BASELINE, LOSSY, Block, NearTies, Run, Sampling, Scenario
 from specgate.core.traffic import AttentionTraffic, DraftTraffic, PassTraffic, Traffic
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
@@ -98,6 +98,18 @@ def test_a_wrong_plain_role_is_no_measure_of_text() -> None:
     group = group_of(lambda b: corrupt(b, at=3) if "+" not in b.point.scenario else b, variant("kv"))
     assert mode(group, "spec-3").equal_to_plain == pytest.approx(3 / 13)  # as far as plain decoding went
     assert mode(group, "baseline+kv").equal_to_plain == 1.0
+
+
+def test_what_was_not_compared_to_its_end_is_called_neither_equal_nor_another() -> None:
+    group = group_of(lambda b: corrupt(b) if "+pv" in b.point.scenario else b, variant("pv"), lossy="+pv")
+    (parted,) = [m.comparison for m in group.modes if m.cell.role_name == "spec-3+pv"]
+    assert parted is not None and equal_to_own(parted) is None
+    cut = replace(parted, tokens=replace(parted.tokens, divergences=(), compared_tokens=40, emitted_tokens=100))
+    assert equal_to_own(cut) == 1.0
+    whole = replace(
+        parted, tokens=replace(parted.tokens, emitted_tokens=100, compared_tokens=58, whole_sets=(0, 1, 2, 3))
+    )
+    assert equal_to_own(whole) == (58 - 8) / 100
 
 
 def test_drawn_text_is_not_held_against_greedy_text() -> None:
