@@ -30,7 +30,7 @@ COLUMNS = (
 """New columns are added at the end."""
 EQUAL_SAID = (
     "Equal: the share of tokens before the first one that is another, of the role's own baseline (same cache, same "
-    "sampling) and of plain decoding without the variant, as far as both texts go. Behind it texts are different texts, "
+    "sampling) and of plain decoding without the variant, as far as both texts go. Behind it texts are different ones, "
     "so the share falls with their length. A dash where tokens are drawn, or not all could be compared."
 )
 READ_SAID = (

@@ -85,17 +85,17 @@ def test_a_partial_pass_is_dense_attention_with_a_mask_over_what_was_chosen(pair
     assert {tuple(k) for k in kept.values()} != {tuple(kept[0, 0])}  # heads choose for themselves
 
 
-@pytest.mark.parametrize("drafter", ["eagle3", "oracle", "random", "none"])
+@pytest.mark.parametrize("drafter", ["eagle3", "oracle", "random"])
 def test_lossless_text_and_logits_are_the_baselines_bit_for_bit(drafter: str, pair: PairRef) -> None:
-    engine, positions = opened(pair, {**LOSSLESS, "drafter": drafter}), tuple(range(1, 24, 5))
+    engine, positions = opened(pair, {**LOSSLESS, "drafter": drafter}), tuple(range(1, 16, 5))
     engine.prefill(prompts(), draft=True)
-    baseline, logits = engine.decode(BASELINE, Budget(new_tokens=24), ()).tokens, engine.logits(BASELINE, positions)
+    baseline, logits = engine.decode(BASELINE, Budget(new_tokens=16), ()).tokens, engine.logits(BASELINE, positions)
     for k in (1, 4):
-        decoded = engine.decode(Role(k), Budget(new_tokens=24), ())
+        decoded = engine.decode(Role(k), Budget(new_tokens=16), ())
         assert decoded.tokens == baseline
         assert counted(decoded, "partial_passes") > 0
         assert engine.logits(Role(k), positions) == logits
-    assert engine.decode(BASELINE, Budget(new_tokens=24), ()).tokens == baseline
+    assert engine.decode(BASELINE, Budget(new_tokens=16), ()).tokens == baseline
 
 
 def test_a_lossless_cycle_has_as_many_partly_verified_tokens_as_its_role_has_drafts(pair: PairRef) -> None:
@@ -198,13 +198,13 @@ def test_beside_a_short_prompt_all_are_verified_in_full(pair: PairRef) -> None:
 def test_the_records_identities_hold_where_slots_end_at_different_steps(options: dict[str, str], pair: PairRef) -> None:
     engine = opened(pair, {**options, "drafter": "oracle"})
     engine.prefill(prompts(), draft=True)
-    free = engine.decode(Role(4), Budget(new_tokens=30), ())
-    decoded = engine.decode(Role(4), Budget(new_tokens=30, ignore_eos=False), (free.tokens[1][9],))
+    free = engine.decode(Role(4), Budget(new_tokens=18), ())
+    decoded = engine.decode(Role(4), Budget(new_tokens=18, ignore_eos=False), (free.tokens[1][7],))
     emitted = sum(len(tokens) - 1 for tokens in decoded.tokens)
     AcceptanceRecord.from_steps(4, decoded.accepted, decoded.drafted, emitted, sum(decoded.truncated)).check()
-    again = engine.decode(Role(4), Budget(new_tokens=30, ignore_eos=False), (free.tokens[1][9],))
+    again = engine.decode(Role(4), Budget(new_tokens=18, ignore_eos=False), (free.tokens[1][7],))
     assert again.tokens == decoded.tokens
-    assert len(decoded.tokens[1]) <= 10
+    assert len(decoded.tokens[1]) <= 8
 
 
 def test_only_an_engine_that_leaves_something_out_and_emits_it_says_that_tokens_may_differ(pair: PairRef) -> None:
