@@ -97,7 +97,7 @@ def pairs_between(cell: Cell, base: Cell, run: Run) -> Pairs | None:
     None if no speed of one of the two may be quoted.
     """
     comparisons = [run.comparison(c.key) for c in (cell, base) if c.role != BASELINE]
-    if any(c is None or c.tokens.mismatches for c in comparisons):
+    if any(c is None or c.tokens.defects for c in comparisons):
         return None
     mine, *others = [Pairs.of(c) for c in comparisons if c is not None]
     return mine.over(others[0]) if others else mine

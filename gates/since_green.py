@@ -87,7 +87,7 @@ class SinceGreen:
         if isinstance(earlier, str):
             return nothing_earlier(rule, result, run, earlier)
         comparison = run.comparison(cell.key)
-        if comparison is not None and comparison.tokens.mismatches:
+        if comparison is not None and comparison.tokens.defects:
             message = "no speed may be quoted: its tokens are not the baseline's"
             return verdict(rule, cell.key, State.INVALID, "token_mismatch", message)
         old, new = earlier.cells[cell.key], run.times.get(cell.key)

@@ -130,8 +130,13 @@ def unless_overlap(budget: CycleBudget, floor: float) -> str:
 
 
 def with_source(found: Verdict, run: Run) -> Verdict:
-    """`found`, marked with the source of acceptance unless that is a trained pair: the speed depends on it."""
+    """`found`, marked with the source of acceptance unless that is a trained pair, since the speed depends on it, and
+    as that of tokens that may differ.
+    """
     forced = "; acceptance was forced" if run.acceptance == "forced" else ""
+    comparison = run.comparison(found.cell)
+    if comparison is not None and comparison.tokens.lossy:
+        forced += "; of tokens that may differ from the baseline's"
     evidence = found.evidence if run.acceptance == "real" else {**found.evidence, "acceptance": run.acceptance}
     return replace(found, message=found.message + forced, evidence=evidence)
 

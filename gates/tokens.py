@@ -35,6 +35,8 @@ class Tokens:
     `rare_tie_ulps`: so is a larger gap, of at most so many units, for one place where texts part, and for one more of
     every 50.
     `max_parted_share`: at most this share of the texts may part.
+    `min_equal_share`: of engines that say that their tokens may differ (`core.LOSSY`), at least this share of the
+    emitted tokens must stand before the first one that is not the baseline's. Without it their tokens are not judged.
 
     The margin is applied when the samples are reduced (`analysis.reduce.measure`). The verdict counts the near ties.
     How far tokens are checked, and how near a tie has to be for the second engine, is the policy's `checks`.
@@ -46,6 +48,7 @@ class Tokens:
         "near_tie_ulps": float | None,
         "rare_tie_ulps": float | None,
         "max_parted_share": float | None,
+        "min_equal_share": float | None,
     }
 
     def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
@@ -72,6 +75,12 @@ class Tokens:
         need not repeat itself, nor be compared in every prompt set; but where it is, it must be the baseline's.
         """
         comparison, alone = run.comparison(result.cell.key), run.scenarios[result.cell.point.scenario].load is None
+        if comparison is not None and comparison.tokens.lossy:
+            return (
+                (self.judge_repeats(rule, result, run) if alone else None)
+                or (self.judge_extent(rule, comparison, run) if alone else None)
+                or self.judge_lossy(rule, result, comparison)
+            )
         return (
             (self.judge_repeats(rule, result, run) if alone else None)
             or (self.judge_equality(rule, comparison, run) if comparison else None)
@@ -127,6 +136,28 @@ class Tokens:
         elif too_many_rare(check, ties_of(rule)):
             message += f"; {ties_of(rule).rare_ulps:g} are allowed for 1 place where texts part and 1 more of every 50"
         return verdict(rule, key, State.INVALID, "token_mismatch", message, evidence_of(check), step)
+
+    def judge_lossy(self, rule: Rule, result: CellResult, comparison: Comparison) -> Verdict:
+        """Tokens that may differ are judged by how many do not, and only where the rule says how many these must be."""
+        key, check, score = comparison.cell.key, comparison.tokens, result.rescored
+        share, least = check.equal_share, rule.params.get("min_equal_share")
+        if share is None:
+            message = "no pair of blocks to compare"
+            return verdict(rule, key, State.INVALID, "nothing_compared", message, evidence_of(check))
+        evidence = {**evidence_of(check), **scores_of(score), "equal_share": share}
+        said = (
+            f"lossy by the engine's own word: {share:.1%} of {check.emitted_tokens:,} tokens stand before the first "
+            f"that is not the baseline's, {len(check.divergences)} texts differ"
+        )
+        if score is not None and score.unscored is None:
+            said += f"; of {score.scored} tokens that {score.engine} scored, {score.wrong} are not its choice"
+        if least is None:
+            step = "min_equal_share in the rule judges them, or an entry of not_judged says why nothing has to"
+            return verdict(rule, key, State.SKIPPED, "lossy", said, evidence, step)
+        if share < float(least):
+            message = f"{said} (at least {float(least):.0%} are asked for)"
+            return verdict(rule, key, State.FAIL, "too_few_equal", message, evidence)
+        return verdict(rule, key, State.PASS, "equal_share", f"{said} ({float(least):.0%} are asked for)", evidence)
 
     def judge_followed(self, rule: Rule, comparison: Comparison) -> Verdict | None:
         """Behind a near tie a text must stay greedy, and not too many may part."""

@@ -12,6 +12,7 @@ machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), e
 | `cpu-sampled`, `cpu-full-sampled` | micro, full | cpu | 512 | 4, 1 | 3 | temperature 1, coupled (not by default) |
 | `cpu-drawn` | micro | cpu | 128 | 16 | 3 | by rejection: are 20,000 texts the target's? (not by default) |
 | `cpu-variants` | micro | cpu | 1K | 1 | 3 | fp8 and NVFP4 caches, a tree, temperature 1 (not by default) |
+| `cpu-specpv` | micro | cpu | 1K | 1 | 3 | verification over a part of the cache (not by default) |
 | `cpu-engines` | full | cpu | 256, 1K, 2K | 1 | 3 | other engines beside the reference (not by default) |
 | `micro-16k-b4`, `micro-32k-single` | micro | gpu | 16K, 32K | 4, 1 | 3 | the two gates before any full run |
 | `full-16k-b4`, `full-32k-single` | full | gpu | 16K, 32K | 4, 1 | 3 | the same cells as whole requests |

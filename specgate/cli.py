@@ -36,6 +36,7 @@ from specgate.commands.speculation.align import align
 from specgate.commands.speculation.cache import cache
 from specgate.commands.speculation.parity import parity
 from specgate.commands.speculation.smoke import smoke
+from specgate.commands.speculation.tradeoff import tradeoff
 from specgate.commands.speculation.tree import tree
 from specgate.commands.status import status
 from specgate.commands.tape import tape
@@ -74,6 +75,7 @@ cli.add_command(compare)
 cli.add_command(matrix)
 cli.add_command(agree)
 cli.add_command(acceptance)
+cli.add_command(tradeoff)
 cli.add_command(history)
 cli.add_command(verify)
 cli.add_command(check)

@@ -67,6 +67,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.views", "compare", "specgate.reports.views.contrast:VIEW"),
     ("specgate.views", "matrix", "specgate.reports.views.matrix:VIEW"),
     ("specgate.views", "acceptance", "specgate.reports.views.acceptance:VIEW"),
+    ("specgate.views", "tradeoff", "specgate.reports.views.tradeoff:VIEW"),
     ("specgate.views", "agreement", "specgate.reports.views.agreement:VIEW"),
     ("specgate.views", "ab", "specgate.reports.views.two_builds:VIEW"),
     ("specgate.views", "parity", "specgate.reports.views.parity:VIEW"),

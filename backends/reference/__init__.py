@@ -16,6 +16,7 @@ gpt_oss.py         gpt-oss' forward pass: sinks, windows, and a mixture of exper
 gpt_oss_weights.py its tensors, packed for that
 expert_counts.py   how many experts the rows of a pass reach
 draft.py           the draft's forward pass
+partial/           verification over a part of the cache, and over all of it now and then
 tree/              trees of draft tokens in the place of chains
 stages.py          what every stage of both passes gives, for `specgate parity`
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name

@@ -13,10 +13,11 @@ from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.chain_lengths import ChainLengths
 from specgate.backends.reference.drafters import StandIn
 from specgate.backends.reference.eagle import EagleDrafter
-from specgate.backends.reference.facts import engine_facts
+from specgate.backends.reference.facts import engine_facts, with_partial
 from specgate.backends.reference.gpt_oss import GptOssTarget
 from specgate.backends.reference.gpt_oss_weights import pack_gpt_oss
 from specgate.backends.reference.loop import SpeculativeLoop
+from specgate.backends.reference.partial.options import PartialPlan
 from specgate.backends.reference.playback import Playback
 from specgate.backends.reference.sampling.draws import draw_texts, show_distribution
 from specgate.backends.reference.sampling.log_probs import LogProbabilities
@@ -49,13 +50,15 @@ class ReferenceEngine(SpeculativeLoop):
         lengths: ChainLengths | None = None,
         sampler: Sampler | None = None,
         kv: KvModes = AS_COMPUTED,
+        partial: PartialPlan | None = None,
+        spare_rows: int = 0,
         warnings: Sequence[str] = (),
     ) -> None:
         self.target, self.kv, self.warnings, t = target, kv, warnings, target.geometry
         weights = pack_target(target) if t.experts is None else pack_gpt_oss(target)
         self.dtype = weights.embed.dtype
-        self.table = rope_table(t.rope, max_positions, self.dtype, device)
-        rows = max_positions + (tree.rows if tree else 0)
+        self.table = rope_table(t.rope, max_positions + spare_rows, self.dtype, device)
+        rows = max_positions + spare_rows + (tree.rows if tree else 0)
         self.cache = KVCache.allocate(t.layers, max_batch, t.kv_heads, rows, t.head_dim, self.dtype, device, kv.target)
         model = (
             LlamaTarget(weights, t, self.table, self.cache, device)
@@ -71,6 +74,8 @@ class ReferenceEngine(SpeculativeLoop):
             lengths=lengths,
             sampler=sampler,
             draft_kv=kv.draft,
+            partial=partial,
+            spare_rows=spare_rows,
         )
 
     @property
@@ -126,6 +131,7 @@ class ReferenceEngine(SpeculativeLoop):
 
     def facts(self) -> EngineFacts:
         tape = self.playback.tape if self.playback else None
-        return engine_facts(
+        found = engine_facts(
             self.target, self.drafts, self.dtype, self.device, tape, self.tree, self.lengths, self.kv, self.warnings
         )
+        return found if self.partial is None else with_partial(found, self.partial, self.max_positions)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from specgate.backends.reference.chain_lengths import ChainLengths
 from specgate.backends.reference.drafters import StandIn
+from specgate.backends.reference.partial.options import PartialPlan
 from specgate.backends.reference.tree.options import TreePlan
 from specgate.core import EngineFacts
 from specgate.core.tape import Tape
@@ -76,6 +78,12 @@ def engine_facts(
             *not_the_pairs(drafts, tape, tree, lengths),
         ),
     )
+
+
+def with_partial(facts: EngineFacts, plan: PartialPlan, positions: int) -> EngineFacts:
+    """`facts` of an engine that verifies in part, whose requests have at most so many `positions`."""
+    details, warnings = {**facts.details, **plan.details(positions)}, (*facts.warnings, *plan.warnings(positions))
+    return replace(facts, details=details, warnings=warnings)
 
 
 def not_the_pairs(

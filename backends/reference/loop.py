@@ -20,6 +20,8 @@ from specgate.backends.reference.chain_lengths import ChainLengths
 from specgate.backends.reference.drafters import Drafter, StandIn, stand_in
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.ops import accept, check_finite, target_argmax
+from specgate.backends.reference.partial.options import PartialPlan
+from specgate.backends.reference.partial.verifying import LooksElsewhere, PartialVerifier
 from specgate.backends.reference.playback import Playback, as_accepted
 from specgate.backends.reference.recorder import Recorder
 from specgate.backends.reference.sampling.drafter import SampledDrafter
@@ -112,7 +114,9 @@ class SpeculativeLoop:
     `drafts` is the pair's draft, a stand-in for it, or None. `max_positions` must cover the longest prompt, the tokens
     that a block adds, and K + 1 draft rows. `playback` forces accept counts. With `tree` the pair's draft proposes a
     tree in place of a chain, and `model` is one that `VerifiesTrees`, with room for its rows behind `max_positions`.
-    `lengths`: where chains end before K tokens. `draft_kv`: the format of the draft's cache.
+    `lengths`: where chains end before K tokens. `draft_kv`: the format of the draft's cache. `partial`: how chains are
+    verified over a part of the cache, by a `model` that `LooksElsewhere` and has room for `spare_rows` more, as has the
+    draft.
     """
 
     def __init__(
@@ -127,10 +131,12 @@ class SpeculativeLoop:
         lengths: ChainLengths | None = None,
         sampler: Sampler | None = None,
         draft_kv: KvMode | None = None,
+        partial: PartialPlan | None = None,
+        spare_rows: int = 0,
     ) -> None:
         self.model, self.device = model, model.device
         self.drafts, self.playback, self.tree, self.lengths = drafts, playback, tree, lengths
-        self.sampler, self.draft_kv = sampler, draft_kv
+        self.sampler, self.draft_kv, self.partial, self.spare_rows = sampler, draft_kv, partial, spare_rows
         self.max_batch, self.max_positions = max_batch, max_positions
         self.drafter = self._drafter(drafts)
         self.prompts: list[Tensor] = []
@@ -149,7 +155,7 @@ class SpeculativeLoop:
             drafts,
             self.model,
             max_batch=self.max_batch,
-            max_positions=self.max_positions,
+            max_positions=self.max_positions + self.spare_rows,
             device=self.device,
             tree_rows=self.tree.draft_rows if self.tree else 0,
             kv=self.draft_kv,
@@ -233,8 +239,9 @@ class SpeculativeLoop:
         # Experts are counted by rows, each of which is a token that may follow. A tree has more.
         experts = self.model.experts if isinstance(self.model, RoutesTokens) and growth is None else 0
         recorder = Recorder(self.device, k, experts)
+        verifier = self._verifier(recorder) if drafter else None
         with block_marker():
-            self._steps(slots, rule, budget, drafter, forced, recorder, watch, growth)
+            self._steps(slots, rule, budget, drafter, forced, recorder, watch, growth, verifier)
         self._last = (role, slots, rule)
         return recorder.decoded(slots)
 
@@ -261,14 +268,17 @@ class SpeculativeLoop:
         recorder: Recorder,
         watch: Watch | None = None,
         growth: Growth | None = None,
+        verifier: PartialVerifier | None = None,
     ) -> None:
         """Run cycles until every slot has finished, the budget is spent, or `watch` has seen all it waits for."""
         while slots.active.any() and recorder.steps != budget.steps and not (watch and watch.complete):
             active, start = slots.active, slots.length
-            if growth is None:
-                accepted, tokens, features, drafted = self._chain_cycle(slots, drafter, forced, recorder)
-            else:
+            if growth is not None:
                 accepted, tokens, features, drafted = self._tree_cycle(slots, drafter, growth, recorder)
+            elif verifier is not None:
+                accepted, tokens, features, drafted = self._partial_cycle(slots, drafter, verifier, recorder)
+            else:
+                accepted, tokens, features, drafted = self._chain_cycle(slots, drafter, forced, recorder)
             recorder.phase("accept")
             if watch:
                 self._watch(watch, slots, tokens, accepted)
@@ -328,6 +338,21 @@ class SpeculativeLoop:
         found = verify_tree(self.model, tree, masks, slots.last_token, slots.length, growth.levels, drafter.boundaries)
         self._logits = found.logits
         recorder.phase("verify")
+        return Verified(found.accepted, found.tokens, found.features)
+
+    def _verifier(self, recorder: Recorder) -> PartialVerifier | None:
+        if self.partial is None:
+            return None
+        assert isinstance(self.model, LooksElsewhere)
+        return PartialVerifier(self.partial, self.model, self.length, recorder)
+
+    def _partial_cycle(
+        self, slots: Slots, drafter: Drafter | None, verifier: PartialVerifier, recorder: Recorder
+    ) -> Verified:
+        """Draft and verify as SpecPV does."""
+        assert drafter is not None
+        found = verifier.cycle(slots, drafter, recorder.k)
+        self._logits = found.logits
         return Verified(found.accepted, found.tokens, found.features)
 
     def _watch(self, watch: Watch, slots: Slots, tokens: Tensor, accepted: Tensor) -> None:

@@ -12,6 +12,8 @@ from specgate.backends.reference.chain_lengths import BY_BATCH, CONFIDENCE, leng
 from specgate.backends.reference.drafters import STAND_INS, StandIn
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.kv.options import kv_modes
+from specgate.backends.reference.partial.options import NAMES as PARTIAL_NAMES
+from specgate.backends.reference.partial.options import SPECPV, check_target, plan_partial
 from specgate.backends.reference.playback import Playback
 from specgate.backends.reference.sampling.sampler import Sampler
 from specgate.backends.reference.tree.options import check_ranks, plan_tree
@@ -28,7 +30,7 @@ from specgate.sampling.settings import check_settings
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OPTIONS = (
     *("device", "capture", "drafter", "spec_config", "tape", "tree", "tree_width"),
-    *(CONFIDENCE, BY_BATCH, KV, DRAFT_KV),
+    *(CONFIDENCE, BY_BATCH, KV, DRAFT_KV, *PARTIAL_NAMES),
 )
 OWN = "eagle3"
 """The name of the pair's own draft among the drafters."""
@@ -41,7 +43,8 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     oracle), `spec_config` (a speculative config that this one's must agree with), `tape` (a file
     of accept counts to replay), `tree` (a tree file, or dynamic:NODES) and `tree_width`, `confidence` (a chain ends
     where the draft is less sure), `k_by_batch` (the most draft tokens by how many requests run), `kv` and `draft_kv`
-    (the formats of the caches of target and draft: bf16, fp8, nvfp4).
+    (the formats of the caches of target and draft: bf16, fp8, nvfp4), `specpv` (lossy or lossless: verification over a
+    part of the cache) and what `partial.options` has beside it.
 
     Raises UsageError for options, draft lengths and contexts that make no sense, CheckpointError for a bad pair,
     EnvironmentRefused where it does not fit into memory, BackendError for a missing draft.
@@ -50,7 +53,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     device = pick_device(request.options.get("device", "auto"))
     tree, lengths = plan_tree(request.options, request.max_k, device), lengths_of(request.options)
     instead, playback, kv = *what_drafts(request), kv_modes(request.options)
-    sampler = what_samples(request)
+    partial, sampler = plan_partial(request.options), what_samples(request)
     dtype = DTYPES[request.dtype]
     target = load_target(request.pair.target, dtype, device, request.pair.rope)
     if request.max_positions > target.geometry.max_positions:
@@ -60,6 +63,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
             hint="choose a shorter context, or give the scenario a rope scaling whose factor covers it",
         )
     check_head(kv.target, target.geometry.head_dim, str(target.config_file))
+    check_target(partial, target.geometry, target.config_file)
     warnings = list(calibration_warnings(request.pair.target, kv.target, "the target", KV))
     drafts: DraftCheckpoint | StandIn | None = None
     if request.max_k:
@@ -81,6 +85,8 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
         lengths=lengths,
         sampler=sampler,
         kv=kv,
+        partial=partial,
+        spare_rows=partial.rows_behind(request.max_k) if partial else 0,
         warnings=warnings,
     )
 
@@ -92,7 +98,11 @@ def what_samples(request: OpenRequest) -> Sampler | None:
     check_settings(request.sampling)
     if "tape" in request.options:
         raise UsageError("option tape with sampling: a tape replays what greedy cycles accepted", hint="leave one out")
-    for option, why in (("tree", "its paths are of greedy tokens"), (CONFIDENCE, "it is a chain of greedy tokens")):
+    greedy = (
+        *(("tree", "its paths are of greedy tokens"), (CONFIDENCE, "it is a chain of greedy tokens")),
+        (SPECPV, "it verifies greedily"),
+    )
+    for option, why in greedy:
         if option in request.options:
             raise UsageError(f"option {option} with sampling: {why}", hint="leave one out")
     drafter, rejecting = request.options.get("drafter", OWN), request.sampling.method == "rejection"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 import torch
@@ -19,6 +20,8 @@ from specgate.eagle3.trees.accepting import compact
 from specgate.eagle3.weights import LayerWeights, TargetWeights, Vocabulary
 
 RopeTable = tuple[Tensor, Tensor]
+Look = Callable[[int, Tensor, Plane, Plane], Tensor]
+"""Attention of a layer, by its number: of queries [B, N, T, D] over its keys and values → [B, T, N·D]."""
 PREFILL_ROWS: Final = 1024
 
 
@@ -32,18 +35,25 @@ def attend(
     heads: int,
     kv_heads: int,
     tree: TreeRows | None = None,
+    look: Callable[[Tensor, Plane, Plane], Tensor] | None = None,
 ) -> Tensor:
     """Append the new keys and values, then attend to what each row may see: [B, T, (N + 2G)·D] → [B, T, N·D].
 
-    With a `tree`, it says where the rows are kept, and `seen` is what the queries of a path see.
+    With a `tree`, it says where the rows are kept, and `seen` is what the queries of a path see. `look` is attention in
+    the place of that over what is `seen`.
     """
     q = rope_append(qkv, *rope_rows, k_cache, v_cache, positions if tree is None else tree.rows, heads, kv_heads)
+    if look is not None:
+        return look(q, k_cache, v_cache)
+    if tree is None:
+        return look_at(q, k_cache, v_cache, seen)
+    return along_paths(tree, q, k_cache, v_cache, lambda rows: look_at(rows, k_cache, v_cache, seen))
 
-    def look(rows: Tensor) -> Tensor:
-        k, v = (read_rows(plane, seen.start, seen.stop, rows.dtype) for plane in (k_cache, v_cache))
-        return attention(rows, k, v, seen.mask, seen.causal)
 
-    return look(q) if tree is None else along_paths(tree, q, k_cache, v_cache, look)
+def look_at(q: Tensor, k_cache: Plane, v_cache: Plane, seen: View) -> Tensor:
+    """Attention of q [B, N, T, D] over what is `seen`: [B, T, N·D]."""
+    k, v = (read_rows(plane, seen.start, seen.stop, q.dtype) for plane in (k_cache, v_cache))
+    return attention(q, k, v, seen.mask, seen.causal)
 
 
 def feed_forward(w: LayerWeights, x: Tensor, eps: float) -> Tensor:
@@ -76,8 +86,10 @@ def target_forward(
     positions: Tensor,
     boundaries: Sequence[int],
     tree: TreeRows | None = None,
+    look: Look | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Run `tokens` [B, T] at `positions` [B, T] and write the cache; with `tree`, they are the rows of a tree.
+    """Run `tokens` [B, T] at `positions` [B, T] and write the cache; with `tree`, they are the rows of a tree. With
+    `look`, that is how every layer looks at the cache.
 
     Returns the last hidden states [B, T, H] before the final norm, and the auxiliary hidden states [B, T,
     len(boundaries)·H], or None without boundaries. Boundary b is the residual stream after b layers (0: the embedding).
@@ -87,7 +99,8 @@ def target_forward(
     streams = {0: x}
     for i, layer in enumerate(w.layers):
         qkv = matmul_rows(rms_norm(x, layer.input_norm, eps), layer.qkv)
-        mixed = attend(qkv, rows, cache.k[i], cache.v[i], positions, seen, geometry.heads, geometry.kv_heads, tree)
+        heads, of_layer = (geometry.heads, geometry.kv_heads), partial(look, i) if look else None
+        mixed = attend(qkv, rows, cache.k[i], cache.v[i], positions, seen, *heads, tree, of_layer)
         x = mlp(layer, x + matmul_rows(mixed, layer.o), eps)
         if i + 1 in boundaries:
             streams[i + 1] = x
@@ -191,3 +204,11 @@ class LlamaTarget(TorchTarget[TargetWeights]):
         tree: TreeRows | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         return target_forward(self.weights, self.geometry, self.table, cache, tokens, positions, boundaries, tree)
+
+    def forward_looking(
+        self, slots: slice, tokens: Tensor, positions: Tensor, boundaries: Sequence[int], look: Look
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `partial.verifying.LooksElsewhere.forward_looking`."""
+        cache = self.cache.slots(slots.start, slots.stop)
+        of = (self.weights, self.geometry, self.table, cache)
+        return target_forward(*of, tokens, positions, boundaries, look=look)

@@ -99,6 +99,8 @@ def tokens_entry(run: Run, comparison: Comparison | None) -> Entry:
     if check.emitted_tokens is not None:
         some = f"{check.compared_tokens:,} of {check.emitted_tokens:,}"
         note = f"{some if check.compared_tokens < check.emitted_tokens else f'all {check.emitted_tokens:,}'} compared"
+    if check.lossy and check.equal_share is not None:
+        return Entry(f"{check.equal_share:.1%} equal", f"lossy; {len(check.divergences)} texts differ")
     if check.mismatches:
         return Entry(f"{len(check.mismatches)} differ", note)
     return Entry(f"{ties} near tie{'s' * (ties > 1)}" if ties else "all equal", note)

@@ -98,5 +98,5 @@ def pictures(key: str, run: Run, policy: Policy, point: Point) -> Iterator[Pictu
 
 def quotable(results: Sequence[CellResult], comparisons: Sequence[Comparison]) -> list[CellResult]:
     """The cells whose times may be quoted: they have timed blocks, and their tokens are the baseline's."""
-    withheld = {c.cell for c in comparisons if c.tokens.mismatches}
+    withheld = {c.cell for c in comparisons if c.tokens.defects}
     return [r for r in results if r.series_ms and r.cell not in withheld]

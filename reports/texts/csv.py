@@ -102,7 +102,7 @@ def sample_rows(run: Run, result: CellResult, comparison: Comparison | None) -> 
 
 def withheld(comparison: Comparison | None) -> bool:
     """Whether no time of the cell may be quoted, because its tokens differ from the baseline's."""
-    return comparison is not None and bool(comparison.tokens.mismatches)
+    return comparison is not None and bool(comparison.tokens.defects)
 
 
 def identity(run: Run, cell: Cell) -> Row:

@@ -75,7 +75,7 @@ def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
 def why_none(run: Run, result: CellResult) -> str:
     """Why no times of the cell may be quoted."""
     comparison = run.comparison(result.cell.key)
-    if comparison is not None and comparison.tokens.mismatches:
+    if comparison is not None and comparison.tokens.defects:
         return "its tokens are not the baseline's"
     return result.reason or "no step was measured (a server shows none)"
 

@@ -18,6 +18,7 @@ from specgate.analysis.waterfall import sums_of, waterfall
 from specgate.core import BASELINE, Block, Cell, CellResult, Comparison, EngineFacts, Plan, Traffic
 from specgate.core.cycle_budget import Bandwidth, CycleBudget, Part, PartName
 from specgate.core.traffic import Bytes, ExpertTraffic, Slot, draft_bytes, pass_bytes
+from specgate.eagle3.counters import SPECPV_READ
 
 PHASES: Final[tuple[PartName, ...]] = ("draft", "verify", "accept", "commit")
 NOT_SPLIT: Final = "the engine does not split its steps"
@@ -38,7 +39,7 @@ def cycle_budgets(
 
     `bandwidth`: of this machine's memory; None where it was not measured, which leaves the floors out.
     """
-    unquotable = {r.cell for r in cells if r.status == "failed"} | {c.cell for c in comparisons if c.tokens.mismatches}
+    unquotable = {r.cell for r in cells if r.status == "failed"} | {c.cell for c in comparisons if c.tokens.defects}
     mine: dict[Cell, list[Block]] = {cell: [] for cell in plan.cells}
     for block in blocks:
         if not block.warmup and block.step_ns and block.cell in mine:
@@ -185,11 +186,15 @@ def moved_by(blocks: Sequence[Block], traffic: Traffic | None) -> dict[PartName,
     times = Counter((b.point, b.prompt_lengths, b.accepted, b.drafted, b.experts) for b in blocks)
     verify, draft = Bytes(), Bytes()
     for key, block in alike.items():
-        touched = repeat(None) if block.experts is None else block.experts.touched
+        touched, of_target = repeat(None) if block.experts is None else block.experts.touched, Bytes()
         for step, reached in zip(steps_of(block), touched, strict=False):
-            verify += pass_bytes(traffic.target, step.verify, touched=reached) * times[key]
+            of_target += pass_bytes(traffic.target, step.verify, touched=reached)
             if traffic.draft:
                 draft += draft_bytes(traffic.draft, step.draft, step.drafts) * times[key]
+        if (read := block.counters.get(SPECPV_READ)) is not None:  # not all of the cache, but what was counted
+            position = sum(a.layers * a.position_bytes for a in traffic.target.attention)
+            of_target = replace(of_target, kv_read=read * position)
+        verify += of_target * times[key]
     nothing = Bytes()
     found: dict[PartName, Bytes] = {"verify": verify, "accept": nothing, "commit": nothing, "gap": nothing}
     return found if drafted and not traffic.draft else {"draft": draft, **found}

@@ -46,7 +46,7 @@ def compare(
         pairs = jointly(pairs, found)
         columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
         joint = speedup(pairs, tokens, over, "joint_decode_speedup_ratio")
-        if not pairs.turns and not tokens.mismatches:
+        if not pairs.turns and not tokens.defects:
             joint = replace(joint, n=len(found), reason_code=NO_JOINT_DECODING)
         return Comparison(cell, tokens, *columns, joint, (decoded, sums))
     if scenario.load is not None:
@@ -110,7 +110,7 @@ def throughput_ratio(
     weigh more than in the geometric mean over pairs.
     """
     n = len(pairs)
-    if not n or tokens.mismatches:
+    if not n or tokens.defects:
         return Value(name, None, n=n, reason_code="token_mismatch" if n else "no_pairs")
     base, spec = (throughput([pair[side] for pair in pairs], whole_requests) for side in (0, 1))
     return Value(name, spec / base, "ratio_of_sums", n)
@@ -125,7 +125,7 @@ def speedup(pairs: Pairs, tokens: TokenCheck, between: BetweenRuns | None, name:
     n = len(pairs.turns)
     if not n:
         return Value(name, None, n=0, reason_code="no_pairs")
-    if tokens.mismatches:
+    if tokens.defects:
         return Value(name, None, n=n, reason_code="token_mismatch")
     interval = pairs.interval() if between is None else interval_of(pairs, between)
     if interval is None:

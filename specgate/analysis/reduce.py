@@ -32,6 +32,7 @@ from specgate.analysis.tokens.repetition import repeat_values
 from specgate.analysis.tokens.rescoring import Draw, check_scores, draws
 from specgate.core import (
     BASELINE,
+    LOSSY,
     BaselineText,
     BetweenRuns,
     Block,
@@ -134,6 +135,7 @@ def measure(
         pairs = compared(mine, plan.scenarios[cell.point.scenario])
         beside, whole = (texts[cell.point], checked.logits), checked.asked is not None
         check = check_tokens(cell, pairs, margins, ties, *beside, whole=whole)
+        check = replace(check, lossy=is_lossy(cell, grounds))
         most = checked.asked.followed if checked.asked else None
         if not most or not ties.ulps:
             return check
@@ -145,7 +147,7 @@ def measure(
         for cell in plan.cells
         if cell.role.speculative and plan.scenarios[cell.point.scenario].baseline
     )
-    unlike = {c.cell for c in comparisons if c.tokens.mismatches or (c.tokens.followed and c.tokens.followed.wrong)}
+    unlike = {c.cell for c in comparisons if c.tokens.defects or (c.tokens.followed and c.tokens.followed.wrong)}
     measured_rounds = {point: measured(plan.rounds_of(point)) for point in plan.points}
 
     def reduced(cell: Cell) -> CellResult:
@@ -167,6 +169,12 @@ def measure(
         if (seen := checked.rescorings.get(point.key)) is not None and by_point[point]
     }
     return tuple(rescored(result, scores.get(result.cell.point, {})) for result in cells), comparisons
+
+
+def is_lossy(cell: Cell, grounds: Grounds) -> bool:
+    """Whether the engine says of itself that speculation may emit other tokens than the baseline."""
+    facts = grounds.engines.get(cell.point.key)
+    return cell.role.speculative and facts is not None and LOSSY in facts.details
 
 
 def measured(rounds: Iterable[Round]) -> tuple[tuple[int, int], ...]:

@@ -100,7 +100,7 @@ def _with_near_ties(comparison: Comparison, ties: NearTies) -> Comparison:
     divergences = but_for_rare((d.judged(d.margin, ties, d.unit) for d in found), rare, ties)
     tokens = replace(comparison.tokens, divergences=divergences)
     speedup = comparison.speedup
-    if tokens.mismatches and speedup.value is not None:
+    if tokens.defects and speedup.value is not None:
         speedup = Value(speedup.metric, None, n=speedup.n, reason_code="token_mismatch")
     return replace(comparison, tokens=tokens, speedup=speedup)
 

@@ -52,7 +52,7 @@ def policy_text(stored: Sequence[StoredRun], folder: Path, margin_pct: float) ->
         *checks_lines(stored),
         "rules:",
         *rule_line(Rule("records-valid", "validity", True)),
-        *tokens_lines(stored),
+        *tokens_lines(stored, margin_pct),
         *copied_lines(stored),
     ]
     for scenario, role in scenario_roles(stored):
@@ -161,7 +161,8 @@ def checks_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
         yield f"checks: {flow({**values, 'rescored_by': checks.rescored_by or 'none'})}"
 
 
-def tokens_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
+def tokens_lines(stored: Sequence[StoredRun], margin_pct: float) -> Iterator[str]:
+    """Tokens must be the baseline's; of an engine that says that its own may differ, so many of them."""
     names = ("margin", "ulps", "rare_ulps")
     margin, ulps, rare = (max(getattr(near_ties(one.policy), name) for one in stored) for name in names)
     params, how = {"near_tie_margin": margin}, "bit for bit"
@@ -174,6 +175,13 @@ def tokens_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
         how = f"but for near ties: a top-2 margin of up to {ulps:g} units in the last place is too close to call"
     yield f"  # Tokens must be the baseline's, {how}."
     yield from rule_line(Rule("tokens-equal", "tokens", True, params=params))
+    for scenario, role in scenario_roles(stored):
+        checks = [c.tokens for one, r in cells_of(stored, scenario, role) if (c := one.run.comparison(r.cell.key))]
+        shares = [check.equal_share for check in checks if check.lossy and check.equal_share is not None]
+        if shares:
+            yield f"  # {scenario} {role}: {min(shares):.1%} of the tokens stand before the first that is another."
+            least = {"min_equal_share": rounded_down(min(shares) * (1 - margin_pct / 100))}
+            yield from rule_line(Rule(f"{scenario}-{role}-text", "tokens", True, scenario, role, {**params, **least}))
 
 
 def copied_lines(stored: Sequence[StoredRun]) -> Iterator[str]:

@@ -205,6 +205,7 @@ class TokenCheck:
     `logits`: None where the engine does not show its logits.
     `sequences`: how many texts were compared; None in runs stored before this was counted.
     `followed`: None where the policy does not ask for it, or no text left the baseline's.
+    `lossy`: the engine says that its tokens may differ (`measured.LOSSY`), so that another one is no defect.
     """
 
     compared_tokens: int
@@ -214,6 +215,7 @@ class TokenCheck:
     logits: LogitCheck | None = None
     sequences: int | None = None
     followed: FollowCheck | None = None
+    lossy: bool = False
 
     @property
     def identical(self) -> bool:
@@ -224,6 +226,20 @@ class TokenCheck:
     def mismatches(self) -> tuple[Divergence, ...]:
         """The divergences that no near tie explains."""
         return tuple(d for d in self.divergences if not d.near_tie)
+
+    @property
+    def defects(self) -> tuple[Divergence, ...]:
+        """The mismatches because of which no speed may be quoted."""
+        return () if self.lossy else self.mismatches
+
+    @property
+    def equal_share(self) -> float | None:
+        """Share of the emitted tokens that stand before the first one which is not the baseline's; None where it is not
+        known how many were emitted.
+        """
+        if not self.emitted_tokens:
+            return None
+        return (self.compared_tokens - len(self.divergences)) / self.emitted_tokens
 
 
 @dataclass(frozen=True, slots=True)

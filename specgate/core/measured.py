@@ -23,6 +23,10 @@ OWN_NUMBERS: Final = "random numbers"
 """The detail of an engine's facts that says that it draws tokens with random numbers of its own, so that what it draws
 again need not be the same.
 """
+LOSSY: Final = "tokens may differ"
+"""The detail of an engine's facts that says that speculation may emit other tokens than the baseline, by design, and
+why.
+"""
 FORBIDS_ENDS: Final = "tokens that end a text"
 """The detail of an engine's facts that says that these are given no chance, where ends are to be ignored."""
 UNKNOWN: Final = "unknown"

@@ -20,6 +20,25 @@ ENDED_EARLY: Final = "chains_ended_early"
 requests ran. Each of them drafted one token at least.
 """
 
+SPECPV_PARTIAL: Final = "specpv_partial_passes"
+"""The counter of request-steps of partial verification. Those below count in requests and tokens, too."""
+SPECPV_FULL: Final = "specpv_full_passes"
+"""Request-steps of full verification, those of `SPECPV_SHORT` among them."""
+SPECPV_SHORT: Final = "specpv_short_passes"
+"""Full verifications of requests so short that a partial one would leave nothing out."""
+SPECPV_PARTIAL_ACCEPTED: Final = "specpv_partial_accepted"
+"""Draft tokens that partial verifications accepted."""
+SPECPV_FULL_ACCEPTED: Final = "specpv_full_accepted"
+"""Draft tokens that full verifications accepted; where all is lossless, of what partial ones had let through."""
+SPECPV_CHECKED: Final = "specpv_checked"
+"""Emitted tokens of partial verifications that a full one has seen since."""
+SPECPV_OVERRULED: Final = "specpv_overruled"
+"""Those of `SPECPV_CHECKED` that the full verification would not have chosen, and that stay."""
+SPECPV_READ: Final = "specpv_read_positions"
+"""Cached positions that all of these passes read of each layer."""
+SPECPV_CACHED: Final = "specpv_cached_positions"
+"""Cached positions that there were for them."""
+
 
 def speculation_counters(
     accepted: Sequence[Sequence[int]], finish: Sequence[str], drafted: Sequence[Sequence[int]] | int

@@ -21,7 +21,7 @@ from specgate.analysis.speedup_limits import (
     prefill_for,
     tokens_for,
 )
-from specgate.core import BASELINE, Budget, Cell, Plan, Point, Rule, Run
+from specgate.core import BASELINE, LOSSY, Budget, Cell, Plan, Point, Rule, Run
 from specgate.core.cycle_budget import Bandwidth
 from specgate.errors import SpecgateError, UsageError
 from specgate.files.config import Config
@@ -204,6 +204,8 @@ def of_run(run: Run) -> Iterator[tuple[tuple[int, int], PointTimes]]:
             continue
         if step_ms is None or prefill is None or not step_ms.value or not prefill.value:
             continue
+        # Passes of a lossy engine read less than its traffic says: no floor follows from that.
+        traffic = engine.traffic if engine and LOSSY not in engine.details else None
         prefill_s = point.context * point.batch / prefill.value
-        times = PointTimes(run.id, prefill_s, step_ms.value / 1e3, engine.traffic if engine else None)
+        times = PointTimes(run.id, prefill_s, step_ms.value / 1e3, traffic)
         yield (point.context, point.batch), times

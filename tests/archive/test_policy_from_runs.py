@@ -17,7 +17,7 @@ from specgate.analysis.verdict import overall
 from specgate.archive.policy_from_runs import policy_text, rounded_down
 from specgate.archive.stored import load_runs
 from specgate.cli import cli as commands
-from specgate.core import Policy, Rule, State
+from specgate.core import Policy, Rule, State, TokenCheck
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import loads
 from specgate.planning.policy import find_policy, parse_policy
@@ -137,6 +137,19 @@ def test_a_run_without_figures_is_named(run: Path, changes: dict[str, Any], says
 def test_a_run_with_wrong_tokens_is_named_as_invalid(tmp_path: Path) -> None:
     wrong = store(tmp_path / "wrong", change=corrupt)
     assert "no policy follows from this run: it is INVALID" in refused(wrong)
+
+
+def test_of_a_lossy_engine_the_share_of_equal_tokens_gets_a_floor(run: Path) -> None:
+    (one,) = load_runs([run])
+    (comparison,) = one.run.comparisons
+    check = TokenCheck(80, (), 100, tuple(sorted(set(comparison.prompt_sets))), lossy=True)
+    comparisons = (replace(comparison, tokens=check),)
+    text, policy = written(run, changes={"comparisons": comparisons})
+    assert "demo-64 spec-3: 80.0% of the tokens stand before the first that is another" in text
+    (rule,) = [r for r in policy.rules if r.gate == "tokens" and r.scenario == "demo-64"]
+    assert rule.required and rule.params["min_equal_share"] == 0.76
+    less = replace(comparison, tokens=replace(check, compared_tokens=75))
+    assert overall(judge(replace(one.run, comparisons=(less,)), policy))[0] is State.FAIL
 
 
 def test_forced_acceptance_is_no_ground_for_a_floor(run: Path) -> None:

@@ -38,6 +38,7 @@ def test_list_names_every_shipped_scenario_with_its_question() -> None:
         "cpu-full-sampled",
         "cpu-sampled",
         "cpu-spec-sweep",
+        "cpu-specpv",
         "cpu-variants",
         "full-120b-16k-b4",
         "full-120b-1k-sampled",

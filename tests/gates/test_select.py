@@ -10,7 +10,13 @@ from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 PARAMS = {
     "validity": {},
-    "tokens": {"near_tie_margin": 0.0, "near_tie_ulps": 0.0, "rare_tie_ulps": 0.0, "max_parted_share": 1.0},
+    "tokens": {
+        "near_tie_margin": 0.0,
+        "near_tie_ulps": 0.0,
+        "rare_tie_ulps": 0.0,
+        "max_parted_share": 1.0,
+        "min_equal_share": 0.0,
+    },
     "acceptance": {"min": 1.0},
     "speed": {"min": 0.1},
     "degeneracy": {"max_repeated_share": 1.0},

@@ -18,6 +18,7 @@ from specgate.core import (
 )
 
 BIT_EXACT: Final = NearTies()
+BY_DESIGN: Final = "the engine says that its tokens may differ from the baseline's"
 
 
 def deterministic(
@@ -45,6 +46,8 @@ def deterministic(
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
     if comparison is None and result.cell.role.speculative:
         return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
+    if comparison is not None and comparison.tokens.lossy:
+        return Invariant("I7", Held.UNSEEN, "lossy", BY_DESIGN)
     if comparison is not None and not comparison.tokens.identical:
         first = comparison.tokens.divergences[0]
         message = (
@@ -77,6 +80,8 @@ def but_for_near_ties(result: CellResult, comparison: Comparison | None, ties: N
         return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
     if comparison is None and result.cell.role.speculative:
         return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
+    if comparison is not None and comparison.tokens.lossy:
+        return Invariant("I7", Held.UNSEEN, "lossy", BY_DESIGN)
     found = result.values.get("repeat_near_ties")
     repeats = int(found.value or 0) if found is not None else 0
     check = comparison.tokens if comparison is not None else None

@@ -6,8 +6,8 @@ from specgate.core import Point, Run
 
 
 def decoding_of(run: Run, point: Point) -> str:
-    """What of a point is not greedy decoding with whole chains, in words: sampling, a tree, chains that end early, and
-    keys and values that are cached in fewer bits.
+    """What of a point is not greedy decoding with whole chains, in words: sampling, a tree, chains that end early, keys
+    and values that are cached in fewer bits, and verification over a part of them.
 
     Empty where nothing is.
     """
@@ -18,4 +18,5 @@ def decoding_of(run: Run, point: Point) -> str:
     early = [f"chains {details['chains go on']}"] if "chains go on" in details else []
     told = ((name, str(details[name])) for name in ("KV cache", "draft's KV cache") if name in details)
     caches = [f"{name} {mode.partition(' ')[0]}" for name, mode in told]
-    return ", ".join((*drawn, *tree, *early, *caches))
+    partial = [f"SpecPV {details['SpecPV']}"] if "SpecPV" in details else []
+    return ", ".join((*drawn, *tree, *early, *caches, *partial))

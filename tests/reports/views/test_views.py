@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from specgate import plugins
+from specgate.analysis.tradeoff import tradeoff_of
 from specgate.api import visible
 from specgate.archive.acceptance.requests import acceptance_of
 from specgate.archive.agreeing import agreement_of
@@ -19,7 +20,7 @@ from specgate.archive.change_points import BUDGET, fewest_readings, with_changes
 from specgate.archive.contrasting import contrast_of
 from specgate.archive.history import series
 from specgate.archive.stored import load_run
-from specgate.core import Block, Cell, CellResult, Point, Run
+from specgate.core import Block, Cell, CellResult, Point, Run, Scenario
 from specgate.core.agreement import Agreement
 from specgate.core.matrix import matrix_of
 from specgate.core.trends import Trends
@@ -62,6 +63,7 @@ class Subjects:
     history: Any
     agreement: Any
     acceptance: Any
+    tradeoff: Any
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +74,14 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
     rewrite(b, with_acceptance(load_run(b).run, "planted"))
     one, other = load_run(a).run, load_run(b).run
     summed_up = acceptance_of([load_run(a), load_run(b), load_run(looping(folder))], [("engine", "run"), ("position",)])
-    return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), agreement(folder), summed_up)
+    stored = [load_run(store(folder / "variants", scenarios=[*kinds, varied(kinds[0])])), load_run(b)]
+    laid_out = tradeoff_of((found.run, found.blocks()) for found in stored)
+    return Subjects(contrast(a, b), matrix_of([one, other]), trends(one, other), agreement(folder), summed_up, laid_out)
+
+
+def varied(of: Scenario) -> Scenario:
+    """A variant of a scenario."""
+    return replace(of, name=f"{of.name}+narrow", options={"kv": "fp8", "draft_kv": "nvfp4"})
 
 
 def agreement(folder: Path) -> Agreement:
@@ -96,7 +105,7 @@ def looping(folder: Path) -> Path:
     return store(folder / "looping", change=repeat)
 
 
-NAMES = ("compare", "matrix", "history", "agreement", "acceptance")
+NAMES = ("compare", "matrix", "history", "agreement", "acceptance", "tradeoff")
 
 
 @pytest.mark.parametrize("name", NAMES)
