@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from specgate.core import Block, EngineFacts, Plan, Point, Run
-from specgate.errors import BackendError, EnvironmentRefused, ExitCode, InvalidResult, SpecgateError
+from specgate.errors import BackendError, EnvironmentRefused, ExitCode, InvalidResult, SpecgateError, UsageError
 from specgate.files.json_text import parse_json
 from specgate.files.plain import from_plain, to_plain
 from specgate.files.run_folder import RunFolder
@@ -55,16 +55,27 @@ WAIT_S: Final = 0.5
 def carry_out(request: Request, machines: Machines, size: int | None = None) -> ExitCode:
     """Carry out one run on `machines`, in tasks of at most `size` points. See `run.session.carry_out`.
 
-    Raises EnvironmentRefused where there is no slot.
+    Raises EnvironmentRefused where there is no slot, and UsageError where they would share a server.
     """
     if not machines.slots:
         raise EnvironmentRefused(
             "the fleet has no slot to measure in", hint="a GPU, or --slots N on a host without one"
         )
     try:
+        refuse_attached(request)
         return session.carry_out(request, partial(measure_on, machines, size), taking_part(request, machines))
     finally:
         machines.stop()
+
+
+def refuse_attached(request: Request) -> None:
+    """Raise UsageError where all slots would measure the same running server."""
+    options = RunFolder.open(request.resume).read_config().options if request.resume else request.options
+    if attached := next((key for key in options if key.partition(".")[0] == "url"), None):
+        raise UsageError(
+            f"option {attached} = {options[attached]}: a server that runs already is measured from one place",
+            hint="without it, each slot starts a server of its own; or specgate micro in the place of fleet",
+        )
 
 
 def taking_part(request: Request, machines: Machines) -> dict[str, str]:

@@ -108,6 +108,7 @@ def test_what_an_engine_refuses_ends_the_run_as_on_one_machine(cli: Cli) -> None
         (("--on", "moon"), 2, "--on 'moon'\n  local, ray, or ray=ADDRESS"),
         (("--slots", "0"), 2, "--slots"),
         (("--on", "ray"), 4, "Ray is not installed"),
+        (("-o", "url.baseline=http://127.0.0.1:1"), 2, "option url.baseline = http://127.0.0.1:1: a server that runs"),
     ],
 )
 def test_where_it_cannot_measure_it_says_what_would_be_right(
