@@ -21,6 +21,7 @@ from specgate.run.beginning import fitting_prompts
 from specgate.run.recompute import Stopped
 from specgate.run.runner import Runner
 from specgate.run.session import stop_check, watched
+from specgate.terminal import echo
 
 
 def carry_out(path: Path) -> Done:
@@ -59,7 +60,7 @@ def carry_out(path: Path) -> Done:
 
 
 def told(block: Block, done: int, planned: int) -> None:
-    print(f"{done} of {planned} blocks: {block.cell.key}", flush=True)
+    echo(f"{done} of {planned} blocks: {block.cell.key}")
 
 
 def samples_of(path: Path) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """2,048 cells over 64 slots of this host, of which a tenth are killed: is every cell measured once, and nothing lost?
 
-    python -m tests.bench.fleet [--slots 64] [--killed 7] FOLDER
+    python -m tests.fleet.many_cells [--slots 64] [--killed 7] FOLDER
 
 The engine is scripted: what is tested is the fleet. FOLDER gets the run. Prints how long it took, how long slots waited
 for a task, and the verdict. Exit code 1 where a block is missing or was measured twice. A host with few CPUs starves so
