@@ -9,9 +9,14 @@ from specgate.core import BASELINE, Block, Cell, Plan, Point, Round
 
 
 def whole_generation(blocks: Sequence[Block], round_: Round) -> int | None:
-    """The worker generation that ran every role of `round_`; None where none did. A pair must come from one process."""
+    """The worker generation that ran every role of `round_`; None where none did. A pair must come from one process.
+
+    Where several did, it is the newest: a measured round that was whole is measured again only as a part of a point
+    that another machine measured anew. Warm-up rounds run again in every process, and the oldest counts.
+    """
     found = {(b.role, b.worker_generation) for b in blocks if in_round(b, round_)}
-    return next((s for _, s in sorted(found) if all((role, s) in found for role in round_.order)), None)
+    whole = [s for s in {s for _, s in found} if all((role, s) in found for role in round_.order)]
+    return (min if round_.warmup else max)(whole, default=None)
 
 
 def whole_rounds(plan: Plan, blocks: Sequence[Block]) -> list[Block]:

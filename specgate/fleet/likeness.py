@@ -8,10 +8,10 @@ from typing import Any, Final
 from specgate.machine import inventory
 
 GPU: Final = ("name", "memory_bytes", "driver", "power_limit_mw", "max_sm_clock_mhz")
+CUDA: Final = "CUDA_VISIBLE_DEVICES"
+"""Each slot has its own."""
 HOST: Final = ("machine", "cpu", "cpus_usable")
 """Memory of the host is left out: virtual machines get more of it while they run."""
-FLEET: Final = "fleet"
-"""Key of the fingerprint: the machines that a run began with."""
 
 
 def unlike(environment: Mapping[str, Any], facts: Mapping[str, str | None], here: Mapping[str, str]) -> Iterator[str]:
@@ -22,6 +22,10 @@ def unlike(environment: Mapping[str, Any], facts: Mapping[str, str | None], here
         if (then := facts.get(key)) != value:
             yield f"{key}: {value} here, {then} where the run began"
     now: dict[str, Any] = inventory.environment()
+    began, mine_too = (dict(of.get("variables") or {}) for of in (environment, now))
+    for name in sorted({*began, *mine_too} - {CUDA}):
+        if began.get(name) != mine_too.get(name):
+            yield f"{name}: {mine_too.get(name)} here, {began.get(name)} where the run began"
     pairs = (
         ("host", HOST, environment.get("host") or {}, now["host"]),
         ("GPU", GPU, measured_gpu(environment), inventory.visible_gpu() or {}),

@@ -9,12 +9,15 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from specgate.errors import UsageError
+from specgate.files.json_record import stored_json
 from specgate.files.manifest import FOLDERS
+from specgate.fleet.likeness import CUDA
 from specgate.fleet.machines import Files, NodeLost, Slot
 from specgate.fleet.tasks import DONE
 from specgate.machine import host, inventory
@@ -32,6 +35,11 @@ class LocalMachines:
 
     def __init__(self, count: int | None = None) -> None:
         uuids = visible_uuids()
+        if not uuids and inventory.has_cuda_gpu():
+            raise UsageError(
+                f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')}: no GPU that a slot can be",
+                hint="name whole GPUs, by index or by UUID (GPU-…)",
+            )
         if uuids and count is not None and count > len(uuids):
             raise UsageError(
                 f"--slots {count}: this host shows {len(uuids)} GPUs", hint="a GPU measures one point at a time"
@@ -44,7 +52,7 @@ class LocalMachines:
         self._lock, self._stopped = threading.Lock(), False
 
     def carry_out(self, slot: Slot, files: Files) -> Files:
-        variables = {"CUDA_VISIBLE_DEVICES": self._gpu[slot]} if slot in self._gpu else {}
+        variables = {CUDA: self._gpu[slot]} if slot in self._gpu else {}
         with tempfile.TemporaryDirectory(prefix="specgate-task-") as name:
             folder = Path(name)
             put(folder, files)
@@ -58,6 +66,8 @@ class LocalMachines:
                 process.wait()
             finally:
                 end(process)  # whatever it has left of its own
+                if process.stdin is not None:
+                    process.stdin.close()
                 with self._lock:
                     del self._running[slot]
             return left_by(folder, process.returncode)
@@ -68,16 +78,17 @@ class LocalMachines:
             running = list(self._running.values())
         for process in running:
             signalled(process, signal.SIGINT)
+        deadline = time.monotonic() + ENDING_S
         for process in running:
             try:
-                process.wait(ENDING_S)
+                process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 signalled(process, signal.SIGKILL)
 
 
 def visible_uuids() -> list[str]:
     """The UUIDs of the GPUs that CUDA programs are allowed to see, in their order."""
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    allowed = os.environ.get(CUDA)
     return [str(gpu["uuid"]) for gpu in inventory.visible_among(inventory.gpus(), allowed) if gpu.get("uuid")]
 
 
@@ -89,19 +100,27 @@ def put(folder: Path, files: Files) -> None:
 
 
 def started(folder: Path, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """The process of a node on the task in `folder`. It imports what this process imports. It leads a group of its own,
-    so that a Ctrl-C at the terminal is the coordinator's alone.
+    """The process of a node on the task in `folder`. It imports what this process imports, and has the variables that
+    can change a figure from the run. It leads a group of its own, so that a Ctrl-C at the terminal is the coordinator's
+    alone, and ends with its standard input, however this process ends.
     """
     path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    inherited = {name: value for name, value in os.environ.items() if name == CUDA or name not in inventory.VARIABLES}
     with (folder / LOG).open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", NODE, str(folder)],
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": path, **variables},
+            env={**inherited, **variables_of(folder), "PYTHONPATH": path, **variables},
             start_new_session=True,
         )
+
+
+def variables_of(folder: Path) -> dict[str, str]:
+    """The variables that can change a figure, as they were where the run began (env.json), but for its GPU."""
+    began: Any = stored_json(folder / "env.json")
+    return {name: str(value) for name, value in (began.get("variables") or {}).items() if name != CUDA}
 
 
 def left_by(folder: Path, code: int) -> Files:

@@ -11,12 +11,13 @@ from specgate.files.json_record import stored_json
 from specgate.files.plain import from_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.samples import JOURNALS
-from specgate.fleet.likeness import FLEET, unlike
+from specgate.fleet.likeness import unlike
 from specgate.fleet.tasks import TASK, Done, Stop, Task, only
 from specgate.planning.plan import build_plan
 from specgate.planning.request import Request
 from specgate.planning.resolution import read_back
 from specgate.promotion.claim import software_of
+from specgate.promotion.fingerprint import FLEET
 from specgate.run.beginning import fitting_prompts
 from specgate.run.recompute import Stopped
 from specgate.run.runner import Runner

@@ -11,10 +11,12 @@ from typing import Final
 
 from specgate.core import EngineFacts, Plan
 from specgate.errors import InvalidResult
+from specgate.files.redaction import cleaned
 from specgate.files.run_folder import RunFolder
 from specgate.files.samples import JOURNALS
+from specgate.files.writing import disk
 from specgate.fleet.local import put
-from specgate.fleet.machines import Files
+from specgate.fleet.machines import Files, NodeLost
 from specgate.fleet.tasks import Done, Task, only
 from specgate.promotion.claim import engine_fingerprint
 from specgate.run.resuming import check_samples
@@ -47,8 +49,9 @@ def merge(
     """Append the samples of a task to those of the run, and its engines to those that are `known`. Returns how many
     blocks it had.
 
-    Raises InvalidResult where they are not what the node says that it wrote, contradict themselves or are none of the
-    task's; and what `admit` raises for an engine that the run may not be measured with.
+    Raises NodeLost where nothing watched the machine meanwhile. Raises InvalidResult where the samples are not what the
+    node says that it wrote, contradict themselves or are none of the task's; and what `admit` raises for an engine that
+    the run may not be measured with.
     """
     journals = {name: content for name, content in files.items() if name in JOURNALS and content}
     told = {name: hashlib.sha256(content).hexdigest() for name, content in journals.items()}
@@ -62,6 +65,11 @@ def merge(
         if not generations <= set(task.generations):
             raise InvalidResult(f"{task.name}: engine processes {sorted(generations)} are none of this task's")
         blocks, engines = len(part.blocks()), part.engines()
+        watched = {sample.worker_generation for sample in part.samples()}
+    if blocks and watched != {task.first_generation}:
+        raise NodeLost("its monitor has watched nothing")
+    if torn := next((name for name, content in journals.items() if not content.endswith(b"\n")), None):
+        raise InvalidResult(f"{task.name}: {torn}: does not end with a whole line")
     for facts in engines.values():
         admit(facts)
     refuse_unlike(engines, known)
@@ -69,7 +77,9 @@ def merge(
         folder.append_journal(name.removeprefix("samples/"), journals[name])
     for name, content in files.items():
         if name.startswith("logs/") and content:
-            folder.log(log_name(name, task)).write_bytes(content)
+            log = folder.log(log_name(name, task))
+            with disk(log):
+                log.write_bytes(cleaned(content.decode("utf-8", "replace")).encode())
     return blocks
 
 
@@ -94,4 +104,5 @@ def scenario_of(point: str) -> str:
 def log_name(name: str, task: Task) -> str:
     """The name of a node's log among those of the run: engine processes have numbers of their own, others get one."""
     stem, dot, suffix = name.removeprefix("logs/").partition(".")
-    return name.removeprefix("logs/") if re.search(r"-\d+$", stem) else f"{stem}-{task.first_generation}{dot}{suffix}"
+    numbered = re.fullmatch(r"worker-\d+", stem)
+    return name.removeprefix("logs/") if numbered else f"{stem}-{task.first_generation}{dot}{suffix}"

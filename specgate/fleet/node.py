@@ -6,9 +6,17 @@ file again.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
 from pathlib import Path
+
+
+def end_with_the_coordinator() -> None:
+    """Standard input is a pipe that nothing is written into: it closes when the coordinator has ended, in any way."""
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def main(folder: Path) -> None:
@@ -18,7 +26,9 @@ def main(folder: Path) -> None:
     from specgate.fleet.measuring import carry_out
     from specgate.fleet.tasks import DONE, Done, Stop
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be inherited as ignored
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    threading.Thread(target=end_with_the_coordinator, daemon=True).start()
     try:
         done = carry_out(folder)
     except SpecgateError as error:

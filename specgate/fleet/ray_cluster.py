@@ -6,6 +6,7 @@ is sent.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.fleet.local import LocalMachines
 from specgate.fleet.machines import Files, NodeLost, Slot
-from specgate.machine import host, inventory
+from specgate.machine import host
 
 
 class RayMachines:
@@ -30,13 +31,13 @@ class RayMachines:
         except Exception as error:  # Ray has no base class for what can go wrong here
             hint = "start one with `ray start --head`, and `ray start --address=HEAD:6379` on each other host"
             raise EnvironmentRefused(f"no Ray cluster at {address}: {first_line(error)}", hint=hint) from error
+        self._running: dict[Slot, Any] = {}
+        self._lock, self._stopped = threading.Lock(), False
         self._nodes = dict(self._slots())
         self.slots = tuple(self._nodes)[:count]
         if count is not None and count > len(self.slots):
             self.stop()
             raise UsageError(f"--slots {count}: the cluster has {len(self.slots)}", hint="see `ray status`")
-        self._running: dict[Slot, Any] = {}
-        self._lock, self._stopped = threading.Lock(), False
 
     def _slots(self) -> Iterator[tuple[Slot, tuple[str, str]]]:
         """Each slot, with the number of its node and the resource that it takes: "GPU" or "CPU"."""
@@ -44,11 +45,11 @@ class RayMachines:
         kind = "GPU" if any(node["Resources"].get("GPU") for node in alive) else "CPU"
         asked = {node["NodeID"]: self._on(node["NodeID"], who, num_cpus=0).remote() for node in alive}
         for node in alive:
-            identity, uuids = self._ray.get(asked[node["NodeID"]])
+            identity = self._ray.get(asked[node["NodeID"]])
             for number in range(int(node["Resources"].get(kind, 0))):
                 name = f"{node['NodeManagerHostname']} {kind} {number} ({node['NodeID'][:6]})"
-                known = uuids[number] if number < len(uuids) else f"{identity} {number}"
-                yield Slot(name, known), (node["NodeID"], kind)
+                # Which of a host's GPUs a task gets is Ray's choice.
+                yield Slot(name, f"{identity} {kind} {number}"), (node["NodeID"], kind)
 
     def _on(self, node: str, function: Callable[..., Any], **needs: int) -> Any:
         """`function`, to be called on that node alone and once at most."""
@@ -79,16 +80,18 @@ class RayMachines:
 
     def stop(self) -> None:
         with self._lock:
+            if self._stopped:
+                return
             self._stopped = True
             for found in self._running.values():
-                self._ray.cancel(found, force=True)
-        if self._ray.is_initialized():
-            self._ray.shutdown()
+                with contextlib.suppress(Exception):  # it may just have ended
+                    self._ray.cancel(found, force=True)
+        self._ray.shutdown()
 
 
-def who() -> tuple[str, list[str]]:
-    """On a host of the cluster: which one it is, and the UUIDs of its GPUs."""
-    return host.identity(), [str(gpu["uuid"]) for gpu in inventory.gpus() if gpu.get("uuid")]
+def who() -> str:
+    """On a host of the cluster: which one it is."""
+    return host.identity()
 
 
 def there(files: dict[str, bytes]) -> dict[str, bytes] | str:

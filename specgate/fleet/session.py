@@ -7,15 +7,18 @@ follows from the samples is computed, judged, stored and entered in the ledger a
 
 from __future__ import annotations
 
-import json
+import contextlib
+import itertools
 import queue
+import signal
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from specgate.core import Block, EngineFacts, Plan, Point, Run
@@ -23,14 +26,14 @@ from specgate.errors import BackendError, EnvironmentRefused, ExitCode, InvalidR
 from specgate.files.json_text import parse_json
 from specgate.files.plain import from_plain, to_plain
 from specgate.files.run_folder import RunFolder
-from specgate.files.writing import json_text
-from specgate.fleet.likeness import FLEET
+from specgate.files.writing import as_json, disk, json_text
 from specgate.fleet.machines import Files, Machines, NodeLost, Slot
 from specgate.fleet.merging import engines_of, merge
 from specgate.fleet.tasks import DONE, GENERATIONS, TASK, Done, Task, parcelled
 from specgate.machine.software import Software
 from specgate.planning.request import Request
 from specgate.promotion.admission import admission
+from specgate.promotion.fingerprint import FLEET
 from specgate.run import early_stop, session
 from specgate.run.ending import Measured, check_unchanged
 from specgate.run.recompute import Stopped
@@ -48,6 +51,8 @@ LOG: Final = "fleet-{}.jsonl"
 """The log of a coordinator, by the number of its first engine process: which points were measured where, by which
 engine processes, and what was lost.
 """
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a run."""
 WAIT_S: Final = 0.5
 """Seconds until a Ctrl-C is noticed, at most."""
 
@@ -62,30 +67,42 @@ def carry_out(request: Request, machines: Machines, size: int | None = None) -> 
             "the fleet has no slot to measure in", hint="a GPU, or --slots N on a host without one"
         )
     try:
-        refuse_attached(request)
+        options = RunFolder.open(request.resume).read_config().options if request.resume else request.options
+        refuse_shared(options, len(machines.slots))
         return session.carry_out(request, partial(measure_on, machines, size), taking_part(request, machines))
     finally:
         machines.stop()
 
 
-def refuse_attached(request: Request) -> None:
-    """Raise UsageError where all slots would measure the same running server."""
-    options = RunFolder.open(request.resume).read_config().options if request.resume else request.options
+def refuse_shared(options: Mapping[str, str], slots: int) -> None:
+    """Raise UsageError for options of a back end that would have all slots measure one server, or use one port."""
     if attached := next((key for key in options if key.partition(".")[0] == "url"), None):
         raise UsageError(
             f"option {attached} = {options[attached]}: a server that runs already is measured from one place",
             hint="without it, each slot starts a server of its own; or specgate micro in the place of fleet",
         )
+    if slots > 1 and "port" in options:
+        hint = "without it, free ones are found"
+        raise UsageError(f"option port = {options['port']}: {slots} slots would use the same port", hint=hint)
 
 
 def taking_part(request: Request, machines: Machines) -> dict[str, str]:
     """Who measures, as a key of the fingerprint. A run that is resumed keeps what it began with: machines may have been
-    lost meanwhile.
+    lost meanwhile. Raises UsageError where others are to go on, or where it was begun by one machine alone.
     """
     if request.resume is None:
         return {FLEET: in_words(machines.slots)}
-    began = RunFolder.open(request.resume).read_run().fingerprint.get(FLEET)
-    return {FLEET: began} if began is not None else {}
+    run = RunFolder.open(request.resume).read_run()
+    if (began := run.fingerprint.get(FLEET)) is None:
+        hint = f"continue it with specgate {run.kind} --resume {request.resume}"
+        raise UsageError(f"{request.resume}: it was begun by one machine", hint=hint)
+    known = began.partition(": ")[2].split(", ")
+    if strangers := [slot.identity for slot in machines.slots if slot.identity not in known]:
+        raise UsageError(
+            f"{request.resume}: fleet: {strangers[0]} is none of the machines that it began with ({began})",
+            hint="continue it with some of those, or begin a new run",
+        )
+    return {FLEET: began}
 
 
 def in_words(slots: Sequence[Slot]) -> str:
@@ -99,6 +116,8 @@ def measure_on(machines: Machines, size: int | None, resolved: Resolved, folder:
     """
     config, software = resolved.config, resolved.software
     stopped: Stopped = None
+    for scenario in config.scenarios.values():
+        refuse_shared(scenario.options, len(machines.slots))
     with folder.lock():
         already = early_stop.ended_early(resolved.plan, run, config.policy, folder.journal())
         left = early_stop.truncated_plan(resolved.plan, already)
@@ -140,7 +159,25 @@ class Ended:
     waiting: Waiting
     task: Task
     files: Files | NodeLost
+    began: float
     at: float
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """What would end this process ends it after the body: a journal must not be left half written."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda n, frame: came.append(n)) for number in ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
 
 
 class Coordinator:
@@ -158,7 +195,8 @@ class Coordinator:
         self.failures: dict[str, str] = {}
         self._begun = {name: (folder.path / name).read_bytes() for name in BEGUN}
         self._generation = first_generation
-        self._log = folder.log(LOG.format(first_generation))
+        numbers = itertools.count(first_generation)
+        self._log = next(log for n in numbers if not (log := folder.log(LOG.format(n))).exists())
         self._waiting: deque[Waiting] = deque()
         self._idle: dict[Slot, float | None] = dict.fromkeys(machines.slots)
         """Slot → since when it is idle; None where it has measured nothing yet."""
@@ -187,10 +225,11 @@ class Coordinator:
                     self._take_in(ended)
                 elif self._whole:
                     self._merge(*self._whole.popleft())
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SpecgateError):
             self.machines.stop()
-            while self._whole:  # points that are whole need not be measured again
-                self._merge(*self._whole.popleft())
+            with contextlib.suppress(SpecgateError):
+                while self._whole:  # points that are whole need not be measured again
+                    self._merge(*self._whole.popleft())
             raise
         finally:
             self.machines.stop()
@@ -234,9 +273,7 @@ class Coordinator:
             left = lost
         except Exception as error:  # a machine that cannot be reached may fail in any way: the task is lost
             left = NodeLost(f"{type(error).__name__}: {error}")
-        at = time.monotonic()
-        self._busy_s += at - began
-        self._ended.put(Ended(slot, waiting, task, left, at))
+        self._ended.put(Ended(slot, waiting, task, left, began, time.monotonic()))
 
     def _next(self) -> Ended | None:
         """The next task that ended; None where there is something to merge meanwhile, or where none ended for a moment,
@@ -249,11 +286,16 @@ class Coordinator:
 
     def _take_in(self, ended: Ended) -> None:
         self._busy.discard(ended.slot)
+        self._busy_s += ended.at - ended.began
         self._tasks += 1
         if isinstance(ended.files, NodeLost):
             self._lost_again(ended, str(ended.files))
             return
-        done = from_plain(Done, parse_json(ended.files[DONE]), self.folder.path)
+        try:
+            done = from_plain(Done, parse_json(ended.files[DONE]), Path(DONE))
+        except (ValueError, InvalidResult) as error:
+            self._lost_again(ended, f"{DONE}: {error}")
+            return
         if done.unlike:
             self._why_retired[ended.slot.name] = "; ".join(done.unlike)
             self._note(ended, "unlike", self._why_retired[ended.slot.name])
@@ -268,26 +310,38 @@ class Coordinator:
         self._whole.append((ended, ended.files, done))
 
     def _merge(self, ended: Ended, files: Files, done: Done) -> None:
-        blocks = merge(ended.task, files, done, self.folder, self.plan, self.admit, self._engines)
+        try:
+            with uninterrupted():
+                blocks = merge(ended.task, files, done, self.folder, self.plan, self.admit, self._engines)
+        except NodeLost as lost:
+            self._again(ended, str(lost))
+            return
         self._note(ended, "measured")
         self.failures.update(done.failures)
         self._measured += len(ended.task.points)
         self._say(f"[{self._measured}/{self._points} points] {ended.slot.name}: {ended.task.name}, {blocks} blocks")
 
     def _lost_again(self, ended: Ended, why: str) -> None:
+        slot = ended.slot
+        self._in_a_row[slot] += 1
+        # The only slot that is left goes on as long as a task may.
+        others = len(self.machines.slots) - len(self._why_retired) > 1
+        if self._in_a_row[slot] < (LOSSES if others else TRIES):
+            self._idle[slot] = ended.at
+        else:
+            self._why_retired[slot.name] = why
+        self._again(ended, why)
+
+    def _again(self, ended: Ended, why: str) -> None:
+        """Have the points of a lost task measured again, after those that have not been tried yet."""
         waiting, slot = ended.waiting, ended.slot
         waiting.tries += 1
         waiting.lost[slot.name] = why
         self._lost += 1
         self._note(ended, "lost", why)
-        self._in_a_row[slot] += 1
-        if self._in_a_row[slot] < LOSSES:
-            self._idle[slot] = ended.at
-        else:
-            self._why_retired[slot.name] = why
         if waiting.tries < TRIES:
             self._say(f"{slot.name} lost {ended.task.name}: {why}; it is measured again")
-            self._waiting.appendleft(waiting)
+            self._waiting.append(waiting)
             return
         self._say(f"{slot.name} lost {ended.task.name}: {why}; given up after {TRIES} tries")
         said = "; ".join(f"{name}: {how}" for name, how in waiting.lost.items())
@@ -316,5 +370,5 @@ class Coordinator:
             "points": ended.task.points,
             "engine_processes": [generations.start, generations.stop - 1],
         }
-        with self._log.open("a", encoding="utf-8") as log:
-            log.write(json.dumps(line) + "\n")
+        with disk(self._log), self._log.open("a", encoding="utf-8") as log:
+            log.write(as_json(line) + "\n")

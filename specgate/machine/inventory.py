@@ -120,16 +120,21 @@ def visible_gpu() -> dict[str, object] | None:
 
 def visible_among(gpus: Sequence[Mapping[str, object]], variable: str | None) -> list[dict[str, object]]:
     """Those of `gpus` that CUDA programs are allowed to see, in their order. `variable`: CUDA_VISIBLE_DEVICES, or None
-    where it is not set.
+    where it is not set. As CUDA does, it stops at the first word that names no GPU, or one again.
     """
     if variable is None:
         return [dict(gpu) for gpu in gpus]
-    return [
-        dict(gpu)
-        for word in map(str.strip, variable.split(","))
-        for index, gpu in enumerate(gpus)
-        if word == str(index) or (word.startswith("GPU-") and str(gpu["uuid"]).startswith(word))
-    ]
+    found: list[dict[str, object]] = []
+    for word in map(str.strip, variable.split(",")):
+        named = [
+            dict(gpu)
+            for index, gpu in enumerate(gpus)
+            if word == str(index) or (word.startswith("GPU-") and str(gpu["uuid"]).startswith(word))
+        ]
+        if not named or named[0] in found:
+            break
+        found.append(named[0])
+    return found
 
 
 def visible_gpu_uuid() -> str | None:

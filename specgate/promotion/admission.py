@@ -31,7 +31,7 @@ from specgate.promotion.claim import (
     machine_fingerprint,
     subject_of,
 )
-from specgate.promotion.fingerprint import changes, in_words
+from specgate.promotion.fingerprint import FLEET, changes, in_words
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.micro_gates import micro_gates
 from specgate.promotion.signing import signing_key
@@ -59,6 +59,8 @@ def promotion_of(request: Request, config: Config, ledger: Ledger, software: Sof
         promotion = replace(began, override=request.override_order or began.override)
     else:
         gates, command = micro_gates(request, config)
+        if FLEET in software.facts:
+            command = command.replace("specgate micro", "specgate fleet micro", 1)
         promotion = Promotion(digests(gates), NEEDED, 0, command, request.override_order)
     claim = claim_of(config, promotion.gates, software)
     if request.kind == "full":

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+FLEET: Final = "fleet"
+"""Key of the machines that a run on many of them began with."""
 PACKAGE: Final = "package:"
 LISTED: Final = (PACKAGE, "plugin:")
 """How keys begin of which a fingerprint has as many as there are packages and plug-ins."""

@@ -34,7 +34,7 @@ from specgate.files.writing import sha256_of
 from specgate.machine.software import Software
 from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
-from specgate.promotion.fingerprint import changes, in_words
+from specgate.promotion.fingerprint import FLEET, changes, in_words
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.run.beginning import fingerprint_of
 from specgate.terminal import echo
@@ -121,6 +121,7 @@ def resume(
     assert request.resume is not None
     folder = RunFolder.open(request.resume)
     run, before = folder.read_run(), folder.read_config()
+    refuse_other_kind(folder, run, software)
     then = {**run.fingerprint, **{key: str(about["sha256"]) for key, about in run.prompts.items()}}
     now_is = {**fingerprint_of(before, software), **{key: p.sha256 for key, p in prompts.items()}}
     if changed := changes({**dict.fromkeys(now_is), **then}, now_is):
@@ -141,6 +142,17 @@ def resume(
             run = replace(run, fingerprint={**run.fingerprint, "config_sha256": digest}, scenarios=config.scenarios)
         folder.write_run(run)
     return folder, run
+
+
+def refuse_other_kind(folder: RunFolder, run: Run, software: Software) -> None:
+    """Raise UsageError where a run on many machines is to go on with this one alone, or the reverse: who measured would
+    be told wrongly.
+    """
+    began, goes_on = (FLEET in of for of in (run.fingerprint, software.facts))
+    if began != goes_on:
+        by = f"the fleet {run.fingerprint[FLEET]}" if began else "one machine"
+        command = f"specgate {'fleet ' if began else ''}{run.kind} --resume {folder.path}"
+        raise UsageError(f"{folder.path}: it was begun by {by}", hint=f"continue it with {command}")
 
 
 def check_environment(folder: RunFolder, run: Run) -> None:

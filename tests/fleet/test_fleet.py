@@ -105,7 +105,7 @@ def test_what_an_engine_refuses_ends_the_run_as_on_one_machine(cli: Cli) -> None
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--on", "moon"), 2, "--on 'moon'\n  local, ray, or ray=ADDRESS"),
+        (("--on", "moon"), 2, "--on 'moon': no such machines\n  local, ray, or ray=ADDRESS"),
         (("--slots", "0"), 2, "--slots"),
         (("--on", "ray"), 4, "Ray is not installed"),
         (("-o", "url.baseline=http://127.0.0.1:1"), 2, "option url.baseline = http://127.0.0.1:1: a server that runs"),

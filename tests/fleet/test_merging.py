@@ -14,7 +14,9 @@ from specgate.files.run_folder import RunFolder
 from specgate.fleet.machines import Files
 from specgate.fleet.merging import engines_of, merge
 from specgate.fleet.tasks import Done, Task
+from specgate.machine.monitor import line_of
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
+from tests.support.surroundings import sample
 
 
 def plan() -> Plan:
@@ -40,6 +42,9 @@ def part(
     for block in blocks_of(plan()):
         if block.point.key in points:
             made.append(replace(block, worker_generation=(measured or asked).first_generation))
+    with made.watch_file.open("w") as out:
+        for _ in range(2):
+            out.write(line_of(sample(0, worker_generation=(measured or asked).first_generation)))
     files = {f"samples/{file.name}": file.read_bytes() for file in (made.path / "samples").iterdir()}
     told = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     return {**files, "logs/worker-0.log": b"said\n", "logs/rescoring.log": b"said\n"}, Done(told)

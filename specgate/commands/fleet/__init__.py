@@ -83,4 +83,4 @@ def machines_of(where: str, slots: int | None) -> Machines:
         from specgate.fleet.ray_cluster import RayMachines
 
         return RayMachines(address or "auto", slots)
-    raise UsageError(f"--on {where!r}", hint="local, ray, or ray=ADDRESS of the cluster's head")
+    raise UsageError(f"--on {where!r}: no such machines", hint="local, ray, or ray=ADDRESS of the cluster's head")
