@@ -4,6 +4,7 @@ processes are killed, are in `test_fleet.py`.
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,9 @@ from specgate.files.json_text import parse_json
 from specgate.files.plain import from_plain, to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import json_text
+from specgate.fleet import session
 from specgate.fleet.machines import Files, NodeLost, Slot
-from specgate.fleet.session import LOSSES, TRIES, Coordinator, in_words
+from specgate.fleet.session import LOSSES, TRIES, Coordinator, Ended, Waiting, in_words, uninterrupted
 from specgate.fleet.tasks import DONE, TASK, Done, Stop, Task
 from tests.support.factories import plan_of, scenario
 
@@ -105,6 +107,53 @@ def test_a_slot_that_loses_one_task_after_the_other_gets_no_more(tmp_path: Path)
     machines = MadeUp(2, answer)
     made = measured(tmp_path, machines)
     assert not made.failures and [slot for slot, _ in machines.asked].count("slot 0") <= LOSSES
+
+
+def test_a_task_that_kills_its_node_does_not_keep_a_lone_slot_from_the_others(tmp_path: Path) -> None:
+    def answer(slot: Slot, task: Task) -> Done | NodeLost:
+        return NodeLost("killed for lack of memory") if "c16" in task.name else Done()
+
+    machines = MadeUp(1, answer)
+    made = measured(tmp_path, machines)
+    assert "2 of 3 points" in made.said() and len(made.failures) == 1
+    assert [("c16" in points[0]) for _, points in machines.asked] == [True, False, False, True, True]
+
+
+def test_an_answer_that_nobody_can_read_is_a_lost_task(tmp_path: Path) -> None:
+    class Garbled(MadeUp):
+        def carry_out(self, slot: Slot, files: Files) -> Files:
+            left = super().carry_out(slot, files)
+            return {DONE: b'{"samples": '} if len(self.asked) == 1 else left
+
+    made = measured(tmp_path, Garbled(2, lambda slot, task: Done()))
+    assert not made.failures and "1 tasks lost" in made.said()
+
+
+def test_what_came_back_is_kept_when_another_task_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged: list[str] = []
+
+    def merge(task: Task, *rest: object) -> int:
+        merged.append(task.name)
+        return 0
+
+    monkeypatch.setattr(session, "merge", merge)
+    machines = MadeUp(1, lambda slot, task: Done(stopped=Stop("EnvironmentRefused", "disk full")))
+    made = coordinator(tmp_path, machines)
+    back = Ended(machines.slots[0], Waiting(("a/fake/c8/b1",)), Task(("a/fake/c8/b1",), 0), {}, 0.0, 0.0)
+    made._whole.append((back, {}, Done()))
+    with pytest.raises(EnvironmentRefused, match="disk full"):
+        made.measure(plan().points, 1)
+    assert merged == ["a/fake/c8/b1"]
+
+
+def test_a_signal_waits_until_a_journal_is_whole() -> None:
+    came = []
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        came.append("the body went on")
+    assert came and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_where_every_slot_is_lost_the_run_ends_and_says_how_to_go_on(tmp_path: Path) -> None:

@@ -92,6 +92,10 @@ def test_an_interrupted_fleet_goes_on_with_other_slots(cli: Cli, monkeypatch: py
     assert ran.returncode == 130, ran.stdout + ran.stderr
     assert "1 of 2 points" in ran.stderr
     path = cli.newest()
+    alone = cli.run("micro", "--resume", str(path), pair=False)
+    assert alone.returncode == 2 and f"specgate fleet micro --resume {path}" in alone.stderr
+    strange = spread(cli, "--resume", str(path), "--slots", "3")
+    assert strange.returncode == 2 and "is none of the machines that it began with" in strange.stderr
     ran = spread(cli, "--resume", str(path), "--slots", "1")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "[1/1 points]" in ran.stdout and check_whole(cli) == path

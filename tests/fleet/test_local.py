@@ -72,6 +72,30 @@ def test_where_programs_may_see_no_gpu_a_slot_is_a_share_of_the_cpus(monkeypatch
 
 
 @pytest.mark.usefixtures("gpus")
+def test_parts_of_a_gpu_are_no_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-2")
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=MIG-1,MIG-2: no GPU that a slot can be"):
+        LocalMachines()
+
+
+@pytest.mark.parametrize(
+    ("variable", "seen"),
+    [
+        (None, "abc"),
+        ("1", "b"),
+        ("2,0", "ca"),
+        ("GPU-c,1", "cb"),
+        ("-1,0", ""),
+        ("9,1", ""),
+        ("0,9,1", "a"),
+        ("0,0", "a"),
+    ],
+)
+def test_gpus_are_seen_up_to_the_first_word_that_names_none(variable: str | None, seen: str) -> None:
+    assert [gpu["uuid"] for gpu in inventory.visible_among(CARDS, variable)] == [f"GPU-{letter}" for letter in seen]
+
+
+@pytest.mark.usefixtures("gpus")
 def test_a_gpu_is_no_two_slots() -> None:
     assert len(LocalMachines(2).slots) == 2
     with pytest.raises(UsageError, match="--slots 4: this host shows 3 GPUs"):

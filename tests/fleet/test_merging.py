@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from specgate.analysis.rounds import whole_rounds
 from specgate.core import Block, EngineFacts, Plan
 from specgate.errors import InvalidResult, OrderRefused
 from specgate.files.run_folder import RunFolder
-from specgate.fleet.machines import Files
-from specgate.fleet.merging import engines_of, merge
-from specgate.fleet.tasks import Done, Task
+from specgate.fleet.machines import Files, NodeLost
+from specgate.fleet.merging import engines_of, log_name, merge
+from specgate.fleet.tasks import Done, Task, only
 from specgate.machine.monitor import line_of
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 from tests.support.surroundings import sample
@@ -72,6 +73,48 @@ def test_tasks_together_are_the_run_and_its_folder_still_vouches_for_itself(tmp_
         "rescoring-1000.log",
         "worker-0.log",
     ]
+
+
+def test_a_point_that_is_measured_anew_counts_as_the_newer_machine_measured_it(tmp_path: Path) -> None:
+    run, asked = whole(tmp_path), task(0)
+    for first in (0, 1000):
+        files, done = part(tmp_path, task(0, first))
+        take(files, done, task(0, first), run)
+    judged = [block for block in whole_rounds(only(plan(), asked.points), run.blocks()) if not block.warmup]
+    assert {block.worker_generation for block in judged} == {1000}
+    assert len(judged) == sum(not block.warmup for block in blocks_of(only(plan(), asked.points)))
+
+
+def test_samples_that_nothing_watched_are_lost(tmp_path: Path) -> None:
+    files, done = part(tmp_path, task(0))
+    kept = {name: content for name, content in files.items() if name != "samples/environment.jsonl"}
+    told = {name: sha for name, sha in done.samples.items() if name in kept}
+    run = whole(tmp_path)
+    with pytest.raises(NodeLost, match="its monitor has watched nothing"):
+        take(kept, Done(told), task(0), run)
+    assert not run.blocks()
+
+
+def test_half_a_line_is_refused_before_anything_is_taken_in(tmp_path: Path) -> None:
+    files, _ = part(tmp_path, task(0))
+    torn = {**files, "samples/engines.jsonl": files["samples/engines.jsonl"][:-1]}
+    told = {name: hashlib.sha256(content).hexdigest() for name, content in torn.items() if name.startswith("samples")}
+    run = whole(tmp_path)
+    with pytest.raises(InvalidResult):
+        take(torn, Done(told), task(0), run)
+    assert not run.blocks() and not run.engines()
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("logs/worker-3.log", "worker-3.log"),
+        ("logs/vllm-spec-3.log", "vllm-spec-3-1000.log"),
+        ("logs/node.log", "node-1000.log"),
+    ],
+)
+def test_logs_of_two_tasks_do_not_overwrite_each_other(name: str, kept: str) -> None:
+    assert log_name(name, task(0, 1000)) == kept
 
 
 def test_samples_that_changed_on_their_way_are_refused(tmp_path: Path) -> None:
