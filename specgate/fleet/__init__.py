@@ -1,6 +1,7 @@
 """One run on many machines: each point whole on one of them, one run folder and one entry of the ledger at the end.
 
-session.py      the coordinator: hands tasks out, takes the samples of each point in, tries again what was lost
+session.py      the whole of it: who measures, what is refused, and a run like every other in the end
+coordinator.py  hands tasks out, takes the samples of each point in, tries again what was lost
 tasks.py        what is handed out and what comes back: points, the samples of points
 machines.py     what places tasks are measured in, whoever provides them
 local.py        the GPUs of this host, or shares of its CPUs; needs nothing else

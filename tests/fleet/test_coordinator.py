@@ -17,9 +17,10 @@ from specgate.files.json_text import parse_json
 from specgate.files.plain import from_plain, to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import json_text
-from specgate.fleet import session
+from specgate.fleet import coordinator as coordinating
+from specgate.fleet.coordinator import LOSSES, TRIES, Coordinator, Ended, Waiting, uninterrupted
 from specgate.fleet.machines import Files, NodeLost, Slot
-from specgate.fleet.session import LOSSES, TRIES, Coordinator, Ended, Waiting, in_words, uninterrupted
+from specgate.fleet.session import in_words
 from specgate.fleet.tasks import DONE, TASK, Done, Stop, Task
 from tests.support.factories import plan_of, scenario
 
@@ -138,7 +139,7 @@ def test_what_came_back_is_kept_when_another_task_stops_the_run(
         merged.append(task.name)
         return 0
 
-    monkeypatch.setattr(session, "merge", merge)
+    monkeypatch.setattr(coordinating, "merge", merge)
     machines = MadeUp(1, lambda slot, task: Done(stopped=Stop("EnvironmentRefused", "disk full")))
     made = coordinator(tmp_path, machines)
     back = Ended(machines.slots[0], Waiting(("a/fake/c8/b1",)), Task(("a/fake/c8/b1",), 0), {}, 0.0, 0.0)
@@ -171,6 +172,16 @@ def test_a_machine_that_is_unlike_is_left_out_and_named(tmp_path: Path, capsys: 
     made = measured(tmp_path, machines)
     assert not made.failures and [slot for slot, _ in machines.asked].count("slot 0") == 1
     assert "slot 0 is left out, it is not like the others: GPU driver: 575 here" in capsys.readouterr().out
+
+
+def test_a_machine_that_refuses_is_left_out_and_the_others_measure_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(slot: Slot, task: Task) -> Done | NodeLost:
+        return Done(stopped=Stop("EnvironmentRefused", "disk full")) if slot.name == "slot 0" else Done()
+
+    made = measured(tmp_path, MadeUp(2, answer))
+    assert not made.failures and "slot 0 is left out, it refused: disk full" in capsys.readouterr().out
 
 
 def test_where_no_machine_is_alike_nothing_is_measured(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from specgate.files.run_folder import RunFolder
-from specgate.fleet import local, merging, session
+from specgate.fleet import coordinator, local, merging
 from tests.support.command import Cli
 
 pytestmark = pytest.mark.slow("starts nodes")
@@ -87,7 +87,7 @@ def test_an_interrupted_fleet_goes_on_with_other_slots(cli: Cli, monkeypatch: py
         return really_merge(*given)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(session, "merge", merge)
+        patch.setattr(coordinator, "merge", merge)
         ran = spread(cli, "--slots", "2")
     assert ran.returncode == 130, ran.stdout + ran.stderr
     assert "1 of 2 points" in ran.stderr
