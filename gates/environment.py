@@ -153,14 +153,14 @@ def of_gpu(rule: Rule, gpu: GpuConditions) -> Iterator[Finding]:
 
 
 def different_clocks(gpu: GpuConditions, limit: float) -> Iterator[Finding]:
-    """Clocks that differ between roles by more than `limit`. Runs of statistics 5 and before compare the means, and so
-    do later ones where the samples do not tell what the clocks were at the same times.
+    """Clocks that differ between roles by more than `limit`. Runs of statistics 5 and before compare the means. Later
+    ones compare the clocks at the same times; where samples do not tell those apart, `surely_apart` decides.
     """
     held = gpu.common_clocks
     if held is not None and any(shift.beyond(limit) for shift in clock_shifts(held)):
         clocks = "; ".join([compared_in_words(held), *power_in_words(held, limit)])
     else:
-        if held is not None and not any(mean_shift(gpu, part) > limit for part in untold_parts(held, limit)):
+        if held is not None and not any(surely_apart(gpu, held, part, limit) for part in untold_parts(held, limit)):
             return
         if (found := clock_shift(gpu)) is None or found <= limit:
             return
@@ -168,6 +168,17 @@ def different_clocks(gpu: GpuConditions, limit: float) -> Iterator[Finding]:
         if gpu.prefill_clock_mhz:
             clocks += "; in prefill " + ", ".join(f"{r} {mhz:.0f} MHz" for r, mhz in gpu.prefill_clock_mhz.items())
     yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", "measure again, longer blocks")
+
+
+def surely_apart(gpu: GpuConditions, held: ClockComparison, part: str, limit: float) -> bool:
+    """Whether the clocks of a part differ by more than `limit` although few samples were taken at the same times.
+
+    The means over all of the part must say so, and so must those at the same times where there are any. The former
+    alone would not do: after a long prefill the role that decodes for a shorter time has the lower mean although
+    nothing differed. The latter alone would rest on a handful of samples.
+    """
+    same_times = [shift.shift for shift in clock_shifts(held) if shift.part == part]
+    return mean_shift(gpu, part) > limit and any(shift is None or shift > limit for shift in same_times)
 
 
 def mean_shift(gpu: GpuConditions, part: str) -> float:
