@@ -162,3 +162,12 @@ def integers(values: Mapping[str, object], key: str) -> tuple[int, ...]:
     if not isinstance(found, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in found):
         raise TypeError(f"{key} is no list of integers")
     return tuple(found)
+
+
+def first_ranking(positions: object) -> Chunk:
+    """The candidates for the first token of an event, from a list per token of [log-probability, id, …]; an empty chunk
+    where there is none.
+    """
+    if not isinstance(positions, list) or not positions or not positions[0]:
+        return Chunk()
+    return Chunk.ranking((float(entry[0]), int(entry[1])) for entry in positions[0])

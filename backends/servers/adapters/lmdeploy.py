@@ -7,9 +7,10 @@ to both engines, and what its counters say decides whether it was used.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, integer, integers, part
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, first_ranking, integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.facts.conventions import no_ids
 from specgate.backends.servers.failures import Failure
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
 
 ENGINES = ("pytorch", "turbomind")
+BLOCKS = "--num-gpu-blocks"
+"""The size of the PyTorch engine's KV cache. TurboMind takes the flag, and pays no heed to it."""
 SETTINGS = ("temperature", "top_p", "top_k", "min_p")
 """What is sent of a scenario's `sampling`."""
 
@@ -36,13 +39,13 @@ class Lmdeploy:
     health = "/health"
     drafters: tuple[Drafter, ...] = ("eagle3",)
     forces_acceptance = False
-    reads_window: bool | None = None
+    reads_window: bool | None = False
     cumulative = False
     names_all = True
     expresses = Expresses(settings=frozenset({"top_p", "top_k", "min_p"}), forbids_ends=True)
     own_options: frozenset[str] = frozenset({"engine"})
     switches_prefix_cache = False
-    cache_sizes: tuple[str, ...] | None = None
+    cache_sizes: tuple[str, ...] | None = (BLOCKS,)
     cache_cap: str | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
@@ -71,13 +74,27 @@ class Lmdeploy:
             r"Can not found rewrite for architectures",
             "LMDeploy 0.18 knows a draft's architecture as LlamaForCausalLM: change it in the draft's config.json",
         ),
-        Failure(r"fa3|flash.?attention.?3.*(not|unavailable)", "drafting needs FlashAttention-3 (an sm_90 GPU)"),
+        Failure(
+            r"requires FlashAttention-3|flash.?attention.?3.*(not|unavailable)",
+            "drafting needs FlashAttention-3: the package flash_attn_interface, and a GPU of sm_80 or later",
+        ),
+        Failure(
+            r"Fallback to pytorch engine because",
+            "TurboMind does not run this target, and LMDeploy's PyTorch engine has taken its place: -o engine=pytorch",
+            silent=True,
+        ),
     )
 
     def command(self, launch: Launch) -> Command:
         engine = launch.options.own.get("engine", ENGINES[0])
         if engine not in ENGINES:
             raise UsageError(f"option engine = {engine!r}", hint=f"it is one of: {', '.join(ENGINES)}")
+        given = launch.options.args_of(launch.role)
+        if engine != "pytorch" and any(word.partition("=")[0] == BLOCKS for word in given):
+            raise UsageError(
+                f"option args: {BLOCKS} with engine = {engine}: it is the PyTorch engine's",
+                hint="TurboMind sizes its cache by --cache-max-entry-count",
+            )
         argv = [
             launch.options.program or self.program, "serve", "api_server", str(launch.pair.target), "--backend", engine,
             "--server-name", HOST, "--server-port", str(launch.port), "--model-name", SERVED_NAME,
@@ -87,7 +104,9 @@ class Lmdeploy:
         if launch.role.speculative:
             argv += ["--speculative-algorithm", "eagle3", "--speculative-draft-model", str(launch.draft)]
             argv += ["--speculative-num-draft-tokens", str(launch.role.k)]
-        return Command((*argv, *launch.options.args_of(launch.role)), {"HF_HUB_OFFLINE": "1"})
+        if engine == "pytorch":  # otherwise it refuses to rank tokens; where nobody asks for that, it costs nothing
+            argv += ["--logprobs-mode", "raw_logprobs"]
+        return Command((*argv, *given), {"HF_HUB_OFFLINE": "1"})
 
     def version(self, client: Client) -> str:
         return "not told over HTTP"
@@ -102,9 +121,11 @@ class Lmdeploy:
     def request(self, ask: Ask) -> tuple[str, Json]:
         prompt = {"prompt": ask.prompt} if isinstance(ask.prompt, str) else {"input_ids": list(ask.prompt)}
         stop = {"stop_token_ids": list(ask.stop)} if ask.stop else {}
+        top = {"return_logprob": True, "top_logprobs_num": ask.top} if ask.top else {}
         return "/generate", {
             **prompt,
             **stop,
+            **top,
             "max_tokens": ask.new_tokens,
             **(said(ask.sampling, *SETTINGS, seed=ask.seed) if ask.sampling else {"temperature": 0, "top_k": 1}),
             "ignore_eos": ask.ignore_eos,
@@ -114,18 +135,20 @@ class Lmdeploy:
     def read(self, event: Json, seen: int) -> Chunk:
         meta = part(event, "meta_info")
         finish = meta.get("finish_reason")
-        return Chunk(
+        return replace(
+            first_ranking(meta.get("output_top_logprobs")),
             tokens=integers(event, "output_ids"),
             finish=str(part(meta, "finish_reason")["type"]) if finish else None,
             usage=Usage(integer(meta, "prompt_tokens"), integer(meta, "completion_tokens")) if finish else None,
         )
 
     def meter(self) -> Meter:
+        """Its gauges of running and waiting requests are brought up to date every 10 s only, so they tell nothing."""
         return PrometheusMeter(
             path="/metrics",
             flag="its metrics: leave out --disable-metrics",
             prefix="lmdeploy:",
-            busy=("lmdeploy:num_requests_running", "lmdeploy:num_requests_waiting"),
+            busy=(),
             requests="lmdeploy:e2e_request_latency_seconds_count",
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, integer, integers, part
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, first_ranking, integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
 from specgate.backends.servers.facts.conventions import nested_ids
 from specgate.backends.servers.facts.kv_cache import sglang_answer
@@ -138,7 +138,7 @@ class Sglang:
             raise ValueError(f"{len(ids)} output_ids after {seen} tokens, but completion_tokens = {total}")
         finish = meta.get("finish_reason")
         return replace(
-            ranking(meta.get("output_top_logprobs")),
+            first_ranking(meta.get("output_top_logprobs")),
             tokens=ids[seen:] if len(ids) == total else ids,
             finish=str(part(meta, "finish_reason")["type"]) if finish else None,
             usage=Usage(integer(meta, "prompt_tokens"), total, integer(meta, "cached_tokens")) if finish else None,
@@ -171,13 +171,6 @@ def counts_of(meta: Mapping[str, object]) -> SpecCounts:
     steps, accepted = integer(meta, "spec_verify_ct"), integer(meta, "spec_num_correct_drafts")
     hist = integers(meta, "spec_correct_drafts_histogram")
     return SpecCounts(steps, integer(meta, "spec_num_proposed_drafts"), accepted, hist)
-
-
-def ranking(positions: object) -> Chunk:
-    """The candidates for the first token, from [[log-probability, id, text], …] per token."""
-    if not isinstance(positions, list) or not positions or not positions[0]:
-        return Chunk()
-    return Chunk.ranking((float(entry[0]), int(entry[1])) for entry in positions[0])
 
 
 ADAPTER = Sglang()

@@ -241,7 +241,8 @@ def lmdeploy(stub: Stub) -> list[web.RouteDef]:
         labels = 'engine="0",model_name="specgate"'
         return prometheus(
             {
-                f"lmdeploy:num_requests_running{{{labels}}}": stub.counts.running,
+                # Brought up to date every 10 s only: one was running at that moment.
+                f"lmdeploy:num_requests_running{{{labels}}}": min(1, stub.counts.requests),
                 f"lmdeploy:num_requests_waiting{{{labels}}}": 0,
                 f"lmdeploy:e2e_request_latency_seconds_count{{{labels}}}": stub.counts.requests,
                 **spec_counters(stub, "lmdeploy:", labels),

@@ -51,7 +51,7 @@ def test_facts_and_top_two_come_from_the_baselines_server(name: str, pair: tuple
     with started(tmp_path, pair, name) as engine:
         facts = engine.facts()
         engine.prefill(PROMPTS, draft=True)
-        assert engine.top2(0, (9, 9)) == (None if name == "lmdeploy" else (-0.25, -1.75))
+        assert engine.top2(0, (9, 9)) == (-0.25, -1.75)
         assert isinstance(engine, RanksTokens) and isinstance(engine, FollowsText)
         top = engine.ranked(0, (9, 9), 20)
         if top is not None:
@@ -189,7 +189,9 @@ def test_where_one_of_two_that_load_side_by_side_fails_the_other_is_ended(
         ("vllm", {}, "without a size of its KV cache, vllm takes what is free"),
         ("vllm", {"args.spec-3": "--kv-cache-memory-bytes 1G"}, "without a size of its KV cache"),
         ("sglang", {}, "without a size of its KV cache, sglang takes what is free"),
-        ("lmdeploy", {}, "lmdeploy sizes its KV cache by the memory that is free"),
+        ("lmdeploy", {}, "without a size of its KV cache, lmdeploy takes what is free"),
+        ("trtllm", {}, "trtllm sizes its KV cache by the memory that is free"),
+        ("lmdeploy", {"args": "--num-gpu-blocks 64", "engine": "turbomind"}, "it is the PyTorch engine's"),
         ("vllm", {**SIZED, "servers": "apart"}, "start = parallel with servers = apart"),
         ("vllm", {**SIZED, "url.baseline": "http://127.0.0.1:1"}, "start = parallel with url"),
         ("vllm", {"start": "both"}, "option start"),

@@ -33,6 +33,16 @@ from specgate.backends.servers.failures import COMMON, diagnosis
             "[TM][WARNING] [LlamaV2][EAGLE] Draft model load failed; disabling EAGLE and",
             "speculation is off",
         ),
+        (
+            "lmdeploy",
+            "RuntimeError: Speculative decoding on CUDA requires FlashAttention-3 (FA3), which is missing",
+            "drafting needs FlashAttention-3",
+        ),
+        (
+            "lmdeploy",
+            "lmdeploy - WARNING - archs.py:40 - Fallback to pytorch engine because turbomind is not built.",
+            "LMDeploy's PyTorch engine has taken its place",
+        ),
         ("llamacpp", "error loading model: unknown model architecture: 'eagle3'", "too old a version"),
         ("llamacpp", "srv: couldn't bind HTTP server socket, port: 8080", "the port is in use"),
         ("llamacpp", "ggml_backend: failed to allocate buffer", "memory ran out"),
@@ -43,6 +53,12 @@ def test_a_known_line_is_explained_and_shown(name: str, line: str, said: str, tm
     log.write_text(f"starting\n{line}\nbye\n")
     text = diagnosis(log, 0, (*adapter_named(name).failures, *COMMON))
     assert said in text and line[:60] in text and str(log) in text
+
+
+def test_a_traceback_through_an_attention_kernel_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text('  File "lmdeploy/pytorch/backends/cuda/attention/fa3.py", line 80, in forward\nRuntimeError: odd\n')
+    assert "FlashAttention" not in diagnosis(log, 0, (*adapter_named("lmdeploy").failures, *COMMON)).partition("odd")[0]
 
 
 def test_a_module_that_an_engine_warns_of_is_not_what_ended_it(tmp_path: Path) -> None:
