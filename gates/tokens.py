@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import UnionType
 
+from specgate.analysis.tokens.partings import mean_gap
 from specgate.core import (
     OWN_NUMBERS,
     CellResult,
@@ -34,6 +35,8 @@ class Tokens:
     place plain decoding is asked to go on from the text, and must repeat it.
     `rare_tie_ulps`: so is a larger gap, of at most so many units, for one place where texts part, and for one more of
     every 50.
+    `mean_tie_ulps`: over all places where texts part, the mean gap must not surely lie above so many units. Rounding
+    parts texts at small gaps mostly; an engine that accepts whatever is near the best parts them at all.
     `max_parted_share`: at most this share of the texts may part.
     `min_equal_share`: of engines that say that their tokens may differ (`core.LOSSY`), at least this share of the
     emitted tokens must stand before the first one that is not the baseline's. Without it their tokens are not judged.
@@ -47,6 +50,7 @@ class Tokens:
         "near_tie_margin": float,
         "near_tie_ulps": float | None,
         "rare_tie_ulps": float | None,
+        "mean_tie_ulps": float | None,
         "max_parted_share": float | None,
         "min_equal_share": float | None,
     }
@@ -84,6 +88,7 @@ class Tokens:
         return (
             (self.judge_repeats(rule, result, run) if alone else None)
             or (self.judge_equality(rule, comparison, run) if comparison else None)
+            or (self.judge_mean_gap(rule, comparison) if comparison else None)
             or (self.judge_followed(rule, comparison) if comparison else None)
             or (self.judge_extent(rule, comparison, run) if comparison and alone else None)
             or (self.judge_logits(rule, comparison) if comparison else None)
@@ -158,6 +163,21 @@ class Tokens:
             message = f"{said} (at least {float(least):.0%} are asked for)"
             return verdict(rule, key, State.FAIL, "too_few_equal", message, evidence)
         return verdict(rule, key, State.PASS, "equal_share", f"{said} ({float(least):.0%} are asked for)", evidence)
+
+    def judge_mean_gap(self, rule: Rule, comparison: Comparison) -> Verdict | None:
+        """Near ties one by one may still be, all together, what no rounding makes."""
+        key, check, most = comparison.cell.key, comparison.tokens, rule.params.get("mean_tie_ulps")
+        found = mean_gap(check.divergences)
+        if not most or found is None or found.at_least <= float(most):
+            return None
+        message = (
+            f"texts leave the baseline's at {found.places} places, where the two tokens lie {found.mean:.2f} units in "
+            f"the last place apart in the mean, surely more than {found.at_least:.2f} (by rounding at most "
+            f"{float(most):g})"
+        )
+        step = "does the engine accept drafts that are merely near the best (relaxed or typical acceptance)?"
+        evidence = {**evidence_of(check), **gaps_of(rule, check)}
+        return verdict(rule, key, State.INVALID, "ties_too_wide", message, evidence, step)
 
     def judge_followed(self, rule: Rule, comparison: Comparison) -> Verdict | None:
         """Behind a near tie a text must stay greedy, and not too many may part."""
@@ -236,7 +256,7 @@ class Tokens:
             message = f"{result.blocks} blocks repeat their tokens exactly{said}"
             return verdict(rule, key, State.PASS, "deterministic", message, scores_of(result.rescored))
         check = comparison.tokens
-        evidence = {**evidence_of(check), **scores_of(result.rescored)}
+        evidence = {**evidence_of(check), **gaps_of(rule, check), **scores_of(result.rescored)}
         if check.sequences is not None:
             message = parted(check, ties_of(rule)) + said
             code = "near_tie_divergence" if check.divergences else "tokens_equal"
@@ -304,6 +324,13 @@ def evidence_of(check: TokenCheck) -> Evidence:
     if check.logits is not None:
         found |= {"compared_logits": check.logits.compared, "different_logits": check.logits.different}
     return found
+
+
+def gaps_of(rule: Rule, check: TokenCheck) -> Evidence:
+    """The mean gap where texts part, for a rule that has a bound for it."""
+    if not rule.params.get("mean_tie_ulps") or (found := mean_gap(check.divergences)) is None:
+        return {}
+    return {"parting_places": found.places, "mean_gap_ulps": found.mean, "mean_gap_ulps_at_least": found.at_least}
 
 
 def scores_of(score: ScoreCheck | None) -> Evidence:

@@ -200,6 +200,9 @@ def _problems(form: PolicyForm, gates: GateParams) -> Iterator[Problem]:
         if not wrong and rare and not (near and rare > near):
             why = f"no more than near_tie_ulps = {near:g}" if near else "near_tie_ulps is missing"
             yield Problem(("rules", i, "rare_tie_ulps"), f"{why}: it says how far beyond that a few near ties may lie")
+        if not wrong and (mean := given.get("mean_tie_ulps")) and not (near and mean < near):
+            why = f"no less than near_tie_ulps = {near:g}" if near else "near_tie_ulps is missing"
+            yield Problem(("rules", i, "mean_tie_ulps"), f"{why}: it says how far near ties may lie in the mean")
         if not wrong and (missing := [k for k, kind in params.items() if k not in given and isinstance(kind, type)]):
             yield Problem(("rules", i, "gate"), f"{rule.gate} needs {', '.join(missing)}")
 

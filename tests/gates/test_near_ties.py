@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,10 +17,12 @@ from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.tokens.comparison import find_divergences, find_repeats, with_margins
 from specgate.analysis.tokens.following import Parted, parted_texts
+from specgate.analysis.tokens.partings import mean_gap
 from specgate.core import (
     BaselineText,
     Block,
     Cell,
+    Divergence,
     Followed,
     Held,
     Margin,
@@ -32,6 +35,7 @@ from specgate.core import (
     Verdict,
 )
 from specgate.gates.tokens import GATE
+from tests.bench.simulations.parting_simulation import too_far, too_wide
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario, text
 
 UNIT = 0.0625
@@ -40,8 +44,8 @@ RULE = Rule("tokens", "tokens", True, role="spec-*", params={"near_tie_margin": 
 CHECKS = TokenChecks(followed=8, followed_tokens=4)
 
 
-def perf_plan() -> Plan:
-    return plan_of(replace(scenario(), perf_mode=True, statistics=4))
+def perf_plan(prompt_sets: int = 4) -> Plan:
+    return plan_of(replace(scenario(prompt_sets=prompt_sets), perf_mode=True, statistics=4))
 
 
 def shown(expected: int, got: int, units: int) -> tuple[tuple[float, ...], tuple[int, ...]]:
@@ -70,8 +74,9 @@ def judged(
     follow: Callable[[Parted], Followed] = faithful,
     rule: Rule = RULE,
     ties: NearTies = TIES,
+    prompt_sets: int = 4,
 ) -> tuple[Verdict, Run]:
-    plan = perf_plan()
+    plan = perf_plan(prompt_sets)
     blocks = blocks_of(plan, change=change)
     recorded = margins(blocks, units)
     run = run_of(plan, blocks)
@@ -177,6 +182,51 @@ def test_of_every_fifty_partings_one_more_may_be_rare(partings: int) -> None:
     allowed = RARE.allowed_rare(partings)
     assert RARE.allowed_rare(partings + 50) == allowed + 1 >= 2
     assert TIES.allowed_rare(partings) == 0
+
+
+MEAN_RULE = replace(RULE, params={**RULE.params, "mean_tie_ulps": 1.5})
+
+
+@pytest.mark.parametrize(
+    ("units", "code"),
+    [
+        ((0, 1, 1, 0, 2, 1, 0, 3, 1, 1), "near_tie_divergence"),  # as rounding parts texts
+        ((0, 1, 4, 3, 2, 1, 4, 3, 2, 0), "near_tie_divergence"),  # 2 in the mean, but that may be chance
+        ((3, 4, 4, 3, 2, 4, 4, 3, 2, 4), "ties_too_wide"),
+    ],
+)
+def test_near_ties_that_are_too_wide_in_the_mean_are_no_rounding(units: tuple[int, ...], code: str) -> None:
+    """As of an engine that accepts a draft as soon as it is within 4 units of the best."""
+    at = dict(enumerate(units))
+    found, _ = judged(corrupt, units=at, rule=MEAN_RULE, prompt_sets=10)
+    assert found.reason_code == code
+    assert found.state is (State.INVALID if code == "ties_too_wide" else State.PASS)
+    assert found.evidence["parting_places"] == 10
+    assert found.evidence["mean_gap_ulps"] == pytest.approx(sum(units) / 10)
+    assert judged(corrupt, units=at, prompt_sets=10)[0].state is State.PASS, "without the bound"
+
+
+def test_a_few_places_tell_no_mean() -> None:
+    found, _ = judged(corrupt, units=4, rule=MEAN_RULE)
+    assert found.state is State.PASS and "mean_gap_ulps" not in found.evidence
+
+
+@given(st.lists(st.integers(0, 10), min_size=8, max_size=120))
+def test_the_simulated_rules_are_those_that_judge(units: list[int]) -> None:
+    """`tests.bench.simulations.parting_simulation` has its table in docs/near-ties.md."""
+    places = [Divergence(i, 0, 0, 5, 1, 2, u * UNIT, near_tie=False, unit=UNIT) for i, u in enumerate(units)]
+    gaps = np.array([units], dtype=float)
+    found = mean_gap([*places, *(replace(d, round=1) for d in places)])
+    assert found is not None and found.places == len(units)
+    assert too_wide(gaps, 1.5)[0] == (found.at_least > 1.5)
+    cell = spec_cells(perf_plan())[0]
+    recorded = []
+    for d in places:
+        top, tokens = shown(d.expected, d.got, units[d.prompt_set])
+        recorded.append(Margin(cell.key, d.prompt_set, d.round, d.slot, d.position, top[0], top[1], top, tokens))
+    for ties in (TIES, RARE):
+        judged = with_margins(places, cell, recorded, ties)
+        assert too_far(gaps, ties)[0] == (not all(d.near_tie for d in judged))
 
 
 @pytest.mark.parametrize(("statistics", "code"), [(5, "token_mismatch"), (6, "margin_not_asked")])

@@ -14,6 +14,7 @@ PARAMS = {
         "near_tie_margin": 0.0,
         "near_tie_ulps": 0.0,
         "rare_tie_ulps": 0.0,
+        "mean_tie_ulps": 0.0,
         "max_parted_share": 1.0,
         "min_equal_share": 0.0,
     },

@@ -22,9 +22,16 @@ from specgate.planning.policy import SHIPPED as POLICIES
 from specgate.planning.policy import find_policy, load_policy, micro_scenarios
 from specgate.planning.scenario import find, shipped
 
+TIES = "id: b, gate: tokens, required: true, near_tie_margin: 0, "
 GATES: dict[str, Mapping[str, type | UnionType]] = {
     "validity": {},
-    "tokens": {"near_tie_margin": float, "min_equal_share": float | None},
+    "tokens": {
+        "near_tie_margin": float,
+        "near_tie_ulps": float | None,
+        "rare_tie_ulps": float | None,
+        "mean_tie_ulps": float | None,
+        "min_equal_share": float | None,
+    },
     "acceptance": {"min": float},
     "speed": {"min": float},
     "degeneracy": {"max_repeated_share": float},
@@ -277,6 +284,10 @@ def test_what_is_left_unjudged_needs_a_reason_and_must_not_be_required(tmp_path:
         ("id: b, gate: speed, required: true", "rules[1].gate: 'speed': speed needs min"),
         ("id: b, gate: speed, required: true, min: .nan", "speed takes a finite number, 0 or more, here"),
         ("id: b, gate: tokens, required: true, near_tie_margin: -1", "tokens takes a finite number, 0 or more, here"),
+        (TIES + "rare_tie_ulps: 8", "rules[1].rare_tie_ulps: 8: near_tie_ulps is missing"),
+        (TIES + "near_tie_ulps: 4, rare_tie_ulps: 4", "rules[1].rare_tie_ulps: 4: no more than near_tie_ulps = 4"),
+        (TIES + "mean_tie_ulps: 1.5", "rules[1].mean_tie_ulps: 1.5: near_tie_ulps is missing"),
+        (TIES + "near_tie_ulps: 4, mean_tie_ulps: 4", "rules[1].mean_tie_ulps: 4: no less than near_tie_ulps = 4"),
         ("id: '', gate: speed, required: true", "rules[1].id: '': string should have at least 1 character"),
     ],
 )  # fmt: skip
