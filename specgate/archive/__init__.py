@@ -18,6 +18,5 @@ history.py           a folder of runs → Trends (`specgate history`)
 change_points.py     where a figure changed over runs, within a budget for false alarms
 recording.py         the tape of a run: its accept counts, to be replayed
 policy_from_runs.py  a policy for the scenarios of runs, with floors that they prove (`specgate policy init`)
-foreign.py           a policy applied to a result from elsewhere (`specgate check`)
-benchmark_json.py    the benchmark JSON of the EAGLE-3 scripts, read and checked
+judging/             a run folder or a result file, judged by a policy that is asked for (`specgate check`)
 """

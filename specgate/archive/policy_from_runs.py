@@ -17,7 +17,7 @@ from typing import Final
 from specgate import plugins
 from specgate.analysis.tokens.repetition import LOOPS
 from specgate.analysis.verdict import overall
-from specgate.archive.foreign import with_near_ties
+from specgate.archive.judging.result_file import with_near_ties
 from specgate.archive.stored import StoredRun
 from specgate.core import CellResult, Rule, Run, Scenario, State, Verdict
 from specgate.errors import ExitCode, UsageError

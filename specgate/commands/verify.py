@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from specgate.errors import ExitCode
 from specgate.terminal import echo
+
+if TYPE_CHECKING:
+    from specgate.core import Run
 
 
 @click.command(short_help="Recompute a run's figures and verdicts from its samples.")
@@ -79,8 +84,8 @@ def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
     echo(f"verdict {again.verdict} (exit {int(again.code)})")
 
 
-@click.command(short_help="Judge a result file by a policy.")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.command(short_help="Judge a stored run, or a result file, by a policy.")
+@click.argument("file", type=click.Path(path_type=Path))
 @click.option("--policy", metavar="FILE|NAME", required=True, help="Gates and their numbers.")
 @click.option(
     "--baseline",
@@ -91,27 +96,46 @@ def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
 @click.option("--scenario", metavar="NAME", help="Scenario of the policy that a benchmark JSON measured.")
 @click.option("--role", metavar="spec-N", help="Role of a benchmark JSON, if it does not state its draft length.")
 def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, role: str | None) -> None:
-    """Judge FILE by a policy. FILE is a run.json, or a benchmark JSON of another tool.
+    """Judge FILE by a policy. FILE is a run folder, a run.json, or a benchmark JSON of another tool.
+
+    A run folder is computed anew from its samples, near ties and figures too, as far as it was measured; nothing in it
+    changes. A run.json has the run's own figures. A policy that is chosen once the result is known proves less than one
+    that was chosen before: such a verdict counts towards no streak.
 
     A benchmark JSON holds `throughput_tokens_per_sec.mean` and, for a speculative run, an `eagle_speculation` block.
     Gates that cannot be judged from it are named. A required gate that cannot be judged is never green (exit code 3),
     and neither is a file of which the policy judges tokens, records, acceptance or speed nowhere (exit code 8).
     """
     from specgate import plugins
-    from specgate.analysis.verdict import in_words, overall
-    from specgate.archive.foreign import judged_file
+    from specgate.analysis.verdict import overall
+    from specgate.archive.judging.anew import judged_anew
+    from specgate.archive.judging.result_file import judged_file
+    from specgate.errors import UsageError
     from specgate.planning.policy import find_policy
 
-    gates = {name: gate.params for name, gate in plugins.gates().items()}
-    run = judged_file(file, find_policy(policy, gates), baseline=baseline, scenario=scenario, role=role)
-    for v in run.verdicts:
-        kind = "" if v.required else " (advisory)"
-        about = f"{v.rule} on {v.cell}" if v.cell else v.rule
-        echo(f"{v.state.value}{kind} {about}: {v.message}")
-        if v.next_step:
-            echo(f"  next: {v.next_step}")
+    held = find_policy(policy, {name: gate.params for name, gate in plugins.gates().items()})
+    if file.is_dir():
+        if baseline or scenario or role:
+            raise UsageError(f"{file} is a folder", hint="a run says itself what it measured: leave the options out")
+        run = judged_anew(file, held)
+        echo(plugins.report("plain").render(run, held))
+    else:
+        run = judged_file(file, held, baseline=baseline, scenario=scenario, role=role)
+        for line in verdict_lines(run):
+            echo(line)
     state, code = overall(run)
-    for gap in run.not_judged or ():
-        echo(f"not judged: {in_words(gap)}")
     echo(f"verdict {code.name if code is ExitCode.BACKEND_ERROR else state.value} (exit {int(code)})")
     sys.exit(code)
+
+
+def verdict_lines(run: Run) -> Iterator[str]:
+    """Every verdict, and what nothing had to judge."""
+    from specgate.analysis.verdict import in_words
+
+    for v in run.verdicts:
+        kind = "" if v.required else " (advisory)"
+        yield f"{v.state.value}{kind} {f'{v.rule} on {v.cell}' if v.cell else v.rule}: {v.message}"
+        if v.next_step:
+            yield f"  next: {v.next_step}"
+    for gap in run.not_judged or ():
+        yield f"not judged: {in_words(gap)}"

@@ -66,11 +66,16 @@ def ending(run: Run, stopped: Stopped) -> tuple[str, ExitCode]:
     return code.name if code is ExitCode.BACKEND_ERROR else state.value, code
 
 
-def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal) -> Run:
-    """`run` with everything that follows from the samples in its journal; only the verdicts are left to `judge`."""
-    known = Known()
-    run = replace(run, required_decisions=early_stop.required_decisions(plan, policy))
-    early = early_stop.ended_early(plan, run, policy, journal, known)
+def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stopped_by: Policy | None = None) -> Run:
+    """`run` with everything that follows from the samples in its journal; only the verdicts are left to `judge`.
+
+    `stopped_by`: the policy that the run was made with, where that is another one. It decided where points stopped.
+    """
+    own, known = stopped_by or policy, Known()
+    run = replace(run, required_decisions=early_stop.required_decisions(plan, own))
+    early = early_stop.ended_early(plan, run, own, journal, known)
+    if stopped_by is not None:
+        run, known = replace(run, required_decisions=early_stop.required_decisions(plan, policy)), Known()
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
     checked = Checked(journal.texts, journal.logits, journal.rescorings, policy.checks, run.id, journal.followed)

@@ -460,7 +460,7 @@ def test_a_run_that_the_documentation_quotes_holds_with_the_source_of_today(kept
 PACKED = sorted((ROOT / "docs" / "results").glob("*/run*.tar.xz"))
 
 
-@pytest.mark.parametrize("packed", PACKED, ids=[file.parent.name for file in PACKED])
+@pytest.mark.parametrize("packed", PACKED, ids=[f"{file.parent.name}-{file.name}" for file in PACKED])
 def test_a_packed_run_holds_too(packed: Path, tmp_path: Path) -> None:
     with tarfile.open(packed) as archive:
         archive.extractall(tmp_path, filter="data")

@@ -135,7 +135,7 @@ def checked(documents: Callable[[Path], Sequence[Any]]) -> Callable[[Path], Read
     """`specgate check FILE`, on a benchmark JSON or on a run.json."""
 
     def prepare(folder: Path) -> Ready:
-        from specgate.archive.foreign import judged_file
+        from specgate.archive.judging.result_file import judged_file
         from specgate.planning.policy import find_policy
 
         file, seed = folder / "fuzzed.json", find_policy("seed", gates())

@@ -313,12 +313,17 @@ def test_what_was_compiled_once_is_not_compiled_again_and_an_edit_is(
     assert asked == ["sm_80", "sm_90"]
 
 
+SHIPPED_FOR = [json.loads(file.read_text())["device"] for file in sorted(SHIPPED.glob("*.json"))]
+
+
 @pytest.mark.slow("compiles hundreds of kernels")
-def test_an_lm_head_has_registers_for_its_choices_as_its_work_is_cut_on_an_h200(
-    monkeypatch: pytest.MonkeyPatch, compiler: Compiler
+@pytest.mark.parametrize("device", SHIPPED_FOR)
+def test_an_lm_head_has_registers_for_its_choices_as_its_work_is_cut_on_a_gpu_that_ships_tuned(
+    device: str, monkeypatch: pytest.MonkeyPatch, compiler: Compiler
 ) -> None:
     monkeypatch.setattr(matmul_rows, "shared_memory_limit", lambda: 226 * 1024)
-    tuned = Tuned.on("NVIDIA H200", SHIPPED / "nvidia-h200.json")
+    (file,) = (f for f in SHIPPED.glob("*.json") if json.loads(f.read_text())["device"] == device)
+    tuned = Tuned.on(device, file)
     heads = []
     for tag, n, k in (("TARGET_LM_HEAD", 128256, 4096), ("EAGLE3_LM_HEAD_SMALLVOC", 32000, 4096)):
         for rows in (1, 4, 16, 64):
@@ -349,11 +354,13 @@ def test_products_of_more_rows_than_a_block_takes_have_registers(architecture: s
 
 
 @pytest.mark.slow("compiles hundreds of kernels")
-def test_large_products_have_registers_as_their_work_is_cut_on_an_h200(
-    monkeypatch: pytest.MonkeyPatch, compiler: Compiler
+@pytest.mark.parametrize("device", SHIPPED_FOR)
+def test_large_products_have_registers_as_their_work_is_cut_on_a_gpu_that_ships_tuned(
+    device: str, monkeypatch: pytest.MonkeyPatch, compiler: Compiler
 ) -> None:
     monkeypatch.setattr(matmul_rows, "shared_memory_limit", lambda: 226 * 1024)
-    tuned = Tuned.on("NVIDIA H200", SHIPPED / "nvidia-h200.json")
+    (file,) = (f for f in SHIPPED.glob("*.json") if json.loads(f.read_text())["device"] == device)
+    tuned = Tuned.on(device, file)
     specs = []
     for rows in (1, 4, 16):
         for tag, n, k, epilogue in (

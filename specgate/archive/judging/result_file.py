@@ -15,7 +15,7 @@ from typing import Final
 from specgate import plugins
 from specgate.analysis.tokens.comparison import but_for_rare
 from specgate.analysis.verdict import not_judged
-from specgate.archive.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
+from specgate.archive.judging.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
 from specgate.core import (
     Cell,
     CellResult,

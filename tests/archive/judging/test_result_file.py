@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from specgate import plugins
 from specgate.analysis.verdict import overall
-from specgate.archive.benchmark_json import scenario_of
-from specgate.archive.foreign import judged_file
+from specgate.archive.judging.benchmark_json import scenario_of
+from specgate.archive.judging.result_file import judged_file
 from specgate.cli import cli as commands
 from specgate.core import Policy, Run, State
 from specgate.errors import ExitCode, InvalidResult, UsageError

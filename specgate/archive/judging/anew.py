@@ -1,0 +1,32 @@
+"""A stored run judged by another policy than its own, from its samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from specgate.archive.drawing_ahead import stored_run
+from specgate.archive.verification import verify
+from specgate.core import Policy, Run
+from specgate.errors import InvalidResult
+from specgate.files.run_folder import RunFolder
+from specgate.planning.plan import build_plan
+from specgate.run.recompute import judge, with_figures
+
+
+def judged_anew(path: Path, policy: Policy) -> Run:
+    """The run in the folder `path` with figures and verdicts by the rules of `policy`, computed from its samples.
+
+    What was measured stays as the run's own policy had it: where its points stopped, and how far tokens were checked
+    (`checks`). Raises InvalidResult where the folder does not hold (`specgate verify`), and what opening it raises.
+    """
+    found = verify(path, None)
+    if found.differences:
+        hint = f"first: {found.differences[0]}; `specgate verify {path}` has all"
+        raise InvalidResult(f"{path}: the run does not hold, so that nothing follows from its samples", hint=hint)
+    folder = RunFolder.open(path)
+    config = folder.read_config()
+    plan = build_plan(tuple(config.scenarios.values()), config.backend)
+    asked = replace(policy, checks=config.policy.checks)
+    stored = stored_run(folder, config)
+    return judge(with_figures(stored, plan, asked, folder.journal(), stopped_by=config.policy), asked)
