@@ -46,7 +46,9 @@ class Environment:
     `gpu`: whether the GPU is judged as well as the host; a GPU that cannot be read is then rejected.
     `max_other_cpu_share`: the share of the usable CPUs' time that other processes may use. `max_clock_shift`: how far
     apart the mean SM clocks of two roles may lie, as a share of the higher one; since statistics 6, at the same times
-    since decoding began, and where the samples tell it. `max_clock_jump_s`: by how many seconds
+    since decoding began, and where the samples tell it. `own_power`: a role whose own work takes the GPU to its power
+    cap, and so to a lower clock than the other's, is named and not rejected: blocks of both run in turn, so nothing
+    but the work differs, and on this GPU the clock is a part of what it costs. `max_clock_jump_s`: by how many seconds
     the wall clock may jump relative to the monotonic clock.
     `max_set_aside`: the host is judged block by block, and this share of the rounds may be set aside because a block of
     theirs was disturbed. Without it, others' share is judged as a mean over the samples, and nothing is set aside.
@@ -60,6 +62,7 @@ class Environment:
         "gpu": bool,
         "max_other_cpu_share": float,
         "max_clock_shift": float,
+        "own_power": bool | None,
         "max_clock_jump_s": float,
         "max_cpu_wait": float | None,
         "max_set_aside": float | None,
@@ -114,6 +117,8 @@ def clock_asides(rule: Rule, gpu: GpuConditions) -> Iterator[str]:
     limit, held = float(rule.params["max_clock_shift"]), gpu.common_clocks
     if held is not None and (untold := untold_in_words(held, limit)):
         yield untold
+    if held is not None and rule.params.get("own_power"):
+        yield from power_in_words(held, limit)
     if cap := power_cap(gpu):
         yield cap
     yield from unequal_lengths_in_words(gpu, limit)
@@ -149,18 +154,20 @@ def of_gpu(rule: Rule, gpu: GpuConditions) -> Iterator[Finding]:
         limit, default = gpu.power_limit_mw / 1000, gpu.default_power_limit_mw / 1000
         what = f"the power limit is lowered: {limit:.0f} W of {default:.0f} W"
         yield Finding("power_capped", what, f"nvidia-smi -i {gpu.uuid} -pl {default:.0f}")
-    yield from different_clocks(gpu, float(rule.params["max_clock_shift"]))
+    yield from different_clocks(gpu, float(rule.params["max_clock_shift"]), bool(rule.params.get("own_power")))
 
 
-def different_clocks(gpu: GpuConditions, limit: float) -> Iterator[Finding]:
+def different_clocks(gpu: GpuConditions, limit: float, own_power: bool) -> Iterator[Finding]:
     """Clocks that differ between roles by more than `limit`. Runs of statistics 5 and before compare the means. Later
-    ones compare the clocks at the same times; where samples do not tell those apart, `surely_apart` decides.
+    ones compare the clocks at the same times; where samples do not tell those apart, `surely_apart` decides. Of these,
+    `own_power` takes a difference that the power cap explains for none.
     """
     held = gpu.common_clocks
-    if held is not None and any(shift.beyond(limit) for shift in clock_shifts(held)):
+    shifts = [] if held is None else [s for s in clock_shifts(held) if not (own_power and s.of_power)]
+    if held is not None and any(shift.beyond(limit) for shift in shifts):
         clocks = "; ".join([compared_in_words(held), *power_in_words(held, limit)])
     else:
-        if held is not None and not any(surely_apart(gpu, held, part, limit) for part in untold_parts(held, limit)):
+        if held is not None and not any(surely_apart(gpu, shift, limit) for shift in shifts if not shift.told(limit)):
             return
         if (found := clock_shift(gpu)) is None or found <= limit:
             return
@@ -170,15 +177,14 @@ def different_clocks(gpu: GpuConditions, limit: float) -> Iterator[Finding]:
     yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", "measure again, longer blocks")
 
 
-def surely_apart(gpu: GpuConditions, held: ClockComparison, part: str, limit: float) -> bool:
-    """Whether the clocks of a part differ by more than `limit` although few samples were taken at the same times.
+def surely_apart(gpu: GpuConditions, shift: ClockShift, limit: float) -> bool:
+    """Whether clocks differ by more than `limit` although few samples were taken at the same times.
 
     The means over all of the part must say so, and so must those at the same times where there are any. The former
     alone would not do: after a long prefill the role that decodes for a shorter time has the lower mean although
     nothing differed. The latter alone would rest on a handful of samples.
     """
-    same_times = [shift.shift for shift in clock_shifts(held) if shift.part == part]
-    return mean_shift(gpu, part) > limit and any(shift is None or shift > limit for shift in same_times)
+    return mean_shift(gpu, shift.part) > limit and (shift.shift is None or shift.shift > limit)
 
 
 def mean_shift(gpu: GpuConditions, part: str) -> float:

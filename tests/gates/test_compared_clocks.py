@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specgate.core import Rule, Run, State, Verdict
-from specgate.core.conditions import CLOCK_EVENTS
+from specgate.core.conditions import CLOCK_EVENTS, Sample
 from specgate.files.plain import from_plain, to_plain
 from specgate.gates.environment import GATE, mean_shift
 from specgate.reports.common import machine
@@ -56,6 +57,43 @@ def test_a_shift_that_the_power_cap_explains_is_rejected_with_that_said(reason: 
     assert (found.state, found.reason_code) == (State.ENV_REJECTED, "clock_shift")
     assert ("in decoding the power cap lowers the clock of spec-3 (1,4" in found.message) is explained
     assert found.evidence["clock_shift"] == pytest.approx(0.08, abs=0.015)
+
+
+OWN_POWER = replace(RULE, params={**PARAMS, "own_power": True})
+
+
+@pytest.mark.parametrize("prompt_sets", [16, 3])  # as many samples as tell, and a handful
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [
+        ("sw_power_cap", State.PASS),
+        ("applications_clocks_setting", State.ENV_REJECTED),
+        ("sw_thermal_slowdown", State.ENV_REJECTED),
+    ],
+)
+def test_a_role_whose_own_work_reaches_the_power_cap_is_named_and_not_rejected(
+    reason: str, state: State, prompt_sets: int
+) -> None:
+    bits = next(bit for bit, name in CLOCK_EVENTS.items() if name == reason)
+    run = heated_run(lambda at_s: 1_600, scales={"spec-3": 0.8}, reasons=bits, prompt_sets=prompt_sets)
+    found = next(GATE.judge(OWN_POWER, run))
+    assert found.state is state
+    assert judged(run).state is State.ENV_REJECTED, "without own_power"
+    if state is State.PASS and prompt_sets == 16:
+        assert "in decoding the power cap lowers the clock of spec-3 (1,280 MHz" in found.message
+        assert "that is a part of what spec-3 costs on this GPU" in found.message
+
+
+def test_a_role_that_is_slower_and_less_often_at_the_power_cap_is_rejected() -> None:
+    """Its clock has another reason than its own work."""
+    plan, blocks, samples = heated(lambda at_s: 1_600, scales={"spec-3": 0.8}, reasons=0x4)
+    spec = [b.span_ns for b in blocks if b.role.speculative and b.span_ns]
+
+    def is_spec(s: Sample) -> bool:
+        return any(a <= s.monotonic_ns < b for a, b in spec)
+
+    alone = [gpu(s, clock_event_reasons=0 if is_spec(s) else 0x4) for s in samples]
+    assert next(GATE.judge(OWN_POWER, watched_run(alone, blocks, plan))).state is State.ENV_REJECTED
 
 
 def test_a_shift_in_prefill_alone_is_rejected() -> None:
