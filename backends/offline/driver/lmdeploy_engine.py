@@ -1,4 +1,4 @@
-"""Drive an engine behind `lmdeploy.pipeline`: the PyTorch engine or TurboMind. Written for LMDeploy 0.10 to 0.16.
+"""Drive an engine behind `lmdeploy.pipeline`: the PyTorch engine or TurboMind. Written for LMDeploy 0.10 to 0.18.
 
 A pipeline's `Response` has no `req_metrics`, and a pipeline takes text. So requests go to instances of the pipeline's
 own engine (`async_stream_infer`), as the pipeline's do, on the pipeline's own event loop. Each output has its new
