@@ -46,10 +46,11 @@ class Environment:
     `gpu`: whether the GPU is judged as well as the host; a GPU that cannot be read is then rejected.
     `max_other_cpu_share`: the share of the usable CPUs' time that other processes may use. `max_clock_shift`: how far
     apart the mean SM clocks of two roles may lie, as a share of the higher one; since statistics 6, at the same times
-    since decoding began, and where the samples tell it. `own_power`: a role whose own work takes the GPU to its power
-    cap, and so to a lower clock than the other's, is named and not rejected: blocks of both run in turn, so nothing
-    but the work differs, and on this GPU the clock is a part of what it costs. `max_clock_jump_s`: by how many seconds
-    the wall clock may jump relative to the monotonic clock.
+    since decoding began, and where the samples tell it.
+    `own_power`: a role whose own work takes the GPU to its power cap, and so to a lower clock than another's, is named
+    and not rejected, whichever it is: blocks of both run in turn, so nothing but the work differs, and on this GPU the
+    clock is a part of what it costs. Since statistics 6.
+    `max_clock_jump_s`: by how many seconds the wall clock may jump relative to the monotonic clock.
     `max_set_aside`: the host is judged block by block, and this share of the rounds may be set aside because a block of
     theirs was disturbed. Without it, others' share is judged as a mean over the samples, and nothing is set aside.
     `max_cpu_wait`: the share of a block's time for which a thread may wait for a CPU; 0.05 where it is not set.
@@ -118,7 +119,7 @@ def clock_asides(rule: Rule, gpu: GpuConditions) -> Iterator[str]:
     if held is not None and (untold := untold_in_words(held, limit)):
         yield untold
     if held is not None and rule.params.get("own_power"):
-        yield from power_in_words(held, limit)
+        yield from power_in_words(held, apart(gpu, held, limit))
     if cap := power_cap(gpu):
         yield cap
     yield from unequal_lengths_in_words(gpu, limit)
@@ -158,39 +159,43 @@ def of_gpu(rule: Rule, gpu: GpuConditions) -> Iterator[Finding]:
 
 
 def different_clocks(gpu: GpuConditions, limit: float, own_power: bool) -> Iterator[Finding]:
-    """Clocks that differ between roles by more than `limit`. Runs of statistics 5 and before compare the means. Later
-    ones compare the clocks at the same times; where samples do not tell those apart, `surely_apart` decides. Of these,
-    `own_power` takes a difference that the power cap explains for none.
+    """Clocks that differ between roles by more than `limit`. Runs of statistics 5 and before compare the means. Of
+    later ones, `own_power` takes a difference that the power cap explains for none.
     """
     held = gpu.common_clocks
-    shifts = [] if held is None else [s for s in clock_shifts(held) if not (own_power and s.of_power)]
-    if held is not None and any(shift.beyond(limit) for shift in shifts):
-        clocks = "; ".join([compared_in_words(held), *power_in_words(held, limit)])
+    found = [] if held is None else [s for s in apart(gpu, held, limit) if not (own_power and s.of_power)]
+    if held is not None and any(shift.beyond(limit) for shift in found):
+        clocks = "; ".join([compared_in_words(held), *power_in_words(held, [s for s in found if s.beyond(limit)])])
+    elif (held is not None and not found) or (whole := clock_shift(gpu)) is None or whole <= limit:
+        return
     else:
-        if held is not None and not any(surely_apart(gpu, shift, limit) for shift in shifts if not shift.told(limit)):
-            return
-        if (found := clock_shift(gpu)) is None or found <= limit:
-            return
         clocks = ", ".join(f"{role} {mhz:.0f} MHz" for role, mhz in gpu.sm_clock_mhz.items())
         if gpu.prefill_clock_mhz:
             clocks += "; in prefill " + ", ".join(f"{r} {mhz:.0f} MHz" for r, mhz in gpu.prefill_clock_mhz.items())
     yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", "measure again, longer blocks")
 
 
-def surely_apart(gpu: GpuConditions, shift: ClockShift, limit: float) -> bool:
-    """Whether clocks differ by more than `limit` although few samples were taken at the same times.
+def apart(gpu: GpuConditions, held: ClockComparison, limit: float) -> list[ClockShift]:
+    """The pairs of roles whose clocks differ by more than `limit`: surely, by the samples at the same times; or, where
+    these are too few to tell, by two estimates.
 
-    The means over all of the part must say so, and so must those at the same times where there are any. The former
+    Then the means over all of the part must say so, and so must those at the same times where there are any. The former
     alone would not do: after a long prefill the role that decodes for a shorter time has the lower mean although
     nothing differed. The latter alone would rest on a handful of samples.
     """
-    return mean_shift(gpu, shift.part) > limit and (shift.shift is None or shift.shift > limit)
+    return [
+        s
+        for s in clock_shifts(held)
+        if s.beyond(limit)
+        or (not s.told(limit) and mean_shift(gpu, s) > limit and (s.shift is None or s.shift > limit))
+    ]
 
 
-def mean_shift(gpu: GpuConditions, part: str) -> float:
-    """How far the mean clocks over all of a part of the blocks lie apart, as a share of the higher; 0 where unknown."""
-    clocks = list((gpu.sm_clock_mhz if part == "decoding" else gpu.prefill_clock_mhz).values())
-    return 1 - min(clocks) / max(clocks) if len(clocks) > 1 and max(clocks) > 0 else 0.0
+def mean_shift(gpu: GpuConditions, pair: ClockShift) -> float:
+    """How far the mean clocks of two roles over all of a part lie apart, as a share of the higher; 0 where unknown."""
+    of = gpu.sm_clock_mhz if pair.part == "decoding" else gpu.prefill_clock_mhz
+    clocks = [of[role] for role in pair.roles if of.get(role)]
+    return 1 - min(clocks) / max(clocks) if len(clocks) == 2 else 0.0
 
 
 def missing_readings(gpu: GpuConditions) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.requests.distributions import distributions
-from specgate.analysis.tokens.comparison import check_tokens, repeats_of
+from specgate.analysis.tokens.comparison import check_tokens, repeats_of, with_margins
 from specgate.analysis.tokens.following import check_followed, parted_texts
 from specgate.analysis.tokens.repetition import repeat_values
 from specgate.analysis.tokens.rescoring import Draw, check_scores, draws
@@ -73,6 +73,8 @@ class Checked:
 
     `rescorings`: point key → how its tokens were scored by a second engine.
     `asked`: how far the run set out to check tokens; None in runs stored before there were such checks.
+    `drawn_by`: the near ties of the run's own policy, where the run is judged by another one: which tokens the second
+        engine was asked about follows from them.
     """
 
     texts: Sequence[BaselineText] = ()
@@ -81,6 +83,7 @@ class Checked:
     asked: TokenChecks | None = None
     run_id: str = ""
     followed: Sequence[Followed] = ()
+    drawn_by: NearTies | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +166,23 @@ def measure(
         return known.results[key]
 
     cells = tuple(reduced(cell) if of[cell] else failed(cell, broken.get(cell)) for cell in plan.cells)
+    drawn = comparisons if checked.drawn_by is None else by_near_ties(comparisons, margins, checked.drawn_by)
     scores = {
-        point: scores_of(by_point[point], comparisons, seen, checked)
+        point: scores_of(by_point[point], drawn, seen, checked)
         for point in plan.points
         if (seen := checked.rescorings.get(point.key)) is not None and by_point[point]
     }
     return tuple(rescored(result, scores.get(result.cell.point, {})) for result in cells), comparisons
+
+
+def by_near_ties(
+    comparisons: Iterable[Comparison], margins: Sequence[Margin], ties: NearTies
+) -> tuple[Comparison, ...]:
+    """`comparisons` whose divergences are near ties where `ties` says so."""
+    return tuple(
+        replace(c, tokens=replace(c.tokens, divergences=with_margins(c.tokens.divergences, c.cell, margins, ties)))
+        for c in comparisons
+    )
 
 
 def is_lossy(cell: Cell, grounds: Grounds) -> bool:

@@ -172,9 +172,9 @@ def tokens_lines(stored: Sequence[StoredRun], margin_pct: float) -> Iterator[str
         params["near_tie_ulps"] = ulps
         if rare:
             params["rare_tie_ulps"] = rare
-        rules = [rule for one in stored for rule in one.policy.rules if rule.gate == "tokens"]
-        if means := [rule.params["mean_tie_ulps"] for rule in rules if "mean_tie_ulps" in rule.params]:
-            params["mean_tie_ulps"] = max(means)
+        means = [r.params.get("mean_tie_ulps") for one in stored for r in one.policy.rules if r.gate == "tokens"]
+        if bounds := [float(mean) for mean in means if mean]:
+            params |= {"mean_tie_ulps": max(bounds)} if len(bounds) == len(means) else {}
         how = f"but for near ties: a top-2 margin of up to {ulps:g} units in the last place is too close to call"
     yield f"  # Tokens must be the baseline's, {how}."
     yield from rule_line(Rule("tokens-equal", "tokens", True, params=params))

@@ -100,7 +100,8 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
 
     A run folder is computed anew from its samples, near ties and figures too, as far as it was measured; nothing in it
     changes. A run.json has the run's own figures. A policy that is chosen once the result is known proves less than one
-    that was chosen before: such a verdict counts towards no streak.
+    that was chosen before: such a verdict counts towards no streak. A run that was cut short has none (exit code 3).
+    The folder of a comparison (`specgate ab`) is judged by its own margins, and not taken here.
 
     A benchmark JSON holds `throughput_tokens_per_sec.mean` and, for a speculative run, an `eagle_speculation` block.
     Gates that cannot be judged from it are named. A required gate that cannot be judged is never green (exit code 3),
@@ -115,14 +116,19 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
 
     held = find_policy(policy, {name: gate.params for name, gate in plugins.gates().items()})
     if file.is_dir():
-        if baseline or scenario or role:
-            raise UsageError(f"{file} is a folder", hint="a run says itself what it measured: leave the options out")
+        given = {"baseline": baseline, "scenario": scenario, "role": role}
+        for option in (f"--{name} {value}" for name, value in given.items() if value):
+            said = f"{option}: {file} is a run folder, which says itself what it measured"
+            raise UsageError(said, hint="leave it out")
         run = judged_anew(file, held)
         echo(plugins.report("plain").render(run, held))
     else:
         run = judged_file(file, held, baseline=baseline, scenario=scenario, role=role)
         for line in verdict_lines(run):
             echo(line)
+    if run.status == "interrupted":
+        echo("verdict not reached: the run was cut short (micro --resume RUN continues it)")
+        sys.exit(ExitCode.INCONCLUSIVE)
     state, code = overall(run)
     echo(f"verdict {code.name if code is ExitCode.BACKEND_ERROR else state.value} (exit {int(code)})")
     sys.exit(code)

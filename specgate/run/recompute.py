@@ -78,7 +78,9 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         run, known = replace(run, required_decisions=early_stop.required_decisions(plan, policy)), Known()
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
-    checked = Checked(journal.texts, journal.logits, journal.rescorings, policy.checks, run.id, journal.followed)
+    drawn_by = near_ties(own) if stopped_by is not None else None
+    seen = (journal.texts, journal.logits, journal.rescorings)
+    checked = Checked(*seen, policy.checks, run.id, journal.followed, drawn_by)
     ties, grounds = near_ties(policy), Grounds(engines, run.bandwidth)
     hosts = judge_hosts(plan, blocks, policy, engines)
     aside = set_aside(hosts)

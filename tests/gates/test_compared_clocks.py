@@ -8,16 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from specgate.analysis.machine.clock_comparison import clock_shifts
 from specgate.core import Rule, Run, State, Verdict
-from specgate.core.conditions import CLOCK_EVENTS, Sample
+from specgate.core.conditions import CLOCK_EVENTS, ClockComparison, GpuConditions, RoleClock, Sample
 from specgate.files.plain import from_plain, to_plain
-from specgate.gates.environment import GATE, mean_shift
+from specgate.gates.environment import GATE, different_clocks, mean_shift
 from specgate.reports.common import machine
 from tests.support.machine.heated import HIGHEST_MHZ, Clock, heated, heated_clock, heated_run
 from tests.support.surroundings import gpu, watched_run
 
 PARAMS = {"gpu": True, "max_other_cpu_share": 0.5, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
 RULE = Rule("quiet", "environment", True, params=PARAMS)
+
+
+def conditions_of_gpu(run: Run) -> GpuConditions:
+    (found,) = (c.gpu for c in run.conditions.values())
+    assert found is not None
+    return found
 
 
 def judged(run: Run) -> Verdict:
@@ -79,9 +86,26 @@ def test_a_role_whose_own_work_reaches_the_power_cap_is_named_and_not_rejected(
     found = next(GATE.judge(OWN_POWER, run))
     assert found.state is state
     assert judged(run).state is State.ENV_REJECTED, "without own_power"
-    if state is State.PASS and prompt_sets == 16:
+    if state is State.PASS:
         assert "in decoding the power cap lowers the clock of spec-3 (1,280 MHz" in found.message
         assert "that is a part of what spec-3 costs on this GPU" in found.message
+
+
+def test_the_power_cap_of_one_role_rejects_no_other_pair() -> None:
+    """spec-5 is slower by its own power. Of spec-3 a handful of samples lie low, and all of its decoding does not."""
+    told = {
+        role: RoleClock(mhz, 3.0, 20, 16, 60, 2.0, 1.0, 1.0) for role, mhz in (("baseline", 1_700), ("spec-5", 1_550))
+    }
+    handful = {"spec-3": RoleClock(1_600, None, 1, 2, 3, 0.4, 1.0, 1.0)}
+    conditions = replace(
+        conditions_of_gpu(heated_run()),
+        sm_clock_mhz={"baseline": 1_700, "spec-3": 1_700, "spec-5": 1_550},
+        prefill_clock_mhz={},
+        common_clocks=ClockComparison(told | handful),
+    )
+    assert list(different_clocks(conditions, 0.05, own_power=True)) == []
+    (found,) = different_clocks(conditions, 0.05, own_power=False)
+    assert "the power cap lowers the clock of spec-5 (1,550 MHz" in found.message
 
 
 def test_a_role_that_is_slower_and_less_often_at_the_power_cap_is_rejected() -> None:
@@ -125,7 +149,9 @@ def test_a_shorter_decoding_at_scattered_clocks_is_not_rejected_for_its_whole_me
     """As in a run of vLLM on an H100 at its power cap: eight blocks a role, 2.5 and 1.9 s of decoding."""
     run = heated_run(scattered(seed), {"baseline": 2.5, "spec-3": 1.9}, prompt_sets=4)
     whole = run.conditions[next(iter(run.conditions))].gpu
-    assert whole is not None and mean_shift(whole, "decoding") > 0.05
+    assert whole is not None and whole.common_clocks is not None
+    (decoding,) = (s for s in clock_shifts(whole.common_clocks) if s.part == "decoding")
+    assert mean_shift(whole, decoding) > 0.05
     found = judged(run)
     assert "decoding" in str(found.evidence["clocks_untold"])
     assert found.state is State.PASS

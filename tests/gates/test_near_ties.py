@@ -188,21 +188,25 @@ MEAN_RULE = replace(RULE, params={**RULE.params, "mean_tie_ulps": 1.5})
 
 
 @pytest.mark.parametrize(
-    ("units", "code"),
+    ("units", "mean", "code"),
     [
-        ((0, 1, 1, 0, 2, 1, 0, 3, 1, 1), "near_tie_divergence"),  # as rounding parts texts
-        ((0, 1, 4, 3, 2, 1, 4, 3, 2, 0), "near_tie_divergence"),  # 2 in the mean, but that may be chance
-        ((3, 4, 4, 3, 2, 4, 4, 3, 2, 4), "ties_too_wide"),
+        ((0, 1, 1, 0, 2, 1, 0, 3, 1, 1), 1.0, "near_tie_divergence"),  # as rounding parts texts
+        ((0, 1, 4, 3, 2, 1, 4, 3, 1, 0), 1.9, "near_tie_divergence"),  # that may be chance
+        ((3, 4, 3, 3, 2, 4, 3, 3, 4, 3), 3.2, "ties_too_wide"),
+        ((4, 2, 4, 4, 2, 4, 4, 4, 2, 4), 1.7, "near_tie_divergence"),  # all even: their own unit is twice as large
+        ((4, 2, 4, 4, 2, 4, 4, 3, 2, 4), 1.9, "near_tie_divergence"),
     ],
 )
-def test_near_ties_that_are_too_wide_in_the_mean_are_no_rounding(units: tuple[int, ...], code: str) -> None:
+def test_near_ties_that_are_too_wide_in_the_mean_are_no_rounding(
+    units: tuple[int, ...], mean: float, code: str
+) -> None:
     """As of an engine that accepts a draft as soon as it is within 4 units of the best."""
     at = dict(enumerate(units))
     found, _ = judged(corrupt, units=at, rule=MEAN_RULE, prompt_sets=10)
     assert found.reason_code == code
     assert found.state is (State.INVALID if code == "ties_too_wide" else State.PASS)
     assert found.evidence["parting_places"] == 10
-    assert found.evidence["mean_gap_ulps"] == pytest.approx(sum(units) / 10)
+    assert found.evidence["mean_gap_ulps"] == pytest.approx(mean)
     assert judged(corrupt, units=at, prompt_sets=10)[0].state is State.PASS, "without the bound"
 
 

@@ -68,12 +68,14 @@ class ClockShift(NamedTuple):
     `part`: "decoding" or "prefill". `shift`, `margin`: as shares of the higher clock. Where one is None, nothing tells.
     `of_power`: the power cap has lowered the lower one, and that role is at the cap at least as often as the other.
         Both run in turn, so its own work does that, and what the clock costs it is a part of what it costs.
+    `roles`: which two they are.
     """
 
     part: str
     shift: float | None
     margin: float | None
     of_power: bool = False
+    roles: tuple[str, str] = ("", "")
 
     def beyond(self, limit: float) -> bool:
         """Whether the clocks surely differ, and by more than `limit`."""
@@ -103,7 +105,7 @@ def _state(gpu: GpuReading) -> tuple[bool | None, bool | None]:
 def clock_shifts(held: ClockComparison) -> list[ClockShift]:
     """Every pair of roles, in decoding and then in prefill."""
     parts = (("decoding", held.decoding), ("prefill", held.prefill))
-    return [_shift(part, a, b) for part, of in parts for a, b in combinations(of.values(), 2)]
+    return [_shift(part, of[a], of[b])._replace(roles=(a, b)) for part, of in parts for a, b in combinations(of, 2)]
 
 
 def untold_parts(held: ClockComparison, limit: float) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-from specgate.analysis.machine.clock_comparison import clock_shifts, common_s, untold_parts
+from specgate.analysis.machine.clock_comparison import ClockShift, common_s, untold_parts
 from specgate.core.conditions import ClockComparison, GpuConditions, RoleClock
 
 
@@ -33,10 +33,10 @@ def untold_in_words(held: ClockComparison, limit: float) -> str | None:
     return f"too few samples to compare the roles' clocks {' and '.join(parts)}" if parts else None
 
 
-def power_in_words(held: ClockComparison, limit: float) -> Iterator[str]:
-    """That the power cap lowers the clock of one role more than that of another."""
+def power_in_words(held: ClockComparison, shifts: Collection[ClockShift]) -> Iterator[str]:
+    """That the power cap lowers the clock of one role more than that of another, of `shifts` that it explains."""
     for part, of in (("decoding", held.decoding), ("prefill", held.prefill)):
-        if any(s.part == part and s.beyond(limit) and s.of_power for s in clock_shifts(held)):
+        if any(s.part == part and s.of_power for s in shifts):
             low = min((role for role in of if of[role].mhz), key=lambda role: of[role].mhz or 0.0)
             others = ", ".join(_at_cap(role, clock) for role, clock in of.items() if clock.mhz and role != low)
             yield (

@@ -17,7 +17,6 @@ from specgate.analysis.intervals.decision import decide, interval
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, false_fail, spent
 from specgate.analysis.stats import Pairs, planned_looks, t_quantile
 from specgate.core import BetweenRuns, Schedule
-from tests.bench.prefill_apart import error_of
 from tests.bench.simulations.first_statistics import bound
 from tests.bench.simulations.gate_simulation import (
     DRIFT,
@@ -29,6 +28,7 @@ from tests.bench.simulations.gate_simulation import (
     sequential,
     simulate,
 )
+from tests.bench.simulations.prefill_apart import error_of
 
 SHIPPED = schedules()
 NOTHING = BetweenRuns(0.0, None)

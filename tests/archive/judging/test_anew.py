@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specgate import plugins
+from specgate.archive.judging import anew
 from specgate.archive.judging.anew import judged_anew
 from specgate.archive.recomputing import recompute
+from specgate.archive.verification import Verification
 from specgate.core import Policy, Run, State
 from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
@@ -65,6 +68,32 @@ def test_near_ties_and_speeds_follow_the_policy_that_is_asked_for(
     assert (codes(run)["speed"] == (State.INVALID, "token_mismatch")) is wrong
 
 
+@pytest.mark.parametrize(
+    "tokens", [TOKENS.replace("ulps: 4", "ulps: 1") + "}", TOKENS.replace("ulps: 4", "ulps: 7") + "}", None]
+)
+def test_other_near_ties_leave_the_second_engines_scores_and_all_other_figures_alone(
+    vllm: Path, tmp_path: Path, tokens: str | None
+) -> None:
+    """Which tokens it was asked about follows from the near ties of the run's own policy."""
+    acceptance = '- {id: al, gate: acceptance, required: true, role: "spec-*", min: 2.9}'
+    run = judged_anew(vllm, policy(tmp_path, *([tokens] if tokens else []), acceptance))
+    (spec,) = (result for result in run.cells if result.cell.role.speculative)
+    assert spec.status == "ok" and spec.rescored is not None and spec.rescored.scored == 79
+    assert codes(run)["al"][0] is State.PASS
+
+
+def test_a_run_that_asked_for_no_log_probabilities_is_not_judged_by_near_ties(
+    vllm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strict = replace(
+        RunFolder.open(vllm).read_config(), policy=policy(tmp_path, TOKENS.split(", near_tie_ulps")[0] + "}")
+    )
+    monkeypatch.setattr(RunFolder, "read_config", lambda self: strict)
+    monkeypatch.setattr(anew, "verify", lambda path, signers: Verification(None, 0, (), ()))
+    with pytest.raises(InvalidResult, match="has no near_tie_ulps: nobody asked for the log-probabilities there"):
+        judged_anew(vllm, policy(tmp_path, TOKENS + "}"))
+
+
 def test_by_its_own_policy_the_verdicts_are_the_stored_ones(vllm: Path) -> None:
     stored, _, config = recompute(RunFolder.open(vllm))
     assert judged_anew(vllm, config.policy).verdicts == stored.verdicts
@@ -95,6 +124,8 @@ def test_the_command_shows_figures_and_verdicts_and_ends_with_their_code(cli: Cl
     assert "speed-up 2.47×" in done.stdout and "8 at 1 of them" in done.stdout
     assert done.stdout.endswith("verdict PASS (exit 0)\n")
     asked = cli.run("check", vllm, "--policy", "engine-gpu", "--role", "spec-3", pair=False)
-    assert asked.returncode == 2 and "is a folder" in asked.stderr
+    assert asked.returncode == 2 and "--role spec-3: " in asked.stderr and "is a run folder" in asked.stderr
+    figures = cli.run("check", vllm / "run.json", "--policy", "engine-gpu", pair=False)
+    assert figures.returncode == 6 and "`specgate check RUN` judges the folder" in figures.stdout
     none = cli.run("check", cli.folder, "--policy", "engine-gpu", pair=False)
     assert none.returncode == 2 and "is not a run folder" in none.stderr

@@ -6,14 +6,14 @@ The gap between two tokens has some true value at every place, and all values ar
 decoding, verification and the request that asks for the gap each see it with an error of their own, on the grid of the
 logits. A text parts where the first two choose differently. Errors are normal; with a spread, their size differs from
 place to place by a log-normal factor. An engine that accepts near misses takes a draft wherever verification sees it at
-most so far below the best.
+most so far below the best. Where logits straddle a power of two, gaps may be counted in units half as large as their
+own.
 
 `tests/gates/test_near_ties.py` holds the vectorised rules used here to the ones that judge.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import click
@@ -36,12 +36,14 @@ WIDEST = 20.0
 class Engine:
     """`error`: of a gap in one pass, in units in the last place. `spread`: of the logarithm of that from place to
     place. `accepts`: how far below the best a draft may lie that is accepted; 0 of an engine that is right.
+    `straddles`: the share of the places whose gap is counted double.
     """
 
     name: str
     error: float
     spread: float = 0.0
     accepts: float = 0.0
+    straddles: float = 0.0
 
 
 ENGINES = (
@@ -49,6 +51,8 @@ ENGINES = (
     Engine("rounds, 1.2", 1.2),
     Engine("rounds, 0.9 ± 40 %", 0.9, 0.4),
     Engine("rounds, 1.4", 1.4),
+    Engine("rounds, 1.0, half counted double", 1.0, straddles=0.5),
+    Engine("rounds, 1.0, all counted double", 1.0, straddles=1.0),
     Engine("accepts within 3", 1.0, accepts=3),
     Engine("accepts within 4", 1.0, accepts=4),
     Engine("accepts within 8", 1.0, accepts=8),
@@ -65,7 +69,8 @@ def gaps_where_texts_part(engine: Engine, source: np.random.Generator, places: i
     else:
         lower_id = np.where(source.random(places) < 0.5, 0.25, -0.25)  # which of the two a tie goes to
         parts = np.sign(plain + lower_id) != np.sign(verified + lower_id)
-    return np.abs(asked[parts])
+    found = np.abs(asked[parts])
+    return np.where(source.random(len(found)) < engine.straddles, 2 * found, found)
 
 
 def too_far(gaps: Floats, ties: NearTies) -> Marks:
@@ -76,10 +81,17 @@ def too_far(gaps: Floats, ties: NearTies) -> Marks:
 
 
 def too_wide(gaps: Floats, most: float) -> Marks:
-    """Cells whose mean gap surely lies above `most`."""
+    """Cells whose mean gap surely lies above `most`, with the surplus of even gaps halved."""
     places = gaps.shape[1]
-    error = gaps.std(1, ddof=1) / math.sqrt(places)
-    wide: Marks = gaps.mean(1) - t_quantile(CONFIDENCE, places - 1) * error > most
+    even = np.round(gaps) % 2 == 0
+    surplus = np.maximum(0, 2 * even.sum(1) - places)
+    ordered = -np.sort(-np.where(even, gaps, -1.0), axis=1)  # the even ones from the largest on, then the odd ones' −1
+    halved = np.where(np.arange(places) < surplus[:, None], ordered / 2, ordered)
+    gaps = np.concatenate([np.where(ordered >= 0, halved, 0.0), np.where(even, 0.0, gaps)], axis=1)
+    mean = gaps.sum(1) / places
+    # Each place is 0 in one of the two halves, so these zeros have to be taken out of the spread.
+    error = np.sqrt(((gaps**2).sum(1) - places * mean**2) / (places - 1) / places)
+    wide: Marks = mean - t_quantile(CONFIDENCE, places - 1) * error > most
     return wide
 
 

@@ -1,6 +1,6 @@
 """Would verdicts on whole requests be sharper if prefill and decode were told apart? Simulated.
 
-    python -m tests.bench.prefill_apart --runs 4000
+    python -m tests.bench.simulations.prefill_apart --runs 4000
 
 Times are like those of the stored full runs on H200s (commit 3df436c, run 20261121T135829Z): decode varies by 0.04 %,
 prefill by 0.35 %, and at 8K one prefill in eight stalls, by 1 to 53 %. Four rules judge the same pairs:
