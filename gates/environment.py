@@ -5,7 +5,7 @@ It judges the samples that were taken during the run, never the machine as it is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
 
@@ -159,11 +159,12 @@ def of_gpu(rule: Rule, gpu: GpuConditions) -> Iterator[Finding]:
 
 
 def different_clocks(gpu: GpuConditions, limit: float, own_power: bool) -> Iterator[Finding]:
-    """Clocks that differ between roles by more than `limit`. Runs of statistics 5 and before compare the means. Of
-    later ones, `own_power` takes a difference that the power cap explains for none.
+    """Clocks that differ between roles by more than `limit`. Runs of statistics 5 and before compare the means, and so
+    do later ones where the samples do not tell what the clocks were at the same times. Of later ones, `own_power` takes
+    a difference that the power cap explains for none.
     """
     held = gpu.common_clocks
-    found = [] if held is None else [s for s in apart(gpu, held, limit) if not (own_power and s.of_power)]
+    found = [] if held is None else apart(gpu, held, limit, own_power)
     if held is not None and any(shift.beyond(limit) for shift in found):
         clocks = "; ".join([compared_in_words(held), *power_in_words(held, [s for s in found if s.beyond(limit)])])
     elif (held is not None and not found) or (whole := clock_shift(gpu)) is None or whole <= limit:
@@ -175,27 +176,26 @@ def different_clocks(gpu: GpuConditions, limit: float, own_power: bool) -> Itera
     yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", "measure again, longer blocks")
 
 
-def apart(gpu: GpuConditions, held: ClockComparison, limit: float) -> list[ClockShift]:
+def apart(gpu: GpuConditions, held: ClockComparison, limit: float, own_power: bool = False) -> list[ClockShift]:
     """The pairs of roles whose clocks differ by more than `limit`: surely, by the samples at the same times; or, where
-    these are too few to tell, by two estimates.
-
-    Then the means over all of the part must say so, and so must those at the same times where there are any. The former
-    alone would not do: after a long prefill the role that decodes for a shorter time has the lower mean although
-    nothing differed. The latter alone would rest on a handful of samples.
+    these do not tell, by the means over all of the part. With `own_power` without those that the power cap explains,
+    and each pair by its own means.
     """
+    shifts = [s for s in clock_shifts(held) if not (own_power and s.of_power)]
     return [
         s
-        for s in clock_shifts(held)
-        if s.beyond(limit)
-        or (not s.told(limit) and mean_shift(gpu, s) > limit and (s.shift is None or s.shift > limit))
+        for s in shifts
+        if s.beyond(limit) or (not s.told(limit) and mean_shift(gpu, s.part, s.roles if own_power else ()) > limit)
     ]
 
 
-def mean_shift(gpu: GpuConditions, pair: ClockShift) -> float:
-    """How far the mean clocks of two roles over all of a part lie apart, as a share of the higher; 0 where unknown."""
-    of = gpu.sm_clock_mhz if pair.part == "decoding" else gpu.prefill_clock_mhz
-    clocks = [of[role] for role in pair.roles if of.get(role)]
-    return 1 - min(clocks) / max(clocks) if len(clocks) == 2 else 0.0
+def mean_shift(gpu: GpuConditions, part: str, roles: Collection[str] = ()) -> float:
+    """How far the mean clocks of `roles`, or else of all, over all of a part of the blocks lie apart, as a share of the
+    higher; 0 where unknown.
+    """
+    of = gpu.sm_clock_mhz if part == "decoding" else gpu.prefill_clock_mhz
+    clocks = [mhz for role, mhz in of.items() if role in roles or not roles]
+    return 1 - min(clocks) / max(clocks) if len(clocks) > 1 and max(clocks) > 0 else 0.0
 
 
 def missing_readings(gpu: GpuConditions) -> Iterator[Finding]:

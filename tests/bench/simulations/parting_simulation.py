@@ -27,7 +27,7 @@ from specgate.core import NearTies
 Floats = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 TIES, MEAN = NearTies(ulps=4, rare_ulps=8), 1.5
-"""As in the shipped policies."""
+"""The bounds of the shipped policies, and the outer one that a policy may add."""
 WIDEST = 20.0
 """Beyond so many units no error that is simulated here makes a text part."""
 
