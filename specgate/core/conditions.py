@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from specgate.core.stored_keys import stored_keys
 
@@ -105,6 +105,17 @@ class HostReading:
     swap_used_bytes: int
 
 
+class ClockReading(NamedTuple):
+    """The SM clock of a GPU between two samples. None where the driver does not tell.
+
+    `monotonic_ns`: on the same clock as `Block.span_ns`. `event_reasons`: as in `GpuReading.clock_event_reasons`.
+    """
+
+    monotonic_ns: int
+    sm_mhz: int | None
+    event_reasons: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """The machine at one moment.
@@ -123,6 +134,15 @@ class Sample:
     gpu: GpuReading | None
     nvml: str | None
     """Why there is no GPU reading."""
+    clocks: tuple[ClockReading, ...] = ()
+    """What was read of the GPU's clock since the sample before this one; empty before results 1.12.0."""
+
+
+def clock_readings(sample: Sample) -> tuple[ClockReading, ...]:
+    """All that `sample` tells of the GPU's clock, in order of time; empty where there is no GPU reading."""
+    if (gpu := sample.gpu) is None:
+        return ()
+    return *sample.clocks, ClockReading(sample.monotonic_ns, gpu.sm_clock_mhz, gpu.clock_event_reasons)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 blocks.jsonl        one line per block, on disk as soon as it ends
 engines.jsonl       the engine that measured each point
 margins, followed, texts, logits, traces, rescored, draws (.jsonl)     what tokens and invariants are checked by
-environment.jsonl   one line per half second, written by the monitor process
+environment.jsonl   one line per half second, the GPU's clock ten times a second, written by the monitor process
 """
 
 from __future__ import annotations

@@ -19,12 +19,16 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from specgate.core.conditions import Sample
+from specgate.core.conditions import ClockReading, Sample
 from specgate.machine.host import HostProbe
 from specgate.machine.nvml import GpuProbe, NvmlMissing
 
 INTERVAL_S = 0.5
 """Seconds between two samples."""
+CLOCK_INTERVAL_S = 0.1
+"""Seconds between two readings of the GPU's clock alone. A block of a server may last a second, and two samples do not
+tell at which clock it ran.
+"""
 _START_S, _STOP_S = 20.0, 5.0
 
 
@@ -35,6 +39,7 @@ class Sampler:
 
     def __init__(self, worker_generation: int, harness: int, uuid: str | None, ports: Sequence[int] = ()) -> None:
         self._worker_generation, self._host = worker_generation, HostProbe(harness, ports)
+        self._clocks: list[ClockReading] = []
         self._gpu: GpuProbe | None = None
         self._nvml: str | None = None
         try:
@@ -46,9 +51,19 @@ class Sampler:
         """The machine at this moment."""
         monotonic, wall = time.monotonic_ns(), time.time_ns()
         host = self._host.read()
-        return Sample(
-            self._worker_generation, monotonic, wall, host, self._gpu.read() if self._gpu else None, self._nvml
-        )
+        gpu = self._gpu.read() if self._gpu else None
+        clocks, self._clocks = tuple(self._clocks), []
+        return Sample(self._worker_generation, monotonic, wall, host, gpu, self._nvml, clocks)
+
+    @property
+    def sees_gpu(self) -> bool:
+        """Whether there is a GPU to sample."""
+        return self._gpu is not None
+
+    def read_clock(self) -> None:
+        """Keep the GPU's clock of this moment for the next sample; nothing where there is no GPU."""
+        if self._gpu is not None:
+            self._clocks.append(self._gpu.clock())
 
     def close(self) -> None:
         """Close the connection to the driver."""
@@ -63,7 +78,7 @@ def snapshot(uuid: str | None) -> dict[str, object]:
         sample = asdict(sampler.sample())
     finally:
         sampler.close()
-    return {key: value for key, value in sample.items() if key not in ("worker_generation", "monotonic_ns")}
+    return {key: value for key, value in sample.items() if key not in ("worker_generation", "monotonic_ns", "clocks")}
 
 
 @dataclass(slots=True)
@@ -142,13 +157,23 @@ def _serve(
         take()
         conn.send(None)
         with suppress(EOFError, OSError):  # raised once the parent has ended
-            while not conn.poll(interval_s):
+            while not _told_to_stop(conn, sampler, interval_s):
                 take()
         take()
         os.fsync(out.fileno())
     with suppress(OSError):
         conn.send_bytes(f"{size} {digest.hexdigest()}".encode())
     sampler.close()
+
+
+def _told_to_stop(conn: Connection, sampler: Sampler, interval_s: float) -> bool:
+    """Wait for the next sample, and read the GPU's clock meanwhile. Whether the parent asked for an end before."""
+    end = time.monotonic() + interval_s
+    while sampler.sees_gpu and end - time.monotonic() > CLOCK_INTERVAL_S:
+        if conn.poll(CLOCK_INTERVAL_S):
+            return True
+        sampler.read_clock()
+    return conn.poll(max(0.0, end - time.monotonic()))
 
 
 def line_of(sample: Sample) -> str:

@@ -6,11 +6,12 @@ told apart.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from specgate.core.conditions import GpuProcess, GpuReading
+from specgate.core.conditions import ClockReading, GpuProcess, GpuReading
 
 _SM_CLOCK, _GPU_SENSOR = 1, 0
 _POWER, _THERMAL = 0, 1
@@ -94,6 +95,14 @@ class GpuProbe:
             ecc_uncorrected=asked("ecc_uncorrected", "TotalEccErrors", _UNCORRECTED, _SINCE_DRIVER_LOAD),
             rows_in_trouble=None if rows is None else bool(rows[2] or rows[3]),
             unread=asked.refused,
+        )
+
+    def clock(self) -> ClockReading:
+        """The SM clock and what lowers it: two calls, where `read` makes twenty."""
+        asked = _Asked(self._nvml, self._handle)
+        at = time.monotonic_ns()
+        return ClockReading(
+            at, asked("sm_clock_mhz", "ClockInfo", _SM_CLOCK), asked("reasons", "CurrentClocksEventReasons")
         )
 
     def memory(self) -> tuple[int | None, dict[int, int]]:

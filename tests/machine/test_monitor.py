@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from specgate.core.conditions import Sample
+from specgate.core.conditions import Sample, clock_readings
 from specgate.files.run_folder import RunFolder
 from specgate.machine.monitor import Sampler, line_of, snapshot, watching
 from tests.support.fake_nvml import Driver, Gpu
@@ -89,6 +89,44 @@ def test_a_line_reads_back_as_the_sample_it_was(tmp_path: Path, monkeypatch: pyt
     assert folder.samples() == [sample]
 
 
+def test_the_clock_is_read_between_samples_and_goes_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu(sm_clock_mhz=1500)
+    monkeypatch.setitem(sys.modules, "pynvml", Driver([gpu]))
+    sampler = Sampler(0, os.getpid(), gpu.uuid)
+    first = sampler.sample()
+    sampler.read_clock()
+    gpu.sm_clock_mhz, gpu.reasons = 1700, 0x4
+    sampler.read_clock()
+    second, third = sampler.sample(), sampler.sample()
+    sampler.close()
+    assert first.clocks == third.clocks == ()
+    assert [(c.sm_mhz, c.event_reasons) for c in second.clocks] == [(1500, 0x1), (1700, 0x4)]
+    assert [c.monotonic_ns for c in clock_readings(second)] == sorted(c.monotonic_ns for c in clock_readings(second))
+    folder = new_folder(tmp_path)
+    folder.watch_file.write_text(line_of(second))
+    assert folder.samples() == [second]
+
+
+def test_a_clock_that_the_driver_refuses_is_unknown_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver([Gpu()])
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    sampler = Sampler(0, os.getpid(), driver.gpus[0].uuid)
+    driver.lost = True
+    sampler.read_clock()
+    (reading,) = sampler.sample().clocks
+    assert reading.sm_mhz is None and reading.event_reasons is None
+
+
+def test_without_a_gpu_there_is_no_clock_to_read(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    with watching(folder.watch_file, 0, None, interval_s=0.2):
+        while folder.watch_file.read_text().count("\n") < 3:
+            pass
+    assert not any(s.clocks for s in folder.samples())
+
+
 def test_a_gpu_that_is_lost_while_sampling_leaves_samples_that_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver([Gpu()])
     monkeypatch.setitem(sys.modules, "pynvml", driver)
@@ -103,4 +141,4 @@ def test_a_gpu_that_is_lost_while_sampling_leaves_samples_that_say_so(monkeypatc
 def test_a_snapshot_is_json_with_the_time_of_day() -> None:
     record = json.loads(json.dumps(snapshot(None), allow_nan=False))
     assert record["wall_ns"] > 1_700_000_000_000_000_000
-    assert set(record) == {field.name for field in fields(Sample)} - {"worker_generation", "monotonic_ns"}
+    assert set(record) == {field.name for field in fields(Sample)} - {"worker_generation", "monotonic_ns", "clocks"}

@@ -21,11 +21,11 @@ from typing import Final, NamedTuple
 
 from specgate.analysis.stats import t_quantile
 from specgate.core import Block
-from specgate.core.conditions import POWER_CAPS, ClockComparison, GpuReading, RoleClock, Sample
+from specgate.core.conditions import POWER_CAPS, ClockComparison, RoleClock, Sample, clock_readings
 
 STRETCH_S: Final = 0.25
-"""Samples whose times since the part began lie in the same stretch of this many seconds are at the same time. It is
-half of what lies between two samples, so the samples of a few blocks reach every stretch.
+"""Readings whose times since the part began lie in the same stretch of this many seconds are at the same time. It is
+half of what lies between two whole samples, so a few blocks reach every stretch even where nothing else was read.
 """
 IN_STRETCH: Final = 2
 """A stretch is compared where every role has this many samples in it: one alone does not tell how far they scatter."""
@@ -88,18 +88,19 @@ class ClockShift(NamedTuple):
 
 def compared_clocks(samples: Sequence[Sample], blocks: Sequence[Block], parts: Mapping[str, Spans]) -> ClockComparison:
     """The clocks of every role in `blocks`. `parts`: "decoding", and "prefill" where blocks hold their own."""
-    clocks = sorted(
-        ((s.monotonic_ns, s.gpu.sm_clock_mhz, *_state(s.gpu)) for s in samples if s.gpu and s.gpu.sm_clock_mhz),
-        key=lambda clock: clock[0],
-    )
+    clocks = sorted((clock for s in samples for clock in _clocks_of(s)), key=lambda clock: clock[0])
     return ClockComparison(**{part: _role_clocks(clocks, blocks, span_of) for part, span_of in parts.items()})
 
 
-def _state(gpu: GpuReading) -> tuple[bool | None, bool | None]:
-    """(whether the clock is lowered, whether the GPU is at a power cap)."""
-    highest, mhz, reasons = gpu.max_sm_clock_mhz, gpu.sm_clock_mhz, gpu.clock_event_reasons
-    lowered = None if highest is None or mhz is None else mhz < LOWERED * highest
-    return lowered, None if reasons is None else bool(reasons & POWER_CAPS)
+def _clocks_of(sample: Sample) -> Iterator[_Clock]:
+    """The clock that was read with a sample, and those that were read since the sample before it."""
+    if sample.gpu is None:
+        return
+    highest = sample.gpu.max_sm_clock_mhz
+    for at, mhz, reasons in clock_readings(sample):
+        if mhz:
+            capped = None if reasons is None else bool(reasons & POWER_CAPS)
+            yield at, mhz, None if highest is None else mhz < LOWERED * highest, capped
 
 
 def clock_shifts(held: ClockComparison) -> list[ClockShift]:

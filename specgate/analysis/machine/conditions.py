@@ -18,7 +18,15 @@ from typing import Any, TypeVar
 from specgate.analysis.machine.clock_comparison import compared_clocks
 from specgate.analysis.machine.timeline import timeline_of
 from specgate.core import Block, Plan
-from specgate.core.conditions import POWER_CAPS, Conditions, GpuConditions, GpuReading, HostJudgement, Sample
+from specgate.core.conditions import (
+    POWER_CAPS,
+    Conditions,
+    GpuConditions,
+    GpuReading,
+    HostJudgement,
+    Sample,
+    clock_readings,
+)
 
 N = TypeVar("N", int, float)
 
@@ -137,8 +145,10 @@ def _gpu(
     samples = [s for span in time_spans for s in span.samples]
     told = [s.gpu for s in samples if s.gpu is not None and not s.gpu.silent]
     reasons = 0
-    for gpu in told:
-        reasons |= gpu.clock_event_reasons or 0
+    for span in time_spans:
+        begin = span.samples[0].monotonic_ns if span.samples else 0
+        for at, _, bits in (reading for s in span.samples for reading in clock_readings(s)):
+            reasons |= (bits or 0) if at >= begin else 0
     temperatures = _known(g.temperature_c for g in told)
     parts = {"decoding": _decoding, "prefill": _prefilling} if apart else {"decoding": _whole}
     return GpuConditions(
@@ -253,10 +263,12 @@ def _growth(time_spans: Sequence[TimeSpan], name: str) -> int | None:
 def _clocks(
     samples: Sequence[Sample], blocks: Sequence[Block], span_of: Callable[[Block], tuple[int, int]]
 ) -> dict[str, float]:
-    """Role name → mean SM clock (MHz) of the samples that lie within that part of its blocks."""
+    """Role name → mean SM clock (MHz) of the readings that lie within that part of its blocks."""
+    readings = [reading for s in samples for reading in clock_readings(s)]
     of: dict[str, list[int]] = defaultdict(list)
     for block in blocks:
-        of[block.role.name] += _known(g.sm_clock_mhz for g in _between(span_of(block), samples))
+        start, end = span_of(block)
+        of[block.role.name] += _known(mhz for at, mhz, _ in readings if start <= at <= end)
     return {role: statistics.fmean(found) for role, found in of.items() if found}
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 from specgate.analysis.machine.clock_comparison import ClockShift, clock_shifts, common_s, untold_parts
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.core import Block
-from specgate.core.conditions import ClockComparison, RoleClock, Sample
+from specgate.core.conditions import ClockComparison, ClockReading, RoleClock, Sample, clock_readings
 from tests.support.machine.heated import HIGHEST_MHZ, LENGTHS, Clock, Statistics, heated
 from tests.support.surroundings import SECOND, sample
 
@@ -119,6 +119,33 @@ def test_samples_at_one_time_are_compared_as_by_welch() -> None:
     assert shift.shift == pytest.approx((mean - sum(b) / 6) / mean)
     assert shift.margin == pytest.approx((high - low) / 2 / mean)
     assert shift.beyond(LIMIT)
+
+
+def between(samples: Sequence[Sample]) -> list[Sample]:
+    """The same readings, every second one as a clock that was read between two whole samples."""
+    made: list[Sample] = []
+    waiting: tuple[ClockReading, ...] = ()
+    for number, whole in enumerate(samples):
+        if number % 2 and number + 1 < len(samples):
+            waiting += clock_readings(whole)
+        else:
+            made.append(replace(whole, clocks=waiting))
+            waiting = ()
+    return made
+
+
+@settings(max_examples=10, derandomize=True)
+@given(lows, rises, seconds, seconds, seeds)
+def test_a_clock_that_was_read_between_samples_counts_like_one_that_was_read_with_a_sample(
+    low: float, until_s: float, baseline: float, spec: float, seed: int
+) -> None:
+    plan, blocks, samples = heated(rising(low, until_s), {"baseline": baseline, "spec-3": spec}, seed=seed)
+    assert len(between(samples)) < 0.6 * len(samples)
+    (whole,) = conditions_of(plan, blocks, samples).values()
+    (apart,) = conditions_of(plan, blocks, between(samples)).values()
+    assert apart.gpu.common_clocks == whole.gpu.common_clocks
+    assert apart.gpu.sm_clock_mhz == pytest.approx(whole.gpu.sm_clock_mhz)
+    assert apart.gpu.prefill_clock_mhz == pytest.approx(whole.gpu.prefill_clock_mhz)
 
 
 def test_stretches_count_alike_for_all_roles_whatever_samples_they_have_of_each() -> None:

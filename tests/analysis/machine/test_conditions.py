@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.machine.conditions import conditions_of
-from specgate.core.conditions import GpuProcess
+from specgate.core.conditions import ClockReading, GpuProcess
 from tests.support.factories import blocks_of, plan_of, scenario
 from tests.support.surroundings import (
     BLOCKS,
@@ -101,6 +101,15 @@ def test_clocks_count_within_the_blocks_of_a_role_only() -> None:
 
     samples = [gpu(s, sm_clock_mhz=clock(s.monotonic_ns)) for s in SAMPLES]
     assert conditions(samples).gpu.sm_clock_mhz == {"baseline": 1980.0, "spec-3": 1500.0}
+
+
+def test_a_throttle_that_was_seen_between_two_samples_only_is_the_points_own() -> None:
+    begin = min(b.span_ns[0] for b in MEASURED if b.span_ns)
+    within = next(i for i, s in enumerate(SAMPLES) if s.monotonic_ns > begin)
+    for at, seen in ((within + 1, 0x40), (0, 0)):  # the first sample of all lies before the point
+        hot = list(SAMPLES)
+        hot[at] = replace(hot[at], clocks=(ClockReading(hot[at].monotonic_ns - 1, 1200, 0x40),))
+        assert conditions(hot).gpu.clock_event_reasons & 0x40 == seen
 
 
 # ── coverage ─────────────────────────────────────────────────────────────────────────────────────────────────────────
