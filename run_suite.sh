@@ -125,7 +125,7 @@ is_unasked() { has_gpu && [ $# -eq 0 ] && [ -z "${SCENARIOS:-}${MODEL_PATH:-}${S
 measure_planted() {
     local each ended worst=0
     setup cuda13
-    for each in 16k-b4:al2.2 32k-single:al3.0; do
+    for each in 16k-b4:al2.5 32k-single:al3.3; do
         if [ "${BACKEND:-cupy}" = cupy ] && [ "${PERF_MODE:-1}" = 1 ]; then
             say "tuning the pair's matrix products for this GPU (those that nobody has tuned yet)"
             "$VENV/bin/specgate" tune gemm --missing --pair "planted-llama-3.1-8b-${each#*:}" || say "going on without"
@@ -279,16 +279,16 @@ servers_gpu() {
         "$VENV/bin/specgate" "$@" || ended=$?
         [ "$worst" -ne 0 ] || worst=$ended
     }
-    for each in 32k-single:al3.0 16k-b4:al2.2; do
+    for each in 32k-single:al3.3 16k-b4:al2.5; do
         pair="$folder/planted-llama-3.1-8b-${each#*:}"
         measured micro --scenario "micro-8b-${each%:*}" --policy planted-8b --plain --out "$out/cupy"
         "$VENV/bin/specgate" pairs export --format hf --replace --pair "planted-llama-3.1-8b-${each#*:}" --dtype bfloat16 "$pair"
         for name in "${engines[@]}"; do
             program=${name#* } name=${name%% *}
             args=(--backend "$name" --pair "$pair" -o "program=$program" -o "args=$(gpu_engine_args "$name")" -o start_s=600)
-            [ "$each" != 32k-single:al3.0 ] || measured smoke "${args[@]}" --context 4096 --spec 3
+            [ "$each" != 32k-single:al3.3 ] || measured smoke "${args[@]}" --context 4096 --spec 3
             measured micro --scenario "micro-8b-${each%:*}" --policy engine-planted-8b --plain --out "$out/$name" "${args[@]}"
-            [ "$each" != 32k-single:al3.0 ] || measured load --scenario load-8b --policy load --plain --out "$out/$name" "${args[@]}"
+            [ "$each" != 32k-single:al3.3 ] || measured load --scenario load-8b --policy load --plain --out "$out/$name" "${args[@]}"
         done
         rm -rf "$pair"
     done

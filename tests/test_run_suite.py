@@ -63,7 +63,7 @@ def test_a_gpu_gets_the_planted_pairs_and_their_policy(checkout: Path, kind: str
     ]
     assert not any(c.startswith("pairs fetch") for c in calls)
     assert [c for c in calls if c.startswith("tune")] == [
-        f"tune gemm --missing --pair planted-llama-3.1-8b-{al}" for al in ("al2.2", "al3.0")
+        f"tune gemm --missing --pair planted-llama-3.1-8b-{al}" for al in ("al2.5", "al3.3")
     ]
 
 
@@ -140,7 +140,7 @@ def test_every_engine_of_a_gpu_is_measured_beside_the_built_in_one(checkout: Pat
     ]  # fmt: skip
     assert did[9:12] == [("pairs",), ("micro", "vllm"), ("micro", "sglang")]
     assert all(f"program={programs['SPECGATE_VLLM']}" in c for c in calls if " vllm " in c)
-    assert [c for c in calls if "policy engine-planted-8b" in c and "micro-8b-16k-b4" in c and "al2.2" in c]
+    assert [c for c in calls if "policy engine-planted-8b" in c and "micro-8b-16k-b4" in c and "al2.5" in c]
 
 
 def test_without_an_engine_or_a_gpu_nothing_is_measured(checkout: Path) -> None:

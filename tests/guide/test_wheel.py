@@ -56,7 +56,7 @@ def test_no_file_of_the_checkout_is_read(environment: dict[str, str], site: Path
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import specgate; "
         "from specgate.pairs.resolve import resolve_pair; "
-        "print(specgate.__file__, resolve_pair('planted-llama-3.1-8b-al2.2', None, None).target)"
+        "print(specgate.__file__, resolve_pair('planted-llama-3.1-8b-al2.5', None, None).target)"
     )
     done = subprocess.run(
         ["python", "-P", "-c", program, site],

@@ -43,7 +43,7 @@ def test_a_policys_micro_scenarios_are_the_gates() -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-@pytest.mark.parametrize(("length", "name"), [("al2.2", "micro-8b-16k-b4"), ("al3.0", "micro-8b-32k-single")])
+@pytest.mark.parametrize(("length", "name"), [("al2.5", "micro-8b-16k-b4"), ("al3.3", "micro-8b-32k-single")])
 def test_of_several_pairs_only_the_measured_ones_scenarios_count(length: str, name: str) -> None:
     pair = f"planted-llama-3.1-8b-{length}"
     gates, command = micro_gates(ASKED, config(policy("planted-8b"), pair, "planted"))
@@ -53,7 +53,7 @@ def test_of_several_pairs_only_the_measured_ones_scenarios_count(length: str, na
 
 @pytest.mark.usefixtures("gpu")
 def test_a_pair_that_no_micro_scenario_asks_for_has_to_pass_all_of_them() -> None:
-    pair = "planted-llama-3.1-8b-al2.2"
+    pair = "planted-llama-3.1-8b-al2.5"
     gates, command = micro_gates(ASKED, config(policy("seed"), pair, "planted"))
     assert [s.name for s in gates] == ["micro-16k-b4", "micro-32k-single"]
     assert {(s.rope, s.workload.source) for s in gates} == {(None, RANDOM)}
