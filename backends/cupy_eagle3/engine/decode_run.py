@@ -1,6 +1,8 @@
 """One decode run: the start state goes in, graphs of several steps are enqueued, and everything is read at the end.
 
-Between start and end the host reads nothing and waits for nothing.
+Between start and end the GPU waits for nothing. Of a run with a number of steps the host reads nothing. Whole requests
+end earlier than their limit would allow, as speculation gains tokens and texts have an end. Then the host watches how
+many slots still run, some graphs behind, so that it does not enqueue hundreds of graphs with nothing to do.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final, cast
 
 import torch
 
@@ -27,6 +29,32 @@ PHASES = {
     "accept": (Stamp.VERIFIED, Stamp.ACCEPTED),
     "commit": (Stamp.ACCEPTED, Stamp.COMMITTED),
 }
+
+
+AHEAD: Final = 4
+"""So many graphs are enqueued before the host looks whether the first of them has ended the last slot. While it looks,
+three are left to run: 24 steps, 11 ms of the smallest pair that is measured, in which the host may be late. What is
+enqueued in vain is no more than these.
+"""
+
+
+class IdleWatch:
+    """Says whether any slot still runs. The number is copied on a stream of its own, and no step waits for that."""
+
+    def __init__(self, active_count: torch.Tensor) -> None:
+        new_stream, new_event = torch.cuda.Stream, torch.cuda.Event
+        self._active, self._seen = active_count, torch.zeros(1, dtype=active_count.dtype, pin_memory=True)
+        self._stream: torch.cuda.Stream = cast(Any, new_stream)()
+        self._copied: torch.cuda.Event = cast(Any, new_event)()
+
+    def idle_after(self, event: torch.cuda.Event) -> bool:
+        """Wait until the GPU has passed `event`; whether no slot runs there, or later."""
+        self._stream.wait_event(event)
+        with torch.cuda.stream(self._stream):
+            self._seen.copy_(self._active, non_blocking=True)
+            self._copied.record(self._stream)
+        self._copied.synchronize()
+        return int(self._seen) == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +115,36 @@ class StartState:
         put(slots.active_count, [len(running)])
 
 
-def run(launches: Sequence[Callable[[], None]], stream: torch.cuda.Stream) -> tuple[int, ...]:
-    """Enqueue `launches` on `stream`, an event after each, and wait for the last. Returns the nanoseconds of each."""
+def run(
+    launches: Sequence[Callable[[], None]], stream: torch.cuda.Stream, watch: IdleWatch | None = None
+) -> tuple[int, ...]:
+    """Enqueue `launches` on `stream`, an event after each, and wait for the last. Returns the nanoseconds of each that
+    was enqueued: with a `watch`, none once it says that no slot runs.
+    """
     event_type: Any = torch.cuda.Event
     events = [event_type(enable_timing=True) for _ in range(len(launches) + 1)]
+    idle_after = (lambda number: watch.idle_after(events[number])) if watch else None
     with block_marker():
         events[0].record(stream)
-        for launch, event in zip(launches, events[1:], strict=True):
-            launch()
-            event.record(stream)
+        count = enqueue(launches, lambda number: events[number].record(stream), idle_after)
     stream.synchronize()
-    return tuple(round(since.elapsed_time(to) * 1e6) for since, to in pairwise(events))
+    return tuple(round(since.elapsed_time(to) * 1e6) for since, to in pairwise(events[: count + 1]))
+
+
+def enqueue(
+    launches: Sequence[Callable[[], None]],
+    mark: Callable[[int], None],
+    idle_after: Callable[[int], bool] | None,
+) -> int:
+    """Enqueue one after the other, and `mark` the end of the n-th, counted from 1. Returns how many were enqueued: all,
+    or as many as were when `idle_after` said of one of them that nothing runs behind it.
+    """
+    for number, launch in enumerate(launches):
+        if idle_after is not None and number >= AHEAD and idle_after(number - AHEAD + 1):
+            return number
+        launch()
+        mark(number + 1)
+    return len(launches)
 
 
 def read(
@@ -164,3 +211,16 @@ def step_times(graphs: Sequence[int], elapsed_ns: Sequence[int], stamps: torch.T
         elif ran:
             times += [*inner, committed[first + ran - 1] - began[first + ran - 1]]
     return tuple(times)
+
+
+def rows_of_slots(
+    logits: torch.Tensor, running: Sequence[int], of_slot: int, path: torch.Tensor | None = None
+) -> dict[int, torch.Tensor]:
+    """Slot → its rows of `logits` [R, V] after a step of `of_slot` rows per slot. `running`: the slots that ran, in the
+    order in which the step had them, since a slot that has ended has no rows. With a tree, `path` int32 [S, P], those
+    of the accepted path, in its order.
+    """
+    rows = {slot: logits[a * of_slot : (a + 1) * of_slot] for a, slot in enumerate(running)}
+    if path is None:
+        return rows
+    return {slot: own[path[slot].long().clamp(0, of_slot - 1)] for slot, own in rows.items()}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specgate.api import Decoded, Text
 from specgate.backends.cupy_eagle3.engine import retile
-from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, read, run, text_of
+from specgate.backends.cupy_eagle3.engine.decode_run import IdleWatch, StopRule, read, rows_of_slots, run, text_of
 from specgate.backends.cupy_eagle3.engine.graph import Graph, GraphGeometry, graph_sizes
 from specgate.backends.cupy_eagle3.engine.prefill import Way
 from specgate.backends.cupy_eagle3.engine.prefilled import Prefilled, first_tokens, prefill_prompts
@@ -161,7 +161,9 @@ class CupyEngine:
             # after it.
             self._cycle(k, count).reserve(self.b.kv, self.b.slots)
             self.stream.wait()
-            elapsed_ns = run([launch[n] for n in graphs], self.stream.torch)
+            watch = IdleWatch(self.b.slots.active_count) if budget.steps is None else None
+            elapsed_ns = run([launch[n] for n in graphs], self.stream.torch, watch)
+            graphs = graphs[: len(elapsed_ns)]
             mixture = self.b.target.layer.mixture
             decoded, fault = read(self.b.slots, count, k, graphs, elapsed_ns, mixture.touched if mixture else None)
         # Every step checks the blocks that it may write; a violation stops it.
@@ -202,26 +204,26 @@ class CupyEngine:
     def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...]:
         """As `api.ShowsLogits.logits`: step by step, with the graph of a single step, reading after each."""
         k = 0 if self.draft_error is not None else role.k
-        prefilled = self._check_room(Role(k), Budget(steps=positions[-1]))
+        limit = positions[-1] + 1  # a slot ends there, so a fast one needs no more room than a slow one
+        prefilled = self._check_room(Role(k), Budget(new_tokens=limit))
         self._last_role = None
         count, slots = len(prefilled.prompts), self.b.slots
         watch = LogitWatch(positions, count)
+        path = self.b.tree.path if self.b.tree is not None and self.sizes.tree_of(k) else None
         with self.stream.current():
             launch = self.step(k, count)
-            prefilled.rewind(self.b, StopRule((), (), self.sizes.positions))
-            emitted = slots.emitted[:count].tolist()
+            prefilled.rewind(self.b, StopRule((), (), limit))
             while not watch.complete:
+                running = slots.active[: int(slots.active_count)].tolist()
+                before = slots.emitted[:count].tolist()
                 launch()
                 self.stream.wait()
                 self._check(Fault(int(slots.fault)))
-                before, emitted = emitted, slots.emitted[:count].tolist()
-                of_slot = self.sizes.rows_of(k)
-                rows = self.b.target.layer.logits[: count * of_slot].view(count, of_slot, -1)
-                if self.b.tree is not None and self.sizes.tree_of(k):  # those of the accepted path, in its order
-                    nodes = self.b.tree.path[:count].long().clamp(0, of_slot - 1)
-                    rows = rows.gather(1, nodes[..., None].expand(-1, -1, rows.shape[2]))
-                for slot, (first, end) in enumerate(zip(before, emitted, strict=True)):
-                    watch.see(slot, first, slots.out[slot, first:end].tolist(), rows[slot])
+                emitted = slots.emitted[:count].tolist()
+                rows = rows_of_slots(self.b.target.layer.logits, running, self.sizes.rows_of(k), path)
+                for slot, own in rows.items():
+                    first, end = before[slot], emitted[slot]
+                    watch.see(slot, first, slots.out[slot, first:end].tolist(), own)
         return watch.shown()
 
     def step(self, k: int, count: int, steps: int = 1) -> Callable[[], None]:

@@ -7,7 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule, experts_of, read, step_times
+from specgate.backends.cupy_eagle3.engine.decode_run import (
+    AHEAD,
+    StartState,
+    StopRule,
+    enqueue,
+    experts_of,
+    read,
+    rows_of_slots,
+    step_times,
+)
 from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.cupy_eagle3.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.errors import UsageError
@@ -170,3 +179,45 @@ def test_experts_are_counted_per_step_and_layer_and_where_no_slot_ran_none_are()
         (3, ((0, 0, 0, 1), (0, 0, 0, 1))),
         (6, ((0, 0, 0, 0, 1), (0, 0, 0, 0, 0, 0, 1))),
     ]
+
+
+# ── what the host enqueues ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@given(st.integers(0, 60), st.integers(1, 60))
+def test_no_graph_is_enqueued_long_after_the_one_that_ended_the_last_slot(graphs: int, last: int) -> None:
+    """`last`: the graph, counted from 1, within which the last slot ends."""
+    said: list[str] = []
+
+    def ended(number: int) -> bool:
+        said.append(f"look {number}")
+        return number >= last
+
+    count = enqueue([lambda: said.append("launch")] * graphs, lambda number: said.append(f"mark {number}"), ended)
+    assert count == min(graphs, last + AHEAD - 1)
+    assert [word for word in said if word != "launch" and "look" not in word] == [f"mark {n + 1}" for n in range(count)]
+    looked = [int(word.split()[1]) for word in said if word.startswith("look")]
+    assert looked == list(range(1, len(looked) + 1))
+    for number in looked:  # while the host looks at one graph, three more are there to run
+        before = said[: said.index(f"look {number}")]
+        assert before.count("launch") - number == AHEAD - 1
+
+
+def test_a_run_that_nobody_watches_is_enqueued_whole() -> None:
+    marked: list[int] = []
+    assert enqueue([lambda: None] * 40, marked.append, None) == 40
+    assert marked == list(range(1, 41))
+
+
+def test_rows_belong_to_the_slots_that_ran_in_the_order_of_the_step() -> None:
+    logits = torch.arange(8 * 5, dtype=torch.float32).view(8, 5)
+    rows = rows_of_slots(logits, [3, 1], of_slot=2)
+    assert {slot: own.tolist() for slot, own in rows.items()} == {3: logits[:2].tolist(), 1: logits[2:4].tolist()}
+
+
+def test_rows_of_a_tree_are_those_of_the_accepted_path() -> None:
+    logits = torch.arange(8 * 5, dtype=torch.float32).view(8, 5)
+    path = torch.tensor([[0, 9, 9], [0, 2, 3], [0, 0, 0], [0, 3, 99]], dtype=torch.int32)  # beyond a path: anything
+    rows = rows_of_slots(logits, [3, 1], of_slot=4, path=path)
+    assert rows[3].tolist() == logits[[0, 3, 3]].tolist()
+    assert rows[1].tolist() == logits[[4, 6, 7]].tolist()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
+from specgate.backends.cupy_eagle3.engine import engine as engine_module
+from specgate.backends.cupy_eagle3.engine.decode_run import AHEAD, StopRule, run
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import BASELINE, Budget, Role
@@ -145,6 +149,34 @@ def test_requests_end_at_their_limit_with_their_accounts_in_order() -> None:
         assert set(block.phase_ns) == {"draft", "verify", "accept", "commit"} and min(block.phase_ns.values()) >= 0
     ended = made.decode(Role(3), Budget(new_tokens=1), ())
     assert [len(t) for t in ended.tokens] == [1] * 3 and ended.step_ns == ()
+
+
+def test_whole_requests_end_soon_after_their_last_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, launched = engine(), list[tuple[int, ...]]()
+    made.prefill(random_prompts(RAGGED[:1]), draft=True)
+    (text,) = tokens(made, 0, Budget(new_tokens=300))
+
+    def counted(*args: Any) -> tuple[int, ...]:
+        launched.append(run(*args))
+        return launched[-1]
+
+    monkeypatch.setattr(engine_module, "run", counted)
+    stop = text[40]
+    for k in (0, 3):
+        block = made.decode(Role(k), Budget(new_tokens=300), (stop,))
+        assert block.tokens == (text[: text.index(stop) + 1],) and block.finish == ("stop",)
+        with_work = -(-len(block.step_ns) // STEPS_PER_GRAPH)
+        assert with_work <= len(launched[-1]) <= with_work + AHEAD
+
+
+def test_logits_are_shown_up_to_where_the_room_for_whole_requests_ends() -> None:
+    target, draft = checkpoints(shape(8, 2, 64))
+    prompts = random_prompts(RAGGED[:2])
+    longest = max(map(len, prompts))
+    made = engine_of(target, draft, Sizes(slots=2, positions=longest + 24 + 5, max_rows=4))
+    made.prefill(prompts, draft=True)
+    positions = (1, 7, 20, 23)
+    assert made.logits(Role(3), positions) == made.logits(BASELINE, positions)
 
 
 def broken_draft(plain: bool) -> CupyEngine:
