@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, first_ranking, integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
@@ -21,6 +21,12 @@ from specgate.eagle3.hf_keys import Keys
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
+
+SPARE: Final = 1
+"""Places for requests beyond those of a batch. While a prompt is prefilled in pieces, SGLang 0.5.17 counts it among the
+taken places and among those to be taken. With as many places as requests it then thinks that it is full, and the last
+request waits until another has ended (`get_num_allocatable_reqs` in its scheduler; seen with four prompts of 16K).
+"""
 
 
 class Sglang:
@@ -68,7 +74,7 @@ class Sglang:
             launch.options.program or self.program, "-m", "sglang.launch_server",
             "--model-path", str(launch.pair.target), "--host", HOST, "--port", str(launch.port),
             "--served-model-name", SERVED_NAME, "--dtype", launch.dtype,
-            "--context-length", str(launch.max_positions), "--max-running-requests", str(launch.max_batch),
+            "--context-length", str(launch.max_positions), "--max-running-requests", str(launch.max_batch + SPARE),
             "--enable-metrics",
         ]  # fmt: skip
         if launch.options.prefix_cache != "on":

@@ -129,6 +129,11 @@ def test_turbomind_is_given_a_draft_like_the_pytorch_engine(tmp_path: Path) -> N
     assert flags(argv["turbomind"])["--speculative-num-draft-tokens"] == "3"
 
 
+def test_sglang_has_a_place_to_spare_so_that_the_last_prompt_in_pieces_does_not_wait(tmp_path: Path) -> None:
+    made = launch("sglang", tmp_path, BASELINE)
+    assert int(flags(adapter_named("sglang").command(made).argv)["--max-running-requests"]) == made.max_batch + 1
+
+
 @pytest.mark.parametrize("name", ["target_gguf", "draft_gguf"])
 def test_llama_cpp_needs_its_files(name: str, tmp_path: Path) -> None:
     made = launch("llamacpp", tmp_path, Role(3))
