@@ -23,6 +23,7 @@ from specgate.fleet.machines import Files, NodeLost, Slot
 from specgate.fleet.session import in_words
 from specgate.fleet.tasks import DONE, TASK, Done, Stop, Task
 from tests.support.factories import plan_of, scenario
+from tests.support.in_process import interruptible
 
 Answer = Callable[[Slot, Task], Done | NodeLost]
 
@@ -151,10 +152,11 @@ def test_what_came_back_is_kept_when_another_task_stops_the_run(
 
 def test_a_signal_waits_until_a_journal_is_whole() -> None:
     came = []
-    with pytest.raises(KeyboardInterrupt), uninterrupted():
-        signal.raise_signal(signal.SIGINT)
-        came.append("the body went on")
-    assert came and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with interruptible():
+        with pytest.raises(KeyboardInterrupt), uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            came.append("the body went on")
+        assert came and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_where_every_slot_is_lost_the_run_ends_and_says_how_to_go_on(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from aiohttp import web
 from tests.backends.servers.stub_dialects import DIALECTS
 from tests.backends.servers.stub_engine import PrefixCache, Stub
 from tests.backends.servers.stub_profiler import profiler_routes
-from tests.backends.servers.stub_sampling import Chain
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -68,6 +67,8 @@ def main(arguments: Sequence[str]) -> None:
     if known.reuses and not known.cold:
         stub.cache = PrefixCache()
     if known.draws:
+        from tests.backends.servers.stub_sampling import Chain
+
         stub.chain = Chain(always_greedy=stub.has("greedy_verify") and bool(stub.k))
     if known.profiler_config:
         stub.traces = Path(known.profiler_config["torch_profiler_dir"])

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from tests.backends.servers.stub_engine import Counts, Step, Stub
-from tests.backends.servers.stub_sampling import END, HALF, candidates
+from tests.backends.servers.stub_engine import END, HALF, Counts, Step, Stub
 
 ESCAPES: Final = "\x1b[2J\x1b]0;owned\x07\u202e"
 """Clears the screen, sets the title, turns the direction of text."""
@@ -81,7 +80,7 @@ def usage(stub: Stub, prompt: Sequence[int], made: int, cached: int = 0) -> dict
 
 def top_values(stub: Stub, prompt: Sequence[int], tokens: Sequence[int]) -> list[tuple[float, int]]:
     if stub.chain is not None:
-        return candidates(prompt)
+        return stub.chain.candidates(prompt)
     return [(-0.25, tokens[0]), (-1.75, tokens[0] + 1)]
 
 

@@ -10,16 +10,23 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from tests.backends.servers.stub_sampling import Chain
+if TYPE_CHECKING:  # a hundred stubs are started, and few draw: the others need no numpy
+    from tests.backends.servers.stub_sampling import Chain
 
 VOCAB = 256
 """At most that of the pairs that tests name."""
 ACCEPT = (3, 1, 2, 0, 3, 2)
 """Drafts accepted by step, repeated; cut to k."""
+TOKENS: Final = range(10, 34)
+"""The tokens that the chain of a stub that draws knows."""
+END: Final = 33
+"""The one that ends a text. Where ends are ignored, llama.cpp gives it no chance."""
+HALF: Final = 12
+"""One whose text ends in the middle of a character: llama.cpp streams it without an event."""
 
 
 @dataclass

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from tests.backends.servers.stub_engine import Step
+from tests.backends.servers.stub_engine import TOKENS, Step
 
 Floats = NDArray[np.float64]
-
-TOKENS: Final = range(10, 34)
-"""The tokens that the chain knows."""
-END: Final = 33
-"""The one that ends a text. Where ends are ignored, llama.cpp gives it no chance."""
-HALF: Final = 12
-"""One whose text ends in the middle of a character: llama.cpp streams it without an event."""
 
 
 def logits(last: int, spread: float) -> Floats:
@@ -42,11 +34,6 @@ def draft_law(last: int) -> Floats:
     return np.asarray(grown / grown.sum())
 
 
-def candidates(prompt: Sequence[int]) -> list[tuple[float, int]]:
-    """(log-probability, token) of all tokens after `prompt`, the model's own."""
-    return [(float(np.log(p)), token) for p, token in zip(law(prompt[-1]), TOKENS, strict=True)]
-
-
 class Chain:
     """Draws texts. `always_greedy`: it verifies as if the temperature were 0."""
 
@@ -54,12 +41,14 @@ class Chain:
         self.always_greedy = always_greedy
         self.unseeded = itertools.count(1 << 40)
 
+    def candidates(self, prompt: Sequence[int]) -> list[tuple[float, int]]:
+        """(log-probability, token) of all tokens after `prompt`, the model's own."""
+        return [(float(np.log(p)), token) for p, token in zip(law(prompt[-1]), TOKENS, strict=True)]
+
     def steps(
         self, prompt: Sequence[int], limit: int, k: int, asked: Mapping[str, Any], forbidden: Collection[int] = ()
     ) -> Iterator[Step]:
         """The prefill token, then cycles of at most `k` drafts until `limit` tokens are out."""
-        from tests.backends.servers.stub_engine import Step
-
         temperature = float(asked["temperature"])
         random = np.random.default_rng(asked.get("seed", next(self.unseeded)))
 
