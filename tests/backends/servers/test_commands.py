@@ -124,7 +124,7 @@ def test_turbomind_is_given_a_draft_like_the_pytorch_engine(tmp_path: Path) -> N
         engine: lmdeploy.command(launch("lmdeploy", tmp_path, Role(3), engine=engine)).argv
         for engine in ("pytorch", "turbomind")
     }
-    assert argv["pytorch"][-2:] == ("--logprobs-mode", "raw_logprobs"), "TurboMind has no such flag, and needs none"
+    assert argv["pytorch"][-2:] == ("--logprobs-mode", "raw_logits"), "TurboMind has no such flag, and needs none"
     assert argv["turbomind"] == tuple("turbomind" if word == "pytorch" else word for word in argv["pytorch"][:-2])
     assert flags(argv["turbomind"])["--speculative-num-draft-tokens"] == "3"
 
