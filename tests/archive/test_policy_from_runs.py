@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from tests.support.factories import corrupt, scenario
 from tests.support.stored_runs import store
 
 GATES = {name: gate.params for name, gate in plugins.gates().items()}
-H200 = next((ROOT / "docs" / "results" / "2026-11-22-engine-eight-steps-h200").glob("*-micro-8b-32k-single-*"))
+H200 = ROOT / "docs" / "results" / "2026-11-26-planted-8b-h200" / "run-32k.tar.xz"
 CPU = next((ROOT / "docs" / "results" / "2026-11-21-demo-pair-cpu").glob("2026*"))
 
 
@@ -56,7 +57,11 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("stored", [H200, CPU], ids=["h200", "cpu"])
-def test_a_stored_run_passes_the_policy_that_is_made_of_it(stored: Path) -> None:
+def test_a_stored_run_passes_the_policy_that_is_made_of_it(stored: Path, tmp_path: Path) -> None:
+    if stored.suffix == ".xz":
+        with tarfile.open(stored) as packed:
+            packed.extractall(tmp_path, filter="data")
+        (stored,) = tmp_path.iterdir()
     text, policy = written(stored)
     (one,) = load_runs([stored])
     assert overall(judge(one.run, policy)) == (State.PASS, ExitCode.PASS)
