@@ -38,10 +38,13 @@ def inflated(rule: Rule, cell: str, length: float, over_all: float) -> Verdict:
     """The verdict on a cell whose acceptance length leaves out the steps without a draft, which its tokens do not."""
     message = (
         f"acceptance length {length:.3f} over the steps that had a draft, but {over_all:.3f} tokens per step over all "
-        "of them: steps without a draft were left out"
+        "of them: steps were left out, those without a draft or some that the engine's counters lost"
     )
     evidence = {"acceptance_length": length, "tokens_per_step": over_all}
-    step = "an engine that drafts in every step, or one that reports a missed draft as accepted 0 of K"
+    step = (
+        "an engine that drafts in every step, or one that reports a missed draft as accepted 0 of K; of LMDeploy, whose "
+        "counters lose steps that it hands over together, fewer requests at a time"
+    )
     return verdict(rule, cell, State.INVALID, "steps_left_out", message, evidence, step)
 
 
