@@ -42,8 +42,8 @@ def inflated(rule: Rule, cell: str, length: float, over_all: float) -> Verdict:
     )
     evidence = {"acceptance_length": length, "tokens_per_step": over_all}
     step = (
-        "an engine that drafts in every step, or one that reports a missed draft as accepted 0 of K; of LMDeploy, whose "
-        "counters lose steps that it hands over together, fewer requests at a time"
+        "an engine that drafts in every step, or one that reports a missed draft as accepted 0 of K; of LMDeploy, "
+        "whose counters lose steps that it hands over together, fewer requests at a time"
     )
     return verdict(rule, cell, State.INVALID, "steps_left_out", message, evidence, step)
 

@@ -55,8 +55,8 @@ class Speed:
                 f"{comparison.cell.point.batch} requests decode: some end, or nearly, before others are prefilled"
             )
             step = (
-                "ask for more new tokens (steps), or for a smaller batch; where a request waits in the engine's queue, give "
-                "it more places or a larger cache"
+                "ask for more new tokens (steps), or for a smaller batch; where a request waits in the engine's queue, "
+                "give it more places or a larger cache"
             )
             return verdict(rule, key, State.INCONCLUSIVE, NO_JOINT_DECODING, message, {"pairs": value.n}, step)
         if value.value is None:
