@@ -105,8 +105,8 @@ class Lmdeploy:
             argv += ["--speculative-algorithm", "eagle3", "--speculative-draft-model", str(launch.draft)]
             argv += ["--speculative-num-draft-tokens", str(launch.role.k)]
         if engine == "pytorch":
-            # Without a mode it refuses to rank tokens; where nobody asks for that, it costs nothing. Its log-probabilities
-            # are rounded to bfloat16, whose grid is finer than that of the logits: gaps would seem to be of more units.
+            # Without a mode it refuses to rank tokens; where nobody asks for that, it costs nothing. Log-probabilities
+            # are rounded to bfloat16, on a finer grid than that of the logits: gaps would seem to be of more units.
             argv += ["--logprobs-mode", "raw_logits"]
         return Command((*argv, *given), {"HF_HUB_OFFLINE": "1"})
 
