@@ -12,7 +12,18 @@ from specgate.reports.common import own_prompts
 from specgate.reports.common.asked import floors
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.common.tables import QUIET, all_figures, name_of, title
-from specgate.reports.pictures import acceptance, blocks, cycle, depth, experts, latency, machine, speedups, uptime
+from specgate.reports.pictures import (
+    acceptance,
+    active_slots,
+    blocks,
+    cycle,
+    depth,
+    experts,
+    latency,
+    machine,
+    speedups,
+    uptime,
+)
 
 DRAWN: Final = 6
 """Most points whose pictures are drawn. A page with a hundred points' pictures would be slow to make and to open."""
@@ -86,6 +97,9 @@ def pictures(key: str, run: Run, policy: Policy, point: Point) -> Iterator[Pictu
     yield uptime.over_requests(key, drafted)
     own_lengths = run.scenarios[point.scenario].workload.own is not None
     yield depth.by_depth(key, [r for r in results if r.by_depth], own_lengths=own_lengths)
+    if any(len(result.by_active) > 1 for result in results):
+        shown = [result for result in results if result.by_active]
+        yield active_slots.by_active(key, shown, active_slots.batches_alone(run, point))
     yield blocks.in_order(key, quoted)
     yield latency.ecdf(key, "tpot_ms", quoted)
     if any("itl_ms" in result.distributions for result in quoted):  # not in runs of older versions

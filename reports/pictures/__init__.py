@@ -9,6 +9,7 @@ acceptance_summary.py  acceptance over many requests: lengths row by row, and by
 uptime.py        acceptance against the requests that the engine had answered
 cycle.py         where the time of a cycle goes, and what that makes of the acceptance length
 experts.py       how many experts neighbouring tokens and single layers touch
+active_slots.py  step time by how many slots still decode
 depth.py         acceptance length and step time against how far a request has come
 latency.py       how the times of single requests are spread
 blocks.py        every block of a point in running order: drift, warm-up, outliers

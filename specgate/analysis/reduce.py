@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from specgate.analysis.active_slots import by_active
 from specgate.analysis.cell_figures import (
     active_values,
     asked_again,
@@ -309,6 +310,7 @@ def reduce_cell(
         values=values,
         series_ms=series(rounds, clocked),
         by_depth=by_depth(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
+        by_active=by_active(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
         distributions={} if withhold else distributions(clocked, whole_requests=whole_requests, definitions=version),
         set_aside=len(blocks) - len(clocked),
     )

@@ -62,6 +62,7 @@ from specgate.core.asked import (
 from specgate.core.cycle_budget import Bandwidth, CycleBudget
 from specgate.core.found import (
     AcceptanceDrift,
+    ActiveBin,
     BetweenRuns,
     CellResult,
     Comparison,
@@ -130,6 +131,7 @@ __all__ = [
     "AcceptanceDrift",
     "AcceptanceRecord",
     "AcceptanceSource",
+    "ActiveBin",
     "Bandwidth",
     "BaselineText",
     "BetweenRuns",

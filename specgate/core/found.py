@@ -294,6 +294,18 @@ class DepthBin:
 
 
 @dataclass(frozen=True, slots=True)
+class ActiveBin:
+    """The steps of a cell in which `active` slots still decoded.
+
+    `step_ms`: the median step time; None where times are withheld.
+    """
+
+    active: int
+    steps: int
+    step_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class AcceptanceDrift:
     """How the acceptance length of a spec cell changes while its engine answers more and more requests.
 
@@ -340,6 +352,8 @@ class CellResult:
     """Per block: (round of the point in running order, position in round, decode milliseconds per emitted token)."""
     by_depth: tuple[DepthBin, ...] = ()
     """From the shallowest steps to the deepest."""
+    by_active: tuple[ActiveBin, ...] = ()
+    """From the fewest active slots to the most; empty of engines that show no steps."""
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
     """Quantity → times of single requests: `tpot_ms`; `ttft_ms` in full runs; and since schema 1.4 `itl_ms`, of single
     output tokens.
