@@ -54,7 +54,10 @@ class Speed:
                 f"{value.n} pairs of blocks, but not in all of them is there a time at which all "
                 f"{comparison.cell.point.batch} requests decode: some end, or nearly, before others are prefilled"
             )
-            step = "ask for more new tokens (steps), or for a smaller batch"
+            step = (
+                "ask for more new tokens (steps), or for a smaller batch; where requests wait for room in the engine's "
+                "KV cache, give it a larger one"
+            )
             return verdict(rule, key, State.INCONCLUSIVE, NO_JOINT_DECODING, message, {"pairs": value.n}, step)
         if value.value is None:
             message = f"no speed-up may be quoted: {value.reason_code}"
