@@ -110,6 +110,8 @@ class Adapter(Protocol):
     """The one of `cache_sizes` that states tokens and is an upper bound: where less memory is free, the engine takes
     fewer and goes on. None where a size is kept, or the engine does not start.
     """
+    sized_with: tuple[str, str] | None
+    """The one of `own_options` that decides whether `cache_sizes` are heeded, and the value, its default, that does."""
     needed_files: tuple[str, ...]
     """Those of `own_options` that must name an existing file when a server is started."""
     failures: tuple[Failure, ...]

@@ -49,6 +49,7 @@ class LlamaCpp:
     switches_prefix_cache = True
     cache_sizes: tuple[str, ...] | None = ()
     cache_cap: str | None = None
+    sized_with: tuple[str, str] | None = None
     needed_files: tuple[str, ...] = ("target_gguf",)
     failures: tuple[Failure, ...] = (
         Failure(r"unknown model architecture: 'eagle3'", "method mismatch: too old a version for EAGLE-3 drafts"),

@@ -49,6 +49,7 @@ class Lmdeploy:
     cache_cap: str | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
+    sized_with: tuple[str, str] | None = ("engine", "pytorch")
         Failure(r"(unsupported|invalid choice).*(speculative|eagle3)", "method mismatch: too old a version"),
         Failure(
             r"speculative.*(turbomind|pytorch (backend|engine) only)",

@@ -44,6 +44,7 @@ class Sglang:
     switches_prefix_cache = True
     cache_sizes: tuple[str, ...] | None = ("--max-total-tokens",)
     cache_cap: str | None = "--max-total-tokens"
+    sized_with: tuple[str, str] | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(

@@ -39,6 +39,7 @@ class Trtllm:
     switches_prefix_cache = False
     cache_sizes: tuple[str, ...] | None = None
     cache_cap: str | None = None
+    sized_with: tuple[str, str] | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(

@@ -49,6 +49,7 @@ class Vllm:
     switches_prefix_cache = True
     cache_sizes: tuple[str, ...] | None = ("--kv-cache-memory-bytes", "--num-gpu-blocks-override")
     cache_cap: str | None = None
+    sized_with: tuple[str, str] | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(r"eagle3 is only supported for", "method mismatch: vLLM has no EAGLE-3 hooks in this target's class"),
