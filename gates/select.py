@@ -45,6 +45,20 @@ def inflated(rule: Rule, cell: str, length: float, over_all: float) -> Verdict:
     return verdict(rule, cell, State.INVALID, "steps_left_out", message, evidence, step)
 
 
+def steps_lost(rule: Rule, result: CellResult) -> Verdict | None:
+    """The verdict on a cell whose server lost steps from its counters; None where it is not known to."""
+    joined, record = result.values.get("joined_outputs"), result.acceptance
+    if joined is None or not joined.value or record is None:
+        return None
+    message = (
+        f"the server counts one step per output, and {joined.value:.0f} of its {record.steps} outputs or more hold the "
+        "tokens of several steps: the others of these are in no counter, so that the acceptance length is not known"
+    )
+    evidence = {"joined_outputs": joined.value, "outputs": record.steps}
+    step = "a smaller batch, where the server hands over every step by itself; or the engine as a library"
+    return verdict(rule, result.cell.key, State.INVALID, "steps_lost", message, evidence, step)
+
+
 def no_baseline(rule: Rule, result: CellResult, run: Run) -> Verdict | None:
     """The verdict of a rule that compares with the baseline, where the scenario has none; None where it has one."""
     if run.scenarios[result.cell.point.scenario].baseline:

@@ -39,6 +39,7 @@ class Vllm:
     reads_window: bool | None = True
     cumulative = False
     names_all = True
+    counts_outputs = False
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty"}),
         refused=dict.fromkeys(("min_p", "logit_bias"), "takes none where it speculates"),
@@ -48,8 +49,8 @@ class Vllm:
     own_options: frozenset[str] = frozenset()
     switches_prefix_cache = True
     cache_sizes: tuple[str, ...] | None = ("--kv-cache-memory-bytes", "--num-gpu-blocks-override")
-    cache_cap: str | None = None
     sized_with: tuple[str, str] | None = None
+    cache_cap: str | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (
         Failure(r"eagle3 is only supported for", "method mismatch: vLLM has no EAGLE-3 hooks in this target's class"),
