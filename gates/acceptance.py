@@ -7,7 +7,7 @@ from typing import Final
 
 from specgate.analysis.checks.drafting import inflated_length
 from specgate.core import CellResult, Rule, Run, State, Verdict
-from specgate.gates.select import inflated, nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import inflated, nothing_selected, selected, steps_lost, unmeasured, verdict
 
 NOT_THE_PAIRS: Final = {
     "forced": ("forced_acceptance", "acceptance was forced by the engine, not measured"),
@@ -49,6 +49,8 @@ class Acceptance:
         if value is None or value.value is None:
             message = "no step had a draft: there is no acceptance length"
             return verdict(rule, key, State.INVALID, "no_drafts", message, next_step="see the engine's log")
+        if lost := steps_lost(rule, result):
+            return lost
         if lengths := inflated_length(result):
             return inflated(rule, key, *lengths)
         length = value.value

@@ -38,14 +38,25 @@ def inflated(rule: Rule, cell: str, length: float, over_all: float) -> Verdict:
     """The verdict on a cell whose acceptance length leaves out the steps without a draft, which its tokens do not."""
     message = (
         f"acceptance length {length:.3f} over the steps that had a draft, but {over_all:.3f} tokens per step over all "
-        "of them: steps were left out, those without a draft or some that the engine's counters lost"
+        "of them: steps without a draft were left out"
     )
     evidence = {"acceptance_length": length, "tokens_per_step": over_all}
-    step = (
-        "an engine that drafts in every step, or one that reports a missed draft as accepted 0 of K; of LMDeploy, "
-        "whose counters lose steps that it hands over together, fewer requests at a time"
-    )
+    step = "an engine that drafts in every step, or one that reports a missed draft as accepted 0 of K"
     return verdict(rule, cell, State.INVALID, "steps_left_out", message, evidence, step)
+
+
+def steps_lost(rule: Rule, result: CellResult) -> Verdict | None:
+    """The verdict on a cell whose server lost steps from its counters; None where it is not known to."""
+    joined, record = result.values.get("joined_outputs"), result.acceptance
+    if joined is None or not joined.value or record is None:
+        return None
+    message = (
+        f"the server counts one step per output, and {joined.value:.0f} of its {record.steps} outputs or more hold the "
+        "tokens of several steps: the others of these are in no counter, so that the acceptance length is not known"
+    )
+    evidence = {"joined_outputs": joined.value, "outputs": record.steps}
+    step = "a smaller batch, where the server hands over every step by itself; or the engine as a library"
+    return verdict(rule, result.cell.key, State.INVALID, "steps_lost", message, evidence, step)
 
 
 def no_baseline(rule: Rule, result: CellResult, run: Run) -> Verdict | None:

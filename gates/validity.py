@@ -10,7 +10,7 @@ from specgate.analysis.speculation.draft_counts import short_of, shortness_in_wo
 from specgate.analysis.speculation.forced import forced_of, looks_forced, unlike_positions, wrong_shape
 from specgate.core import MAY_NOT_DRAFT, AcceptanceRecord, CellResult, Rule, Run, State, Verdict
 from specgate.errors import InvalidResult
-from specgate.gates.select import inflated, nothing_selected, selected, unmeasured, verdict
+from specgate.gates.select import inflated, nothing_selected, selected, steps_lost, unmeasured, verdict
 
 
 class Validity:
@@ -63,6 +63,8 @@ class Validity:
                 record.check()
             except InvalidResult as error:
                 return verdict(rule, key, State.INVALID, "counter_identity", str(error))
+            if lost := steps_lost(rule, result):
+                return lost
             if lengths := inflated_length(result):
                 return inflated(rule, key, *lengths)
             if run.scenarios[result.cell.point.scenario].statistics > 4:

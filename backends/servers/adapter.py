@@ -94,6 +94,10 @@ class Adapter(Protocol):
     """Whether an event of a stream may repeat all tokens so far."""
     names_all: bool
     """Whether a stream has the ids of all tokens. Where it leaves some out, an answer in one piece has them."""
+    counts_outputs: bool
+    """Whether its counters of speculation count one step per output that it hands over, and events are these outputs.
+    An output of several steps is then counted as its last one.
+    """
     expresses: Expresses
     """What of a scenario's `sampling` its requests can say."""
     own_options: frozenset[str]
@@ -106,6 +110,8 @@ class Adapter(Protocol):
     """Flags that give the KV cache a size. Without one, it is made of the memory that is free when the server starts.
     (): it has a size in any case. None: the engine looks at the free memory whatever the flags.
     """
+    sized_with: tuple[str, str] | None
+    """The one of `own_options` that decides whether `cache_sizes` are heeded, and the value, its default, that does."""
     cache_cap: str | None
     """The one of `cache_sizes` that states tokens and is an upper bound: where less memory is free, the engine takes
     fewer and goes on. None where a size is kept, or the engine does not start.

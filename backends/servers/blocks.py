@@ -10,17 +10,24 @@ from specgate.api import Decoded
 from specgate.backends.servers.accounting import own_counts, record_of
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.client import TurnedAway
+from specgate.backends.servers.evidence.outputs import joined_outputs
 from specgate.backends.servers.exchange import NOTHING, Reading
 from specgate.core import ENGINE_DECODE_NS, RefusedRequest, Role, Served
-from specgate.eagle3.counters import NO_DRAFT_COUNTERS
+from specgate.eagle3.counters import JOINED_OUTPUTS, NO_DRAFT_COUNTERS, UNCOUNTED_TOKENS
 from specgate.errors import BackendError
 
 AT_ONCE: Final = 32
 """More tokens than this are never sent in one piece, nor read in one piece by a client that is late."""
 
 
-def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str) -> Decoded:
-    """The block that the answers amount to. Raises BackendError where its counts or times contradict the role."""
+def decoded(
+    role: Role, answers: Sequence[Answer], counted: Reading, where: str, *, counts_outputs: bool = False
+) -> Decoded:
+    """The block that the answers amount to. Raises BackendError where its counts or times contradict the role.
+
+    `counts_outputs`: the server's counters count one step per output (`Adapter.counts_outputs`). Where outputs hold the
+    tokens of several steps, what its counters do not explain is lost steps, and never steps without a draft.
+    """
     spec, own = counted.spec, own_counts(answers)
     if own is not None and spec != NOTHING and (own.steps, own.accepted) != (spec.steps, spec.accepted):
         raise BackendError(f"{where}: the answers report {own}, the server's counters {spec}", hint="other traffic?")
@@ -29,6 +36,7 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
             f"{where}: it drafts, and is to be the baseline", hint="-o url.baseline=URL of a server that does not"
         )
     acceptance, undrafted = record_of(role.k, own or spec, answers, where) if role.speculative else (None, None)
+    joined = joined_outputs(role.k, own or spec, answers) if counts_outputs and role.speculative else 0
     refuse_unstreamed(answers, where)
     first = min(a.times.chunk_ns[0] for a in answers)
     cached = cache_hits(answers, counted)
@@ -42,7 +50,8 @@ def decoded(role: Role, answers: Sequence[Answer], counted: Reading, where: str)
         truncated=(0,) * len(answers),
         finish=tuple(a.finish.value for a in answers),
         counters={
-            **({"undrafted_steps": undrafted} if undrafted is not None else {}),
+            **({"undrafted_steps": undrafted} if undrafted is not None and not joined else {}),
+            **({JOINED_OUTPUTS: joined, UNCOUNTED_TOKENS: undrafted} if undrafted is not None and joined else {}),
             **({"cache_hit_tokens": cached} if cached is not None else {}),
             **({NO_DRAFT_COUNTERS: 1} if uncounted else {}),
             **({ENGINE_DECODE_NS: round(counted.decode_s * 1e9)} if counted.decode_s else {}),

@@ -146,7 +146,7 @@ class ServerEngine:
             again, (answers, counted) = again + 1, answered()
         again += redrawn
         refuse_strange_ids(answers, self._facts.vocab, server.where)
-        block = decoded(role, answers, counted, server.where)
+        block = self._decoded(role, answers, counted, server)
         counters = {**block.counters, **({ASKED_AGAIN: again} if again else {})}
         return replace(block, counters=counters, memory=server.memory)
 
@@ -167,8 +167,11 @@ class ServerEngine:
         found, counted = server.serve(asks, [len(p) for p in self.prompts], offered)
         answers = [one for one in found if isinstance(one, Answer)]
         refuse_strange_ids(answers, self._facts.vocab, server.where)
-        block = replace(decoded(role, answers, counted, server.where), memory=server.memory)
+        block = replace(self._decoded(role, answers, counted, server), memory=server.memory)
         return block if len(answers) == len(found) else with_refused(block, found)
+
+    def _decoded(self, role: Role, answers: Sequence[Answer], counted: Reading, server: Server) -> Decoded:
+        return decoded(role, answers, counted, server.where, counts_outputs=self.adapter.counts_outputs)
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode a block under the server's own profiler (-o profile=on), and read what its log says."""

@@ -18,7 +18,7 @@ from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.stats import planned_looks
 from specgate.core import Block, Budget, Scenario, Value
 from specgate.core.acceptance import AcceptanceRecord
-from specgate.eagle3.counters import ASKED_AGAIN, ENDED_EARLY
+from specgate.eagle3.counters import ASKED_AGAIN, ENDED_EARLY, JOINED_OUTPUTS
 
 
 def speed_values(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Iterator[Value]:
@@ -70,6 +70,8 @@ def draft_values(
         return
     if missed := sum(missed_steps(block, budget) for block in blocks):
         yield Value("undrafted_steps", float(missed), "count", record.steps + missed)
+    if joined := sum(block.counters.get(JOINED_OUTPUTS, 0) for block in blocks):
+        yield Value("joined_outputs", float(joined), "count", record.steps)
     if (whole := record.k * record.steps) > record.drafted:
         yield Value("drafted_share", record.drafted / whole, "tok_weighted", whole)
     yield from length_values(prompts.values(), record)

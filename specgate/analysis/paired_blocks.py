@@ -149,7 +149,8 @@ def judged_speed(scenario: Scenario, block: Block) -> float:
     if (joint := joint_decoding(block)) is None:
         raise InvalidResult(
             f"{block.cell.key}: there is no time at which all {len(block.tokens)} requests decode: ask for more new "
-            "tokens (steps), or for a smaller batch"
+            "tokens (steps), or for a smaller batch; where a request waits in the engine's queue, give it more places "
+            "or a larger cache"
         )
     return joint.tok_s
 

@@ -125,6 +125,12 @@ _METRICS = (
     Metric("disabled_draft_error", "steps", "equal", "request-steps without a draft because it could not be used"),
     Metric("undrafted_steps", "steps", "equal", "request-steps of a spec cell without a draft, for whatever reason"),
     Metric(
+        "joined_outputs",
+        "outputs",
+        "equal",
+        "outputs of a server with the tokens of several steps, at least, where it counts one step per output",
+    ),
+    Metric(
         "chains_ended_early", "steps", "none", "request-steps whose chain the engine ended before K tokens on purpose"
     ),
     Metric("drafted_share", "ratio", "none", "draft tokens / (K × steps with a draft), where that is below 1"),

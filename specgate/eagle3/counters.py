@@ -14,6 +14,12 @@ NO_DRAFT_COUNTERS: Final = "no_draft_counters"
 ASKED_AGAIN: Final = "asked_again"
 """The counter of how often a server's block was asked for again, since its answers were seen in one piece."""
 
+JOINED_OUTPUTS: Final = "joined_outputs"
+"""The counter of a server's outputs that hold the tokens of several steps, at least, where it counts one step per
+output: the other steps are lost, and with them what the block's acceptance would be.
+"""
+UNCOUNTED_TOKENS: Final = "uncounted_tokens"
+"""Emitted tokens that the counted steps of a block with `JOINED_OUTPUTS` do not explain."""
 
 ENDED_EARLY: Final = "chains_ended_early"
 """The counter of request-steps whose chain the engine ended before K tokens on purpose: the draft was unsure, or many

@@ -83,7 +83,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.10.0": ("scenarios.*.options", "scenarios.*.variants"),
     "1.11.0": ("comparisons*.tokens.lossy",),
     "1.12.0": (),  # samples/environment.jsonl: `clocks`
-    "1.13.0": ("cells*.by_active",),
+    "1.13.0": ("cells*.by_active", "cells*.values.joined_outputs"),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
 null.

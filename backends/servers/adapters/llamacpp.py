@@ -38,6 +38,7 @@ class LlamaCpp:
     reads_window: bool | None = False
     cumulative = False
     names_all = False
+    counts_outputs = False
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "min_p", "repetition_penalty", "logit_bias"}),
         refused=dict.fromkeys(("presence_penalty", "frequency_penalty"), "counts the tokens of the prompt, too"),
@@ -48,6 +49,7 @@ class LlamaCpp:
     own_options: frozenset[str] = frozenset({"target_gguf", "draft_gguf"})
     switches_prefix_cache = True
     cache_sizes: tuple[str, ...] | None = ()
+    sized_with: tuple[str, str] | None = None
     cache_cap: str | None = None
     needed_files: tuple[str, ...] = ("target_gguf",)
     failures: tuple[Failure, ...] = (

@@ -2,6 +2,8 @@
 
 Released versions log that TurboMind takes no draft, and go on without. Forks put EAGLE-3 into it. So a draft is passed
 to both engines, and what its counters say decides whether it was used.
+
+Its counters count outputs: of one that holds the tokens of several steps they have the last step only.
 """
 
 from __future__ import annotations
@@ -42,10 +44,12 @@ class Lmdeploy:
     reads_window: bool | None = False
     cumulative = False
     names_all = True
+    counts_outputs = True
     expresses = Expresses(settings=frozenset({"top_p", "top_k", "min_p"}), forbids_ends=True)
     own_options: frozenset[str] = frozenset({"engine"})
     switches_prefix_cache = False
     cache_sizes: tuple[str, ...] | None = (BLOCKS,)
+    sized_with: tuple[str, str] | None = ("engine", "pytorch")
     cache_cap: str | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (

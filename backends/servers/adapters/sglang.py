@@ -40,6 +40,7 @@ class Sglang:
     reads_window: bool | None = None
     cumulative = True
     names_all = True
+    counts_outputs = False
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "logit_bias"}),
         refused={"repetition_penalty": "does not count the tokens of the prompt"},
@@ -49,6 +50,7 @@ class Sglang:
     own_options: frozenset[str] = frozenset()
     switches_prefix_cache = True
     cache_sizes: tuple[str, ...] | None = ("--max-total-tokens",)
+    sized_with: tuple[str, str] | None = None
     cache_cap: str | None = "--max-total-tokens"
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (

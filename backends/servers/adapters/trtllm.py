@@ -34,10 +34,12 @@ class Trtllm:
     reads_window: bool | None = None
     cumulative = False
     names_all = True
+    counts_outputs = False
     expresses = Expresses(settings=frozenset({"top_p", "top_k"}), seed_bits=63)
     own_options: frozenset[str] = frozenset()
     switches_prefix_cache = False
     cache_sizes: tuple[str, ...] | None = None
+    sized_with: tuple[str, str] | None = None
     cache_cap: str | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (

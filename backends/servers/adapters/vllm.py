@@ -39,6 +39,7 @@ class Vllm:
     reads_window: bool | None = True
     cumulative = False
     names_all = True
+    counts_outputs = False
     expresses = Expresses(
         settings=frozenset({"top_p", "top_k", "repetition_penalty", "presence_penalty", "frequency_penalty"}),
         refused=dict.fromkeys(("min_p", "logit_bias"), "takes none where it speculates"),
@@ -48,6 +49,7 @@ class Vllm:
     own_options: frozenset[str] = frozenset()
     switches_prefix_cache = True
     cache_sizes: tuple[str, ...] | None = ("--kv-cache-memory-bytes", "--num-gpu-blocks-override")
+    sized_with: tuple[str, str] | None = None
     cache_cap: str | None = None
     needed_files: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = (

@@ -4,6 +4,7 @@
     tracing.py      one untimed block under a server's own profiler → `api.Activity`
     log_lines.py    lines of engines' logs that say something about a PERF_MODE invariant
     log_reading.py  those lines in a log, with file and line number
+    outputs.py      outputs that hold the tokens of several steps, of a server that counts outputs
     told.py         all that an engine's logs and lists of products say
 
 `failures.py`, one folder up, has the lines that say why a server has failed.

@@ -21,6 +21,13 @@ LARGEST_PAGE: Final = 256
 def check_sized(adapter: Adapter, options: Options) -> None:
     """Raise UsageError where servers that load side by side would size their caches by what the other leaves free."""
     sizes, given = adapter.cache_sizes, {word.partition("=")[0] for word in options.args.get("", ())}
+    option, value = adapter.sized_with or ("", "")
+    if sizes and (other := options.own.get(option, value)) != value:
+        raise UsageError(
+            f"option start = parallel with {option} = {other}: it is for {option} = {value}, whose KV cache {sizes[0]} "
+            "gives a size",
+            hint=f"leave one of them out: servers with {option} = {other} are started one after the other",
+        )
     if sizes is None:
         raise UsageError(
             f"option start = parallel: {adapter.name} sizes its KV cache by the memory that is free while it starts, "

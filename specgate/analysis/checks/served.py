@@ -9,6 +9,7 @@ from typing import Final
 
 from specgate.core import ENGINE_DECODE_NS, Block, Budget, Finish, Served, ServedRequest, Value
 from specgate.core.load import EARLY_NS
+from specgate.eagle3.counters import JOINED_OUTPUTS, UNCOUNTED_TOKENS
 from specgate.errors import InvalidResult
 
 REQUEST_NS: Final = 1_000_000
@@ -41,9 +42,13 @@ def check_served(block: Block, served: Served, budget: Budget, where: str) -> No
     record, undrafted_ = served.acceptance, block.counters.get("undrafted_steps", 0)
     if (record is not None) != block.role.speculative:
         raise InvalidResult(f"{where}: acceptance of a {block.role} block: {record}")
-    if record is not None and (record.k != block.role.k or record.emitted + undrafted_ != block.emitted):
+    lost = block.counters.get(UNCOUNTED_TOKENS, 0)
+    if lost and not block.counters.get(JOINED_OUTPUTS):
+        raise InvalidResult(f"{where}: {UNCOUNTED_TOKENS} = {lost}, but no output is said to hold several steps")
+    if record is not None and (record.k != block.role.k or record.emitted + undrafted_ + lost != block.emitted):
         raise InvalidResult(
             f"{where}: emitted {block.emitted}, but steps with drafts emitted {record.emitted} and others {undrafted_}"
+            + (f", and {lost} are not counted" if lost else "")
         )
 
 
@@ -124,7 +129,9 @@ REQUEST_FIGURES: Final[Mapping[str, Callable[[Block], float]]] = {
 
 
 def served_steps(blocks: Sequence[Block]) -> Iterator[Value]:
-    """Tokens emitted per step of one slot, where a server counted the steps that had drafts."""
+    """Tokens emitted per step of one slot, where a server counted the steps that had drafts, all of them."""
+    if any(block.counters.get(JOINED_OUTPUTS) for block in blocks):
+        return
     records = [(b.served.acceptance, b) for b in blocks if b.served and b.served.acceptance]
     steps = sum(r.steps + b.counters.get("undrafted_steps", 0) for r, b in records)
     if steps:

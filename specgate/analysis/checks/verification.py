@@ -19,6 +19,7 @@ from specgate.analysis.paired_blocks import speed
 from specgate.analysis.requests.joint import joint_decoding, judged_jointly
 from specgate.analysis.stats import Pairs
 from specgate.core import Block, Scenario
+from specgate.eagle3.counters import JOINED_OUTPUTS
 from specgate.errors import InvalidResult
 
 TOLERANCE: Final = 0.10
@@ -66,7 +67,8 @@ def log_ratio(baseline: Block, spec: Block, scenario: Scenario) -> float:
 
 
 def tokens_per_step(block: Block) -> float | None:
-    """The most tokens that a request of a spec block emitted per step of its own; None where that is not known.
+    """The most tokens that a request of a spec block emitted per step of its own; None where that is not known, as
+    where a server lost steps from its counters.
 
     A server counts its steps over all requests of a block. Their mean is a bound only if all requests are equally long.
     """
@@ -74,7 +76,7 @@ def tokens_per_step(block: Block) -> float | None:
         steps = [sum(row[slot] >= 0 for row in block.accepted) for slot in range(len(block.tokens))]
         return max(((len(t) - 1) / n for t, n in zip(block.tokens, steps, strict=True) if n), default=None)
     record = block.served.acceptance
-    if record is None or len({len(tokens) for tokens in block.tokens}) > 1:
+    if record is None or block.counters.get(JOINED_OUTPUTS) or len({len(tokens) for tokens in block.tokens}) > 1:
         return None
     counted = record.steps + block.counters.get("undrafted_steps", 0)
     return block.emitted / counted if counted else None

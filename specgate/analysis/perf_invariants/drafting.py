@@ -8,6 +8,7 @@ from typing import Final
 from specgate.analysis.checks.drafting import left_multi_token_mode
 from specgate.analysis.perf_invariants.evidence import Evidence, total_of
 from specgate.core import Block, Budget, CellResult, Held, Invariant
+from specgate.eagle3.counters import JOINED_OUTPUTS
 
 UNDRAFTED: Final = 0.02
 
@@ -41,7 +42,8 @@ def not_counted() -> Invariant:
 
 
 def undrafted_at_most(blocks: Sequence[Block]) -> int | None:
-    """How many request-steps of a server's `blocks` can have had no draft; None where it does not count its steps.
+    """How many request-steps of a server's `blocks` can have had no draft; None where it does not count its steps, or
+    lost some.
 
     With S steps that drafted, A accepted drafts, E tokens emitted behind the first, t tokens cut off at the ends of
     requests and u steps without a draft, S + A + u − t = E. At most K tokens of a request are cut off. So u is at most
@@ -50,7 +52,7 @@ def undrafted_at_most(blocks: Sequence[Block]) -> int | None:
     most = 0
     for block in blocks:
         record = block.served.acceptance if block.served else None
-        if record is None or block.served is None:
+        if record is None or block.served is None or block.counters.get(JOINED_OUTPUTS):
             return None
         chunks = sum(len(r.chunk_ns) - 1 for r in block.served.requests)
         if chunks != record.steps:

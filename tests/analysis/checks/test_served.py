@@ -23,11 +23,14 @@ from specgate.core import (
     Plan,
     Role,
     Round,
+    Rule,
     Served,
     ServedRequest,
+    State,
 )
 from specgate.core.acceptance import AcceptanceRecord, Totals
 from specgate.errors import InvalidResult, UsageError
+from specgate.gates import acceptance, validity
 from tests.support import factories
 
 MS = 1_000_000
@@ -129,6 +132,8 @@ def chunks_of(tokens: tuple[int, ...]) -> Served:
         ({"served": chunks_of((0, 2, *(1,) * 9))}, "said to hold"),
         ({"served": chunks_of((2, *(1,) * 10))}, "said to hold"),
         ({"counters": {"undrafted_steps": 1}}, "emitted 20, but steps with drafts emitted 20 and others 1"),
+        ({"counters": {"uncounted_tokens": 1}}, "no output is said to hold several steps"),
+        ({"counters": {"uncounted_tokens": 1, "joined_outputs": 1}}, "others 0, and 1 are not counted"),
     ],
 )
 def test_a_block_that_contradicts_itself_is_refused(changes: dict[str, Any], said: str) -> None:
@@ -216,6 +221,26 @@ def test_where_chunks_are_no_steps_the_cut_ends_leave_it_open_and_too_many_of_th
     uncut = replace(RECORD, hist=(2, 4, 2, 0), emitted=16, truncated=0)
     doubtful = seen(tokens=tuple(factories.text(0, s, 9) for s in range(2)), served=Served(unchunked(9), uncut))["I3"]
     assert (doubtful.held, doubtful.evidence["undrafted_at_most"]) == (Held.UNSEEN, 6 * 8)
+
+
+def test_a_server_that_lost_steps_shows_neither_drafting_nor_acceptance() -> None:
+    """By hand: of 20 tokens a block, 4 are of steps that were lost from its counters."""
+    counted = replace(RECORD, hist=(2, 4, 2, 0), emitted=16, truncated=0)
+    lost = {"joined_outputs": 2, "uncounted_tokens": 4}
+    found = [
+        replace(b, counters=lost, served=Served(b.served.requests, counted)) if b.served and b.role.speculative else b
+        for b in blocks()
+    ]
+    run = factories.run_of(plan(), found)
+    (spec,) = (c for c in run.cells if c.cell.role.speculative)
+    assert spec.values["joined_outputs"].value == 2 * spec.blocks
+    assert "undrafted_steps" not in spec.values and "emitted_per_step" not in spec.values
+    for gate in (acceptance.GATE, validity.GATE):
+        verdict = list(gate.judge(Rule("rule", gate.name, True, params={"min": 1.0}), run))[-1]
+        assert (verdict.state, verdict.reason_code) == (State.INVALID, "steps_lost"), verdict
+        assert f"{2 * spec.blocks} of its {8 * spec.blocks} outputs" in verdict.message
+    i3 = seen(counters=lost, served=Served(CHUNKED, counted))["I3"]
+    assert (i3.held, i3.reason_code) == (Held.UNSEEN, "not_counted")
 
 
 def unchunked(tokens: int) -> tuple[ServedRequest, ...]:

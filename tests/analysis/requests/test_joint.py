@@ -134,9 +134,10 @@ def test_a_request_that_ends_before_another_begins_leaves_no_ratio_and_the_gate_
     (verdict,) = GATE.judge(Rule("speed", "speed", True, params={"min": 1.0}), run)
     assert verdict.state is State.INCONCLUSIVE and verdict.reason_code == "no_joint_decoding"
     assert "all 3 requests decode" in verdict.message and verdict.next_step is not None
+    assert "or for a smaller batch; where a request waits in the engine's queue" in verdict.next_step
     withheld = next(c for c in run.cells if c.cell.role.speculative).values["joint_decode_tok_s"]
     assert (withheld.value, withheld.reason_code) == (None, "no_joint_decoding")
-    with pytest.raises(InvalidResult, match="more new tokens"):
+    with pytest.raises(InvalidResult, match=r"more new tokens .* a larger cache"):
         judged_speed(plan().scenarios[blocks[0].point.scenario], blocks[0])
 
 
