@@ -1,8 +1,9 @@
 """One decode run: the start state goes in, graphs of several steps are enqueued, and everything is read at the end.
 
-Between start and end the GPU waits for nothing. Of a run with a number of steps the host reads nothing. Whole requests
-end earlier than their limit would allow, as speculation gains tokens and texts have an end. Then the host watches how
-many slots still run, some graphs behind, so that it does not enqueue hundreds of graphs with nothing to do.
+Between start and end no step waits for the host, unless that is late. Of a run with a number of steps the host reads
+nothing. Whole requests end earlier than their limit would allow, as speculation gains tokens and texts have an end.
+Then the host watches how many slots still run, some graphs behind, so that it does not enqueue hundreds of graphs with
+nothing to do.
 """
 
 from __future__ import annotations
@@ -33,25 +34,30 @@ PHASES = {
 
 AHEAD: Final = 4
 """So many graphs are enqueued before the host looks whether the first of them has ended the last slot. While it looks,
-three are left to run: 24 steps, 11 ms of the smallest pair that is measured, in which the host may be late. What is
-enqueued in vain is no more than these.
+three are left to run: with eight steps each, 11 ms of the smallest pair that is measured, in which the host may be
+late. What is enqueued in vain is no more than these, and the single steps at the end of a run, before which it does not
+look.
 """
 
 
 class IdleWatch:
-    """Says whether any slot still runs. The number is copied on a stream of its own, and no step waits for that."""
+    """Says whether any slot still runs. The number is copied on another stream than `stream`, on which steps run, so
+    that no step waits for that. One per engine: torch has 32 streams, which it hands out again and again.
+    """
 
-    def __init__(self, active_count: torch.Tensor) -> None:
+    def __init__(self, stream: torch.cuda.Stream) -> None:
         new_stream, new_event = torch.cuda.Stream, torch.cuda.Event
-        self._active, self._seen = active_count, torch.zeros(1, dtype=active_count.dtype, pin_memory=True)
         self._stream: torch.cuda.Stream = cast(Any, new_stream)()
+        while self._stream == stream:
+            self._stream = cast(Any, new_stream)()
         self._copied: torch.cuda.Event = cast(Any, new_event)()
+        self._seen = torch.zeros(1, dtype=torch.int32, pin_memory=True)
 
-    def idle_after(self, event: torch.cuda.Event) -> bool:
-        """Wait until the GPU has passed `event`; whether no slot runs there, or later."""
+    def idle_after(self, event: torch.cuda.Event, active_count: torch.Tensor) -> bool:
+        """Wait until the GPU has passed `event`; whether no slot runs there, or later. `active_count`: int32 [1]."""
         self._stream.wait_event(event)
         with torch.cuda.stream(self._stream):
-            self._seen.copy_(self._active, non_blocking=True)
+            self._seen.copy_(active_count, non_blocking=True)
             self._copied.record(self._stream)
         self._copied.synchronize()
         return int(self._seen) == 0
@@ -116,17 +122,21 @@ class StartState:
 
 
 def run(
-    launches: Sequence[Callable[[], None]], stream: torch.cuda.Stream, watch: IdleWatch | None = None
+    launches: Sequence[Callable[[], None]],
+    stream: torch.cuda.Stream,
+    idle_after: Callable[[torch.cuda.Event], bool] | None = None,
+    looks: int = 0,
 ) -> tuple[int, ...]:
     """Enqueue `launches` on `stream`, an event after each, and wait for the last. Returns the nanoseconds of each that
-    was enqueued: with a `watch`, none once it says that no slot runs.
+    was enqueued. `idle_after`: whether no slot runs behind an event; asked before the first `looks` launches, and
+    nothing is enqueued once it says so.
     """
     event_type: Any = torch.cuda.Event
     events = [event_type(enable_timing=True) for _ in range(len(launches) + 1)]
-    idle_after = (lambda number: watch.idle_after(events[number])) if watch else None
+    look = (lambda number: idle_after(events[number])) if idle_after else None
     with block_marker():
         events[0].record(stream)
-        count = enqueue(launches, lambda number: events[number].record(stream), idle_after)
+        count = enqueue(launches, lambda number: events[number].record(stream), look, looks)
     stream.synchronize()
     return tuple(round(since.elapsed_time(to) * 1e6) for since, to in pairwise(events[: count + 1]))
 
@@ -134,13 +144,15 @@ def run(
 def enqueue(
     launches: Sequence[Callable[[], None]],
     mark: Callable[[int], None],
-    idle_after: Callable[[int], bool] | None,
+    idle_after: Callable[[int], bool] | None = None,
+    looks: int = 0,
 ) -> int:
     """Enqueue one after the other, and `mark` the end of the n-th, counted from 1. Returns how many were enqueued: all,
-    or as many as were when `idle_after` said of one of them that nothing runs behind it.
+    or as many as were when `idle_after` said of one of them that nothing runs behind it. It is asked before the first
+    `looks` of them.
     """
     for number, launch in enumerate(launches):
-        if idle_after is not None and number >= AHEAD and idle_after(number - AHEAD + 1):
+        if idle_after is not None and AHEAD <= number < looks and idle_after(number - AHEAD + 1):
             return number
         launch()
         mark(number + 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from specgate.api import Decoded, Text
 from specgate.backends.cupy_eagle3.engine import retile
 from specgate.backends.cupy_eagle3.engine.decode_run import IdleWatch, StopRule, read, rows_of_slots, run, text_of
-from specgate.backends.cupy_eagle3.engine.graph import Graph, GraphGeometry, graph_sizes
+from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH, Graph, GraphGeometry, graph_sizes
 from specgate.backends.cupy_eagle3.engine.prefill import Way
 from specgate.backends.cupy_eagle3.engine.prefilled import Prefilled, first_tokens, prefill_prompts
 from specgate.backends.cupy_eagle3.engine.sampled import law_of, name_requests, put_requests, top2_of_draw
@@ -76,6 +77,7 @@ class CupyEngine:
         self.way = way or Way.on(buffers.slots.length.device)
         self.draft_error = facts.draft_error
         self.stream = Stream()
+        self._idle = IdleWatch(self.stream.torch)
         self.cycles: dict[tuple[int, int], Cycle] = {}
         self.graphs: dict[GraphGeometry, Graph] = {}
         self.prefilled: Prefilled | None = None
@@ -161,8 +163,9 @@ class CupyEngine:
             # after it.
             self._cycle(k, count).reserve(self.b.kv, self.b.slots)
             self.stream.wait()
-            watch = IdleWatch(self.b.slots.active_count) if budget.steps is None else None
-            elapsed_ns = run([launch[n] for n in graphs], self.stream.torch, watch)
+            watch = partial(self._idle.idle_after, active_count=self.b.slots.active_count)
+            looks = graphs.count(STEPS_PER_GRAPH) if budget.steps is None else 0
+            elapsed_ns = run([launch[n] for n in graphs], self.stream.torch, watch, looks)
             graphs = graphs[: len(elapsed_ns)]
             mixture = self.b.target.layer.mixture
             decoded, fault = read(self.b.slots, count, k, graphs, elapsed_ns, mixture.touched if mixture else None)
@@ -214,7 +217,8 @@ class CupyEngine:
             launch = self.step(k, count)
             prefilled.rewind(self.b, StopRule((), (), limit))
             while not watch.complete:
-                running = slots.active[: int(slots.active_count)].tolist()
+                if not (running := slots.active[: int(slots.active_count)].tolist()):
+                    break  # a position that no step reaches: `shown` says so
                 before = slots.emitted[:count].tolist()
                 launch()
                 self.stream.wait()

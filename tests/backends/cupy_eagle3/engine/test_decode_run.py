@@ -184,17 +184,22 @@ def test_experts_are_counted_per_step_and_layer_and_where_no_slot_ran_none_are()
 # ── what the host enqueues ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@given(st.integers(0, 60), st.integers(1, 60))
-def test_no_graph_is_enqueued_long_after_the_one_that_ended_the_last_slot(graphs: int, last: int) -> None:
-    """`last`: the graph, counted from 1, within which the last slot ends."""
+@given(st.integers(0, 60), st.integers(0, 7), st.integers(1, 70))
+def test_no_graph_is_enqueued_long_after_the_one_that_ended_the_last_slot(whole: int, single: int, last: int) -> None:
+    """`whole`, `single`: graphs of several steps, and those of one step after them. `last`: the graph, counted from 1,
+    within which the last slot ends.
+    """
+    graphs = whole + single
     said: list[str] = []
 
     def ended(number: int) -> bool:
         said.append(f"look {number}")
         return number >= last
 
-    count = enqueue([lambda: said.append("launch")] * graphs, lambda number: said.append(f"mark {number}"), ended)
-    assert count == min(graphs, last + AHEAD - 1)
+    count = enqueue(
+        [lambda: said.append("launch")] * graphs, lambda number: said.append(f"mark {number}"), ended, whole
+    )
+    assert count == (last + AHEAD - 1 if last + AHEAD - 1 < whole else graphs)
     assert [word for word in said if word != "launch" and "look" not in word] == [f"mark {n + 1}" for n in range(count)]
     looked = [int(word.split()[1]) for word in said if word.startswith("look")]
     assert looked == list(range(1, len(looked) + 1))
@@ -205,7 +210,7 @@ def test_no_graph_is_enqueued_long_after_the_one_that_ended_the_last_slot(graphs
 
 def test_a_run_that_nobody_watches_is_enqueued_whole() -> None:
     marked: list[int] = []
-    assert enqueue([lambda: None] * 40, marked.append, None) == 40
+    assert enqueue([lambda: None] * 40, marked.append) == 40
     assert marked == list(range(1, 41))
 
 

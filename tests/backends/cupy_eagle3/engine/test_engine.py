@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from specgate.backends.cupy_eagle3.engine import engine as engine_module
-from specgate.backends.cupy_eagle3.engine.decode_run import AHEAD, StopRule, run
+from specgate.backends.cupy_eagle3.engine.decode_run import AHEAD, IdleWatch, StopRule, run
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
@@ -163,10 +164,17 @@ def test_whole_requests_end_soon_after_their_last_slot(monkeypatch: pytest.Monke
     monkeypatch.setattr(engine_module, "run", counted)
     stop = text[40]
     for k in (0, 3):
-        block = made.decode(Role(k), Budget(new_tokens=300), (stop,))
+        block = made.decode(Role(k), Budget(new_tokens=300, ignore_eos=False), (stop,))
         assert block.tokens == (text[: text.index(stop) + 1],) and block.finish == ("stop",)
         with_work = -(-len(block.step_ns) // STEPS_PER_GRAPH)
         assert with_work <= len(launched[-1]) <= with_work + AHEAD
+
+
+def test_whole_requests_are_watched_on_another_stream_than_their_steps_run_on() -> None:
+    """torch hands out 32 streams again and again: on the steps' own the host would wait for all that is enqueued."""
+    assert all(made._idle._stream != made.stream.torch for made in (engine() for _ in range(3)))
+    new_stream: Any = torch.cuda.Stream
+    assert all(IdleWatch(stream)._stream != stream for stream in [new_stream() for _ in range(70)])
 
 
 def test_logits_are_shown_up_to_where_the_room_for_whole_requests_ends() -> None:
