@@ -32,6 +32,7 @@ def test_list_names_every_shipped_scenario_with_its_question() -> None:
     lines = [line.split("\t") for line in run("list", "--plain").output.splitlines()]
     assert [(line[0], line[-1]) for line in lines] == [(s.name, s.question) for s in shipped()]
     assert [line[0] for line in lines if line[4] != "default"] == [
+        "active-slots-8b",
         "batch-8b",
         "cpu-drawn",
         "cpu-engines",
