@@ -26,10 +26,11 @@ LEAST_SHARED: Final = 99 * 1024 - STATIC_SHARED
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessors:
-    """How many streaming multiprocessors (SMs) a GPU has, and the bytes of shared memory of each."""
+    """How many streaming multiprocessors (SMs) a GPU has, bytes of shared memory of each, and compute capability."""
 
     count: int
     shared_memory: int
+    capability: tuple[int, int] = OLDEST
 
 
 def first_gpu() -> torch.device:
@@ -64,7 +65,10 @@ def multiprocessors() -> Multiprocessors | None:
     attributes = current_attributes()
     if attributes is None:
         return None
-    return Multiprocessors(attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerMultiprocessor"])
+    import torch
+
+    shared_memory, capability = attributes["MaxSharedMemoryPerMultiprocessor"], torch.cuda.get_device_capability()
+    return Multiprocessors(attributes["MultiProcessorCount"], shared_memory, capability)
 
 
 def multiprocessor_count() -> int:

@@ -80,7 +80,7 @@ def matmul(kernel: MatmulRows, named: Mapping[str, Any], context: int) -> Mappin
         size += pre_norm_bytes(rows, n)
     if kernel.chooses:
         size += rows * LONG
-    return {"matmul_rows": Account(f"{rows}×{n}×{k}", size)}
+    return {kernel.name: Account(f"{rows}×{n}×{k}", size)}
 
 
 def pre_norm_bytes(rows: int, hidden: int) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, Unpack
 
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows, Switches
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
 from specgate.core.gemms import GemmShape
 
@@ -54,8 +54,8 @@ class Gemms:
         self.tuned = tuned
         self.lookups: list[Lookup] = []
 
-    def __call__(self, tag: str, n_out: int, k_in: int, rows: int, **switches: bool) -> MatmulRows:
-        """The launcher of product `tag`. `switches` are those of `MatmulRows`.
+    def __call__(self, tag: str, n_out: int, k_in: int, rows: int, **switches: Unpack[Switches]) -> MatmulRows:
+        """The launcher of product `tag`.
 
         k is split in one way for a weight, whatever the rows: another split would round in another order.
         """

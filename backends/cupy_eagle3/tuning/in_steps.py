@@ -123,7 +123,8 @@ class Search:
         all_moved = retilings(config, weight.n, weight.k, processors)
         best_so_far = WeightConfig(config)
         self.steps.retile(self.places, best_so_far)
-        for rows in sorted({place.kernel.rows for place in self.places}):
+        # Where `matmul_many.cu` multiplies, the split of k is all that it takes from a configuration.
+        for rows in sorted({place.kernel.rows for place in self.places if place.kernel.many is None}):
             here, at = [place for place in self.places if place.kernel.rows == rows], partial(only_at, rows)
             row_tiles = -(-rows // ROW_TILE)
             simple = [

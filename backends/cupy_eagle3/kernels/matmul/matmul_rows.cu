@@ -85,37 +85,7 @@ __device__ __forceinline__ int first_row() { return ROW_GROUPS > 1 ? blockIdx.x 
 
 #include "weight_ring.cuh"
 
-struct MatmulArguments {
-    void* out;
-    const bf16* x;
-    const bf16* weight;
-    const float* squares;
-    bf16* normed;
-    float* normed_squares;
-    const bf16* norm_weight;
-    Choice* choices;
-    const int* active_count;
-    int rows_per_slot;
-    float eps;
-    const bf16* bias;
-};
-
-// The operands of this block's rows: row 0 of each is the block's first.
-__device__ __forceinline__ MatmulArguments of_own_rows(const MatmulArguments& args) {
-    MatmulArguments own = args;
-    const long long from = first_row();
-    own.out = static_cast<char*>(own.out) + from * N_OUT * (EPILOGUE == SWIGLU ? sizeof(bf16) : sizeof(float));
-    own.x += from * K_IN;
-    if (PRE_NORM_X) own.squares += from * (K_IN / 8);
-    if (FEEDS_NORM) own.normed += from * N_OUT, own.normed_squares += from * (N_OUT / 8);
-    if (TAKES_ARGMAX) own.choices += from;
-    return own;
-}
-
-// Per row, with PRE_NORM_X: 1 / sqrt(mean(x²) + eps).
-__shared__ float rms_factor[ROW_TILES * 8];
-// Per row, with TAKES_ARGMAX: what a choice must beat to be worth an atomic operation.
-__shared__ unsigned to_beat[ROW_TILES * 8];
+#include "matmul_arguments.cuh"
 
 // ---- load: x ----------------------------------------------------------------------------------------------------------
 
@@ -154,32 +124,7 @@ struct XRows {
     }
 };
 
-// One warp per row, and the same order of additions in every configuration.
-__device__ __forceinline__ void compute_rms_factors(const float* squares, int rows, float eps, const Thread& me) {
-    const int SQUARES = K_IN / 8, EACH = (SQUARES / 4 + 31) / 32;  // sums of a row, and how many fours of them a lane adds up
-    const int AT_ONCE = ROW_TILES * 8 > WARPS ? 2 : 1;             // rows that a warp requests together
-#pragma unroll 1
-    for (int row = me.warp; row < rows; row += WARPS * AT_ONCE) {
-        float4 four[AT_ONCE][EACH];
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; ++n) {
-            const float4* of = reinterpret_cast<const float4*>(squares + (row + n * WARPS) * SQUARES);
-#pragma unroll
-            for (int e = 0; e < EACH; ++e) {
-                const bool exists = row + n * WARPS < rows && me.lane + 32 * e < SQUARES / 4;
-                four[n][e] = exists ? of[me.lane + 32 * e] : float4{};
-            }
-        }
-#pragma unroll
-        for (int n = 0; n < AT_ONCE; ++n) {
-            float sum = 0;
-#pragma unroll
-            for (int e = 0; e < EACH; ++e) sum += (four[n][e].x + four[n][e].y) + (four[n][e].z + four[n][e].w);
-            sum = warp_sum(sum);
-            if (me.lane == 0 && row + n * WARPS < rows) rms_factor[row + n * WARPS] = rsqrtf(sum / K_IN + eps);
-        }
-    }
-}
+#include "rms_factors.cuh"
 
 // ---- multiply ---------------------------------------------------------------------------------------------------------
 
@@ -237,11 +182,9 @@ __device__ __forceinline__ void store_sums(SharedSums shared, const Sums& sums, 
                 shared[me.warp][n][32 * i + me.lane] = sums[(from + n) % WEIGHT_TILES][(from + n) / WEIGHT_TILES][i];
 }
 
-// An element's total over the warps, in their order; of SWIGLU it is the gate's, and `up` belongs to the up row.
-struct Total {
-    float value, up;
-};
+#include "matmul_total.cuh"
 
+// An element's total over the warps, in their order.
 __device__ __forceinline__ Total add_warps(SharedSums shared, int n, int element) {
     Total total = {0, 0};
 #pragma unroll
@@ -254,94 +197,7 @@ __device__ __forceinline__ Total add_warps(SharedSums shared, int n, int element
 
 // ---- epilogue ---------------------------------------------------------------------------------------------------------
 
-// An element of out; `exists`: within its rows and columns.
-struct Cell {
-    int row, column;
-    bool exists;
-    long long index;
-};
-
-// What a thread finishes: element `element` of output tiles first_tile, first_tile + WARPS / 4, … of a round.
-struct Finisher {
-    const int element = threadIdx.x % 128, part = element / 32, first_tile = threadIdx.x / 128;
-    const int row, column;  // of the element within a tile
-
-    __device__ __forceinline__ explicit Finisher(const Thread& me) : row(2 * me.c + part % 2), column(me.g + 8 * (part / 2)) {}
-
-    __device__ __forceinline__ int column_of(int group, int tile) const {
-        return (group * WEIGHT_TILES + tile % WEIGHT_TILES) * TILE_COLUMNS + column;
-    }
-
-    __device__ __forceinline__ Cell cell(int group, int tile, int rows) const {
-        Cell cell;
-        cell.row = tile / WEIGHT_TILES * 8 + row;
-        cell.column = column_of(group, tile);
-        cell.exists = cell.row < rows && cell.column < N_OUT;
-        cell.index = (long long)cell.row * N_OUT + cell.column;
-        return cell;
-    }
-};
-
-// What the epilogue of a thread's first tile reads, requested before the products.
-struct Early {
-    float residual, norm_weight, bias;
-};
-
-// Weights of norms and biases come from memory, once per step: a trip to be made early. `used`: whether there are any.
-__device__ __forceinline__ float load_of_column(bool used, const bf16* of_columns, int group, const Finisher& own) {
-    const bool wanted = used && own.first_tile < TILES && own.column_of(group, own.first_tile) < N_OUT;
-    return wanted ? to_float(of_columns[own.column_of(group, own.first_tile)]) : 0;
-}
-
-__device__ __forceinline__ float load_residual(const void* out, int group, int rows, const Finisher& own) {
-    if (EPILOGUE != RESIDUAL || own.first_tile >= TILES) return 0;
-    const Cell cell = own.cell(group, own.first_tile, rows);
-    return cell.exists ? static_cast<const float*>(out)[cell.index] : 0;
-}
-
-// What the row of this thread's number has by now.
-__device__ __forceinline__ unsigned load_to_beat(const Choice* choices, int rows) {
-    return TAKES_ARGMAX && threadIdx.x < rows ? logit_of(so_far(choices + threadIdx.x)) : 0;
-}
-
-__device__ __forceinline__ void raise_choice(Choice* choices, const Cell& cell, float value, const Thread& me) {
-    Choice best = cell.exists ? choice(value, cell.column) : 0;  // among the eight columns that lanes c, c + 4, … hold
-#pragma unroll
-    for (int step = 16; step >= 4; step /= 2) best = max(best, __shfl_xor_sync(FULL_WARP, best, step));
-    if (me.g == 0 && best > (Choice)to_beat[cell.row] << 32) atomicMax(choices + cell.row, best);
-}
-
-// out += sum, and the next norm's input. `early` is of this cell where it `is_first`.
-__device__ __forceinline__ void add_residual(const MatmulArguments& args, const Cell& cell, float sum, bool is_first,
-                                             const Early& early, const Thread& me) {
-    float* stream = static_cast<float*>(args.out);
-    float value = 0;
-    if (cell.exists) stream[cell.index] = value = (is_first ? early.residual : stream[cell.index]) + sum;
-    if (FEEDS_NORM) {
-        if (cell.exists) {
-            const float weight = is_first ? early.norm_weight : to_float(args.norm_weight[cell.column]);
-            args.normed[cell.index] = to_bf16(value * weight);
-        }
-        float square = value * value;  // summed over the eight columns that lanes c, c + 4, … hold
-#pragma unroll
-        for (int step = 16; step >= 4; step /= 2) square += __shfl_xor_sync(FULL_WARP, square, step);
-        if (me.g == 0 && cell.exists) args.normed_squares[cell.index / 8] = square;
-    }
-}
-
-__device__ __forceinline__ void finish(const MatmulArguments& args, const Cell& cell, Total total, bool is_first,
-                                       const Early& early, const Thread& me) {
-    if (PRE_NORM_X && cell.exists) {
-        total.value *= rms_factor[cell.row];
-        total.up *= rms_factor[cell.row];
-    }
-    if (HAS_BIAS && cell.exists) total.value += is_first ? early.bias : to_float(args.bias[cell.column]);
-    if (EPILOGUE == PLAIN && cell.exists) static_cast<float*>(args.out)[cell.index] = total.value;
-    if (TAKES_ARGMAX) raise_choice(args.choices, cell, total.value, me);
-    if (EPILOGUE == SWIGLU && cell.exists)
-        static_cast<bf16*>(args.out)[cell.index] = to_bf16(total.value / (1 + __expf(-total.value)) * total.up);
-    if (EPILOGUE == RESIDUAL) add_residual(args, cell, total.value, is_first, early, me);
-}
+#include "matmul_epilogue.cuh"
 
 // ---- the kernel -------------------------------------------------------------------------------------------------------
 

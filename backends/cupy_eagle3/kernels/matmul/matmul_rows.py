@@ -1,10 +1,10 @@
-"""Launches `matmul_rows.cu`."""
+"""Launches `matmul_rows.cu`, and `matmul_many.cu` for more rows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypedDict
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import (
     is_small,
     limit_occupancy,
 )
+from specgate.backends.cupy_eagle3.kernels.matmul.many_config import ManyConfig
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 
 NORM_GROUP: Final = 8
@@ -31,6 +32,15 @@ class Epilogue(IntEnum):
     PLAIN = 0
     RESIDUAL = 1
     SWIGLU = 2
+
+
+class Switches(TypedDict, total=False):
+    """What a product does beside its epilogue: see `MatmulRows`."""
+
+    scaled: bool
+    feeds_norm: bool
+    chooses: bool
+    biased: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +79,11 @@ class MatmulRows(Kernel):
         feeds_norm: bool = False,
         chooses: bool = False,
         biased: bool = False,
+        many: ManyConfig | None = None,
     ) -> None:
-        """`rows`: the most that this launcher will see; at most MAX_ROWS. Raises ValueError for what no kernel does."""
+        """`rows`: the most that this launcher will see; at most MAX_ROWS. `many`: how `matmul_many.cu` divides the
+        work, where the usual way shall not hold. Raises ValueError for what no kernel does.
+        """
         if not 0 < rows <= MAX_ROWS:
             raise ValueError(f"rows = {rows}: 1 to {MAX_ROWS} rows are needed")
         if feeds_norm and epilogue is not Epilogue.RESIDUAL:
@@ -81,32 +94,56 @@ class MatmulRows(Kernel):
             raise ValueError(f"{epilogue.name} adds no bias: only PLAIN and RESIDUAL do")
         self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
         self.scaled, self.feeds_norm, self.chooses, self.biased = scaled, feeds_norm, chooses, biased
+        self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
+        gpu = multiprocessors()
+        self.many = many or ManyConfig.of(self.config, self.weight, rows, shared_memory_limit(), gpu)
+        common = {
+            "n_out": n_out,
+            "k_in": k_in,
+            "epilogue": epilogue.value,
+            "pre_norm_x": int(scaled),
+            "feeds_norm": int(feeds_norm),
+            "takes_argmax": int(chooses),
+            "has_bias": int(biased),
+            "chunks_per_turn": self.config.k_chunks,
+            "delay_dependents": self.config.delay_dependents,
+        }
+        if self.many is not None:
+            self.row_groups = self.many.row_groups
+            super().__init__(
+                "matmul_many",
+                **common,
+                chains=self.config.warps,
+                row_tiles=self.many.row_tiles,
+                row_groups=self.many.row_groups,
+                cluster=self.many.cluster,
+                stages=self.many.stages,
+                warp_tiles=self.many.warp_tiles,
+                shared_bytes=self.many.shared_bytes(self.config),
+            )
+            return
         self.row_groups = -(-rows // ROW_GROUP)
         tiles = -(-rows // (self.row_groups * ROW_TILE))
-        self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
-        shared, gpu = self.config.shared_bytes(k_in, tiles), multiprocessors()
+        shared = self.config.shared_bytes(k_in, tiles)
         if gpu is not None and not is_small(*self.weight):
             shared = limit_occupancy(shared, self.blocks * self.row_groups, gpu.count, gpu.shared_memory)
         super().__init__(
             "matmul_rows",
-            n_out=n_out,
-            k_in=k_in,
-            epilogue=epilogue.value,
+            **common,
             row_tiles=tiles,
             row_groups=self.row_groups,
-            pre_norm_x=int(scaled),
-            feeds_norm=int(feeds_norm),
-            takes_argmax=int(chooses),
-            has_bias=int(biased),
             warps=self.config.warps,
-            chunks_per_turn=self.config.k_chunks,
             stages=self.config.stages,
             weight_tiles=self.config.tiles,
             passes=self.config.passes,
             x_in_registers=int(self.config.x_in_registers(*self.weight, tiles)),
-            delay_dependents=self.config.delay_dependents,
             shared_bytes=shared,
         )
+
+    @property
+    def name(self) -> str:
+        """Of the kernel that is launched."""
+        return "matmul_rows" if self.many is None else "matmul_many"
 
     @property
     def blocks(self) -> int:
@@ -177,10 +214,15 @@ class MatmulRows(Kernel):
             expect("choices", choices, (rows.most,), torch.int64)
         if bias is not None:
             expect("bias", bias, (self.n_out,), torch.bfloat16)
+        if self.many is not None:
+            threads, grid = self.many.threads, self.many.grid(self.weight[0])
+        else:
+            threads = self.config.warps * 32
+            grid = (self.blocks,) if self.row_groups == 1 else (self.row_groups, self.blocks)
         self.launch(
-            "matmul_rows",
-            (self.blocks,) if self.row_groups == 1 else (self.row_groups, self.blocks),
-            (self.config.warps * 32,),
+            self.name,
+            grid,
+            (threads,),
             {
                 "out": out,
                 "x": x_rows,

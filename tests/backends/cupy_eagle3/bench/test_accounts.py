@@ -74,7 +74,7 @@ def test_a_product_moves_its_weight_its_rows_its_sums_and_a_norms_input(
                 want += held(left, rows) + weight.nbytes
             if call.kernel.chooses:
                 want += call.named["choices"][:rows].nbytes
-            assert account(call, stage.context)["matmul_rows"].size == want
+            assert account(call, stage.context)[call.kernel.name].size == want
 
 
 @pytest.mark.parametrize("name", ["small", "llama-3.1-8b"])

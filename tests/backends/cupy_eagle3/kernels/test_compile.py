@@ -57,6 +57,7 @@ LENGTHS = (0, 3, 5)
 POSITIONS = 32768
 SIZES = {
     "matmul_rows": ("N_OUT", "K_IN"),
+    "matmul_many": ("N_OUT", "K_IN"),
     "attention": ("HEADS", "KV_HEADS", "MAX_BLOCKS", "MAX_CHUNKS"),
     "embed_rows": ("HIDDEN",),
     "feature_capture": ("HIDDEN",),
@@ -267,7 +268,7 @@ def test_every_kernel_waits_for_the_one_before_it_since_it_may_be_started_early(
             assert waits, f"{file.name}: a kernel that does not wait may run before its input is written"
             if "let_next_start" in before:
                 early.add(name)
-    assert early == {"matmul_rows", "attention_combine"}, (
+    assert early == {"matmul_rows", "matmul_many", "attention_combine"}, (
         "what dependent.cuh says of products holds for no other kernel"
     )
 
@@ -350,6 +351,29 @@ def test_products_of_more_rows_than_a_block_takes_have_registers(architecture: s
         specs.append(MatmulRows(14336, 4096, Epilogue.SWIGLU, rows, GemmConfig().at(rows), scaled=True).spec)
     groups = [dict(spec.constants)["ROW_GROUPS"] for spec in specs]
     assert groups == ["2"] * 3 + ["4"] * 3
+    assert all(outcome.compiled and not outcome.spilled for outcome in compiler.compile_all(architecture, specs))
+
+
+@pytest.mark.slow("compiles hundreds of kernels")
+@pytest.mark.parametrize(("architecture", "capability"), [("sm_90", (9, 0)), ("sm_120", (12, 0))])
+def test_products_of_many_rows_have_registers_as_clusters_divide_them(
+    architecture: str, capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch, compiler: Compiler
+) -> None:
+    monkeypatch.setattr(matmul_rows, "shared_memory_limit", lambda: 226 * 1024)
+    monkeypatch.setattr(matmul_rows, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024, capability))
+    specs = []
+    for rows in (17, 32, 64, 128):
+        for n, k, epilogue, split in (
+            (128256, 4096, Epilogue.PLAIN, GemmConfig(16, 2)),
+            (6144, 4096, Epilogue.PLAIN, GemmConfig(16, 2)),
+            (4096, 14336, Epilogue.RESIDUAL, GemmConfig(8, 4)),
+            (14336, 4096, Epilogue.SWIGLU, GemmConfig(16, 2)),
+        ):
+            adds, head = epilogue is Epilogue.RESIDUAL, n == 128256
+            kernel = MatmulRows(n, k, epilogue, rows, split, scaled=not adds, feeds_norm=adds, chooses=head)
+            specs.append(kernel.spec)
+    assert {spec.stem for spec in specs} == {"matmul_many"}
+    assert {dict(spec.constants)["CLUSTER"] for spec in specs} == {"1", "2", "4"}
     assert all(outcome.compiled and not outcome.spilled for outcome in compiler.compile_all(architecture, specs))
 
 

@@ -1,0 +1,107 @@
+"""How the work of `matmul_many.cu` on a weight is divided among blocks and clusters of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from specgate.backends.cupy_eagle3.device import RESERVED_SHARED, Multiprocessors
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import (
+    DECLARED,
+    MANY_ROWS,
+    ROW_GROUP,
+    ROW_TILE,
+    SHARED_UNIT,
+    TILE_BYTES,
+    GemmConfig,
+    is_small,
+)
+
+TILES: Final = 8
+"""Tiles of 16 rows of weight that a block multiplies."""
+HELD: Final = 4
+"""Most chains of sums that a thread has registers for."""
+CLUSTERS: Final = (1, 2, 4)
+"""Blocks that may share the chains of the same outputs."""
+DEEPEST: Final = (5, 4)
+"""Most stages, of a block of up to 32 rows and beyond: one more was slower on an H200 for every weight but one, where
+it was as fast."""
+HALF: Final = 4
+"""Most tiles of rows of a block of which two shall fit an SM at once; beyond, one of twice the threads does."""
+WORTH: Final = 20 << 20
+"""Elements of a weight from which more than 32 rows are worth dividing so: with the 16 · 2²⁰ of an output projection of
+8B size, `matmul_rows.cu` was 8 % faster at 64 rows on an H200."""
+CLUSTERED: Final = (9, 0)
+"""The lowest compute capability whose blocks can read each other's shared memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManyConfig:
+    """`row_groups` groups of blocks, for `row_tiles` tiles of eight rows each; clusters of `cluster` blocks; rings of
+    `stages` stages.
+    """
+
+    row_tiles: int
+    row_groups: int
+    cluster: int
+    stages: int
+    warp_tiles: int = 2
+
+    @classmethod
+    def of(
+        cls, config: GemmConfig, weight: tuple[int, int], rows: int, room: int, gpu: Multiprocessors | None
+    ) -> ManyConfig | None:
+        """For `rows` rows and a weight [N, K] whose k is split as `config` says; None where `matmul_rows.cu` does it.
+
+        `room`: bytes of shared memory that a block may have. Without a `gpu`, one block is taken to fill it.
+        """
+        n, k = weight
+        clusters = gpu is not None and gpu.capability >= CLUSTERED
+        slices = k // (32 * config.k_chunks)
+        if rows <= MANY_ROWS or is_small(n, k) or k % (32 * config.k_chunks) or slices < config.warps:
+            return None
+        row_groups = -(-rows // ROW_GROUP)
+        row_tiles = -(-rows // (row_groups * ROW_TILE))
+        in_halves = row_tiles <= HALF
+        if not in_halves and n * k < WORTH:
+            return None
+        blocks = -(-n // (16 * TILES)) * row_groups * (1 if in_halves else 2)
+        share = room if gpu is None else min(room, gpu.shared_memory // (1 + in_halves) - RESERVED_SHARED)
+        stages = min(DEEPEST[not in_halves], (share - DECLARED) // stage_bytes(config, row_tiles))
+        if stages < 2:
+            return None
+        possible = [
+            made
+            for made in (cls(row_tiles, row_groups, cluster, stages) for cluster in CLUSTERS)
+            if made.splits(config) and (clusters or made.cluster == 1) and made.sum_bytes(config) <= share - DECLARED
+        ]
+        enough = 0 if gpu is None else gpu.count * 9 // 10
+        return next((made for made in possible if blocks * made.cluster >= enough), possible[-1] if possible else None)
+
+    def splits(self, config: GemmConfig) -> bool:
+        """Whether the blocks of a cluster can share the chains of `config` among them."""
+        return self.cluster == 1 or (config.warps % self.cluster == 0 and config.warps // self.cluster <= HELD)
+
+    def grid(self, n: int) -> tuple[int, ...]:
+        """Blocks for a weight of `n` rows: those of a cluster beside each other, then those of the groups of rows."""
+        return (-(-n // (16 * TILES)) * self.row_groups * self.cluster,)
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 32 * TILES // self.warp_tiles * (1 if self.row_tiles <= HALF else 2)
+
+    def sum_bytes(self, config: GemmConfig) -> int:
+        """Bytes of the sums that a block leaves for its cluster, in the place of its ring."""
+        stored = 1 if self.cluster == 1 else config.warps // self.cluster
+        return stored * self.row_tiles * TILES * TILE_BYTES
+
+    def shared_bytes(self, config: GemmConfig) -> int:
+        """Bytes of dynamic shared memory that a block needs."""
+        needed = max(self.stages * stage_bytes(config, self.row_tiles), self.sum_bytes(config))
+        return -(-needed // SHARED_UNIT) * SHARED_UNIT
+
+
+def stage_bytes(config: GemmConfig, row_tiles: int) -> int:
+    """Bytes of a piece of k of all rows of weight and of x: 64 k, or 32 where a slice has no more."""
+    return (16 * TILES + ROW_TILE * row_tiles) * 64 * min(2, config.k_chunks)
