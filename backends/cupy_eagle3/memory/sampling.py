@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.sampling.blocks import Division
-from specgate.backends.cupy_eagle3.kernels.sampling.weigh_rows import BUCKETS
+from specgate.backends.cupy_eagle3.kernels.sampling.cut_rows import LISTED, Weighed
+from specgate.backends.cupy_eagle3.kernels.sampling.weigh_rows import BUCKETS, EDGE
 from specgate.core import Sampling
 
 IN_PROMPT: Final = -(1 << 31)
@@ -50,21 +51,24 @@ def filters(asked: Sampling, vocab: int) -> bool:
 class SamplingBuffers:
     """For S slots and R rows, K + 1 of each slot. What no part of sampling needs has no rows.
 
-    `requests` int64 [S]: who the slots' requests are, 64 bits each. `bias` float32 [V]: what is added to logits. Zero
-    between launches: `best` int64 [R] and `finished` int32 [R, with rejection at least 2K · S], a row's race so far and
-    how many blocks have run it.
-    `masses` int64 and `counts` int32 [R, BUCKETS]: a row's columns by logit; zero between steps. `cuts` int64 [R]: the
-    rank of the last column that the filters keep. `history` int32 [S, V]: what the slots' texts have of each token, for
-    penalties. For rejection, `draft_logits` float32 [K, S, W]: what the draft tokens of a step were drawn from; `sums`
-    float64 [2K · S] and `partial` float64 [2K · S, blocks]: of the weights of rows, and of parts of rows.
+    `requests` int64 [S]: who the slots' requests are, 64 bits each. `bias` float32 [V]: what is added to logits.
+    Zero between launches: `best` int64 [R] and `finished` int32 [R, with rejection at least 2K · S], a row's race so
+    far and how many blocks have run it; `bucket_sums` int64 [R, BUCKETS], a row's columns or masses by logit, and
+    `list_sizes` int32 [R], how many of its columns matter to filters. `edges` int64 [R, EDGE]: the bucket in which
+    they end; `listed` int64 [R, LISTED]: what matters. `cuts` int64 [R]: the rank of the last column that they keep.
+    `history` int32 [S, V]: what the slots' texts have of each token, for penalties.
+    For rejection, `draft_logits` float32 [K, S, W]: what the draft tokens of a step were drawn from; `sums` float64
+    [2K · S] and `partial` float64 [2K · S, blocks]: of the weights of rows, and of parts of rows.
     """
 
     requests: Tensor
     bias: Tensor
     best: Tensor
     finished: Tensor
-    masses: Tensor
-    counts: Tensor
+    bucket_sums: Tensor
+    edges: Tensor
+    listed: Tensor
+    list_sizes: Tensor
     cuts: Tensor
     history: Tensor
     draft_logits: Tensor
@@ -98,14 +102,23 @@ class SamplingBuffers:
             bias=bias,
             best=of(torch.int64, rows),
             finished=of(torch.int32, max(rows, summed)),
-            masses=of(torch.int64, weighed, BUCKETS),
-            counts=of(torch.int32, weighed, BUCKETS),
+            bucket_sums=of(torch.int64, weighed, BUCKETS),
+            edges=of(torch.int64, weighed, EDGE),
+            listed=of(torch.int64, weighed, LISTED),
+            list_sizes=of(torch.int32, weighed),
             cuts=of(torch.int64, filtered),
             history=of(torch.int32, slots if penalises(asked) else 0, vocab),
             draft_logits=of(torch.float32, drafted, slots, draft_vocab),
             sums=of(torch.float64, summed),
             partial=of(torch.float64, summed, Division(vocab).blocks),
         )
+
+    @property
+    def weighed(self) -> Weighed | None:
+        """What top-k and top-p need behind `WeighRows`; None where neither is asked for."""
+        if not len(self.edges):
+            return None
+        return Weighed(self.edges, self.listed, self.list_sizes, self.finished)
 
     def begin_texts(self, prompts: Sequence[Sequence[int]]) -> None:
         """The first slots have these prompts, and have emitted nothing."""

@@ -55,7 +55,9 @@ class TokenDraw:
             else None
         )
         self.bias = BiasRows(vocab) if own and biases(asked) and not self.penalise else None
-        self.weigh = WeighRows(vocab, heat) if own and weighs(asked, vocab) else None
+        self.weigh = (
+            WeighRows(vocab, heat, top_k=asked.top_k, top_p=asked.top_p) if own and weighs(asked, vocab) else None
+        )
         self.cut = (
             CutRows(vocab, heat, top_k=asked.top_k, top_p=asked.top_p, min_p=asked.min_p)
             if own and filters(asked, vocab)
@@ -101,9 +103,9 @@ class TokenDraw:
             bias = b.bias if self.penalise.biased else None
             self.penalise(logits, choices, b.best, b.finished, b.history, slots, rows, bias=bias)
         if self.weigh:
-            self.weigh(b.masses, b.counts, logits, choices, rows)
+            self.weigh(b.edges, b.bucket_sums, b.finished, logits, choices, rows)
         if self.cut:
-            self.cut(b.cuts, b.masses if self.weigh else None, b.counts if self.weigh else None, logits, choices, rows)
+            self.cut(b.cuts, b.weighed if self.weigh else None, logits, choices, rows)
         if self.draw:
             self.draw(
                 *(choices, b.best, b.finished, logits, b.requests, slots.length, rows),

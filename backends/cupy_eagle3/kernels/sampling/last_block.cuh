@@ -12,3 +12,12 @@ __device__ __forceinline__ bool is_last_of_row(int* finished, int blocks) {
     __threadfence();
     return last;
 }
+
+// The same in all threads of the block, which read what others have written by `__ldcg`.
+__device__ __forceinline__ bool is_last_block_of_row(int* finished, int blocks) {
+    __shared__ bool last;
+    const bool found = is_last_of_row(finished, blocks);
+    if (threadIdx.x == 0) last = found;
+    __syncthreads();
+    return last;
+}

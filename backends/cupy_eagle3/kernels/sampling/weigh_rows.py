@@ -13,23 +13,40 @@ from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 
 BUCKETS: Final = 2048
 """Buckets of a row, as `masses.cuh` has them."""
+EDGE: Final = 3
+"""Numbers of an edge: its bucket, the mass before it, the mass of the row."""
+
+
+def ranked(vocab: int, top_k: int) -> int:
+    """`top_k` as kernels take it: one of all columns or more is none, which is 0."""
+    return top_k if top_k < vocab else 0
 
 
 class WeighRows(Kernel):
-    """Adds to `counts` (int32 [R, BUCKETS]) the columns of each row of `logits` (float32 [R, V]) by bucket, and to
-    `masses` (int64 [R, BUCKETS]) their mass at `temperature`. Both are zero before.
+    """Leaves in `edges` (int64 [R, EDGE]) in which bucket of each row of `logits` (float32 [R, V]) top-k ends or,
+    without it, top-p.
 
-    `choices` int64 [R]: the greedy choices, which stay.
+    `sums` int64 [R, BUCKETS] and `finished` int32 [R] are zero before and after. `choices` int64 [R]: the greedy
+    choices, which stay.
     """
 
-    def __init__(self, vocab: int, temperature: float) -> None:
+    def __init__(self, vocab: int, temperature: float, *, top_k: int, top_p: float) -> None:
         self.vocab, self.division = vocab, Division(vocab)
-        super().__init__("weigh_rows", temperature=float(temperature), **self.division.constants)
+        super().__init__(
+            "weigh_rows",
+            temperature=float(temperature),
+            top_k=ranked(vocab, top_k),
+            top_p=float(top_p),
+            **self.division.constants,
+        )
 
     @announced
-    def __call__(self, masses: Tensor, counts: Tensor, logits: Tensor, choices: Tensor, rows: Rows) -> None:
-        expect("masses", masses, (rows.most, BUCKETS), torch.int64)
-        expect("counts", counts, (rows.most, BUCKETS), torch.int32)
+    def __call__(
+        self, edges: Tensor, sums: Tensor, finished: Tensor, logits: Tensor, choices: Tensor, rows: Rows
+    ) -> None:
+        expect("edges", edges, (rows.most, EDGE), torch.int64)
+        expect("sums", sums, (rows.most, BUCKETS), torch.int64)
+        expect("finished", finished, (rows.most,), torch.int32)
         expect("logits", logits, (rows.most, self.vocab), torch.float32)
         expect("choices", choices, (rows.most,), torch.int64)
         self.launch(
@@ -37,8 +54,9 @@ class WeighRows(Kernel):
             (self.division.blocks, rows.most),
             (self.division.threads,),
             {
-                "masses": masses,
-                "counts": counts,
+                "edges": edges,
+                "sums": sums,
+                "finished": finished,
                 "logits": logits,
                 "choices": choices,
                 "active_count": rows.active_count,

@@ -34,15 +34,13 @@ def test_a_sampled_step_is_the_greedy_one_with_kernels_that_draw(k: int) -> None
         assert made.b.target is greedy.b.target and (made.b.sampling is None) == (asked is None)
 
 
-def test_what_a_temperature_adds_is_held_against_what_it_may() -> None:
+def test_what_drawing_adds_is_held_against_what_it_may() -> None:
     found = list(lines(Role(3), {"greedy": 5000.0, "temperature": 5050.0, "top-p": 5200.0}))
     assert found == [
         "spec-3    greedy              5000.0 us/step      +0.0 us   +0.00%",
         "spec-3    temperature         5050.0 us/step     +50.0 us   +1.00%  (at most 2%)",
-        "spec-3    top-p               5200.0 us/step    +200.0 us   +4.00%",
+        "spec-3    top-p               5200.0 us/step    +200.0 us   +4.00%  (MORE THAN 2%)",
     ]
-    (_, slow) = lines(Role(0), {"greedy": 100.0, "temperature": 103.0})
-    assert slow.endswith("+3.00%  (MORE THAN 2%)")
 
 
 @pytest.mark.gpu

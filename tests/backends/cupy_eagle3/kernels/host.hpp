@@ -119,7 +119,8 @@ template <typename Value>
 static Value __shfl_sync(unsigned, Value value, int from) {
     return shared_in_warp(value, [&](auto of) { return of(from); });
 }
-static int __shfl_up_sync(unsigned, int value, int step) {
+template <typename Value>
+static Value __shfl_up_sync(unsigned, Value value, int step) {
     const int own = threadIdx.x % LANES;
     return shared_in_warp(value, [&](auto of) { return of(own >= step ? own - step : own); });
 }
@@ -145,6 +146,10 @@ template <typename Value>
 static Value atomicMax(Value* at, Value value) {
     return exchanged(*at, max(*at, value));
 }
+template <typename Value>
+static Value atomicMin(Value* at, Value value) {
+    return exchanged(*at, min(*at, value));
+}
 static int atomicExch(int* at, int value) { return exchanged(*at, value); }
 static int atomicOr(int* at, int bits) { return exchanged(*at, *at | bits); }
 static unsigned long long atomicOr(unsigned long long* at, unsigned long long bits) { return exchanged(*at, *at | bits); }
@@ -165,6 +170,7 @@ static float __uint_as_float(unsigned bits) { return with_bits<float>(bits); }
 static unsigned __float_as_uint(float value) { return with_bits<unsigned>(value); }
 static float __int_as_float(int bits) { return with_bits<float>(bits); }
 static int __popcll(long long bits) { return __builtin_popcountll(bits); }
+static int __clzll(long long bits) { return bits ? __builtin_clzll(bits) : 64; }
 static int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 static long long __double_as_longlong(double value) { return with_bits<long long>(value); }
 static double __longlong_as_double(long long bits) { return with_bits<double>(bits); }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.bench.checks import index_of
 from specgate.backends.cupy_eagle3.kernels.penalties.count_tokens import CountTokens
+from specgate.backends.cupy_eagle3.kernels.sampling.cut_rows import CutRows
 from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
 from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers
 from specgate.backends.cupy_eagle3.step.token_draw import TokenDraw
@@ -67,19 +68,26 @@ class Rows:
         """What the kernels draw of every row that is there, as columns."""
         return self.run(device, target_ids, offset)[0]
 
-    def kept(self, device: str) -> NDArray[np.bool_]:
-        """bool [S · T, V]: what the kernels of filters leave."""
-        cuts = self.run(device)[1].cuts[: len(self.logits)].cpu().numpy().view(np.uint64)
+    def kept(self, device: str, room: int | None = None) -> NDArray[np.bool_]:
+        """bool [S · T, V]: what the kernels of filters leave. `room`: of a list of columns, if not the usual."""
+        cuts = self.run(device, room=room)[1].cuts[: len(self.logits)].cpu().numpy().view(np.uint64)
         rows, columns = self.logits.numpy(), np.arange(self.logits.shape[-1], dtype=np.uint64)
         ranks = ordered_bits(rows) << np.uint64(18) | (np.uint64(2**18 - 1) - columns)
         found: NDArray[np.bool_] = ranks >= cuts[:, None]
         return found
 
-    def run(self, device: str, target_ids: Tensor | None = None, offset: int = 0) -> tuple[list[int], SamplingBuffers]:
+    def run(
+        self, device: str, target_ids: Tensor | None = None, offset: int = 0, room: int | None = None
+    ) -> tuple[list[int], SamplingBuffers]:
         """What is drawn, and what the kernels have left. All that shall be zero afterwards is."""
         draft = target_ids is not None
         draw = TokenDraw(self.asked, self.logits.shape[-1], self.per_slot, draft=draft)
         b, slots = self.buffers(device)
+        if room is not None:
+            asked, vocab = self.asked, self.logits.shape[-1]
+            k, p, least = asked.top_k, asked.top_p, asked.min_p
+            draw.cut = CutRows(vocab, asked.temperature, top_k=k, top_p=p, min_p=least, listed=room)
+            b = replace(b, listed=b.listed[:, :room].contiguous())
         logits = torch.full((len(self.requests) * self.per_slot, self.logits.shape[-1]), float("nan"), device=device)
         logits[: len(self.logits)] = self.logits
         choices = torch.zeros(len(logits), dtype=torch.int64, device=device)
@@ -87,7 +95,7 @@ class Rows:
         ids = None if target_ids is None else target_ids.to(device)
         rows = slots.rows(len(self.requests), self.per_slot)
         draw(logits, choices, b, slots, rows, offset=offset, target_ids=ids)
-        for name in ("best", "finished", "masses", "counts"):
+        for name in ("best", "finished", "bucket_sums", "list_sizes"):
             assert not getattr(b, name).any(), name
         assert not choices[len(self.logits) :].any()
         return list(index_of(choices[: len(self.logits)]).tolist()), b

@@ -114,7 +114,7 @@ class Verified:
         rejection = Rejection(self.asked, DraftedRows(vocab, width, self.k, count, self.k + 1))
         change(rejection)
         rejection(logits, choices, columns_of(self.ids, vocab).to(device), b, slots, rows)
-        for name in ("best", "finished", "masses", "counts"):
+        for name in ("best", "finished", "bucket_sums", "list_sizes"):
             assert not getattr(b, name).any(), name
         Accept(self.k + 1, self.k + 1)(choices, slots, rows)
         self.fault = Fault(int(slots.fault))

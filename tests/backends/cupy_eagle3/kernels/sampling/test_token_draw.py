@@ -102,6 +102,52 @@ def test_filters_leave_what_the_reference_leaves_to_the_last_column(device: str,
     assert (rows.kept(device) == (laws > 0)).all()
 
 
+ROWS = {
+    "spread": lambda shape: 3 * noise(shape),
+    "nearly flat": lambda shape: 0.01 * noise(shape) - 7,
+    "flat": lambda shape: torch.full(shape, -2.5),
+    "of few values": lambda shape: noise(shape).mul(2).round().div(2),
+    "far apart": lambda shape: 200 * noise(shape),
+    "with a long tail": lambda shape: -45 * noise(shape).abs().sqrt(),
+}
+
+
+def noise(shape: tuple[int, int]) -> Tensor:
+    return normal(*shape, scale=1.0, seed=12)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        Sampling(top_p=0.9002),
+        Sampling(top_k=50),
+        Sampling(temperature=0.6, top_k=20, top_p=0.9502),
+        Sampling(temperature=0.05, top_k=2000, top_p=0.6, min_p=0.01),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ROWS)
+def test_filters_leave_it_whatever_the_row_is_like_and_whether_or_not_it_fits_into_a_list(
+    device: str, name: str, asked: Sampling
+) -> None:
+    """A list of the columns that matter has room for some. What does not fit is read from the row. No share of a flat
+    row is a whole number of columns: there, sums of floats would decide about the last one.
+    """
+    rows = several(asked, ROWS[name]((3, VOCAB)))
+    laws = np.stack([target_distribution(row, asked) for row in rows.logits.numpy()])
+    for room in (None, 5):
+        assert (rows.kept(device, room) == (laws > 0)).all(), room
+
+
+@pytest.mark.parametrize("name", ["nearly flat", "flat"])
+@pytest.mark.gpu
+def test_so_they_do_where_a_whole_vocabulary_does_not_fit(name: str) -> None:
+    asked, logits = Sampling(top_p=0.9002), ROWS[name]((3, 128_256))
+    with torch.inference_mode():
+        rows = several(asked, logits)
+        assert rows.drawn("cuda") == rows.expected()
+
+
 @pytest.mark.parametrize("asked", [Sampling(), Sampling(temperature=1.5, top_k=5000, top_p=0.9)], ids=["plain", "top"])
 @pytest.mark.parametrize("vocab", [128_256, 201_088])
 @pytest.mark.gpu
@@ -202,9 +248,10 @@ def test_a_request_for_sampling_launches_what_it_asks_for_and_no_more() -> None:
 
 def test_memory_is_taken_for_what_is_asked_for_and_no_more() -> None:
     rows = {name: SamplingBuffers.allocate(asked, VOCAB, 2, 8, "meta") for name, asked in ASKED.items()}
-    assert {len(rows["cool"].cuts), len(rows["cool"].masses), len(rows["cool"].bias)} == {0}
-    assert (len(rows["min-p"].cuts), len(rows["min-p"].masses)) == (8, 0)
-    assert (len(rows["top-p"].cuts), len(rows["top-p"].masses), len(rows["top-p"].counts)) == (8, 8, 8)
+    filters = ("cuts", "edges", "bucket_sums", "listed", "list_sizes")
+    assert {len(getattr(rows["cool"], name)) for name in (*filters, "bias")} == {0}
+    assert [len(getattr(rows["min-p"], name)) for name in filters] == [8, 0, 0, 0, 0]
+    assert [len(getattr(rows["top-p"], name)) for name in filters] == [8, 8, 8, 8, 8]
     assert len(rows["bias"].bias) == VOCAB
 
 
@@ -217,4 +264,4 @@ def test_operands_that_a_launcher_was_not_made_for_are_refused() -> None:
     with pytest.raises(ValueError, match=r"logits: .* \[3, 41\] is needed"):
         DrawRows(41, 1.0)(*operands, seed=0)
     with pytest.raises(ValueError, match="made for weighed = True"):
-        CutRows(40, 1.0, top_k=3, top_p=1.0, min_p=0.0)(b.best, None, None, rows.logits, b.best, slots.rows(1, 3))
+        CutRows(40, 1.0, top_k=3, top_p=1.0, min_p=0.0)(b.best, None, rows.logits, b.best, slots.rows(1, 3))
