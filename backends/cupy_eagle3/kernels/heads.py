@@ -7,16 +7,22 @@ from typing import Final
 
 BLOCK: Final = 64
 """Positions per cache block."""
+SCALE_POSITIONS: Final = 16
+"""Positions of a head that share a scale where the cache is in E4M3."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """`heads` query heads and `kv_heads` key/value heads of `head_dim`, over up to `positions` positions per slot."""
+    """`heads` query heads and `kv_heads` key/value heads of `head_dim`, over up to `positions` positions per slot.
+
+    `fp8`: keys and values are cached in E4M3 with scales, else in bfloat16.
+    """
 
     heads: int
     kv_heads: int
     head_dim: int
     positions: int
+    fp8: bool = False
 
     @property
     def width(self) -> int:
@@ -40,4 +46,10 @@ class Heads:
             "head_dim": self.head_dim,
             "block": BLOCK,
             "max_blocks": self.max_blocks,
+            **({"kv_fp8": 1} if self.fp8 else {}),
         }
+
+    @property
+    def position_bytes(self) -> float:
+        """Bytes of the key and value of one position in one layer, with its share of the scales."""
+        return 2 * self.kv_heads * (self.head_dim + 4 / SCALE_POSITIONS if self.fp8 else 2 * self.head_dim)

@@ -8,15 +8,19 @@
 //   load       kv_ring.cuh: keys and values through a ring in shared memory, those of earlier steps before anything else is
 //              known; load_queries, rotated (rope.cuh); append_new_rows: the block whose chunk a new position lies in puts its
 //              key and value into the cache, and reads them there like any others
-//   multiply   multiply_keys, update_softmax, multiply_values: warp w takes every WARPS-th key tile of 32 positions
+//   multiply   multiply_keys, update_softmax, multiply_values: warp w takes every WARPS-th key tile of TILE_KEYS positions
 //   reduce     store_warp, join_warps: the warps' results are joined in the order of the warps
 //   epilogue   the chunk's output, not yet divided, and its maximum and sum, go to `partial` and `partial_stats`
 // What one block of `attention_combine` does: it joins the chunks of one (row, head) in COMBINE_WARPS sums, warp w's being of
 // every COMBINE_WARPS-th chunk, and divides. With SINKS, every head has a learnt logit, its sink, which enters the divisor as
 // one more position would, and has no value.
 //
+// KV_FP8: in which of two formats the cache is, bfloat16 (kv_bf16.cuh) or E4M3 with scales (kv_fp8.cuh). These have load_queries,
+// append_new_rows and what multiplies; the rest is the same.
+//
 // Layouts: qkv [rows][HEADS + 2 · KV_HEADS][HEAD_DIM] float32, APPENDED_ROWS rows per slot; k_pages
-// [block][KV_HEADS][BLOCK][HEAD_DIM] and, transposed, v_pages [block][KV_HEADS][HEAD_DIM][BLOCK]; cosine and sine
+// [block][KV_HEADS][BLOCK][HEAD_DIM] and, transposed, v_pages [block][KV_HEADS][HEAD_DIM][BLOCK]; of E4M3, scales
+// [block][KV_HEADS][BLOCK / SCALE_POSITIONS][key, value]; cosine and sine
 // [position][HEAD_DIM / 2]; partial [row][head][MAX_CHUNKS][HEAD_DIM]; partial_stats [row][head][MAX_CHUNKS]; out
 // [row][head][HEAD_DIM]; sinks [head]. Where the draft extends (`counts` given), only the first counts[slot] rows of qkv exist,
 // the last of them stands at length + offset, and that one alone is a query row.
@@ -38,6 +42,9 @@
 #ifndef TREE_ROWS
 #define TREE_ROWS 0
 #endif
+#ifndef KV_FP8
+#define KV_FP8 0
+#endif
 
 // How many positions the query rows stand at; threads of a block and, of a tree, the registers that they may have: all.
 #if TREE_ROWS
@@ -49,6 +56,7 @@
 #endif
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM must be 64 or 128");
+static_assert(!(KV_FP8 && TREE_ROWS), "a tree's rows are cached before their positions, and with them their scales, are known");
 static_assert(BLOCK % 32 == 0 && CHUNK % BLOCK == 0, "a key tile must not cross a block, nor a block a chunk");
 static_assert(PACE_KILOBYTES >= 0, "PACE_KILOBYTES must be 0 (copies are not paced) or more");
 static_assert(CHUNK / BLOCK <= 32, "CHUNK must be at most 32 blocks: a lane holds one entry of the table");
@@ -60,14 +68,21 @@ const int QUERIES = HEADS_PER_KV * QUERY_ROWS;  // of a slot and a key/value hea
 const int QUERY_TILES = (QUERIES + 15) / 16;
 const int HALVES = QUERIES > 8 ? 2 : 1;  // halves of a tile's 16 rows that have a query
 const int QKV_HEADS = HEADS + 2 * KV_HEADS;
+const int TILE_KEYS = KV_FP8 ? 64 : 32;  // positions of a key tile
 #define MASKED (-__int_as_float(0x7f800000))  // minus infinity: its power of two is an exact zero
 #define LOWEST (-1e30f)  // a maximum below every score that is not masked; its powers, too, are exact zeros
 
 struct AttentionArguments {
     float* partial;
     float2* partial_stats;
+#if KV_FP8
+    unsigned char* k_pages;
+    unsigned char* v_pages;
+    float* scales;
+#else
     bf16* k_pages;
     bf16* v_pages;
+#endif
     int* statistics;
     const float* qkv;
     const float* cosine;
@@ -143,14 +158,14 @@ __device__ __forceinline__ Task find_task(const AttentionArguments& args, const 
 #endif
     t.idle = t.a >= t.count || t.chunk * CHUNK > t.last;
     t.end = min(t.last + 1, (t.chunk + 1) * CHUNK);
-    t.begin = WINDOW ? max(t.chunk * CHUNK, (t.position - WINDOW + 1) & ~31) : t.chunk * CHUNK;
+    t.begin = WINDOW ? max(t.chunk * CHUNK, (t.position - WINDOW + 1) & ~(TILE_KEYS - 1)) : t.chunk * CHUNK;
     return t;
 }
 
 // Key tiles, by what becomes of them: all; in chunks beyond the slot's length; hidden within a chunk; worked on.
 __device__ __forceinline__ void count_key_tiles(int* statistics, const Task& task) {
     if (threadIdx.x > 0 || task.a >= task.count) return;
-    const int tiles = CHUNK / 32, done = task.idle ? 0 : max(0, (task.end - task.begin + 31) / 32);
+    const int tiles = CHUNK / TILE_KEYS, done = task.idle ? 0 : max(0, (task.end - task.begin + TILE_KEYS - 1) / TILE_KEYS);
     atomicAdd(statistics, tiles);
     atomicAdd(statistics + (task.idle ? 1 : 2), tiles - done);
     atomicAdd(statistics + 3, done);
@@ -167,7 +182,7 @@ __device__ __forceinline__ void prefetch_angles(const float* cosine, const float
     prefetch<WARPS * 32>(sine + (long long)task.oldest_new * HALF_DIM, angles);
 }
 
-// The query tile as operand A: rows g and g + 8 at k 8c … 8c + 3, then at 8c + 4 … 8c + 7, of every 32-wide part.
+// The query tile as operand A, as the format has it.
 __shared__ uint4 queries[LOADS_32][2][32];
 
 #if TREE_ROWS
@@ -175,58 +190,6 @@ __shared__ uint4 queries[LOADS_32][2][32];
 #else
 #define DEPTH_OF(task, t) t
 #endif
-
-__device__ __forceinline__ void store_query(int wide, int half, const uint4& of, int lane) {
-    unsigned *lower = &queries[wide][0][lane].x + half, *upper = &queries[wide][1][lane].x + half;
-    lower[0] = of.x, lower[2] = of.y, upper[0] = of.z, upper[2] = of.w;
-}
-
-// Rotated, as bfloat16, into shared memory; rows that have no query are zero.
-__device__ __forceinline__ void load_queries(const AttentionArguments& args, const Task& task, const Thread& me) {
-    for (int n = me.warp; n < LOADS_32; n += WARPS) {
-        const int wide = n / 2, half = n % 2, index = task.tile * 16 + me.g + 8 * half, t = index / HEADS_PER_KV;
-        const int i = wide * 32 + 8 * me.c;
-        uint4 low = {}, high = {};
-        if (index < QUERIES) {
-            const int row = task.a * APPENDED_ROWS + (args.counts ? task.appended - 1 : t);
-            const long long angle = (long long)(task.position + DEPTH_OF(task, t)) * HALF_DIM + i;
-            rotate_eight(low, high, args.qkv + ((long long)row * QKV_HEADS + task.head_of(index)) * HEAD_DIM + i,
-                         args.cosine + angle, args.sine + angle);
-        }
-        store_query(wide, half, low, me.lane);
-        store_query(wide + LOADS_32 / 2, half, high, me.lane);
-    }
-}
-
-// New positions of this chunk: keys, rotated, and values into the cache.
-__device__ __forceinline__ void append_new_rows(const AttentionArguments& args, const Task& task) {
-    const int* table = args.block_table + task.slot * MAX_BLOCKS;
-    // Warps that rotate no queries begin.
-    const int begin = (threadIdx.x + (WARPS - LOADS_32 % WARPS) * 32) % (WARPS * 32);
-    for (int n = begin; n < task.appended * HALF_DIM; n += WARPS * 32) {
-        const int t = n / HALF_DIM, i = n % HALF_DIM, at = task.oldest_new + t;
-        if (at / CHUNK != task.chunk) continue;
-        const long long row = task.a * APPENDED_ROWS + t;
-        const float* key_row = args.qkv + (row * QKV_HEADS + HEADS + task.kv_head) * HEAD_DIM;
-        const float* value_row = key_row + KV_HEADS * HEAD_DIM;
-        const float2 pair = rotated(key_row[i], key_row[i + HALF_DIM], args.cosine[(long long)at * HALF_DIM + i],
-                                    args.sine[(long long)at * HALF_DIM + i]);
-        const long long page = ((long long)table[at / BLOCK] * KV_HEADS + task.kv_head) * BLOCK * HEAD_DIM;
-        bf16* keys = args.k_pages + page + at % BLOCK * HEAD_DIM;
-        keys[i] = to_bf16(pair.x);
-        keys[i + HALF_DIM] = to_bf16(pair.y);
-        bf16* values = args.v_pages + page + at % BLOCK;
-        values[i * BLOCK] = to_bf16(value_row[i]);
-        values[(i + HALF_DIM) * BLOCK] = to_bf16(value_row[i + HALF_DIM]);
-    }
-}
-
-// ---- multiply ---------------------------------------------------------------------------------------------------------
-
-// Scores of a turn, operand C of each key tile: rows g and g + 8 of the query tile, keys 8c … 8c + 7 of the key tile.
-typedef float Scores[TILES_PER_TURN][4][4];
-// Their powers as operand A: of keys 8c + 2i and 8c + 2i + 1, rows g in [2i], rows g + 8 in [2i + 1].
-typedef unsigned Probabilities[TILES_PER_TURN][8];
 
 // What a lane knows of its rows g and g + 8: the positions that they see, and the softmax so far.
 struct Softmax {
@@ -245,101 +208,12 @@ struct Softmax {
     }
 };
 
-// score = q · kᵀ for the key tiles of the turn that begins at `key`.
-__device__ __forceinline__ void multiply_keys(Scores& score, KVRing& ring, int key) {
-#pragma unroll
-    for (int n = 0; n < TILES_PER_TURN; ++n) {
-        if (ring.wanted(key + n * TILE_STRIDE)) {
-            const uint4* keys = ring.await_piece();
-#if TREE_ROWS
-            if (holds_nodes(ring.task, key + n * TILE_STRIDE))
-                multiply_node_keys(score[n], keys, key + n * TILE_STRIDE, ring.task, ring.me);
-            else
+// What differs between the formats of the cache: load_queries, append_new_rows, multiply_keys, update_softmax, multiply_values.
+#if KV_FP8
+#include "kv_fp8.cuh"
+#else
+#include "kv_bf16.cuh"
 #endif
-#pragma unroll
-                for (int wide = 0; wide < LOADS_32; ++wide) {
-                    const uint4 lower = queries[wide][0][ring.me.lane], upper = queries[wide][1][ring.me.lane];
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        const uint4 k = keys[(i * LOADS_32 + wide) * 32];
-                        mma_bf16(score[n][i], lower.x, lower.y, lower.z, lower.w, k.x, k.y);
-                        mma_bf16(score[n][i], upper.x, upper.y, upper.z, upper.w, k.z, k.w);
-                    }
-                }
-        }
-        ring.refill(n, key);
-    }
-}
-
-// Online softmax: the scores of a turn become powers of two below the new maximum, and what came before shrinks to match.
-__device__ __forceinline__ void update_softmax(Softmax& state, Scores& score, int key, const Task& task, const Thread& me) {
-    const float scale = LOG2E_OVER_SQRT_HEAD_DIM;
-    const int newest_key = key + (TILES_PER_TURN - 1) * TILE_STRIDE + 31;
-    const bool all_seen =  // by every row
-        newest_key <= min(task.position, task.end - 1) && (WINDOW == 0 || key > task.last - WINDOW);
-#pragma unroll
-    for (int half = 0; half < HALVES; ++half) {
-        auto at = [&](int i) -> float& { return score[i / 8][i % 8 / 2][2 * half + i % 2]; };  // of key 8c + i
-        float highest = state.top[half];
-#pragma unroll
-        for (int i = 0; i < 8 * TILES_PER_TURN; ++i) at(i) *= scale;
-        if (!all_seen)
-#pragma unroll
-            for (int i = 0; i < 8 * TILES_PER_TURN; ++i) {
-                const int here = key + i / 8 * TILE_STRIDE + 8 * me.c + i % 8;
-                if (here >= task.end || here > state.newest[half] || here < state.oldest[half]) at(i) = MASKED;
-            }
-#pragma unroll
-        for (int i = 0; i < 8 * TILES_PER_TURN; ++i) highest = fmaxf(highest, at(i));
-        highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 1));
-        highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 2));
-        const float shrink = power_of_two(state.top[half] - highest);
-        state.top[half] = highest;
-        state.sum[half] *= shrink;
-#pragma unroll
-        for (int i = 0; i < 8 * TILES_PER_TURN; ++i) {
-            at(i) = power_of_two(at(i) - highest);
-            state.sum[half] += at(i);
-        }
-#pragma unroll
-        for (int n = 0; n < LOADS_8; ++n) {
-            state.out[n][2 * half] *= shrink;
-            state.out[n][2 * half + 1] *= shrink;
-        }
-    }
-}
-
-__device__ __forceinline__ void pack_probabilities(Probabilities& p, const Scores& score) {
-#pragma unroll
-    for (int n = 0; n < TILES_PER_TURN; ++n)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            p[n][2 * i] = pack_bf16(score[n][i][0], score[n][i][1]);
-            p[n][2 * i + 1] = HALVES > 1 ? pack_bf16(score[n][i][2], score[n][i][3]) : 0;
-        }
-}
-
-// out += p · v for the key tiles of the turn that begins at `key`.
-__device__ __forceinline__ void multiply_values(Softmax& state, const Probabilities& p, KVRing& ring, int key) {
-#pragma unroll
-    for (int n = 0; n < TILES_PER_TURN; ++n) {
-        if (ring.wanted(key + n * TILE_STRIDE)) {
-            const uint4* values = ring.await_piece();
-#if TREE_ROWS
-            if (holds_nodes(ring.task, key + n * TILE_STRIDE))
-                multiply_node_values(state.out, p[n], values, key + n * TILE_STRIDE, ring.task, ring.me);
-            else
-#endif
-#pragma unroll
-                for (int i = 0; i < LOADS_8; ++i) {
-                    const uint4 v = values[i * 32];
-                    mma_bf16(state.out[i], p[n][0], p[n][1], p[n][2], p[n][3], v.x, v.y);
-                    mma_bf16(state.out[i], p[n][4], p[n][5], p[n][6], p[n][7], v.z, v.w);
-                }
-        }
-        ring.refill(TILES_PER_TURN + n, key);
-    }
-}
 
 // ---- reduce and epilogue ----------------------------------------------------------------------------------------------
 
@@ -402,9 +276,9 @@ extern "C" __global__ __launch_bounds__(LAUNCH_BOUNDS) void attention(const Atte
     }
 
     prefetch_angles(args.cosine, args.sine, task);
-    KVRing ring(args.k_pages, args.v_pages, task, me);
+    KVRing ring(args, task, me);
 #if TREE_ROWS
-    const int known = task.end + 31;  // what is not of earlier steps is not read from the cache
+    const int known = task.end + TILE_KEYS - 1;  // what is not of earlier steps is not read from the cache
 #else
     const int known = min(task.oldest_new, (task.chunk + 1) * CHUNK);  // positions before it are of earlier steps
 #endif

@@ -23,8 +23,8 @@ class FmhaConfig:
     Tiles lie at fixed absolute positions, so that no row's sum depends on other rows. Both numbers are part of the
     arithmetic: they decide the order in which a row is summed. An engine therefore uses one configuration throughout.
 
-    `stages` only moves work. It is the number of pieces (32 keys, or the values of 32 keys) that a warp holds in its
-    ring in shared memory. Raises ValueError for values that the kernel does not have.
+    `stages` only moves work. It is the number of pieces (32 keys, or the values of 32 keys; in E4M3, 64) that a warp
+    holds in its ring in shared memory. Raises ValueError for values that the kernel does not have.
     """
 
     kv_tile: int = 512
@@ -39,17 +39,18 @@ class FmhaConfig:
         if not 1 <= self.stages <= 8:
             raise ValueError(f"{self}: stages must be 1 to 8")
 
-    def ring_bytes(self, head_dim: int) -> int:
-        """Bytes of the rings of all warps of a block."""
-        return self.stages * self.warps * piece_bytes(head_dim)
+    def ring_bytes(self, head_dim: int, *, fp8: bool = False) -> int:
+        """Bytes of the rings of all warps of a block. `fp8`: as `Heads` has it."""
+        return self.stages * self.warps * piece_bytes(head_dim, fp8=fp8)
 
-    def fitted(self, head_dim: int, shared_memory: int) -> FmhaConfig:
+    def fitted(self, head_dim: int, shared_memory: int, *, fp8: bool = False) -> FmhaConfig:
         """The same arithmetic within `shared_memory` bytes per block."""
-        return replace(self, stages=min(self.stages, max(1, shared_memory // (self.warps * piece_bytes(head_dim)))))
+        most = shared_memory // (self.warps * piece_bytes(head_dim, fp8=fp8))
+        return replace(self, stages=min(self.stages, max(1, most)))
 
-    def blocks_per_sm(self, head_dim: int, shared_memory: int) -> int:
+    def blocks_per_sm(self, head_dim: int, shared_memory: int, *, fp8: bool = False) -> int:
         """How many blocks an SM with `shared_memory` bytes holds at once. Their registers must fit as well."""
-        return max(1, shared_memory // (self.ring_bytes(head_dim) + STATIC_SHARED_BYTES + RESERVED_SHARED))
+        return max(1, shared_memory // (self.ring_bytes(head_dim, fp8=fp8) + STATIC_SHARED_BYTES + RESERVED_SHARED))
 
     @classmethod
     def candidates(cls, heads: Heads) -> tuple[FmhaConfig, ...]:
@@ -61,9 +62,9 @@ class FmhaConfig:
         return tuple(cls(*each) for each in knobs if each[0] <= longest)
 
 
-def piece_bytes(head_dim: int) -> int:
-    """Bytes of a piece: 32 positions, one head, bfloat16."""
-    return 32 * head_dim * 2
+def piece_bytes(head_dim: int, *, fp8: bool = False) -> int:
+    """Bytes of a piece: 32 positions of one head in bfloat16, or 64 in E4M3 and two scales for each lane of a warp."""
+    return 64 * head_dim + (32 * 2 * 4 if fp8 else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,8 @@ def usual_config(heads: Heads, slots: int) -> FmhaConfig:
     config, gpu = regime.config, multiprocessors()
     if gpu is None:
         return config
-    fitted = config.fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES)
-    at_once = int(regime.share * gpu.count * fitted.blocks_per_sm(heads.head_dim, gpu.shared_memory))
+    fitted = config.fitted(heads.head_dim, shared_memory_limit() - STATIC_SHARED_BYTES, fp8=heads.fp8)
+    at_once = int(regime.share * gpu.count * fitted.blocks_per_sm(heads.head_dim, gpu.shared_memory, fp8=heads.fp8))
     tile = tile_of_whole_waves(config.kv_tile, heads.positions, slots * heads.kv_heads, at_once)
     return replace(config, kv_tile=tile)
 

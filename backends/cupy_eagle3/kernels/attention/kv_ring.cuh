@@ -1,13 +1,17 @@
 // The keys and values of `attention.cu` on their way from the paged cache to the tensor cores: per warp, a ring of STAGES
 // pieces in shared memory, filled by asynchronous copies.
 //
-// A piece is the keys or the values of a key tile, 32 neighbouring positions. A warp takes TILES_PER_TURN of its key tiles at
-// a time: first the keys of all of them, then the values of all. A thread reads only what it has copied itself, so the ring
-// needs no barrier.
+// A piece is the keys or the values of a key tile, TILE_KEYS neighbouring positions. A warp takes TILES_PER_TURN of its key
+// tiles at a time: first the keys of all of them, then the values of all. A thread reads only what it has copied itself, so the
+// ring needs no barrier.
 //
-// Keys are operand B of q · kᵀ as they lie in memory, and values, stored transposed, are operand B of p · v. Column n of
-// the tensor core's tile t is key 8 · (n / 2) + 2 · t + n % 2 of a key tile: so the probabilities that a lane holds are those
-// of keys 8c … 8c + 7, which are the keys that its 16-byte load of values is for, and lanes need not exchange them.
+// Keys are operand B of q · kᵀ as they lie in memory, and values, stored transposed, are operand B of p · v. A 16-byte load has
+// LOADED numbers, 8 or, of E4M3, 16. Column n of the tensor core's tile t is key LOADED · (n / 2) + 2 · t + n % 2 of a key tile: so
+// the probabilities that a lane holds are those of keys LOADED · c … LOADED · (c + 1) - 1, which are the keys that its 16-byte load
+// of values is for, and lanes need not exchange them.
+//
+// Of a cache in E4M3 (kv_fp8.cuh), a key tile is a cache block. With its keys, each lane copies the scales of keys and values
+// LOADED · c … LOADED · (c + 1) - 1, which are those that share them.
 //
 // Early copies are paced: where PACE_KILOBYTES is not 0, a warp has no more kilobytes of these on their way at a time. What
 // memory cannot serve yet would only stand in the way of the small reads that the kernels before this one wait for.
@@ -16,27 +20,54 @@
 #include "bf16.cuh"
 #include "block.cuh"
 #include "mma.cuh"
+#if KV_FP8
+#include "fp8.cuh"
+#endif
 
-const int LOADS_32 = HEAD_DIM / 32;                 // 32-wide parts of a head
-const int LOADS_8 = HEAD_DIM / 8;                   // 8-wide parts of a head
-const int PIECE = HEAD_DIM / 8 * 32;                // 16-byte loads of a piece
-const int TILE_STRIDE = 32 * WARPS;                 // positions between two key tiles of a warp
-const int TILES_PER_TURN = HEAD_DIM == 64 ? 2 : 1;  // with short heads there is too little to do for one alone
+#if KV_FP8
+typedef unsigned char Cached;
+#else
+typedef bf16 Cached;
+#endif
 
-// In the same memory, one after the other: the rings [STAGES][WARPS][PIECE], and the warps' outputs [WARPS][16][HEAD_DIM].
+const int LOADED = LOAD / (int)sizeof(Cached);    // numbers of a 16-byte load
+const int LOADS_32 = HEAD_DIM / 32;               // 32-wide parts of a head
+const int LOADS_8 = HEAD_DIM / 8;                 // 8-wide parts of a head
+const int LOADS_WIDE = HEAD_DIM / (4 * LOADED);   // parts of a key that four lanes load at once
+const int PIECE = HEAD_DIM / LOADED * TILE_KEYS;  // 16-byte loads of a piece
+const int TILE_STRIDE = TILE_KEYS * WARPS;        // positions between two key tiles of a warp
+// With short heads there is too little to do for a tile of 32 keys alone.
+const int TILES_PER_TURN = HEAD_DIM == 64 && TILE_KEYS == 32 ? 2 : 1;
+
+// The rings [STAGES][WARPS][PIECE], behind them, of E4M3, the scales of their pieces [STAGES][WARPS][32] (float2), and, when these
+// have been used, the warps' outputs [WARPS][16][HEAD_DIM].
 extern __shared__ uint4 memory[];
+
+#if KV_FP8
+// As `copy_async`, eight bytes.
+__device__ __forceinline__ void copy_async_8(unsigned shared, const void* global) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(global) : "memory");
+}
+#endif
 
 struct KVRing {
     const Thread& me;
     const Task& task;
-    const bf16 *k_pages, *v_pages;
+    const Cached *k_pages, *v_pages;
+#if KV_FP8
+    const float* scales;
+#endif
     const unsigned address;  // of the rings in shared memory
     int first;               // position of the warp's first key tile
     int stage;               // that is read next
 
-    __device__ __forceinline__ KVRing(const bf16* k_pages, const bf16* v_pages, const Task& task, const Thread& me)
-        : me(me), task(task), k_pages(k_pages), v_pages(v_pages), address(shared_address(memory)), stage(0) {
-        first = task.chunk * CHUNK + 32 * me.warp;
+    __device__ __forceinline__ KVRing(const AttentionArguments& args, const Task& task, const Thread& me)
+        : me(me), task(task), k_pages(args.k_pages), v_pages(args.v_pages),
+#if KV_FP8
+          scales(args.scales),
+#endif
+          address(shared_address(memory)), stage(0) {
+        first = task.chunk * CHUNK + TILE_KEYS * me.warp;
         while (first + (TILES_PER_TURN - 1) * TILE_STRIDE < task.begin) first += TILES_PER_TURN * TILE_STRIDE;
     }
 
@@ -50,6 +81,15 @@ struct KVRing {
     __device__ __forceinline__ bool wanted(int key) const { return (WINDOW == 0 || key >= task.begin) && key < task.end; }
 
     __device__ __forceinline__ int index(int stage) const { return (stage * WARPS + me.warp) * PIECE + me.lane; }
+
+#if KV_FP8
+    // The lane's place among the scales of the ring's pieces.
+    __device__ __forceinline__ int scale_index(int stage) const { return (stage * WARPS + me.warp) * 32 + me.lane; }
+    // The scales of the lane's keys and values, of the keys that `await_piece` has waited for.
+    __device__ __forceinline__ float2 scales_of_piece() const {
+        return reinterpret_cast<const float2*>(memory + STAGES * WARPS * PIECE)[scale_index(stage)];
+    }
+#endif
 
     // Ends a kilobyte of a paced copy, and waits for the one PACE_KILOBYTES before it.
     __device__ __forceinline__ static void pace(bool paced, int n) {
@@ -65,20 +105,24 @@ struct KVRing {
         const long long at = ((long long)block * KV_HEADS + task.kv_head) * BLOCK * HEAD_DIM;
         const unsigned to = address + LOAD * index(stage);
         if (values) {
-            const bf16* from = v_pages + at + key % BLOCK + me.g * BLOCK + 8 * me.c;
+            const Cached* from = v_pages + at + key % BLOCK + me.g * BLOCK + LOADED * me.c;
 #pragma unroll
             for (int n = 0; n < LOADS_8; ++n) {
                 copy_async(to + LOAD * (n * 32), from + n * 8 * BLOCK);
                 pace(paced, n);
             }
         } else {
-            const bf16* from = k_pages + at + (key % BLOCK + 8 * (me.g / 2) + me.g % 2) * HEAD_DIM + 8 * me.c;
+#if KV_FP8
+            copy_async_8(address + LOAD * STAGES * WARPS * PIECE + 8 * scale_index(stage),
+                         scales + scale_place(block, task.kv_head, key) + 2 * me.c);
+#endif
+            const Cached* from = k_pages + at + (key % BLOCK + LOADED * (me.g / 2) + me.g % 2) * HEAD_DIM + LOADED * me.c;
 #pragma unroll
-            for (int n = 0; n < 4; ++n)
+            for (int n = 0; n < TILE_KEYS / 8; ++n)
 #pragma unroll
-                for (int wide = 0; wide < LOADS_32; ++wide) {
-                    copy_async(to + LOAD * ((n * LOADS_32 + wide) * 32), from + 2 * n * HEAD_DIM + wide * 32);
-                    pace(paced, wide);
+                for (int wide = 0; wide < LOADS_WIDE; ++wide) {
+                    copy_async(to + LOAD * ((n * LOADS_WIDE + wide) * 32), from + 2 * n * HEAD_DIM + wide * 4 * LOADED);
+                    pace(paced, n * LOADS_WIDE + wide);
                 }
         }
     }
@@ -88,7 +132,7 @@ struct KVRing {
 #pragma unroll
         for (int n = 0; n < STAGES; ++n) {
             const int key = first + tiles_before(n) * TILE_STRIDE;
-            if (key + 32 <= known && wanted(key)) copy(n, has_values(n), key, PACE_KILOBYTES > 0);
+            if (key + TILE_KEYS <= known && wanted(key)) copy(n, has_values(n), key, PACE_KILOBYTES > 0);
             end_of_group();
         }
     }
@@ -99,7 +143,7 @@ struct KVRing {
 #pragma unroll
         for (int n = 0; n < STAGES; ++n) {
             const int key = first + tiles_before(n) * TILE_STRIDE;
-            if (key + 32 <= known || !wanted(key)) continue;
+            if (key + TILE_KEYS <= known || !wanted(key)) continue;
             copy(n, has_values(n), key, false);
             late = true;
         }

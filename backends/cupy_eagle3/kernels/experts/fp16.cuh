@@ -14,6 +14,13 @@ __device__ __forceinline__ fp16 to_fp16(float value) {
     return rounded;
 }
 
+// Two values in one register, `low` in the lower half, as the tensor core's operands have them.
+__device__ __forceinline__ unsigned pack_fp16(float low, float high) {
+    unsigned packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
 // m16n8k16 with fragments as in mma.cuh: d = a · b + c.
 __device__ __forceinline__ void mma_fp16(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
                                          unsigned b1, float c0, float c1, float c2, float c3) {

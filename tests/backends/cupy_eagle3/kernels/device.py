@@ -48,6 +48,13 @@ def state(active: Sequence[int], max_rows: int, slots: int, capacity: int = 512)
     return made
 
 
+def rotated(heads: Tensor, table: tuple[Tensor, Tensor], position: int) -> Tensor:
+    """`heads` float32 [N, D] at `position`, rotated as the kernels do it: in float32, product by product."""
+    a, b = heads.chunk(2, dim=-1)
+    cosine, sine = (angles[position] for angles in table)
+    return torch.cat((a * cosine - b * sine, b * cosine + a * sine), dim=-1)
+
+
 def paged(heads: Heads, slots: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A random cache: keys, values [S, G, P, D], the same in k_pages, v_pages of shuffled blocks, and the table."""
     blocks, g, d = heads.max_blocks, heads.kv_heads, heads.head_dim

@@ -36,6 +36,7 @@ enum class State { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, HAS_ENDED };
 struct Copy {
     void* to;
     const void* from;
+    std::size_t bytes;
 };
 
 struct Fiber {
@@ -183,9 +184,10 @@ static float __double2float_ru(double value) {
     return nearest < value ? std::nextafter(nearest, INFINITY) : nearest;
 }
 
-// To nearest, ties to even; not for NaN.
+// To nearest, ties to even.
 static unsigned rounded_bits(float value) {
     const unsigned bits = with_bits<unsigned>(value);
+    if (value != value) return 0x7fff;
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
 // Two products of bfloat16 each.
@@ -195,6 +197,19 @@ static unsigned product_bits(unsigned a, unsigned b) {
 }
 static unsigned short half_bits(float value) { return with_bits<unsigned short>((_Float16)value); }
 static float half(unsigned bits) { return (float)with_bits<_Float16>((unsigned short)bits); }
+// Two products of float16 each.
+static unsigned half_product_bits(unsigned a, unsigned b) {
+    return half_bits(half(a >> 16) * half(b >> 16)) << 16 | half_bits(half(a & 0xffff) * half(b & 0xffff));
+}
+// Bytes of a and b, 0 … 3 and 4 … 7, as the digits of `chosen` say.
+static unsigned __byte_perm(unsigned a, unsigned b, unsigned chosen) {
+    unsigned result = 0;
+    for (int n = 0; n < 4; ++n) {
+        const unsigned digit = chosen >> 4 * n & 7;
+        result |= ((digit < 4 ? a : b) >> digit % 4 * 8 & 0xff) << 8 * n;
+    }
+    return result;
+}
 
 static float brain(unsigned bits) { return __uint_as_float(bits << 16); }
 
@@ -226,8 +241,8 @@ static void multiplied(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, uns
 
 // ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-static void begun(unsigned to, const void* from) {
-    current->open.push_back({reinterpret_cast<char*>(dynamic_memory.data()) + to, from});
+static void begun(unsigned to, const void* from, std::size_t bytes = 16) {
+    current->open.push_back({reinterpret_cast<char*>(dynamic_memory.data()) + to, from, bytes});
 }
 static void grouped() {
     current->groups.push_back(current->open);
@@ -235,7 +250,7 @@ static void grouped() {
 }
 static void arrived(unsigned pending) {
     while (current->groups.size() > pending) {
-        for (const Copy& copy : current->groups.front()) std::memcpy(copy.to, copy.from, 16);
+        for (const Copy& copy : current->groups.front()) std::memcpy(copy.to, copy.from, copy.bytes);
         current->groups.erase(current->groups.begin());
     }
 }
