@@ -24,6 +24,7 @@ class CupyBackend:
     description = "EAGLE-3 on one NVIDIA GPU: CUDA kernels of its own, whole cycles in graphs, bit-exact speculation"
 
     samples: Literal[True] = True
+    logit_options: tuple[str, ...] = ("kv",)
 
     def available(self) -> Availability:
         missing = [name for name in ("cupy", "torch") if find_spec(name) is None]

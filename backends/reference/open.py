@@ -11,7 +11,6 @@ from specgate.api import OpenRequest
 from specgate.backends.reference.chain_lengths import BY_BATCH, CONFIDENCE, lengths_of
 from specgate.backends.reference.drafters import STAND_INS, StandIn
 from specgate.backends.reference.engine import ReferenceEngine
-from specgate.backends.reference.kv.options import kv_modes
 from specgate.backends.reference.partial.options import NAMES as PARTIAL_NAMES
 from specgate.backends.reference.partial.options import SPECPV, check_target, plan_partial
 from specgate.backends.reference.playback import Playback
@@ -20,6 +19,7 @@ from specgate.backends.reference.tree.options import check_ranks, plan_tree
 from specgate.core.tape import Tape
 from specgate.eagle3.auxiliary_layers import parse_boundaries
 from specgate.eagle3.geometry import TargetSizes
+from specgate.eagle3.kv.asked import kv_modes
 from specgate.eagle3.kv.calibration import calibration_warnings
 from specgate.eagle3.kv.modes import DRAFT_KV, KV, check_head
 from specgate.eagle3.pair import DraftCheckpoint, load_draft, load_target

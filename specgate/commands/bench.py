@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from specgate.commands.numbers import BATCHES, LONGEST_DRAFT, count
+from specgate.commands.run import key_value
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.planning.bounds import POSITIONS
 
@@ -50,6 +51,7 @@ def bench() -> None:
     help=f"Tokens of a prompt, with --prefill.  [default: {', '.join(map(str, LENGTHS))}]",
 )
 @click.option("--backend", default="cupy", show_default=True, metavar="NAME", help="Engine.")
+@click.option("-o", "--option", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option, such as kv=fp8.")
 @click.option("--json", "file", type=click.Path(path_type=Path, dir_okay=False), help="Also write the figures to FILE.")
 def kernels(
     name: str,
@@ -59,6 +61,7 @@ def kernels(
     prefill: bool,
     lengths: tuple[int, ...],
     backend: str,
+    options: tuple[str, ...],
     file: Path | None,
 ) -> None:
     """Time every kernel of a step on its own, and compare it with the bytes it must move and with a library's kernel.
@@ -76,7 +79,10 @@ def kernels(
     from specgate.terminal import console
     from specgate.tuning import kernel_report, prefill_report
 
+    named = dict(map(key_value, options))
     if prefill:
+        if named:
+            raise UsageError(f"--option {next(iter(named))} with --prefill", hint="its parts have no options")
         if batch != 1:
             raise UsageError(f"--batch {batch} with --prefill", hint="prompts are prefilled one at a time")
         wanted = PrefillBenchRequest(
@@ -91,7 +97,7 @@ def kernels(
         if lengths:
             raise UsageError("--length without --prefill", hint="--context says how much of a step is cached")
         roles = tuple(Role(k) for k in dict.fromkeys(spec))
-        steps = KernelBenchRequest(resolve_pair(name, None, None), context, batch, roles)
+        steps = KernelBenchRequest(resolve_pair(name, None, None), context, batch, roles, named)
         found = kernels_engine(backend).bench_kernels(steps)
         if file is not None:
             write_json(file, kernel_report.as_record(found))

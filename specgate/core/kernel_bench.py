@@ -17,13 +17,14 @@ PREFILL_SCHEMA: Final = "specgate.prefill-bench/v1"
 @dataclass(frozen=True, slots=True)
 class KernelBenchRequest:
     """Whose kernels are timed: those of the steps of `roles` of `pair`, with `batch` slots of `context` cached
-    positions.
+    positions. `options`: of the engine, as for a run.
     """
 
     pair: PairRef
     context: int
     batch: int
     roles: tuple[Role, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class KernelBench:
     `bytes_per_s`: the read bandwidth measured in the same run.
     `l2_bytes`: the size of the caches, which the inputs had to exceed: a GPU's L2, or all of a CPU's last level.
     `seconds`: how long the whole bench took.
+    `options`: of the engine, as they were asked for.
     """
 
     measured: str
@@ -96,6 +98,7 @@ class KernelBench:
     seconds: float
     kernels: tuple[KernelTiming, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def share(self, kernel: KernelTiming) -> float:
         """The kernel's bandwidth as a share of the plain read bandwidth."""

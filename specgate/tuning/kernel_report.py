@@ -41,7 +41,8 @@ def as_record(bench: KernelBench) -> dict[str, Any]:
 def show(bench: KernelBench, console: Console) -> None:
     """Print one table per role, at most WIDTH columns wide, and what went wrong."""
     for role, kernels in bench.roles():
-        console.print(Text(f"{role}: {bench.pair}, {bench.batch} × {bench.context} positions, {bench.device}"))
+        said = "".join(f", {name}={value}" for name, value in bench.options.items())
+        console.print(Text(f"{role}: {bench.pair}, {bench.batch} × {bench.context} positions{said}, {bench.device}"))
         console.print(table_of(bench, kernels))
         console.print(Text(f"all launches of a step, each as fast as it is alone: {step_us(kernels) / 1e3:.3f} ms"))
     console.print(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Any, Final
 
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
@@ -91,16 +92,16 @@ def pre_norm_bytes(rows: int, hidden: int) -> int:
 def attention(kernel: Attention, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
     """Older positions are read, new ones are taken from their projections and written, queries are read."""
     h, slots, visible = kernel.heads, named["rows"].slots, visible_cache(kernel, named, context)
-    position = 2 * h.kv_heads * h.head_dim
-    new = slots * kernel.appended * position * (FLOAT + BF16)
+    made = 2 * h.kv_heads * h.head_dim * FLOAT
+    new = slots * kernel.appended * (made + h.position_bytes)
     queries = slots * visible.rows * h.width * FLOAT
-    cached = slots * (visible.seen - min(visible.seen, kernel.appended)) * position * BF16
+    cached = slots * (visible.seen - min(visible.seen, kernel.appended)) * h.position_bytes
     tile = kernel.config.kv_tile
     parts = visible.last // tile - visible.first // tile + 1
     partial = slots * visible.rows * h.heads * parts * (h.head_dim + 2) * FLOAT
     out = slots * visible.rows * h.width * BF16
     return {
-        "attention": Account(f"{slots}×{visible.rows} over {visible.seen}", cached + new + queries),
+        "attention": Account(f"{slots}×{visible.rows} over {visible.seen}", ceil(cached + new + queries)),
         "attention_combine": Account(f"{slots}×{visible.rows}×{h.heads} of {parts}", partial + out),
     }
 

@@ -15,6 +15,7 @@ from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
 from specgate.backends.cupy_eagle3.bench.synthetic import require_dense_pair
 from specgate.backends.cupy_eagle3.bench.timing import read_bandwidth, time_launches
 from specgate.backends.cupy_eagle3.device import first_gpu, l2_bytes
+from specgate.backends.cupy_eagle3.engine import limits
 from specgate.backends.cupy_eagle3.kernels.compiling import compiler
 from specgate.backends.cupy_eagle3.kernels.loader import Launch
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
@@ -22,25 +23,28 @@ from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.core import Role
 from specgate.core.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
+from specgate.eagle3.kv.modes import DRAFT_KV, KV, KvModes
 from specgate.eagle3.memory import refusing_overflow
-from specgate.errors import BackendError
+from specgate.errors import BackendError, UsageError
 
 
 def bench_kernels(request: KernelBenchRequest) -> KernelBench:
     """Every kernel of the steps that `request` names, at its geometry, on the GPU that CUDA shows first.
 
-    Raises EnvironmentRefused where there is no GPU or too little memory, CheckpointError for a bad pair.
+    Raises UsageError for options that it has not, EnvironmentRefused where there is no GPU or too little memory,
+    CheckpointError for a bad pair.
     """
     import cupy
 
     began = time.perf_counter()
+    kv = chosen_kv(request)
     require_dense_pair(request.pair, "the benchmark of kernels")
     device = first_gpu()
     bandwidth, stream = read_bandwidth(), Stream()
     torch.cuda.empty_cache()  # what was read to measure the bandwidth
     with refusing_overflow(f"kernels of pair {request.pair.name}"), torch.inference_mode(), stream.current():
         tuned = Tuned.on(torch.cuda.get_device_name(), None)
-        stages = random_stages(request.pair, request.context, request.batch, request.roles, tuned, device)
+        stages = random_stages(request.pair, request.context, request.batch, request.roles, tuned, device, kv)
         with compiler() as compiling:
             specs = (kernel.spec for stage in stages.values() for kernel in stage.cycle.kernels().values())
             if said := [f"{spec.stem}.cu: {why}" for spec, why in compiling.compile(specs).items() if why]:
@@ -60,7 +64,15 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
         seconds=time.perf_counter() - began,
         kernels=tuple(kernels),
         versions={"torch": torch.__version__, "cupy": cupy.__version__},
+        options=request.options,
     )
+
+
+def chosen_kv(request: KernelBenchRequest) -> KvModes:
+    """The formats of the caches. Raises UsageError for other options: random weights need none."""
+    if other := [name for name in request.options if name not in (KV, DRAFT_KV)]:
+        raise UsageError(f"option {other[0]}: not of the benchmark of kernels", hint=f"known: {KV}, {DRAFT_KV}")
+    return limits.chosen_kv(request.options)
 
 
 def timings(role: Role, stage: Stage, stream: Stream) -> Iterator[KernelTiming]:

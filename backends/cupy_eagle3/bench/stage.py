@@ -24,13 +24,15 @@ from specgate.backends.cupy_eagle3.tuned.gemms import Configurations
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
 from specgate.core import PairRef, Role
 from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.kv import fp8
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 
 SLACK = 2048
 """Positions beyond the context, as 512 cycles of spec-3 need them. The tiling of attention depends on it."""
 
 
-def sizes_of(target: TargetGeometry, context: int, batch: int, max_k: int) -> Sizes:
-    return Sizes(batch, context + SLACK, max_k + 1).usual(target)
+def sizes_of(target: TargetGeometry, context: int, batch: int, max_k: int, kv: KvModes = AS_COMPUTED) -> Sizes:
+    return Sizes(batch, context + SLACK, max_k + 1, kv=kv).usual(target)
 
 
 class Stage:
@@ -69,8 +71,8 @@ class Stage:
     def fill(self) -> None:
         """The caches, with noise."""
         for pages in self.b.pages:
-            pages.k.normal_()
-            pages.v.normal_()
+            for layer in (*pages.k, *pages.v):
+                layer.copy_(noise_like(layer))
         if self.b.draft is not None:
             self.b.draft.features.normal_()
 
@@ -96,16 +98,28 @@ class Stage:
         out.copy_(torch.randint_like(out, self.geometry.target.vocab))
 
 
+def noise_like(cached: Tensor) -> Tensor:
+    """Normal numbers, in E4M3 as the codes of these over a scale of one, which is what pages begin with."""
+    noise = torch.randn(cached.shape, device=cached.device)
+    return fp8.encoded(noise, torch.ones((), device=cached.device)) if cached.dtype == torch.uint8 else noise
+
+
 def random_stages(
-    pair: PairRef, context: int, batch: int, roles: Sequence[Role], tuned: Configurations, device: torch.device
+    pair: PairRef,
+    context: int,
+    batch: int,
+    roles: Sequence[Role],
+    tuned: Configurations,
+    device: torch.device,
+    kv: KvModes = AS_COMPUTED,
 ) -> dict[Role, Stage]:
-    """Steps of `roles` over the same buffers, `pair`'s geometry with random weights.
+    """Steps of `roles` over the same buffers, `pair`'s geometry with random weights. `kv`: the formats of the caches.
 
     Raises CheckpointError for a bad pair, UsageError for sizes that cannot be decoded.
     """
     most = max(role.k for role in roles)
     geometry = Geometry.of(pair, drafts=most > 0)
-    sizes = sizes_of(geometry.target, context, batch, most)
+    sizes = sizes_of(geometry.target, context, batch, most, kv)
     limits.check_request(OpenRequest(pair, "bfloat16", batch, sizes.positions, most, perf_mode=True))
     weights = random_pair(geometry, sizes.positions, device)
     buffers = Buffers.allocate(geometry.target, geometry.draft, sizes, device)

@@ -93,7 +93,7 @@ class CupyEngine:
         self.prefilled = self._last_role = None
         verify = self._cycle(0, len(prompts)).verify
         with self.stream.current(), refusing_overflow("prefill"):
-            self.way.prepare(self.target, self.draft if draft else None, map(len, prompts))
+            self.way.prepare(self.target, self.draft if draft else None, map(len, prompts), self.sizes.kv)
             if self.b.sampling is not None:
                 name_requests(self.b.sampling, prompts)
             self.stream.wait()
@@ -279,8 +279,7 @@ class CupyEngine:
             # stream that writes them, since another one would not wait for this.
             with self.stream.current():
                 for pages in self.b.pages:
-                    pages.k.zero_()
-                    pages.v.zero_()
+                    pages.clear()
         raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
 
     # ── another tiling of attention ──────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import torch
@@ -17,6 +17,7 @@ from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import EngineFacts, Sampling
 from specgate.eagle3.describe import describe_rope, draft_details
 from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.kv.modes import mode_in_words
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.traffic import pair_traffic
 from specgate.eagle3.trees.asked import described, warning
@@ -36,8 +37,12 @@ def engine_facts(
     tuned_products: str = "none looked for",
     tuned_sha256: str | None = None,
     way: Way | None = None,
+    warnings: Sequence[str] = (),
 ) -> EngineFacts:
-    """Where prompts are not prefilled in the usual way, `way` says how. Raises BackendError where it cannot be gone."""
+    """Where prompts are not prefilled in the usual way, `way` says how; `warnings`: what else a reader must know.
+
+    Raises BackendError where the way cannot be gone.
+    """
     import cupy
 
     geometry = target.geometry
@@ -63,6 +68,10 @@ def engine_facts(
         details["prefill of experts"] = "grouped products" if way.grouped else "cuBLAS, expert by expert"
     if draft is not None:
         details |= draft_details(draft.geometry)
+    if sizes.kv.target is not None:
+        details["KV cache"] = mode_in_words(sizes.kv.target, "bfloat16")
+    if draft is not None and sizes.kv.draft is not None:
+        details["draft's KV cache"] = mode_in_words(sizes.kv.draft, "bfloat16")
     if sizes.tree is not None:
         details["draft tree"] = described(sizes.tree)
     if sizes.sampling is not None:
@@ -80,13 +89,17 @@ def engine_facts(
         capture_rule=draft.capture.rule if draft else None,
         has_draft=draft is not None,
         details=details,
-        warnings=(*(draft.warnings if draft else ()), *([warning(described(sizes.tree))] if sizes.tree else ())),
+        warnings=(
+            *(draft.warnings if draft else ()),
+            *warnings,
+            *([warning(described(sizes.tree))] if sizes.tree else ()),
+        ),
         kernels=tuple(sorted(entry_points())),
         draft_error=draft_error,
         # Another library, or another version of it, may give other bits: a streak of green runs then begins anew.
         engine_version=f"specgate {__version__}, prefill attention by {attention}",
         tuned_sha256=tuned_sha256,
-        traffic=pair_traffic(geometry, draft.geometry if draft else None, torch.bfloat16),
+        traffic=pair_traffic(geometry, draft.geometry if draft else None, torch.bfloat16, sizes.kv),
     )
 
 

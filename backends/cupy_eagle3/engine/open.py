@@ -29,6 +29,8 @@ from specgate.eagle3.auxiliary_layers import parse_boundaries
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import read_config
+from specgate.eagle3.kv.calibration import calibration_warnings
+from specgate.eagle3.kv.modes import DRAFT_KV, KV, KvModes
 from specgate.eagle3.memory import refusing_overflow
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from specgate.eagle3.spec_config.launching import check_chain
@@ -37,8 +39,10 @@ from specgate.errors import BackendError, CheckpointError, UsageError
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "capture": None,
+    "draft_kv": None,
     "fmha": None,
     "graphs": ("on", "off"),
+    "kv": None,
     "log_shapes": None,
     "on_draft_error": ("fail", "baseline"),
     "prefill": ("fused", "torch"),
@@ -55,7 +59,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     """Load `request.pair`.
 
     Options: `capture` (boundaries such as 2,18,34), `fmha` (knobs of attention such as kv_tile:512,warps:4), `graphs`
-    (on, off: every launch on its own, for profilers), `on_draft_error` (fail; baseline: decode spec roles plainly and
+    (on, off: every launch on its own, for profilers), `kv` and `draft_kv` (the formats of the caches of target and
+    draft: bf16, fp8), `on_draft_error` (fail; baseline: decode spec roles plainly and
     say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation),
     `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone, of a target with experts
     the layers without a window), `spec_config` (a speculative config that this one's must agree with), `tree` (a file
@@ -68,7 +73,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     """
     check_options(request.options)
     limits.check_request(request)
-    tree = tree_option.chosen_tree(request)
+    tree, kv = tree_option.chosen_tree(request), limits.chosen_kv(request.options)
     fmha, device = chosen_fmha(request.options), first_gpu()
     if request.max_k:
         check_chain(request.max_k, f"spec-{request.max_k}", request.options)
@@ -80,7 +85,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
     if draft is not None:
         tree_option.check_draft(tree, request.options.get("tree", ""), draft.geometry)
-    sizes = sizes_of(request, tree if draft else None)
+    sizes = replace(sizes_of(request, tree if draft else None), kv=kv)
     sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(target.geometry)
     tree_option.check_memory(sizes, target.geometry)
     way = chosen_way(request.options, target.geometry, device)
@@ -99,6 +104,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         tuned_products=describe(tuned, gemms.lookups),
         tuned_sha256=tuned.sha256(gemms.shapes),
         way=way,
+        warnings=kv_warnings(request, kv, drafts=draft is not None),
     )
     return CupyEngine(
         *(model, head, sizes, buffers, facts),
@@ -115,6 +121,14 @@ def sizes_of(request: OpenRequest, tree: TreeShape | None) -> Sizes:
     rows = tree.rows if tree else request.max_k + 1
     positions = request.max_positions + rows - (request.max_k + 1)
     return Sizes(request.max_batch, positions, rows, sampling=request.sampling, tree=tree)
+
+
+def kv_warnings(request: OpenRequest, kv: KvModes, *, drafts: bool) -> tuple[str, ...]:
+    """Where a checkpoint was calibrated for a cache of another format than it gets."""
+    found = list(calibration_warnings(request.pair.target, kv.target, "the target", KV))
+    if drafts and request.pair.draft is not None:
+        found += calibration_warnings(request.pair.draft, kv.draft, "the draft", DRAFT_KV)
+    return tuple(found)
 
 
 def check_options(options: Mapping[str, str]) -> None:

@@ -25,7 +25,7 @@ from specgate.backends.cupy_eagle3.engine.prefill_attention import (
     split_heads,
 )
 from specgate.backends.cupy_eagle3.kernels.experts.packing import Order
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, SCALE_POSITIONS, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, function
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_decode import PrefillDecode
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_draft import PrefillDraft
@@ -38,6 +38,8 @@ from specgate.backends.cupy_eagle3.kernels.prefill.prefill_swiglu import Prefill
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
 from specgate.backends.cupy_eagle3.memory.model import Draft, RopeTable, Target
 from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
+from specgate.eagle3.kv import fp8
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.weights import LayerWeights, TargetWeights
 
 CHUNK = 4096
@@ -63,8 +65,9 @@ class Way:
         grouped = on_gpu and fused and torch.cuda.get_device_capability(device)[0] in OWN_KERNELS
         return cls(on_gpu and fused, PrefillAttention.on(device, attention), grouped)
 
-    def prepare(self, target: Target, draft: Draft | None, lengths: Iterable[int]) -> None:
+    def prepare(self, target: Target, draft: Draft | None, lengths: Iterable[int], kv: KvModes = AS_COMPUTED) -> None:
         """Make what a process makes once, so that no prefill does: kernels, and plans for prompts of these lengths.
+        `kv`: the formats of the caches.
 
         Raises BackendError where no library computes the attention of one.
         """
@@ -77,7 +80,7 @@ class Way:
             for window in {g.window(layer) for layer in range(g.layers)}:
                 self.attention.library_with_sinks(positions, heads, window, device)
         if self.fused:
-            for kernel in kernels(g, draft.geometry if draft else None):
+            for kernel in kernels(g, draft.geometry if draft else None, kv):
                 function(kernel.spec, kernel.spec.stem, torch.cuda.current_device(), kernel.shared_bytes)
 
 
@@ -168,10 +171,10 @@ def workspace_bytes(
     return positions * whole + rows * part
 
 
-def kernels(target: TargetGeometry, draft: DraftGeometry | None) -> Iterator[Kernel]:
+def kernels(target: TargetGeometry, draft: DraftGeometry | None, kv: KvModes = AS_COMPUTED) -> Iterator[Kernel]:
     """All that a fused prefill launches."""
     yield stream_kernel(target.hidden)
-    yield heads_kernel(target.heads, target.kv_heads, target.head_dim)
+    yield heads_kernel(target.heads, target.kv_heads, target.head_dim, fp8=kv.target == "fp8")
     if (experts := target.experts) is None:
         yield gate_kernel(target.intermediate)
     else:
@@ -181,7 +184,7 @@ def kernels(target: TargetGeometry, draft: DraftGeometry | None) -> Iterator[Ker
         yield swiglu_kernel(target.intermediate, experts)
         yield mixture_kernel(target.hidden, experts)
     if draft is not None:
-        yield heads_kernel(0, draft.kv_heads, draft.head_dim)
+        yield heads_kernel(0, draft.kv_heads, draft.head_dim, fp8=kv.draft == "fp8")
         yield draft_kernel(draft.hidden)
 
 
@@ -191,8 +194,8 @@ def stream_kernel(hidden: int) -> PrefillStream:
 
 
 @cache
-def heads_kernel(heads: int, kv_heads: int, head_dim: int) -> PrefillHeads:
-    return PrefillHeads(heads, kv_heads, head_dim)
+def heads_kernel(heads: int, kv_heads: int, head_dim: int, *, fp8: bool = False) -> PrefillHeads:
+    return PrefillHeads(heads, kv_heads, head_dim, fp8=fp8)
 
 
 @cache
@@ -312,10 +315,12 @@ def cache_heads(
     way: Way,
     chunk: int,
 ) -> None:
-    """Rotate q and k in `qkv` bfloat16 [P, (N + 2G)·D], of positions 0 … P − 1, and write k and v into the cache."""
+    """Rotate q and k in `qkv` bfloat16 [P, (N + 2G)·D], of positions 0 … P − 1, and write k and v into the cache. Where
+    that is narrower, they become what it holds of them.
+    """
     if way.fused:
-        kernel = heads_kernel(g.heads, g.kv_heads, g.head_dim)
-        kernel(qkv, pages.k[layer], pages.v[layer], blocks, table)
+        kernel = heads_kernel(g.heads, g.kv_heads, g.head_dim, fp8=pages.scales is not None)
+        kernel(qkv, pages.k[layer], pages.v[layer], blocks, table, pages.scales_of(layer))
         return
     for rows in chunks(len(qkv), chunk):
         qkv[rows] = torch.cat(rotated(qkv[rows], table, rows, g), dim=1).flatten(1)
@@ -338,12 +343,33 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def write_pages(pages: Pages, layer: int, blocks: Tensor, k: Tensor, v: Tensor) -> None:
-    """k, v [P', G, D] of positions 0 … P' − 1 into their blocks; the rest of the last block becomes zeros."""
+    """k, v [P', G, D] of positions 0 … P' − 1 into their blocks; the rest of the last block becomes zeros.
+
+    Into a cache in E4M3 they go as codes, and become what these stand for.
+    """
     used = blocks[: -(-len(k) // BLOCK)]
     pad = len(used) * BLOCK - len(k)
-    k, v = (F.pad(t, (0, 0, 0, 0, 0, pad)).view(len(used), BLOCK, *t.shape[1:]) for t in (k, v))
-    pages.k[layer, used] = k.transpose(1, 2)
-    pages.v[layer, used] = v.permute(0, 2, 3, 1)
+    numbers = [F.pad(t, (0, 0, 0, 0, 0, pad)).view(len(used), BLOCK, *t.shape[1:]) for t in (k, v)]
+    if pages.scales is not None:
+        for i, t in enumerate((k, v)):
+            numbers[i], scales = quantised(numbers[i])
+            pages.scales[layer, used, ..., i] = scales.transpose(1, 2)
+            of_rows = scales.repeat_interleave(SCALE_POSITIONS, dim=1)[..., None]
+            t.copy_(fp8.decoded(numbers[i], of_rows).flatten(0, 1)[: len(t)])
+    pages.k[layer, used] = numbers[0].transpose(1, 2)
+    pages.v[layer, used] = numbers[1].permute(0, 2, 3, 1)
+
+
+def quantised(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """`rows` [blocks, BLOCK, G, D] as E4M3: (codes uint8 of that shape, scales [blocks, BLOCK / SCALE_POSITIONS, G]).
+
+    What is not finite becomes NaN.
+    """
+    numbers = rows.float()
+    largest = numbers[:, ::SCALE_POSITIONS].abs().amax(dim=-1)
+    scales = fp8.scales_of(torch.where(largest.isfinite(), largest, 0.0))
+    of_rows = scales.repeat_interleave(SCALE_POSITIONS, dim=1)[..., None]
+    return fp8.encoded(torch.where(numbers.isfinite(), numbers, torch.nan), of_rows), scales
 
 
 def capture(features: Tensor | None, x: Tensor, boundaries: tuple[int, ...], boundary: int) -> None:

@@ -14,7 +14,7 @@ from specgate.backends.cupy_eagle3.engine.prefill_experts import prefill_expert_
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Fault
-from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers, tensors_of
 from specgate.backends.cupy_eagle3.memory.cache_layout import CacheLayout
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.step.verify import Verify
@@ -116,7 +116,7 @@ def copy_tail(b: Buffers, layout: CacheLayout, twin: int, slot: int) -> None:
     """Copy those blocks that `slot` does not share with its `twin`, a slot with an equal prompt before it."""
     own = layout.private[slot]
     for pages in b.pages:
-        for cache in (pages.k, pages.v):
+        for cache in tensors_of(pages):
             for source, copy in zip(layout.blocks[twin][-own:], layout.blocks[slot][-own:], strict=True):
                 cache[:, copy] = cache[:, source]
 

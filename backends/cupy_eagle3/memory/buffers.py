@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, SCALE_POSITIONS, Heads
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
@@ -25,19 +25,35 @@ from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The paged cache, bfloat16: `k` [layers, blocks, G, BLOCK, D], `v` [layers, blocks, G, D, BLOCK]."""
+    """The paged cache: `k` [layers, blocks, G, BLOCK, D], `v` [layers, blocks, G, D, BLOCK], bfloat16.
+
+    In E4M3, both are its bits as uint8, and `scales` float32 [layers, blocks, G, BLOCK / SCALE_POSITIONS, 2] has those
+    of keys and values.
+    """
 
     k: Tensor
     v: Tensor
+    scales: Tensor | None = None
 
     @classmethod
     def allocate(cls, layers: int, blocks: int, heads: Heads, device: torch.device | str) -> Pages:
         # Zeros, because a masked position still enters a product: what it holds must be finite.
-        g, d = heads.kv_heads, heads.head_dim
+        g, d, dtype = heads.kv_heads, heads.head_dim, torch.uint8 if heads.fp8 else torch.bfloat16
         return cls(
-            torch.zeros(layers, blocks, g, BLOCK, d, dtype=torch.bfloat16, device=device),
-            torch.zeros(layers, blocks, g, d, BLOCK, dtype=torch.bfloat16, device=device),
+            torch.zeros(layers, blocks, g, BLOCK, d, dtype=dtype, device=device),
+            torch.zeros(layers, blocks, g, d, BLOCK, dtype=dtype, device=device),
+            torch.ones(layers, blocks, g, BLOCK // SCALE_POSITIONS, 2, device=device) if heads.fp8 else None,
         )
+
+    def scales_of(self, layer: int) -> Tensor | None:
+        return None if self.scales is None else self.scales[layer]
+
+    def clear(self) -> None:
+        """Back to what `allocate` makes."""
+        self.k.zero_()
+        self.v.zero_()
+        if self.scales is not None:
+            self.scales.fill_(1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConf
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.core import Sampling
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.trees.shape import TreeShape
 
 
@@ -16,7 +17,8 @@ class Sizes:
     """`slots` requests at once, each with up to `positions` cached positions and `max_rows` rows per step (K + 1).
 
     `fmha`: how all attention is tiled. `sampling`: how tokens are drawn; None for greedy decoding. `tree`: what the
-    longest role drafts, with all its rows in `max_rows`; None for chains.
+    longest role drafts, with all its rows in `max_rows`; None for chains. `kv`: the formats of the caches of target and
+    draft.
     """
 
     slots: int
@@ -25,6 +27,7 @@ class Sizes:
     fmha: FmhaConfig = field(default_factory=FmhaConfig)
     sampling: Sampling | None = None
     tree: TreeShape | None = None
+    kv: KvModes = AS_COMPUTED
 
     def usual(self, target: TargetGeometry) -> Sizes:
         """The same, with the tiling of attention that an engine for such a target uses by itself."""
@@ -67,4 +70,5 @@ class Sizes:
         return self.slots * self.max_rows
 
     def heads(self, geometry: TargetGeometry | DraftGeometry) -> Heads:
-        return Heads(geometry.heads, geometry.kv_heads, geometry.head_dim, self.positions)
+        g, mode = geometry, self.kv.draft if isinstance(geometry, DraftGeometry) else self.kv.target
+        return Heads(g.heads, g.kv_heads, g.head_dim, self.positions, fp8=mode == "fp8")

@@ -84,6 +84,7 @@ class ExpertLayer:
                 rows,
                 offset=at.offset,
                 sinks=w.sinks,
+                scales=pages.scales_of(index),
             )
             self.o(b.stream, b.attended, w.o, rows, norm=(b.pre_norm, w.post_norm), bias=w.o_bias)
         self.watch("o")

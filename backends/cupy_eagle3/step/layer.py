@@ -116,6 +116,7 @@ class Layer:
                 offset=at.offset,
                 counts=at.counts,
                 masks=at.masks,
+                scales=pages.scales_of(index),
             )
             self.o(b.stream, b.attended, w.o, query_rows, norm=(b.pre_norm, w.post_norm))
         self.watch("o")

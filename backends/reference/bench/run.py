@@ -43,9 +43,14 @@ ENOUGH_NS: Final = 200_000_000
 def bench_kernels(request: KernelBenchRequest) -> KernelBench:
     """Every part of the steps that `request` names: float32, plain torch, random operands of the pair's sizes.
 
-    Raises UsageError for a context that has no room for the step, EnvironmentRefused where too little memory is free,
-    CheckpointError for a bad pair or one with experts, and BackendError for a missing draft.
+    Raises UsageError for options and for a context that has no room for the step, EnvironmentRefused where too little
+    memory is free, CheckpointError for a bad pair or one with experts, and BackendError for a missing draft.
     """
+    if request.options:
+        raise UsageError(
+            f"option {next(iter(request.options))}: the reference engine's parts are timed without options",
+            hint="--backend cupy knows kv and draft_kv",
+        )
     began, largest_k = time.perf_counter(), max(role.k for role in request.roles)
     if request.context <= largest_k + 1:
         raise UsageError(f"--context {request.context}: spec-{largest_k} needs more cached positions")

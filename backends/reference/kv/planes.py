@@ -78,7 +78,7 @@ def read_rows(plane: Plane, start: int, stop: int, dtype: torch.dtype) -> Tensor
 
 
 def plain(plane: Plane) -> Tensor:
-    """A plane that is a tensor. Trees have no other: `options.py` refuses them."""
+    """A plane that is a tensor. Trees have no other: `eagle3.kv.asked` refuses them."""
     assert isinstance(plane, Tensor)
     return plane
 

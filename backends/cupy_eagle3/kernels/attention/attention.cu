@@ -56,7 +56,6 @@
 #endif
 
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "HEAD_DIM must be 64 or 128");
-static_assert(!(KV_FP8 && TREE_ROWS), "a tree's rows are cached before their positions, and with them their scales, are known");
 static_assert(BLOCK % 32 == 0 && CHUNK % BLOCK == 0, "a key tile must not cross a block, nor a block a chunk");
 static_assert(PACE_KILOBYTES >= 0, "PACE_KILOBYTES must be 0 (copies are not paced) or more");
 static_assert(CHUNK / BLOCK <= 32, "CHUNK must be at most 32 blocks: a lane holds one entry of the table");

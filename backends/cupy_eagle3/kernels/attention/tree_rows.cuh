@@ -18,6 +18,7 @@
 static_assert(TREE_ROWS <= 64 && TREE_STRIDE >= TREE_ROWS, "TREE_ROWS must be at most 64: a mask has 64 bits");
 static_assert(FIRST_NODE + QUERY_ROWS == TREE_ROWS && APPENDED_ROWS == QUERY_ROWS, "a launch's rows are the newest nodes");
 static_assert(!SINKS, "attention of trees has no sinks");
+static_assert(!KV_FP8, "a tree's rows are cached before their positions, and with them their scales, are known");
 
 const int NODES_PER_TILE = 16 % HEADS_PER_KV ? (14 + HEADS_PER_KV) / HEADS_PER_KV + 1 : 16 / HEADS_PER_KV;  // at most
 const int NODE_LOADS = HEAD_DIM / 8 + 1;  // 16-byte loads of a node's row; one more, so that rows begin in other banks

@@ -4,11 +4,17 @@
 // Layouts: qkv [position][(HEADS + 2 · KV_HEADS) · HEAD_DIM]; k_pages [block][KV_HEADS][BLOCK][HEAD_DIM]; v_pages
 // [block][KV_HEADS][HEAD_DIM][BLOCK], both of one layer; cosine and sine [position][HEAD_DIM / 2].
 //
+// KV_FP8: the cache is in E4M3, and a second kernel, `prefill_fp8`, puts keys and values into it (prefill_fp8.cuh).
+//
 // blockIdx.x is a cache block. Of blockIdx.y, the first PARTS have TOGETHER heads each, which share an angle's cosine and sine;
 // the others have the values of one head each, and transpose them.
 #include "dependent.cuh"
 #include "eights.cuh"
 #include "rope.cuh"
+
+#ifndef KV_FP8
+#define KV_FP8 0
+#endif
 
 static_assert(HEAD_DIM % 16 == 0 && BLOCK % 8 == 0, "HEAD_DIM must be a multiple of 16, BLOCK of 8");
 
@@ -73,6 +79,7 @@ __device__ __forceinline__ void rotate_heads(const PrefillHeadsArguments& args, 
                 *reinterpret_cast<uint4*>(head + HALF_DIM) = high[n];
             }
         }
+#if !KV_FP8
 #pragma unroll
         for (int n = 0; n < TOGETHER; ++n) {
             const int head = first + n - HEADS;
@@ -81,6 +88,7 @@ __device__ __forceinline__ void rotate_heads(const PrefillHeadsArguments& args, 
             *reinterpret_cast<uint4*>(key) = low[n];
             *reinterpret_cast<uint4*>(key + HALF_DIM) = high[n];
         }
+#endif
     }
 }
 
@@ -116,3 +124,12 @@ extern "C" __global__ __launch_bounds__(THREADS) void prefill_heads(const Prefil
     else
         transpose_values(args, part - PARTS);
 }
+
+#if KV_FP8
+#include "prefill_fp8.cuh"
+
+extern "C" __global__ __launch_bounds__(THREADS) void prefill_fp8(const PrefillFp8Arguments args) {
+    await_previous();
+    quantise_sixteen(args);
+}
+#endif

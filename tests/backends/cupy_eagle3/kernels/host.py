@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, Spec, packed
+from tests.backends.cupy_eagle3.kernels.launches import compiled_text
 
 COMPILER: Final = shutil.which("g++")
 OPTIONS: Final = (
@@ -131,7 +132,9 @@ def source(spec: Spec) -> str:
     text = text.replace("extern __shared__ uint4 memory[];", "#define memory dynamic_memory.data()")
     # An address within shared memory is one within the memory that a block has been given.
     text = re.sub(r"\(unsigned\)__cvta_generic_to_shared\(memory\)", "0u", text)
-    taken = re.findall(r"__global__ [^{;]*?void (\w+)\(const (?:__grid_constant__ )?(\w+) \w+\)", text)
+    names = {name for name, _ in spec.constants}
+    compiled = compiled_text(text, tree="TREE_ROWS" in names, fp8="KV_FP8" in names)
+    taken = re.findall(r"__global__ [^{;]*?void (\w+)\(const (?:__grid_constant__ )?(\w+) \w+\)", compiled)
     runs = "".join(
         f"""
 static {struct} {name}_given;

@@ -18,6 +18,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.core import Sampling
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, without_weights
@@ -112,6 +113,7 @@ def step(
     times: int = 1,
     sampling: Sampling | None = None,
     tree: TreeShape | None = None,
+    kv: KvModes = AS_COMPUTED,
 ) -> Step:
     """A step of spec-`k` over all slots but one, in an engine that has room for longer chains or for `tree`, so many
     times in a row; nothing runs.
@@ -133,7 +135,7 @@ def step(
     nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
-    sizes = Sizes(slots + 1, POSITIONS, tree.rows if tree else k + 2, sampling=sampling, tree=tree)
+    sizes = Sizes(slots + 1, POSITIONS, tree.rows if tree else k + 2, sampling=sampling, tree=tree, kv=kv)
     target, draft = without_weights(pair.target, pair.draft, pair.boundaries, POSITIONS)
     buffers = Buffers.allocate(pair.target, pair.draft, sizes, "meta")
     cycle = Cycle(target, draft, sizes, slots, k)
@@ -142,12 +144,15 @@ def step(
     return Step(buffers, launches, ranges)
 
 
-def compiled_text(text: str, *, tree: bool) -> str:
-    """The text without what the preprocessor leaves out of a chain's kernel, or of a tree's."""
+def compiled_text(text: str, *, tree: bool = False, fp8: bool = False) -> str:
+    """The text without what the preprocessor leaves out of a kernel for chains or trees, and for a cache in bfloat16 or
+    E4M3.
+    """
+    left_out = {"#if TREE_ROWS": not tree, "#if KV_FP8": not fp8, "#if !KV_FP8": fp8}
     kept, skipping = list[str](), [False]
     for line in text.splitlines(keepends=True):
         if line.startswith("#if"):
-            skipping.append(skipping[-1] or (line.startswith("#if TREE_ROWS") and not tree))
+            skipping.append(skipping[-1] or left_out.get(line.strip(), False))
         elif line.startswith("#else"):
             skipping[-1] = not skipping[-1] if not skipping[-2] else True
         elif line.startswith("#endif"):
@@ -158,8 +163,8 @@ def compiled_text(text: str, *, tree: bool) -> str:
 
 
 @cache
-def source_of(stem: str, name: str, *, tree: bool = False) -> Source:
-    text = compiled_text(re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu")), tree=tree)
+def source_of(stem: str, name: str, *, tree: bool = False, fp8: bool = False) -> Source:
+    text = compiled_text(re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu")), tree=tree, fp8=fp8)
     head = (
         rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) (?:args|all)\) \{{(.*?)^\}}'
     )
@@ -176,7 +181,8 @@ def source_of(stem: str, name: str, *, tree: bool = False) -> Source:
 
 
 def source(launch: Launch) -> Source:
-    return source_of(launch.stem, launch.name, tree="masks" in launch.arguments)
+    fp8 = "scales" in launch.arguments and launch.stem in ("attention", "prefill_heads")
+    return source_of(launch.stem, launch.name, tree="masks" in launch.arguments, fp8=fp8)
 
 
 def written(launch: Launch) -> list[tuple[str, Tensor]]:

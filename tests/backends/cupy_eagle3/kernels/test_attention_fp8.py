@@ -77,10 +77,10 @@ class Cache:
         and it alone asks.
         """
         query_rows, slots = 1 if counts else rows, len(positions)
-        kernel = Attention(
-            self.heads, query_rows, window, appended=rows, config=config, sinks=sinks is not None
+        kernel = Attention(self.heads, query_rows, window, appended=rows, config=config, sinks=sinks is not None)
+        outputs, stats = (
+            poisoned(*shape, dtype=torch.float32, device=self.device) for shape in kernel.partial_shapes(slots)
         )
-        outputs, stats = (poisoned(*shape, dtype=torch.float32, device=self.device) for shape in kernel.partial_shapes(slots))
         out = poisoned(slots * query_rows, self.heads.width, device=self.device)
         kernel(
             *(out, (outputs, stats), self.k_pages, self.v_pages, qkv, self.rope, self.block_table),

@@ -35,6 +35,7 @@ from specgate.backends.cupy_eagle3.kernels.loader import ENTRY, FOLDER, Spec, en
 from specgate.backends.cupy_eagle3.kernels.matmul import matmul_rows
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.prefill.prefill_heads import PrefillHeads
 from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
@@ -43,6 +44,7 @@ from specgate.core import Sampling
 from specgate.core.gemms import GemmShape
 from specgate.eagle3.hf.draft import draft_geometry
 from specgate.eagle3.hf_keys import read_config
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.files.writing import write_text
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
@@ -120,6 +122,10 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         sizes = Sizes(slots, positions, max(LENGTHS) + 1)
         for k in LENGTHS:
             yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
+    narrow = Sizes(4, positions, 6, kv=KvModes("fp8", "fp8"))
+    for k in LENGTHS:
+        over_codes = Cycle(target, draft, narrow, 4, k).kernels().values()
+        yield from (kernel.spec for kernel in over_codes if kernel.spec.stem == "attention")
     if pair.target.experts is not None:
         most = Cycle(target, draft, Sizes(8, positions, 8), 8, 7).kernels().values()  # as many rows as experts take
         yield from (kernel.spec for kernel in most if kernel.spec.stem.startswith("expert"))
@@ -129,7 +135,8 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
     for asked in SAMPLED:
         drawing = Cycle(target, draft, Sizes(1, positions, 4, sampling=asked), 1, 3).kernels()
         yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
-    yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft))
+    for kv in (AS_COMPUTED, KvModes("fp8", "fp8")):
+        yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft, kv))
 
 
 def with_constant(spec: Spec, name: str, value: int) -> Spec:
@@ -253,6 +260,14 @@ def test_what_is_compiled_for_a_chain_has_nothing_of_trees() -> None:
     chain, tree = (compiled_text(Attention(Heads(8, 2, 64, 500), 4).spec.source, tree=kind) for kind in (False, True))
     assert "multiply_node_keys" in tree and "multiply_node_keys" not in chain
     assert not re.search("masks|nodes|TREE_", re.sub(r"//[^\n]*|#define TREE_ROWS 0\n", "", chain))
+
+
+def test_what_is_compiled_for_a_cache_in_bfloat16_has_nothing_of_codes() -> None:
+    for kernel in (Attention(Heads(8, 2, 64, 500), 4), PrefillHeads(8, 2, 64)):
+        plain, narrow = (compiled_text(kernel.spec.source, fp8=fp8) for fp8 in (False, True))
+        assert "fp8_code" in narrow and "fp8_code" not in plain
+        assert not re.search("scale_of|dequantised|E4M3", re.sub(r"//[^\n]*", "", plain))
+        assert not any("FP8" in name for name, _ in kernel.spec.constants)
 
 
 def test_no_two_kernel_files_have_the_same_name() -> None:
@@ -403,10 +418,12 @@ def test_large_products_have_registers_as_their_work_is_cut_on_a_gpu_that_ships_
 
 
 @pytest.mark.slow("compiles hundreds of kernels")
+@pytest.mark.parametrize("fp8", [False, True], ids=["bf16", "fp8"])
 @pytest.mark.parametrize("heads", [Heads(9, 3, 64, POSITIONS), Heads(32, 8, 128, POSITIONS)], ids=["64", "128"])
 def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted_on_for(
-    monkeypatch: pytest.MonkeyPatch, heads: Heads, compiler: Compiler
+    monkeypatch: pytest.MonkeyPatch, heads: Heads, fp8: bool, compiler: Compiler
 ) -> None:
+    heads = replace(heads, fp8=fp8)
     monkeypatch.setattr(attention, "shared_memory_limit", lambda: 226 * 1024)
     monkeypatch.setattr(fmha_config, "shared_memory_limit", lambda: 226 * 1024)
     monkeypatch.setattr(fmha_config, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024))
@@ -414,7 +431,7 @@ def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted
     outcomes = compiler.compile_all("sm_90", [Attention(heads, rows, config=config).spec for config, rows in tiled])
     for (config, _), outcome in zip(tiled, outcomes, strict=True):
         assert outcome.compiled and not outcome.spilled
-        blocks = config.blocks_per_sm(heads.head_dim, 228 * 1024)
+        blocks = config.blocks_per_sm(heads.head_dim, 228 * 1024, fp8=fp8)
         assert blocks * 32 * config.warps * outcome.registers <= 65536
 
 

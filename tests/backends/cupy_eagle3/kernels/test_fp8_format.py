@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, Spec, with_headers
+from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, Spec, with_headers
 from specgate.eagle3.kv import fp8
 
 THREADS = 256
@@ -69,7 +69,7 @@ class Format(Kernel):
         """(codes, codes by bits, scales) of float32 numbers."""
         made, by_bits = (torch.zeros(len(numbers), dtype=torch.uint8, device=numbers.device) for _ in range(2))
         scales = torch.zeros_like(numbers)
-        arguments = {
+        arguments: dict[str, ARGUMENT] = {
             "codes": made,
             "by_bits": by_bits,
             "scales": scales,
@@ -83,7 +83,7 @@ class Format(Kernel):
         """Of all pairs of codes, the lower one first: as two float16, the same by bits; and each lower one's value."""
         pairs, by_bits = (torch.zeros(1 << 16, dtype=torch.int32, device=device) for _ in range(2))
         values = torch.zeros(1 << 16, device=device)
-        arguments = {"pairs": pairs, "by_bits": by_bits, "values": values}
+        arguments: dict[str, ARGUMENT] = {"pairs": pairs, "by_bits": by_bits, "values": values}
         self.launch("to_numbers", ((1 << 16) // THREADS,), (THREADS,), arguments)
         return pairs, by_bits, values
 
@@ -95,7 +95,7 @@ def all_codes(device: str) -> Tensor:
 def around_every_rounding(device: str) -> Tensor:
     """Every value of a code, the middle of every two neighbours, and the next floats on both sides of each."""
     values = all_codes("cpu").view(torch.float8_e4m3fn).float()
-    values = values[values.isfinite()].unique()
+    values = torch.tensor(sorted(set(values[values.isfinite()].tolist())))
     points = torch.cat((values, (values[1:] + values[:-1]) / 2))
     beside = [torch.nextafter(points, torch.full_like(points, to)) for to in (-1e30, 1e30)]
     far = torch.tensor([-0.0, 1e-45, -1e-40, 464.0, 480.0, 1e5, -3e38])

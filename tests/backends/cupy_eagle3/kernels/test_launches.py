@@ -19,6 +19,7 @@ from specgate.backends.cupy_eagle3.kernels.loader import kernel_files, packed
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.core import Sampling
+from specgate.eagle3.kv.modes import KvModes
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.pair_tools.plant.geometries import PairGeometry
 from tests.backends.cupy_eagle3.kernels.launches import (
@@ -42,6 +43,8 @@ from tests.backends.cupy_eagle3.kernels.launches import (
     written,
 )
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, WINDOW, without_weights
+
+FORMATS = [KvModes("fp8"), KvModes(None, "fp8"), KvModes("fp8", "fp8")]
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -184,6 +187,43 @@ def test_the_ranges_of_a_step_name_its_phases_in_order(monkeypatch: pytest.Monke
         "EAGLE_ACCEPT",
         "EAGLE_TAIL_COMMIT",
     ]
+
+
+@pytest.mark.parametrize("kv", FORMATS)
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("k", [0, 3])
+def test_each_argument_of_a_step_over_narrower_caches_is_what_its_field_declares(
+    monkeypatch: pytest.MonkeyPatch, name: str, k: int, kv: KvModes
+) -> None:
+    made = step(monkeypatch, PAIRS[name], k, 3, kv=kv)
+    for launch in made.launches:
+        declared, layout, end = source(launch).fields, packed(launch.arguments), 0
+        assert [field.name for field in declared] == list(launch.arguments), launch.name
+        for field, argument in zip(declared, launch.arguments.values(), strict=True):
+            assert field.takes(argument), f"{launch.name}: {field}"
+            at = -(-end // field.bytes) * field.bytes
+            end = at + field.bytes
+            assert getattr(type(layout), field.name).offset == at, f"{launch.name}: {field}"
+    attentions = [launch for launch in made.launches if launch.name == "attention"]
+    narrow = sum("scales" in launch.arguments for launch in attentions)
+    layers = PAIRS[name].target.layers
+    assert narrow == layers * (kv.target == "fp8") + (len(attentions) - layers) * (kv.draft == "fp8")
+
+
+@pytest.mark.parametrize("kv", FORMATS)
+@pytest.mark.parametrize("k", [0, 3])
+def test_over_narrower_caches_nothing_is_touched_early_that_may_still_be_written(
+    monkeypatch: pytest.MonkeyPatch, k: int, kv: KvModes
+) -> None:
+    launches, running, found = step(monkeypatch, SMALL, k, 3, times=3, kv=kv).launches, list[Launch](), set[str]()
+    for before, launch in pairwise(launches):
+        running = [before, *(running if lets_go_early(before) else [])]
+        for own, early in touched_early(launch):
+            for other in running:
+                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
+                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    first = "feature_rows" if k else "embed_rows"
+    assert found == {f"{first}.active_count while kv_reserve may write active_count"}
 
 
 @pytest.mark.parametrize("pair", [SMALL, EXPERTS], ids=["dense", "experts"])
