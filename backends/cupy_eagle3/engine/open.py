@@ -73,7 +73,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     """
     check_options(request.options)
     limits.check_request(request)
-    tree, kv = tree_option.chosen_tree(request), limits.chosen_kv(request.options)
+    kv, tree = limits.chosen_kv(request.options), tree_option.chosen_tree(request)
     fmha, device = chosen_fmha(request.options), first_gpu()
     if request.max_k:
         check_chain(request.max_k, f"spec-{request.max_k}", request.options)

@@ -13,6 +13,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers, bytes_of, tens
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import Sampling
 from specgate.eagle3.geometry import DraftGeometry
+from specgate.eagle3.kv.modes import KvModes
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.errors import EnvironmentRefused
 from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET
@@ -20,12 +21,13 @@ from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET
 SIZES = Sizes(slots=3, positions=200, max_rows=4)
 TREE = TreeShape.of([(0,), (1,), (0, 0), (0, 1), (1, 2)])
 SAMPLED = Sizes(3, 200, 4, sampling=Sampling(top_p=0.9, logit_bias=((3, -1.0),)))
+NARROW = Sizes(3, 200, 4, kv=KvModes("fp8", "fp8"))
 PLAN = {"key/value cache": 5_000_000_000, "buffers of a step": 400_000_000, "prefill workspace": 30_000_000}
 
 
 @pytest.mark.parametrize("draft", [None, DRAFT, replace(DRAFT, window=64)], ids=["none", "full", "window"])
 @pytest.mark.parametrize(
-    "sizes", [SIZES, Sizes(1, 64, 1), Sizes(8, 65, 8), SAMPLED, Sizes(2, 90, TREE.rows, tree=TREE)], ids=str
+    "sizes", [SIZES, Sizes(1, 64, 1), Sizes(8, 65, 8), SAMPLED, Sizes(2, 90, TREE.rows, tree=TREE), NARROW], ids=str
 )
 def test_the_plan_is_what_the_allocation_takes(draft: DraftGeometry | None, sizes: Sizes) -> None:
     buffers = Buffers.allocate(TARGET, draft, sizes, "cpu")
@@ -37,6 +39,16 @@ def test_the_plan_is_what_the_allocation_takes(draft: DraftGeometry | None, size
 def test_the_cache_is_two_bytes_per_layer_head_and_whole_block_of_positions() -> None:
     per_position = 2 * 2 * (TARGET.layers * TARGET.kv_heads + DRAFT.kv_heads) * 64
     assert plan(TARGET, DRAFT, SIZES)["key/value cache"] == 3 * 256 * per_position
+
+
+def test_a_cache_in_fp8_is_a_byte_and_a_scale_of_sixteen_positions() -> None:
+    heads = TARGET.layers * TARGET.kv_heads + DRAFT.kv_heads
+    assert plan(TARGET, DRAFT, NARROW)["key/value cache"] == 3 * 256 * 2 * heads * 64 + 3 * 16 * 2 * heads * 4
+    of_target, of_draft = (replace(SIZES, kv=kv) for kv in (KvModes("fp8"), KvModes(None, "fp8")))
+    whole, narrow, *parts = (
+        plan(TARGET, DRAFT, sizes)["key/value cache"] for sizes in (SIZES, NARROW, of_target, of_draft)
+    )
+    assert sum(parts) == whole + narrow
 
 
 def test_planning_allocates_nothing() -> None:

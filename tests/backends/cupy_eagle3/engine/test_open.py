@@ -21,6 +21,7 @@ from specgate.backends.cupy_eagle3.engine.open import check_target, usable_draft
 from specgate.core import PairRef, Sampling
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 from specgate.eagle3.hf.write import target_config
+from specgate.eagle3.kv.modes import KvModes
 from specgate.eagle3.pair import load_target
 from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, SpecgateError, UsageError
@@ -62,13 +63,19 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             {"device": "cpu"},
-            r"option device: not known\n  back end cupy knows: capture, fmha, graphs, log_shapes, on_draft_error",
+            r"option device: not known\n  back end cupy knows: capture, draft_kv, fmha, graphs, kv, log_shapes, on_draft",
         ),
         ({"graphs": "of"}, r"option graphs = 'of'\n  known: on, off"),
         ({"fmha": "kv_tile:100"}, "kv_tile must be a multiple of 64"),
         ({"fmha": "tile:512"}, r"attention has no knob 'tile'\n  known: kv_tile, warps"),
         ({"fmha": "512"}, "write KNOB:NUMBER,KNOB:NUMBER"),
         ({"on_draft_error": "ignore"}, r"option on_draft_error = 'ignore'\n  known: fail, baseline"),
+        ({"kv": "int8"}, r"option kv = 'int8'\n  known: bf16, fp8, nvfp4"),
+        (
+            {"kv": "nvfp4"},
+            r"option kv = 'nvfp4': back end cupy caches keys and values as bf16 or fp8\n  kv=fp8; --backend reference",
+        ),
+        ({"kv": "fp8", "draft_kv": "nvfp4"}, r"option draft_kv = 'nvfp4': back end cupy .*\n  draft_kv=fp8; --backend"),
         ({"prefill": "slow"}, r"option prefill = 'slow'\n  known: fused, torch"),
         ({"prefill_attention": "fa4"}, r"option prefill_attention = 'fa4'\n  known: best, torch, cudnn, flash"),
     ],
@@ -76,6 +83,27 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_option_that_cannot_be_meant_is_refused(request_: OpenRequest, options: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         BACKEND.open(replace(request_, options=options))
+
+
+@pytest.mark.parametrize("name", ["kv", "draft_kv"])
+def test_a_narrow_cache_beside_a_tree_is_refused(request_: OpenRequest, name: str) -> None:
+    with pytest.raises(
+        UsageError, match=f"option {name} = fp8 with a tree: its rows are cached before their positions"
+    ):
+        BACKEND.open(replace(request_, options={name: "fp8", "tree": "tree.yaml"}))
+
+
+def test_what_is_asked_of_caches_is_in_words_a_warning_where_a_checkpoint_says_otherwise(tmp_path: Path) -> None:
+    request = written(tmp_path)
+    assert opening.kv_warnings(request, KvModes("fp8"), drafts=True) == ()
+    said = {"quantization": {"kv_cache_quant_algo": "NVFP4"}}
+    for folder in (request.pair.target, request.pair.draft):
+        assert folder is not None
+        (folder / "hf_quant_config.json").write_text(json.dumps(said), encoding="utf-8")
+    of_target, of_draft = opening.kv_warnings(request, KvModes("fp8"), drafts=True)
+    assert "the target was calibrated for a KV cache in nvfp4, and kv = fp8" in of_target
+    assert "the draft was calibrated for a KV cache in nvfp4, and draft_kv is not given" in of_draft
+    assert opening.kv_warnings(request, KvModes("fp8"), drafts=False) == (of_target,)
 
 
 @pytest.mark.parametrize(

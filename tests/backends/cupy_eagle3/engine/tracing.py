@@ -54,8 +54,8 @@ def same_prefixes(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) 
 def reference_logits(oracle: ReferenceEngine, slot: int, continuation: Sequence[int]) -> Tensor:
     """[V], after the prompt of `slot` and `continuation`."""
     *before, last = oracle.prompts[slot]
-    row = torch.tensor([[last, *continuation]], device="cuda")
-    positions = torch.arange(len(before), len(before) + row.shape[1], device="cuda")[None]
+    row = torch.tensor([[last, *continuation]], device=oracle.device)
+    positions = torch.arange(len(before), len(before) + row.shape[1], device=oracle.device)[None]
     with torch.inference_mode():
         stream, _ = oracle.model.forward(slice(slot, slot + 1), row, positions, ())
         return oracle.model.logits(stream[:, -1])[0]
