@@ -63,7 +63,7 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             {"device": "cpu"},
-            r"option device: not known\n  back end cupy knows: capture, draft_kv, fmha, graphs, kv, log_shapes, on_draft",
+            r"option device: not known\n  back end cupy knows: capture, draft_kv, fmha, graphs, kv, log_shapes, on_",
         ),
         ({"graphs": "of"}, r"option graphs = 'of'\n  known: on, off"),
         ({"fmha": "kv_tile:100"}, "kv_tile must be a multiple of 64"),

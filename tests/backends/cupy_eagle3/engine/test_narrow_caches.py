@@ -1,0 +1,169 @@
+"""Caches in E4M3 on a GPU: speculation beside its format's baseline, bit for bit, and beside the reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.backends.cupy_eagle3.engine.prefill import Way
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.reference.engine import ReferenceEngine
+from specgate.core import BASELINE, Budget, Role, Sampling
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
+from specgate.errors import BackendError
+from tests.backends.cupy_eagle3.engine.tracing import nearness, same_prefixes, tokens, trace
+from tests.backends.cupy_eagle3.gpu_pairs import (
+    GEOMETRIES,
+    RAGGED,
+    RECIPE_EXPERTS,
+    SIZES,
+    checkpoints,
+    checkpoints_of,
+    engine_of,
+    expert_pair,
+    random_prompts,
+    shape,
+)
+
+pytestmark = pytest.mark.gpu
+
+STEPS = 24
+FORMATS = {"target": KvModes("fp8"), "draft": KvModes(None, "fp8"), "both": KvModes("fp8", "fp8")}
+
+
+@cache
+def engine(name: str, kv: KvModes) -> CupyEngine:
+    return engine_of(*checkpoints_of(name, "A", torch.bfloat16), replace(SIZES, kv=kv))
+
+
+def agrees(made: CupyEngine, k: int, steps: int, rule: StopRule) -> int:
+    """How many rows spec-`k` has computed of the baseline's text, all of them to the baseline's bits."""
+    plain, got = trace(made, 0, steps * 3, rule), trace(made, k, steps, rule)
+    common = [at for at in got if at in plain]
+    assert all(torch.equal(got[at], plain[at]) for at in common)
+    assert same_prefixes(tokens(made, k, Budget(steps=steps)), tokens(made, 0, Budget(steps=steps * 3)))
+    return len(common)
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("kv", FORMATS)
+@pytest.mark.parametrize("batch", [1, 3, 8])
+def test_tokens_and_logits_of_every_draft_length_equal_the_baselines_bit_for_bit(
+    name: str, kv: str, batch: int
+) -> None:
+    made = engine(name, FORMATS[kv])
+    made.prefill(random_prompts(RAGGED[-batch:], seed=batch), draft=True)
+    for k in (1, 2, 3, 5):
+        assert agrees(made, k, STEPS, StopRule((), (), SIZES.positions)) >= STEPS * batch
+
+
+def test_a_long_context_is_bit_exact_too() -> None:
+    sizes = Sizes(slots=2, positions=33400, max_rows=6, kv=FORMATS["both"])
+    made = engine_of(*checkpoints(shape(8, 2, 128)), sizes)
+    made.prefill(random_prompts([32768, 16384 + 7]), draft=True)
+    for k in (1, 3, 5):
+        assert agrees(made, k, 20, StopRule((), (), 33000)) >= 40
+
+
+def test_experts_with_windows_and_sinks_are_bit_exact_too() -> None:
+    sizes = replace(SIZES, max_rows=4, kv=FORMATS["both"])
+    made = engine_of(*checkpoints(expert_pair(), RECIPE_EXPERTS), sizes)
+    made.prefill(random_prompts([5, 70, 200, 31]), draft=True)
+    for k in (1, 3):
+        assert agrees(made, k, STEPS, StopRule((), (), SIZES.positions)) >= STEPS * 4
+
+
+@pytest.mark.parametrize("method", ["coupled", "rejection"])
+def test_a_sampled_text_is_reproduced_and_a_coupled_one_is_its_baselines(method: str) -> None:
+    asked = Sampling(temperature=1.0, seed=3, method="coupled" if method == "coupled" else "rejection")
+    made = engine_of(
+        *checkpoints_of("4:1 of 64", "A", torch.bfloat16), replace(SIZES, kv=FORMATS["both"], sampling=asked)
+    )
+    made.prefill(random_prompts([5, 64, 300]), draft=True)
+    once, again = (tokens(made, 3, Budget(steps=20)) for _ in range(2))
+    assert once == again
+    if method == "coupled":
+        assert same_prefixes(once, tokens(made, 0, Budget(steps=60)))
+
+
+def test_equal_prompts_share_blocks_and_decode_alike_again_and_again() -> None:
+    made = engine("4:1 of 64", FORMATS["both"])
+    (prompt,) = random_prompts([333])
+    made.prefill([prompt, prompt, prompt], draft=True)
+    block = made.decode(Role(3), Budget(steps=40), ())
+    assert block.counters["cache_hit_tokens"] == 2 * 320
+    assert len({*block.tokens}) == 1 and block.counters["kv_integrity_failures"] == 0
+    assert made.decode(Role(3), Budget(steps=40), ()).tokens == block.tokens
+    assert same_prefixes(block.tokens, made.decode(BASELINE, Budget(steps=40), ()).tokens)
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["kernels", "torch"])
+def test_the_cache_does_not_depend_on_what_else_is_prefilled(fused: bool) -> None:
+    made = engine("2:1 of 128", FORMATS["both"])
+    way = made.way
+    made.way = Way(fused, way.attention, way.grouped)
+    try:
+        prompts = random_prompts([300, 64, 65, 17])
+        made.prefill(prompts, draft=True)
+        together = tokens(made, 3, Budget(steps=20))
+        for prompt, text in zip(prompts, together, strict=True):
+            made.prefill([prompt], draft=True)
+            assert tokens(made, 3, Budget(steps=20)) == (text,)
+    finally:
+        made.way = way
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_logits_are_as_near_to_the_float32_reference_of_the_format_as_torchs_in_bfloat16(name: str) -> None:
+    """And nearer than to the reference in float32 throughout: the format is what differs."""
+    of_format, rounded, exact = (
+        oracle(name, dtype, kv)
+        for dtype, kv in (
+            (torch.float32, KvModes("fp8")),
+            (torch.bfloat16, KvModes("fp8")),
+            (torch.float32, AS_COMPUTED),
+        )
+    )
+    made, prompts = engine(name, FORMATS["target"]), random_prompts([300, 70])
+    ours, torchs = nearness(made, of_format, rounded, prompts, 40)
+    to_exact, _ = nearness(made, exact, rounded, prompts, 40)
+    print(f"{name}: {ours}; torch in bfloat16: {torchs}; to float32 throughout: {to_exact}")
+    assert ours.pooled >= 0.998
+    assert 1 - ours.pooled < 1.3 * (1 - torchs.pooled)
+    assert ours.pooled > to_exact.pooled
+
+
+def test_numbers_that_are_not_finite_end_the_run_and_leave_nothing_behind() -> None:
+    made = engine_of(*checkpoints_of("4:1 of 64", "A", torch.bfloat16), replace(SIZES, kv=FORMATS["both"]))
+    prompts = random_prompts([40, 41])
+    made.prefill(prompts, draft=True)
+    wanted = tokens(made, 3, Budget(steps=10))
+    pages = made.b.target.pages
+    assert pages.scales is not None
+    pages.scales[1, :, 0, 0, 1] = 0.0
+    with pytest.raises(BackendError, match="the target's logits are not finite"):
+        made.decode(Role(3), Budget(steps=10), ())
+    assert bool((pages.scales == 1).all()) and not pages.k.any()
+    made.prefill(prompts, draft=True)
+    assert tokens(made, 3, Budget(steps=10)) == wanted
+
+
+def test_facts_name_the_formats_and_the_floors_have_them() -> None:
+    both, plain = (engine("4:1 of 64", kv).facts() for kv in (FORMATS["both"], AS_COMPUTED))
+    assert (
+        both.details["KV cache"] == both.details["draft's KV cache"] == "fp8 (E4M3, a scale per 16 positions and head)"
+    )
+    assert "KV cache" not in plain.details
+    assert both.traffic is not None and plain.traffic is not None
+    narrow, wide = (facts.traffic.target.attention[0].position_bytes for facts in (both, plain) if facts.traffic)
+    assert narrow / wide == (64 + 4 / 16) / 128
+
+
+def oracle(name: str, dtype: torch.dtype, kv: KvModes) -> ReferenceEngine:
+    made = checkpoints_of(name, "A", dtype)
+    return ReferenceEngine(*made, max_batch=8, max_positions=1024, device="cuda", kv=kv)
