@@ -35,30 +35,23 @@ __device__ __forceinline__ void quantise_sixteen(const PrefillFp8Arguments& args
     const float scale = position < args.positions ? scale_of(largest_of(row)) : 1, factor = inverse(scale);
     if (lane == 0) args.scales[scale_place((int)block, kv_head, first) + values] = scale;
     const long long page = (block * KV_HEADS + kv_head) * BLOCK * HEAD_DIM;
-#pragma unroll
+#pragma unroll 1
     for (int m = 0; m < HEAD_DIM / 32; ++m) {
         const int element = lane + 32 * m;
-        float numbers[SCALE_POSITIONS];
+        bf16 numbers[SCALE_POSITIONS];
 #pragma unroll
         for (int t = 0; t < SCALE_POSITIONS; ++t)
-            numbers[t] = position + t < args.positions ? to_float(row[(long long)t * WIDTH + 32 * m]) : 0;
-        unsigned codes[SCALE_POSITIONS];
+            numbers[t] = position + t < args.positions ? row[(long long)t * WIDTH + 32 * m] : (bf16)0;
+        unsigned words[SCALE_POSITIONS / 4] = {};
 #pragma unroll
         for (int t = 0; t < SCALE_POSITIONS; ++t) {
-            codes[t] = fp8_code(numbers[t] * factor);
-            if (position + t < args.positions) row[(long long)t * WIDTH + 32 * m] = to_bf16(value_of(codes[t]) * scale);
+            const unsigned code = fp8_code(to_float(numbers[t]) * factor);
+            words[t / 4] |= code << 8 * (t % 4);
+            if (position + t < args.positions) row[(long long)t * WIDTH + 32 * m] = to_bf16(value_of(code) * scale);
+            if (!values) args.k_pages[page + (first + t) * HEAD_DIM + element] = (unsigned char)code;
         }
-        if (values) {
-            unsigned words[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                words[i] = codes[4 * i] | codes[4 * i + 1] << 8 | codes[4 * i + 2] << 16 | codes[4 * i + 3] << 24;
+        if (values)
             *reinterpret_cast<uint4*>(args.v_pages + page + element * BLOCK + first) =
                 make_uint4(words[0], words[1], words[2], words[3]);
-        } else {
-#pragma unroll
-            for (int t = 0; t < SCALE_POSITIONS; ++t)
-                args.k_pages[page + (first + t) * HEAD_DIM + element] = (unsigned char)codes[t];
-        }
     }
 }

@@ -52,7 +52,9 @@ __device__ __forceinline__ void rotate(uint4& low, uint4& high, const float (&co
 }
 
 __device__ __forceinline__ void rotate_heads(const PrefillHeadsArguments& args, int first) {
+#if !KV_FP8
     const long long block = args.blocks[blockIdx.x];
+#endif
     for (int item = threadIdx.x; item < BLOCK * EIGHTS / 2; item += THREADS) {
         const int place = item / (EIGHTS / 2), at = item % (EIGHTS / 2) * 8;
         const long long position = (long long)blockIdx.x * BLOCK + place;
