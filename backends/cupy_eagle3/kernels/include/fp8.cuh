@@ -99,14 +99,12 @@ __device__ __forceinline__ FourNumbers four_by_bits(unsigned word) {
 }
 
 #if __CUDA_ARCH__ >= 890
-__device__ __forceinline__ unsigned two_by_hardware(unsigned short codes) {
-    unsigned pair;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(codes));
-    return pair;
-}
-
 __device__ __forceinline__ FourNumbers four_by_hardware(unsigned word) {
-    return {two_by_hardware((unsigned short)word), two_by_hardware((unsigned short)(word >> 16))};
+    FourNumbers four;
+    asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.rn.f16x2.e4m3x2 %0, low; cvt.rn.f16x2.e4m3x2 %1, high; }"
+        : "=r"(four.low), "=r"(four.high)
+        : "r"(word));
+    return four;
 }
 #endif
 

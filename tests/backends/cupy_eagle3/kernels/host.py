@@ -45,9 +45,8 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     "cvt.rn.bf16.f32": "rounded = rounded_bits(value);",
     "cvt.rn.bf16x2.f32": "packed = rounded_bits(high) << 16 | rounded_bits(low);",
     "cvt.rn.f16.f32": "rounded = half_bits(value);",
-    "cvt.rn.f16x2.e4m3x2": "",  # left out where there is no __CUDA_ARCH__, and
     "cvt.rn.f16x2.f32": "packed = half_bits(high) << 16 | half_bits(low);",
-    "cvt.rn.satfinite.e4m3x2.f32": "",  # so is this one
+    "cvt.rn.satfinite.e4m3x2.f32": "",  # left out where there is no __CUDA_ARCH__
     "ex2.approx.ftz.f32": "y = std::exp2(x);",
     "fma.rn.bf16x2": "product = product_bits(a, b);",
     "griddepcontrol.launch_dependents": "",

@@ -277,3 +277,24 @@ def test_trees_and_caches_of_another_format_are_refused() -> None:
     cache.k_pages = cache.k_pages.bfloat16()
     with pytest.raises(ValueError, match=r"k_pages: torch.bfloat16.*a contiguous torch.uint8"):
         cache.attend(cache.qkv(1), [3], 1)
+
+
+LONG = 2200
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("heads", [heads_of(32, 8, 128, LONG), heads_of(9, 3, 64, LONG)], ids=["128", "64"])
+@pytest.mark.parametrize(
+    "config", (*FmhaConfig.candidates(Heads(32, 8, 128, LONG)), FmhaConfig(512, 4, 1), FmhaConfig(256, 2, 8)), ids=str
+)
+@torch.inference_mode()
+def test_every_configuration_agrees_with_float64_and_with_itself(config: FmhaConfig, heads: Heads) -> None:
+    positions = [0, 15, 31, BLOCK, 510, 511, 512, 1023, 1024, 2047, 2150]
+    cache = Cache(heads, len(positions), "cuda")
+    qkv = cache.qkv(len(positions) * 4)
+    got = cache.attend(qkv, positions, 4, config=config)
+    queries = cache.append(qkv, positions, 4)
+    assert cache.holds_what_it_should()
+    assert relative_error(got, cache.oracle(queries, positions)) < ROUNDED + 2e-3
+    alone = cache.attend(qkv[::4].contiguous(), positions, 1, config=config)
+    assert torch.equal(alone, got[::4])
