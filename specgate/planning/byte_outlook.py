@@ -65,12 +65,15 @@ def traffic_of(pair: PairRef, scenario: Scenario) -> Traffic | None:
         return None
     import torch
 
+    from specgate.eagle3.kv.asked import kv_modes
+    from specgate.eagle3.kv.modes import DRAFT_KV, KV
     from specgate.eagle3.pair import open_draft, open_target
     from specgate.eagle3.traffic import pair_traffic
 
     target = open_target(pair.target, scenario.rope).geometry
     draft = open_draft(pair.draft, target).geometry if pair.draft else None
-    return pair_traffic(target, draft, getattr(torch, scenario.dtype))
+    formats = {name: value for name, value in scenario.options.items() if name in (KV, DRAFT_KV)}
+    return pair_traffic(target, draft, getattr(torch, scenario.dtype), kv_modes(formats))
 
 
 @dataclass(frozen=True, slots=True)
