@@ -34,10 +34,10 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
     Raises UsageError for options that it has not, EnvironmentRefused where there is no GPU or too little memory,
     CheckpointError for a bad pair.
     """
+    kv = chosen_kv(request)
     import cupy
 
     began = time.perf_counter()
-    kv = chosen_kv(request)
     require_dense_pair(request.pair, "the benchmark of kernels")
     device = first_gpu()
     bandwidth, stream = read_bandwidth(), Stream()

@@ -12,6 +12,7 @@ from specgate.backends.cupy_eagle3.bench.stage import Stage, sizes_of
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, TARGET
 
 SMALL = Geometry(TARGET, DRAFT, BOUNDARIES)
@@ -38,10 +39,11 @@ def staged(
     geometry: Geometry = SMALL,
     device: str = "meta",
     max_k: int | None = None,
+    kv: KvModes = AS_COMPUTED,
 ) -> Stage:
     """A step of spec-`k` that has run."""
     torch.manual_seed(0)
-    sizes = sizes_of(geometry.target, context, slots, k if max_k is None else max_k)
+    sizes = sizes_of(geometry.target, context, slots, k if max_k is None else max_k, kv)
     pair = random_pair(geometry, sizes.positions, device)
     stage = Stage(geometry, pair, Buffers.allocate(geometry.target, geometry.draft, sizes, device), sizes, context, k)
     stage.run()
