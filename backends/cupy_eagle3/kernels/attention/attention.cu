@@ -15,8 +15,8 @@
 // every COMBINE_WARPS-th chunk, and divides. With SINKS, every head has a learnt logit, its sink, which enters the divisor as
 // one more position would, and has no value.
 //
-// KV_FP8: in which of two formats the cache is, bfloat16 (kv_bf16.cuh) or E4M3 with scales (kv_fp8.cuh). These have load_queries,
-// append_new_rows and what multiplies; the rest is the same.
+// KV_FP8: in which of two formats the cache is, bfloat16 (kv_bf16.cuh) or E4M3 with scales (kv_fp8.cuh). These have
+// load_queries, append_new_rows and what multiplies; the rest is the same.
 //
 // Layouts: qkv [rows][HEADS + 2 · KV_HEADS][HEAD_DIM] float32, APPENDED_ROWS rows per slot; k_pages
 // [block][KV_HEADS][BLOCK][HEAD_DIM] and, transposed, v_pages [block][KV_HEADS][HEAD_DIM][BLOCK]; of E4M3, scales
@@ -67,7 +67,7 @@ const int QUERIES = HEADS_PER_KV * QUERY_ROWS;  // of a slot and a key/value hea
 const int QUERY_TILES = (QUERIES + 15) / 16;
 const int HALVES = QUERIES > 8 ? 2 : 1;  // halves of a tile's 16 rows that have a query
 const int QKV_HEADS = HEADS + 2 * KV_HEADS;
-const int TILE_KEYS = KV_FP8 ? 64 : 32;  // positions of a key tile
+const int TILE_KEYS = KV_FP8 ? 64 : 32;       // positions of a key tile
 #define MASKED (-__int_as_float(0x7f800000))  // minus infinity: its power of two is an exact zero
 #define LOWEST (-1e30f)  // a maximum below every score that is not masked; its powers, too, are exact zeros
 

@@ -63,8 +63,8 @@ class FmhaConfig:
 
 
 def piece_bytes(head_dim: int, *, fp8: bool = False) -> int:
-    """Bytes of a piece: 32 positions of one head in bfloat16, or 64 in E4M3 and two scales for each lane of a warp."""
-    return 64 * head_dim + (32 * 2 * 4 if fp8 else 0)
+    """Bytes of a piece: 32 positions of one head in bfloat16, or 64 in E4M3 and a load of scales for each lane."""
+    return 64 * head_dim + (32 * 16 if fp8 else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
-// Keys and values in E4M3 with scales (fp8.cuh), as `attention.cu` takes them: half the bytes, made float16 in registers on their
-// way to the tensor core. Every code is exact in float16, and the product is the same as of bfloat16.
+// Keys and values in E4M3 with scales (fp8.cuh), as `attention.cu` takes them: half the bytes, made float16 in registers on
+// their way to the tensor core. Every code is exact in float16, and the product is the same as of bfloat16.
 //
-// Scales stay out of the tensor core. Those of keys multiply scores. Those of values multiply probabilities, which are powers: the
-// scale's exponent is added to theirs. The largest product is 2^ROOM, so that the others keep their bits in float16, however small
-// the values are. The sum of probabilities has no scale, so each lane divides its part again: its keys in a key tile share one.
+// Scales stay out of the tensor core. Those of keys multiply scores. Those of values multiply probabilities, which are powers:
+// the scale's exponent is added to theirs. The largest product is 2^ROOM, so that the others keep their bits in float16,
+// however small the values are. The sum of probabilities has no scale, so each lane divides its part again: its keys in a key
+// tile share one.
 //
 // A query beyond float16 becomes infinite, and so comes to light in the logits.
 #pragma once
@@ -13,12 +14,13 @@
 #include "kv_ring.cuh"
 #include "rope.cuh"
 
-static_assert(TILE_KEYS == BLOCK && LOADED == SCALE_POSITIONS, "a key tile must be a cache block, a lane's keys those of a scale");
+static_assert(TILE_KEYS == BLOCK && LOADED == SCALE_POSITIONS,
+              "a key tile must be a cache block, a lane's keys those of a scale");
 static_assert(HEAD_DIM % 64 == 0 && LOADS_WIDE == HEAD_DIM / 64, "HEAD_DIM must be a multiple of 64");
 
-#define ROOM 15.0f                // float16 goes up to 2^15 and some, and down to 2^-24
-const int LEAST_EXPONENT = -64;   // values with a smaller scale are read as if they had this one, which is next to nothing, too
-const int EACH = HALF_DIM / 32;   // pairs of a head's row that a lane has
+#define ROOM 15.0f               // float16 goes up to 2^15 and some, and down to 2^-24
+const int LEAST_EXPONENT = -64;  // values with a smaller scale are read as if they had this one, which is next to nothing, too
+const int EACH = HALF_DIM / 32;  // pairs of a head's row that a lane has
 
 // ---- load: queries and new rows ---------------------------------------------------------------------------------------
 
@@ -93,7 +95,8 @@ struct NewRow {
 };
 
 // New positions of this chunk: keys, rotated, and values into the cache, each row's by one warp. A position whose scale a new
-// position makes finds it there: in this step again by every warp that needs it, since another warp's may not be in the cache yet.
+// position makes finds it there: in this step again by every warp that needs it, since another warp's may not be in the cache
+// yet.
 __device__ __forceinline__ void append_new_rows(const AttentionArguments& args, const Task& task) {
     const int* table = args.block_table + task.slot * MAX_BLOCKS;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -127,8 +130,8 @@ __device__ __forceinline__ void append_new_rows(const AttentionArguments& args, 
 
 const int TILES = TILE_KEYS / 8;
 
-// Of a key tile: scores, operand C, of rows g and g + 8 of the query tile and keys 16c + 2i and 16c + 2i + 1 of the tile in of[i];
-// and the scales of the lane's keys (x) and values (y).
+// Of a key tile: scores, operand C, of rows g and g + 8 of the query tile and keys 16c + 2i and 16c + 2i + 1 of the tile in
+// of[i]; and the scales of the lane's keys (x) and values (y).
 struct Scores {
     float of[TILES][4];
     float2 scale;
@@ -137,7 +140,8 @@ struct Scores {
 typedef unsigned Probabilities[TILES / 2][4];
 
 // d += a · b, of which b are four codes.
-__device__ __forceinline__ void multiply_codes(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned codes) {
+__device__ __forceinline__ void multiply_codes(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
+                                               unsigned codes) {
     const FourNumbers b = dequantised(codes);
     mma_fp16(d, a0, a1, a2, a3, b.low, b.high, d[0], d[1], d[2], d[3]);
 }
@@ -166,8 +170,8 @@ __device__ __forceinline__ void multiply_keys(Scores& score, KVRing& ring, int k
     ring.refill(0, key);
 }
 
-// Online softmax: the scores of a key tile become powers of two, times the scale of the values, at most 2^ROOM times as large as
-// the largest so far, and what came before shrinks to match.
+// Online softmax: the scores of a key tile become powers of two, times the scale of the values, at most 2^ROOM times as large
+// as the largest so far, and what came before shrinks to match.
 __device__ __forceinline__ void update_softmax(Softmax& state, Scores& score, int key, const Task& task, const Thread& me) {
     // A scale that nothing of ours has written makes NaN of all that it scales.
     const bool known = sound(score.scale.x) && sound(score.scale.y);
@@ -215,7 +219,7 @@ __device__ __forceinline__ void pack_probabilities(Probabilities& p, const Score
     for (int j = 0; j < TILES / 2; ++j)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const float(&of)[4] = score.of[2 * j + i];
+            const float (&of)[4] = score.of[2 * j + i];
             p[j][2 * i] = pack_fp16(of[0], of[1]);
             p[j][2 * i + 1] = HALVES > 1 ? pack_fp16(of[2], of[3]) : 0;
         }

@@ -6,9 +6,9 @@
 // ring needs no barrier.
 //
 // Keys are operand B of q · kᵀ as they lie in memory, and values, stored transposed, are operand B of p · v. A 16-byte load has
-// LOADED numbers, 8 or, of E4M3, 16. Column n of the tensor core's tile t is key LOADED · (n / 2) + 2 · t + n % 2 of a key tile: so
-// the probabilities that a lane holds are those of keys LOADED · c … LOADED · (c + 1) - 1, which are the keys that its 16-byte load
-// of values is for, and lanes need not exchange them.
+// LOADED numbers, 8 or, of E4M3, 16. Column n of the tensor core's tile t is key LOADED · (n / 2) + 2 · t + n % 2 of a key
+// tile: so the probabilities that a lane holds are those of keys LOADED · c … LOADED · (c + 1) - 1, which are the keys that its
+// 16-byte load of values is for, and lanes need not exchange them.
 //
 // Of a cache in E4M3 (kv_fp8.cuh), a key tile is a cache block. With its keys, each lane copies the scales of keys and values
 // LOADED · c … LOADED · (c + 1) - 1, which are those that share them.
@@ -39,16 +39,9 @@ const int TILE_STRIDE = TILE_KEYS * WARPS;        // positions between two key t
 // With short heads there is too little to do for a tile of 32 keys alone.
 const int TILES_PER_TURN = HEAD_DIM == 64 && TILE_KEYS == 32 ? 2 : 1;
 
-// The rings [STAGES][WARPS][PIECE], behind them, of E4M3, the scales of their pieces [STAGES][WARPS][32] (float2), and, when these
-// have been used, the warps' outputs [WARPS][16][HEAD_DIM].
+// The rings [STAGES][WARPS][PIECE], behind them, of E4M3, the scales of their pieces [STAGES][WARPS][32], and, when
+// these have been used, the warps' outputs [WARPS][16][HEAD_DIM].
 extern __shared__ uint4 memory[];
-
-#if KV_FP8
-// As `copy_async`, eight bytes.
-__device__ __forceinline__ void copy_async_8(unsigned shared, const void* global) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared), "l"(global) : "memory");
-}
-#endif
 
 struct KVRing {
     const Thread& me;
@@ -62,11 +55,15 @@ struct KVRing {
     int stage;               // that is read next
 
     __device__ __forceinline__ KVRing(const AttentionArguments& args, const Task& task, const Thread& me)
-        : me(me), task(task), k_pages(args.k_pages), v_pages(args.v_pages),
+        : me(me),
+          task(task),
+          k_pages(args.k_pages),
+          v_pages(args.v_pages),
 #if KV_FP8
           scales(args.scales),
 #endif
-          address(shared_address(memory)), stage(0) {
+          address(shared_address(memory)),
+          stage(0) {
         first = task.chunk * CHUNK + TILE_KEYS * me.warp;
         while (first + (TILES_PER_TURN - 1) * TILE_STRIDE < task.begin) first += TILES_PER_TURN * TILE_STRIDE;
     }
@@ -84,10 +81,12 @@ struct KVRing {
 
 #if KV_FP8
     // The lane's place among the scales of the ring's pieces.
-    __device__ __forceinline__ int scale_index(int stage) const { return (stage * WARPS + me.warp) * 32 + me.lane; }
+    __device__ __forceinline__ int scale_index(int stage) const {
+        return STAGES * WARPS * PIECE + (stage * WARPS + me.warp) * 32 + me.lane;
+    }
     // The scales of the lane's keys and values, of the keys that `await_piece` has waited for.
     __device__ __forceinline__ float2 scales_of_piece() const {
-        return reinterpret_cast<const float2*>(memory + STAGES * WARPS * PIECE)[scale_index(stage)];
+        return reinterpret_cast<const float2*>(memory + scale_index(stage))[me.c % 2];
     }
 #endif
 
@@ -113,8 +112,7 @@ struct KVRing {
             }
         } else {
 #if KV_FP8
-            copy_async_8(address + LOAD * STAGES * WARPS * PIECE + 8 * scale_index(stage),
-                         scales + scale_place(block, task.kv_head, key) + 2 * me.c);
+            copy_async(address + LOAD * scale_index(stage), scales + scale_place(block, task.kv_head, key) + me.c / 2 * 4);
 #endif
             const Cached* from = k_pages + at + (key % BLOCK + LOADED * (me.g / 2) + me.g % 2) * HEAD_DIM + LOADED * me.c;
 #pragma unroll

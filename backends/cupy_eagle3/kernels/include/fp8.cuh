@@ -1,9 +1,9 @@
 // E4M3 as bit patterns (a sign, four bits of exponent, three of mantissa; no infinities), and the scales of a cache in it. The
 // definition is that of `specgate/eagle3/kv/fp8.py`, bit for bit.
 //
-// SCALE_POSITIONS positions of a head share a scale, a power of two that is made of the first of them alone. So what is cached of
-// a position depends on nothing behind it, a rejected draft among that. A number that is not finite becomes NaN, and so comes to
-// light in the logits.
+// SCALE_POSITIONS positions of a head share a scale, a power of two that is made of the first of them alone. So what is cached
+// of a position depends on nothing behind it, a rejected draft among that. A number that is not finite becomes NaN, and so
+// comes to light in the logits.
 #pragma once
 
 const int SCALE_POSITIONS = 16;
@@ -87,8 +87,8 @@ __device__ __forceinline__ unsigned times_256(unsigned pair) {
     return product;
 }
 
-// Two codes, each the upper byte of a half. One bit lower, exponent and mantissa are in their places, of a number that is smaller
-// by 2^8; a subnormal one stands for a subnormal one. NaN has no such place.
+// Two codes, each the upper byte of a half. One bit lower, exponent and mantissa are in their places, of a number that is
+// smaller by 2^8; a subnormal one stands for a subnormal one. NaN has no such place.
 __device__ __forceinline__ unsigned two_by_bits(unsigned codes) {
     const unsigned sizes = codes & 0x7f007f00u, nan = (sizes + 0x01000100u) >> 15 & 0x00010001u;
     return times_256(sizes >> 1) | (codes & 0x80008000u) | nan * 0x7fffu;

@@ -1,8 +1,8 @@
-// Keys, rotated, and values of a prompt into a cache in E4M3 (fp8.cuh). In the packed projection they become what the cache holds
-// of them: the prompt's own rows attend over what later steps attend over.
+// Keys, rotated, and values of a prompt into a cache in E4M3 (fp8.cuh). In the packed projection they become what the cache
+// holds of them: the prompt's own rows attend over what later steps attend over.
 //
-// One block per cache block (blockIdx.x) and key/value head (blockIdx.y). A warp has the keys, or the values, of 16 positions, which
-// share a scale; a lane has every 32nd element of the head.
+// One block per cache block (blockIdx.x) and key/value head (blockIdx.y). A warp has the keys, or the values, of 16 positions,
+// which share a scale; a lane has every 32nd element of the head.
 #pragma once
 #include "fp8.cuh"
 

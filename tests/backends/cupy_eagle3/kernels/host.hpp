@@ -36,7 +36,6 @@ enum class State { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, HAS_ENDED };
 struct Copy {
     void* to;
     const void* from;
-    std::size_t bytes;
 };
 
 struct Fiber {
@@ -241,8 +240,8 @@ static void multiplied(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, uns
 
 // ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-static void begun(unsigned to, const void* from, std::size_t bytes = 16) {
-    current->open.push_back({reinterpret_cast<char*>(dynamic_memory.data()) + to, from, bytes});
+static void begun(unsigned to, const void* from) {
+    current->open.push_back({reinterpret_cast<char*>(dynamic_memory.data()) + to, from});
 }
 static void grouped() {
     current->groups.push_back(current->open);
@@ -250,7 +249,7 @@ static void grouped() {
 }
 static void arrived(unsigned pending) {
     while (current->groups.size() > pending) {
-        for (const Copy& copy : current->groups.front()) std::memcpy(copy.to, copy.from, copy.bytes);
+        for (const Copy& copy : current->groups.front()) std::memcpy(copy.to, copy.from, 16);
         current->groups.erase(current->groups.begin());
     }
 }

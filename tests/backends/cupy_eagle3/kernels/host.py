@@ -37,7 +37,6 @@ LINKED: Final = (
 HEADER: Final = Path(__file__).with_name("host.hpp")
 STATEMENT: Final = re.compile(r'asm(?: volatile)?\("([\w.]+)[^;]*;".*?\);', re.DOTALL)
 INSTRUCTIONS: Final[Mapping[str, str]] = {
-    "cp.async.ca.shared.global": "begun(shared, global, 8);",
     "cp.async.cg.shared.global.L2": "begun(shared, global);",
     "cp.async.commit_group": "grouped();",
     "cp.async.wait_group": "arrived(Pending);",
