@@ -21,10 +21,11 @@ HEADROOM: Final = 64.0
 
 def scales_of(largest: Tensor) -> Tensor:
     """The scales of blocks whose first position has the absolute value `largest`, float32 ≥ 0; 1 where that is 0."""
-    # By the bits of the number: a logarithm may be rounded over a power of two, otherwise on a GPU than on a CPU.
+    # By the bits of the numbers: a logarithm may be rounded over a power of two, and a power off it, otherwise on a GPU
+    # than on a CPU.
     mantissa, exponent = torch.frexp(largest.float() * (HEADROOM / LARGEST))
     exponent = torch.where(mantissa == 0.5, exponent - 1, exponent).clamp(min=-126)
-    powers = torch.ldexp(torch.ones_like(mantissa), exponent)
+    powers = ((exponent + 127).int() << 23).view(torch.float32)
     return torch.where(largest > 0, powers, torch.ones_like(powers))
 
 

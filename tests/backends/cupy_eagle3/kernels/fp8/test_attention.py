@@ -44,7 +44,7 @@ class Cache:
         self.keys, self.values = (plane(name, slots, heads, device) for name in ("keys", "values"))
         for s, (held, scale) in enumerate(((self.keys, 1.0), (self.values, sizes))):
             rows = normal(slots, length, g, d, dtype=torch.float32, seed=seed + s, device=device)
-            held.write(torch.arange(length).expand(slots, -1), rows * torch.as_tensor(scale).to(device))
+            held.write(torch.arange(length, device=device).expand(slots, -1), rows * torch.as_tensor(scale).to(device))
         order = torch.randperm(slots * heads.max_blocks, generator=torch.Generator().manual_seed(seed)).to(device)
         self.block_table = order.view(slots, -1).int()
         blocks = slots * heads.max_blocks
