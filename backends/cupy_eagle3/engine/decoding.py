@@ -6,23 +6,36 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import torch
 
 from specgate.api import Decoded, Text
 from specgate.backends.cupy_eagle3.engine.decode_run import IdleWatch, StopRule, read, run, text_of
-from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH, Graph, GraphGeometry, graph_sizes
+from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.cupy_eagle3.engine.prefill import Way
-from specgate.backends.cupy_eagle3.engine.prefilled import Prefilled, first_tokens, prefill_prompts
+from specgate.backends.cupy_eagle3.engine.prefilled import (
+    FirstTokens,
+    LastRow,
+    Prefilled,
+    choose_first_tokens,
+    first_tokens,
+    prefill_prompts,
+    top2_of,
+)
+from specgate.backends.cupy_eagle3.engine.ranks.prefill import Prefill
+from specgate.backends.cupy_eagle3.engine.ranks.rank import Rank, whole_logits
 from specgate.backends.cupy_eagle3.engine.sampled import name_requests
+from specgate.backends.cupy_eagle3.kernels.peers.mailboxes import LIMIT_MS
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
-from specgate.backends.cupy_eagle3.kernels.state.slots import Fault
+from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Slots
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
-from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
+from specgate.backends.cupy_eagle3.memory.cache_layout import CacheLayout, assign_blocks
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.peers import reset
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
-from specgate.backends.cupy_eagle3.stream import Stream
+from specgate.backends.cupy_eagle3.step.verify import Verify
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.core import Budget, EngineFacts, Role
@@ -36,7 +49,10 @@ FAULTS: Mapping[Fault, str] = {
     Fault.KV_INTEGRITY: "a step was about to write a cache block that is not its slot's",
     Fault.KV_EXHAUSTED: "the cache ran out of blocks or positions in the middle of a stretch",
     Fault.MASK_INTEGRITY: "the attention masks of a step were not those of its tree",
+    Fault.PEER_LATE: f"a GPU waited more than {LIMIT_MS / 1000:g} s for another one in the middle of a step",
+    Fault.PEERS_DIFFER: "the GPUs that share the target read different tokens in one step",
 }
+PEERS: Final = Fault.PEER_LATE | Fault.PEERS_DIFFER
 
 
 class DecodingEngine:
@@ -45,6 +61,9 @@ class DecodingEngine:
     Once the draft has proved unusable, a decode run of a spec role ends with BackendError. With `plain_on_draft_error`
     such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
     `way`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
+
+    Where several GPUs share the target, `others` are the ranks beside the first. All ranks hold the same state, since
+    they compute the same bits. What is read is read from the first; the others are held against it.
     """
 
     def __init__(
@@ -60,19 +79,44 @@ class DecodingEngine:
         tuned: Tuned = NOTHING_TUNED,
         shape_log: ShapeLog | None = None,
         way: Way | None = None,
+        others: Sequence[Rank] = (),
     ) -> None:
-        self.target, self.draft, self.sizes, self.b, self._facts = target, draft, sizes, buffers, facts
+        self.first = Rank(target, draft, sizes, buffers, tuned=tuned, way=way)
+        self.ranks = (self.first, *others)
+        self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
         self.tuned, self.shape_log = tuned, shape_log
-        self.way = way or Way.on(buffers.slots.length.device)
         self.draft_error = facts.draft_error
-        self.stream = Stream()
-        self._idle = IdleWatch(self.stream.torch)
-        self.cycles: dict[tuple[int, int], Cycle] = {}
-        self.graphs: dict[GraphGeometry, Graph] = {}
-        self.prefilled: Prefilled | None = None
+        self.stream = self.first.stream
+        self.cycles, self.graphs = self.first.cycles, self.first.graphs
+        with self.stream.current():
+            self._idle = IdleWatch(self.stream.torch)
+        self._prefill = Prefill(self.ranks) if others else None
         self._last_role: Role | None = None
         """The role of the decode run whose state is on the device; None where something else has used it since."""
+
+    @property
+    def b(self) -> Buffers:
+        """Those of the first rank."""
+        return self.first.b
+
+    @property
+    def way(self) -> Way:
+        return self.first.way
+
+    @way.setter
+    def way(self, way: Way) -> None:
+        for rank in self.ranks:
+            rank.way = way
+
+    @property
+    def prefilled(self) -> Prefilled | None:
+        """The prompts in the cache, as the first rank has them."""
+        return self.first.prefilled
+
+    def _forget_prompts(self) -> None:
+        for rank in self.ranks:
+            rank.prefilled = None
 
     # ── prefill ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -80,32 +124,63 @@ class DecodingEngine:
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
         """Fill the caches prompt by prompt; return nanoseconds. Raises BackendError where a prompt does not fit."""
         self._check_fit(prompts, draft)
-        self.prefilled = self._last_role = None
-        verify = self._cycle(0, len(prompts)).verify
+        self._forget_prompts()
+        self._last_role = None
+        heads = [self._cycle(0, len(prompts), rank).verify for rank in self.ranks]
         with self.stream.current(), refusing_overflow("prefill"):
-            self.way.prepare(self.target, self.draft if draft else None, map(len, prompts))
-            if self.b.sampling is not None:
-                name_requests(self.b.sampling, prompts)
-            self.stream.wait()
+            for rank in self.ranks:
+                with rank.stream.current():
+                    rank.way.prepare(rank.target, rank.draft if draft else None, map(len, prompts))
+                    if rank.b.sampling is not None:
+                        name_requests(rank.b.sampling, prompts)
+                    rank.stream.wait()
             began = time.perf_counter_ns()
             layout = assign_blocks(prompts, self.sizes)
-            last = prefill_prompts(self.target, self.draft if draft else None, self.b, prompts, layout, self.way)
-            self.b.kv.copy_(layout.kv)
-            first, fault = first_tokens(verify, self.b, last, [*map(len, prompts)])
+            if self._prefill is None:
+                last = [prefill_prompts(self.target, self.draft if draft else None, self.b, prompts, layout, self.way)]
+            else:
+                last = self._prefill.prompts(prompts, layout, draft=draft)
+            first, fault = self._first_tokens(heads, last, layout, [*map(len, prompts)])
             elapsed = time.perf_counter_ns() - began
             self._check(fault)
-            features = [row.features for row in last if row.features is not None]
-            # Copies are made on the stream that writes the originals, and reads the copies.
-            self.prefilled = Prefilled(
-                prompts=tuple(map(tuple, prompts)),
-                layout=layout,
-                first=first,
-                kv=KVBlocks(*(t.clone() for t in self.b.kv.tensors())),
-                features=torch.stack(features) if features else None,
-                last=tuple(last),
-            )
-            self.stream.wait()
+            for rank, rows, chosen in zip(self.ranks, last, first, strict=True):
+                with rank.stream.current():
+                    features = [row.features for row in rows if row.features is not None]
+                    # Copies are made on the stream that writes the originals, and reads the copies.
+                    rank.prefilled = Prefilled(
+                        prompts=tuple(map(tuple, prompts)),
+                        layout=layout,
+                        first=chosen,
+                        kv=KVBlocks(*(t.clone() for t in rank.b.kv.tensors())),
+                        features=torch.stack(features) if features else None,
+                        last=tuple(rows),
+                    )
+                    rank.stream.wait()
         return elapsed
+
+    def _first_tokens(
+        self, heads: Sequence[Verify], last: Sequence[Sequence[LastRow]], layout: CacheLayout, lengths: Sequence[int]
+    ) -> tuple[list[FirstTokens], Fault]:
+        """The token after each prompt, once per rank. All ranks are launched before any of them is read."""
+        if len(self.ranks) == 1:
+            self.b.kv.copy_(layout.kv)
+            chosen, fault = first_tokens(heads[0], self.b, last[0], lengths)
+            return [chosen], fault
+        count = len(lengths)
+        for rank, verify, rows in zip(self.ranks, heads, last, strict=True):
+            with rank.stream.current():
+                rank.b.kv.copy_(layout.kv)
+                choose_first_tokens(verify, rank.b, rows, lengths)
+        read_of, fault = list[tuple[int, ...]](), Fault(0)
+        for rank, verify in zip(self.ranks, heads, strict=True):
+            with rank.stream.current():
+                tokens, own = verify.choices(rank.b, count)
+                read_of.append(tokens)
+                fault |= own
+        if len(set(read_of)) > 1 and not fault:
+            raise BackendError(f"prefill: the GPUs that share the target chose different first tokens: {read_of}")
+        top2 = top2_of(whole_logits(self.ranks, count))
+        return [FirstTokens(tokens, top2) for tokens in read_of], fault
 
     def _check_fit(self, prompts: Sequence[Sequence[int]], draft: bool) -> None:
         if draft and self.draft is None and self.draft_error is None:
@@ -147,18 +222,21 @@ class DecodingEngine:
         with self.stream.current():
             graphs = graph_sizes(steps)
             launch = {n: self.step(k, count, n) for n in set(graphs)}
-            prefilled.rewind(self.b, StopRule(eos, stop, limit))
-            # What the first step reserves, by itself. Seen on H200s, and not understood: where a graph follows sixteen
-            # copies or fills (not six), and no kernel of ours was launched since, its steps are slower, and so are all
-            # after it.
-            self._cycle(k, count).reserve(self.b.kv, self.b.slots)
-            self.stream.wait()
+            for rank in self.ranks:
+                with rank.stream.current():
+                    rank.of_prompts.rewind(rank.b, StopRule(eos, stop, limit))
+                    # What the first step reserves, by itself. Seen on H200s, and not understood: where a graph follows
+                    # sixteen copies or fills (not six), and no kernel of ours was launched since, its steps are slower,
+                    # and so are all after it.
+                    rank.cycle(k, count).reserve(rank.b.kv, rank.b.slots)
+            self._wait()
             watch = partial(self._idle.idle_after, active_count=self.b.slots.active_count)
             looks = graphs.count(STEPS_PER_GRAPH) if budget.steps is None else 0
             elapsed_ns = run([launch[n] for n in graphs], self.stream.torch, watch, looks)
             graphs = graphs[: len(elapsed_ns)]
             mixture = self.b.target.layer.mixture
             decoded, fault = read(self.b.slots, count, k, graphs, elapsed_ns, mixture.touched if mixture else None)
+        fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.
         broken = int(bool(fault & Fault.KV_INTEGRITY))
         checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
@@ -166,6 +244,30 @@ class DecodingEngine:
         found = self._cycle(k, count).gemms.counters
         of_tree = tree_counters(self.sizes.tree_of(k), decoded, fault)
         return replace(decoded, counters={**decoded.counters, **checked, **reused, **found, **of_tree}), fault
+
+    def _held_against_first(self, count: int, fault: Fault) -> Fault:
+        """The faults of the other ranks; where there are none, what they hold is compared with what the first does."""
+        if len(self.ranks) == 1:
+            return Fault(0)
+        self._wait()
+        found = self._faults()
+        if not fault | found:
+            steps = int(self.b.slots.step)
+            first, *others = (state_of(rank.b.slots, count, steps) for rank in self.ranks)
+            if any(other != first for other in others):
+                found |= Fault.PEERS_DIFFER
+        return found
+
+    def _faults(self) -> Fault:
+        """What the kernels have found wrong by now, on any rank. Nothing may be running."""
+        found = Fault(0)
+        for rank in self.ranks:
+            found |= Fault(int(rank.b.slots.fault))
+        return found
+
+    def _wait(self) -> None:
+        for rank in self.ranks:
+            rank.stream.wait()
 
     @torch.inference_mode()
     def extend(self, steps: int) -> Text:
@@ -182,40 +284,53 @@ class DecodingEngine:
                 raise BackendError(f"extend: {steps} more steps exceed {self.sizes.positions} cached positions")
             graphs = graph_sizes(steps)
             # Captured before the first of them runs. A capture clears the list of active slots, so it is put back.
-            listed, active = slots.active.clone(), slots.active_count.clone()
+            listed = [(rank, rank.b.slots.active.clone(), rank.b.slots.active_count.clone()) for rank in self.ranks]
             launch = {n: self.step(0, count, n) for n in set(graphs)}
-            slots.active.copy_(listed)
-            slots.active_count.copy_(active)
-            self.stream.wait()
+            for rank, active, active_count in listed:
+                with rank.stream.current():
+                    rank.b.slots.active.copy_(active)
+                    rank.b.slots.active_count.copy_(active_count)
+            self._wait()
             run([launch[n] for n in graphs], self.stream.torch)
             found, fault = text_of(slots, count), Fault(int(slots.fault))
+        fault |= self._held_against_first(count, fault)
         self._last_role = None
         self._check(fault)
         return found
 
     def step(self, k: int, count: int, steps: int = 1) -> Callable[[], None]:
-        """`steps` steps of spec-`k` over `count` slots. Their graph is captured at first use, with no slot active."""
-        cycle = self._cycle(k, count)
+        """`steps` steps of spec-`k` over `count` slots, on every rank. Their graphs are captured at first use, with no
+        slot active.
+        """
+        for rank in self.ranks:
+            self._cycle(k, count, rank)
 
         def launches() -> None:
             for _ in range(steps):
-                cycle(self.b)
+                for rank in self.ranks:
+                    rank.launch(k, count)
 
         if not self.use_graphs:
             return launches
-        geometry = GraphGeometry.of(k, count, self.sizes, self.b, steps)
-        if geometry not in self.graphs:
-            self.b.slots.active_count.zero_()
-            self.graphs[geometry] = Graph(cycle.name, geometry, launches, self.stream)
-        graph = self.graphs[geometry]
-        return lambda: graph.replay(geometry)
+        replays = [rank.replay(k, count, steps) for rank in self.ranks]
+        if len(replays) == 1:
+            return replays[0]
 
-    def _cycle(self, k: int, count: int) -> Cycle:
-        if (k, count) not in self.cycles:
-            self.cycles[k, count] = cycle = Cycle(self.target, self.draft, self.sizes, count, k, self.tuned)
-            if self.shape_log:
-                self.shape_log.add(cycle.gemms.shapes)
-        return self.cycles[k, count]
+        def replay_all() -> None:
+            for rank, replay in zip(self.ranks, replays, strict=True):
+                with rank.stream.current():
+                    replay()
+
+        return replay_all
+
+    def _cycle(self, k: int, count: int, rank: Rank | None = None) -> Cycle:
+        """That of the first rank, where none is given."""
+        rank = rank or self.first
+        new = (k, count) not in rank.cycles
+        cycle = rank.cycle(k, count)
+        if new and self.shape_log and rank is self.first:
+            self.shape_log.add(cycle.gemms.shapes)
+        return cycle
 
     def _check_room(self, role: Role, budget: Budget) -> Prefilled:
         if self.prefilled is None:
@@ -236,14 +351,19 @@ class DecodingEngine:
         if not fault:
             return
         if fault != Fault.DRAFT_NOT_FINITE:
-            self.prefilled = None
+            self._forget_prompts()
         if fault & Fault.TARGET_NOT_FINITE:
             # A masked position still enters a product: NaN that stays in the cache would reach the next prompts. On the
             # stream that writes them, since another one would not wait for this.
-            with self.stream.current():
-                for pages in self.b.pages:
-                    pages.k.zero_()
-                    pages.v.zero_()
+            for rank in self.ranks:
+                with rank.stream.current():
+                    for pages in rank.b.pages:
+                        pages.k.zero_()
+                        pages.v.zero_()
+        if fault & PEERS:
+            # Ranks have ended in the middle of an exchange, and not all in the same one.
+            self._wait()
+            reset([own for rank in self.ranks if (own := rank.b.target.layer.mailboxes) is not None])
         raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
 
 
@@ -256,6 +376,13 @@ def tree_counters(shape: TreeShape | None, decoded: Decoded, fault: Fault) -> di
         "mask_checked_steps": len(decoded.step_ns),
         "mask_integrity_failures": int(bool(fault & Fault.MASK_INTEGRITY)),
     }
+
+
+def state_of(slots: Slots, count: int, steps: int) -> tuple[object, ...]:
+    """What ranks must agree in after `steps` steps over `count` slots."""
+    log, emitted = slots.accepted_log[:steps, :count].tolist(), slots.emitted[:count].tolist()
+    text = [row[:n] for row, n in zip(slots.out[:count].tolist(), emitted, strict=True)]
+    return int(slots.step), slots.length[:count].tolist(), slots.finish[:count].tolist(), text, log
 
 
 def undrafted(decoded: Decoded) -> Decoded:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, rows_of_slots
 from specgate.backends.cupy_eagle3.engine.prefilled import first_tokens
+from specgate.backends.cupy_eagle3.engine.ranks.rank import whole_logits
 from specgate.backends.cupy_eagle3.engine.retile import RetilingEngine
 from specgate.backends.cupy_eagle3.engine.sampled import law_of, put_requests, top2_of_draw
 from specgate.backends.cupy_eagle3.engine.stages import StagePasses, first_shown
-from specgate.backends.cupy_eagle3.kernels.state.slots import Fault
 from specgate.core import Budget, Role, Sampling
 from specgate.core.draws import TokenLaw
 from specgate.eagle3.logit_watch import LogitWatch
@@ -30,23 +30,26 @@ class ForensicEngine(RetilingEngine):
         """As `api.ShowsLogits.logits`: step by step, with the graph of a single step, reading after each."""
         k = 0 if self.draft_error is not None else role.k
         limit = positions[-1] + 1  # a slot ends there, so a fast one needs no more room than a slow one
-        prefilled = self._check_room(Role(k), Budget(new_tokens=limit))
+        self._check_room(Role(k), Budget(new_tokens=limit))
         self._last_role = None
-        count, slots = len(prefilled.prompts), self.b.slots
+        count, slots = len(self.first.of_prompts.prompts), self.b.slots
         watch = LogitWatch(positions, count)
         path = self.b.tree.path if self.b.tree is not None and self.sizes.tree_of(k) else None
         with self.stream.current():
             launch = self.step(k, count)
-            prefilled.rewind(self.b, StopRule((), (), limit))
+            for rank in self.ranks:
+                with rank.stream.current():
+                    rank.of_prompts.rewind(rank.b, StopRule((), (), limit))
             while not watch.complete:
                 if not (running := slots.active[: int(slots.active_count)].tolist()):
                     break  # a position that no step reaches: `shown` says so
                 before = slots.emitted[:count].tolist()
                 launch()
-                self.stream.wait()
-                self._check(Fault(int(slots.fault)))
+                self._wait()
+                self._check(self._faults())
                 emitted = slots.emitted[:count].tolist()
-                rows = rows_of_slots(self.b.target.layer.logits, running, self.sizes.rows_of(k), path)
+                of_slot = self.sizes.rows_of(k)
+                rows = rows_of_slots(whole_logits(self.ranks, len(running) * of_slot), running, of_slot, path)
                 for slot, own in rows.items():
                     first, end = before[slot], emitted[slot]
                     watch.see(slot, first, slots.out[slot, first:end].tolist(), own)
@@ -79,18 +82,25 @@ class ForensicEngine(RetilingEngine):
         if not continuation:
             assert prefilled.first.logits is not None
             return prefilled.first.logits[slot]
-        cycle, slots = self._cycle(0, len(prefilled.prompts)), self.b.slots
-        with self.stream.current():
-            prefilled.rewind(self.b, StopRule((), (), self.sizes.positions))
-            slots.active[0], slots.active_count[0] = slot, 1
-            for position, token in enumerate(continuation, len(prefilled.prompts[slot])):
-                slots.length[slot], slots.last_token[slot] = position, token
-                slots.counts[slot], slots.pending[slot, 0] = 1, token
-                cycle.reserve(self.b.kv, slots)
-                cycle.verify(self.b, slots.rows(len(prefilled.prompts), 1))
-                _, fault = cycle.verify.choices(self.b, 1)
+        count = len(prefilled.prompts)
+        for rank in self.ranks:
+            with rank.stream.current():
+                rank.of_prompts.rewind(rank.b, StopRule((), (), self.sizes.positions))
+                rank.b.slots.active[0], rank.b.slots.active_count[0] = slot, 1
+        for position, token in enumerate(continuation, len(prefilled.prompts[slot])):
+            for rank in self.ranks:
+                cycle, slots = self._cycle(0, count, rank), rank.b.slots
+                with rank.stream.current():
+                    slots.length[slot], slots.last_token[slot] = position, token
+                    slots.counts[slot], slots.pending[slot, 0] = 1, token
+                    cycle.reserve(rank.b.kv, slots)
+                    cycle.verify(rank.b, slots.rows(count, 1))
+            for rank in self.ranks:
+                with rank.stream.current():
+                    _, fault = self._cycle(0, count, rank).verify.choices(rank.b, 1)
                 self._check(fault)
-            return self.b.target.layer.logits[0]
+        with self.stream.current():
+            return whole_logits(self.ranks, 1)[0]
 
     @torch.inference_mode()
     def draw(
@@ -112,10 +122,10 @@ class ForensicEngine(RetilingEngine):
                     put_requests(drawn, range(start, start + slots))
                     chosen, fault = first_tokens(verify, self.b, prefilled.last, [len(prompt)] * slots)
                 self._check(fault)
-                self.prefilled = replace(prefilled, first=chosen)
+                self.first.prefilled = replace(prefilled, first=chosen)
                 found += self.decode(role, Budget(new_tokens=tokens), ()).tokens
         finally:
-            self.prefilled = None  # its requests are not those of its prompts
+            self._forget_prompts()  # its requests are not those of its prompts
         return tuple(found[:count])
 
     @torch.inference_mode()
@@ -135,15 +145,19 @@ class ForensicEngine(RetilingEngine):
     def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:
         """As `api.ShowsStages.stages`: the last rows token by token, after a prefill of what is before them.
 
-        Raises BackendError for a prompt of one token, which is prefilled, and for one that does not fit.
+        Raises BackendError for a prompt of one token, which is prefilled, for one that does not fit, and where several
+        GPUs share the target, of which each has a part of most stages.
         """
+        if len(self.ranks) > 1:
+            raise BackendError(f"stages are shown with tp=1 only, not with tp={len(self.ranks)}")
         if not 1 < len(prompt) < self.sizes.positions:
             raise BackendError(
                 f"stages of {len(prompt)} tokens: this engine shows them of 2 … {self.sizes.positions - 1} tokens"
             )
         start = first_shown(len(prompt), rows)
         self.prefill([prompt[:start]], draft=self.draft is not None)
-        prefilled, self.prefilled = self.prefilled, None
+        prefilled = self.prefilled
+        self._forget_prompts()
         assert prefilled is not None
         passes = StagePasses(self.target, self.draft, self.sizes, self.tuned)
         with self.stream.current():

@@ -26,7 +26,7 @@ from specgate.backends.cupy_eagle3.step.recording import recorded
 from specgate.core import Budget, Role
 from specgate.core.fmha import AttentionConfig, TileStatistics
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
-from specgate.errors import UsageError
+from specgate.errors import BackendError, UsageError
 
 
 class RetilingEngine(DecodingEngine):
@@ -53,12 +53,18 @@ class RetilingEngine(DecodingEngine):
         """Decode with `config` from now on. Steps will be captured anew; the prompts stay in the cache."""
         self._last_role = None
         self.sizes = replace(self.sizes, fmha=config_of(config))
-        self.cycles.clear()
-        self.graphs.clear()
-        self.b = retiled_buffers(self.b, self.target.geometry, self.draft.geometry if self.draft else None, self.sizes)
+        draft = self.draft.geometry if self.draft else None
+        for rank in self.ranks:
+            rank.sizes = self.sizes
+            rank.cycles.clear()
+            rank.graphs.clear()
+            rank.b = retiled_buffers(rank.b, rank.target.geometry, draft, self.sizes)
 
     @torch.inference_mode()
     def attention_tiles(self, role: Role) -> TileStatistics:
+        """Raises BackendError where several GPUs share the target: the ranks of a step wait for each other."""
+        if len(self.ranks) > 1:
+            raise BackendError(f"attention's tiles are counted with tp=1 only, not with tp={len(self.ranks)}")
         prefilled, self._last_role = self._check_room(role, Budget(steps=1)), None
         rule = StopRule((), (), self.sizes.positions)
         cycle = Cycle(self.target, self.draft, self.sizes, len(prefilled.prompts), role.k, self.tuned)

@@ -52,6 +52,7 @@ ELEMENTS = {
     "long long": torch.int64,
     "double": torch.float64,
     "Choice": torch.int64,
+    "PeerWord": torch.int64,
 }
 
 
