@@ -24,9 +24,9 @@ from specgate.eagle3.hf_keys import Keys, read_config, read_json
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import require_room
 from specgate.eagle3.mxfp4.format import NO_NUMBER
+from specgate.eagle3.parallel.shard import WHOLE, Shard, Span, shards
 from specgate.eagle3.planted.recipe import from_seed
 from specgate.eagle3.planted.source import planted_draft, planted_target
-from specgate.eagle3.shard import WHOLE, Shard, Span, shards
 from specgate.errors import CheckpointError
 
 RECOMPUTED: Final = r"(.+\.)?rotary_emb\.inv_freq"

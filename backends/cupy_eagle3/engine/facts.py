@@ -40,10 +40,10 @@ def engine_facts(
     """Where prompts are not prefilled in the usual way, `way` says how. Raises BackendError where it cannot be gone."""
     import cupy
 
-    geometry = target.geometry
+    geometry, part, ranks = target.geometry, target.shard.geometry(target.geometry), target.shard.ranks
     device = torch.device("cuda", torch.cuda.current_device())
     way = way or Way.on(device)
-    attention = prefill_attention(way, geometry, device)
+    attention = prefill_attention(way, part, device)
     major, minor = torch.cuda.get_device_capability()
     details: dict[str, str | int | float] = {
         "cupy": cupy.__version__,
@@ -61,6 +61,8 @@ def engine_facts(
     if (experts := geometry.experts) is not None:
         details["target experts"] = f"{experts.count} in MXFP4, {experts.per_token} of a token"
         details["prefill of experts"] = "grouped products" if way.grouped else "cuBLAS, expert by expert"
+    if ranks > 1:
+        details["tensor parallel"] = f"{ranks} GPUs, sums of all over peer memory, the draft on each"
     if draft is not None:
         details |= draft_details(draft.geometry)
     if sizes.tree is not None:
@@ -86,7 +88,7 @@ def engine_facts(
         # Another library, or another version of it, may give other bits: a streak of green runs then begins anew.
         engine_version=f"specgate {__version__}, prefill attention by {attention}",
         tuned_sha256=tuned_sha256,
-        traffic=pair_traffic(geometry, draft.geometry if draft else None, torch.bfloat16),
+        traffic=pair_traffic(part, draft.geometry if draft else None, torch.bfloat16),
     )
 
 

@@ -12,8 +12,8 @@ from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureNorm
 from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertTargetWeights, pack_expert_target
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.parallel.shard import WHOLE, Shard
 from specgate.eagle3.rope import cos_sin_table
-from specgate.eagle3.shard import WHOLE, Shard
 from specgate.eagle3.weights import DraftWeights, TargetWeights, pack_draft, pack_target
 
 RopeTable = tuple[Tensor, Tensor]

@@ -12,8 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.engine.prefill import Way, add
+from specgate.backends.cupy_eagle3.engine.prefill import CHUNK, Way, add
 from specgate.backends.cupy_eagle3.memory.peers import reachable
+
+
+def sums_bytes(hidden: int, rows: int = CHUNK) -> int:
+    """What they take on each GPU."""
+    return 2 * 2 * rows * hidden
 
 
 class PartialSums:

@@ -36,7 +36,7 @@ from specgate.backends.cupy_eagle3.memory.peers import with_mailboxes
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.eagle3.pair import TargetCheckpoint
-from specgate.eagle3.shard import Shard, shards
+from specgate.eagle3.parallel.shard import Shard, shards
 from specgate.pair_tools.plant.calibrate import made_draft, made_target
 from tests.backends.cupy_eagle3.gpu_pairs import RECIPE_A, random_prompts, shape
 from tests.backends.cupy_eagle3.kernels.host import Host

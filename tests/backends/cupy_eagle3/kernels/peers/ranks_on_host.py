@@ -37,7 +37,7 @@ class RankHost(Host):
         shutil.copy(source, library)
 
     @property
-    def surroundings(self) -> str:  # type: ignore[override]
+    def surroundings(self) -> str:
         with COMPILING:
             return self.shared.surroundings
 

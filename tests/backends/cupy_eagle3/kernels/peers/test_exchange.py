@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,9 +213,3 @@ def test_operands_of_other_sizes_are_refused() -> None:
             kernel(own.stream, own.pre_norm, weight, own.mailboxes, own.slots.rows(6, 4))
     with pytest.raises(ValueError, match="made for"):
         CombineChoices(PART, 4, 4, 4, 2, MOST)(own.choices, own.mailboxes, own.slots, own.slots.rows(6, 4))
-
-
-def test_the_libraries_of_ranks_are_copies(tmp_path: Path, host: Host) -> None:
-    made = Ranks(2, tmp_path / "own" if (tmp_path / "own").mkdir() is None else tmp_path, host)
-    made.close()
-    assert sorted(f.name for f in (tmp_path / "own").iterdir()) == ["rank-0", "rank-1"]
