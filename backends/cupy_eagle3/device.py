@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import permutations
 from typing import TYPE_CHECKING, Final
 
@@ -82,6 +83,7 @@ def shared_gpus(count: int) -> tuple[torch.device, ...]:
     return tuple(torch.device("cuda", i) for i in range(count))
 
 
+@cache
 def open_peer_access(count: int) -> None:
     """Let the first `count` GPUs read and write each other's memory, in this process."""
     import cupy
@@ -91,10 +93,10 @@ def open_peer_access(count: int) -> None:
             try:
                 cupy.cuda.runtime.deviceEnablePeerAccess(other)
             except cupy.cuda.runtime.CUDARuntimeError as error:
+                cupy.cuda.runtime.getLastError()  # else whoever asks for it next takes this one for its own
                 if "PeerAccessAlreadyEnabled" not in str(error):
-                    raise EnvironmentRefused(
-                        f"back end cupy: GPU {own} gets no access to GPU {other}: {error}"
-                    ) from error
+                    said = f"back end cupy: GPU {own} gets no access to GPU {other}: {error}"
+                    raise EnvironmentRefused(said) from error
 
 
 def shared_memory_limit() -> int:

@@ -15,27 +15,32 @@ from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 
 
 def with_mailboxes(buffers: Sequence[Buffers], sizes: Sizes, hidden: int) -> tuple[Buffers, ...]:
-    """`buffers`, one of each rank, with mailboxes that all ranks can reach. They begin at exchange 0."""
-    ranks, devices = len(buffers), [b.slots.fault.device for b in buffers]
-    sums = tuple(reachable(sums_shape(ranks, sizes.rows, hidden), device) for device in devices)
-    choices = tuple(reachable(choices_shape(ranks, sizes.rows), device) for device in devices)
+    """`buffers`, one of each rank, with mailboxes that all ranks can reach."""
+    made = mailboxes([b.slots.fault for b in buffers], sizes.rows, hidden)
     return tuple(
         replace(b, target=replace(b.target, layer=replace(b.target.layer, mailboxes=own)))
-        for b, own in (
-            (
-                b,
-                Mailboxes(
-                    rank=rank,
-                    sums=sums,
-                    choices=choices,
-                    sum_count=torch.zeros(hidden // COLUMNS, dtype=torch.int32, device=b.slots.fault.device),
-                    choice_count=torch.zeros(1, dtype=torch.int32, device=b.slots.fault.device),
-                    partial=torch.zeros(sizes.rows, hidden, device=b.slots.fault.device),
-                    fault=b.slots.fault,
-                ),
-            )
-            for rank, b in enumerate(buffers)
+        for b, own in zip(buffers, made, strict=True)
+    )
+
+
+def mailboxes(faults: Sequence[Tensor], rows: int, hidden: int) -> tuple[Mailboxes, ...]:
+    """Of each rank, for steps of up to `rows` rows. They begin at exchange 0. `faults`: of each rank's slots, on its
+    device.
+    """
+    ranks, devices = len(faults), [fault.device for fault in faults]
+    sums = tuple(reachable(sums_shape(ranks, rows, hidden), device) for device in devices)
+    choices = tuple(reachable(choices_shape(ranks, rows), device) for device in devices)
+    return tuple(
+        Mailboxes(
+            rank=rank,
+            sums=sums,
+            choices=choices,
+            sum_count=torch.zeros(hidden // COLUMNS, dtype=torch.int32, device=device),
+            choice_count=torch.zeros(1, dtype=torch.int32, device=device),
+            partial=torch.zeros(rows, hidden, device=device),
+            fault=fault,
         )
+        for rank, (fault, device) in enumerate(zip(faults, devices, strict=True))
     )
 
 
