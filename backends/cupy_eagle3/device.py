@@ -86,17 +86,24 @@ def shared_gpus(count: int) -> tuple[torch.device, ...]:
 @cache
 def open_peer_access(count: int) -> None:
     """Let the first `count` GPUs read and write each other's memory, in this process."""
-    import cupy
+    import torch
+    from cuda.bindings import driver
 
+    # By the driver: the runtime would leave an error behind where torch has done the same, for whoever asks next.
+    fine = (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+    contexts = []
+    for gpu in range(count):
+        torch.zeros(1, device=torch.device("cuda", gpu))  # so that it has a context
+        status, context = driver.cuDevicePrimaryCtxRetain(gpu)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise EnvironmentRefused(f"back end cupy: GPU {gpu} gives no context: {status.name}")
+        contexts.append(context)
     for own, other in permutations(range(count), 2):
-        with cupy.cuda.Device(own):
-            try:
-                cupy.cuda.runtime.deviceEnablePeerAccess(other)
-            except cupy.cuda.runtime.CUDARuntimeError as error:
-                cupy.cuda.runtime.getLastError()  # else whoever asks for it next takes this one for its own
-                if "PeerAccessAlreadyEnabled" not in str(error):
-                    said = f"back end cupy: GPU {own} gets no access to GPU {other}: {error}"
-                    raise EnvironmentRefused(said) from error
+        with torch.cuda.device(own):
+            torch.zeros(1, device="cuda")  # so that its context is the current one
+            (status,) = driver.cuCtxEnablePeerAccess(contexts[other], 0)
+        if status not in fine:
+            raise EnvironmentRefused(f"back end cupy: GPU {own} gets no access to GPU {other}: {status.name}")
 
 
 def shared_memory_limit() -> int:
