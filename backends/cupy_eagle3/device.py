@@ -94,7 +94,7 @@ def open_peer_access(count: int) -> None:
     contexts = []
     for gpu in range(count):
         torch.zeros(1, device=torch.device("cuda", gpu))  # so that it has a context
-        status, context = driver.cuDevicePrimaryCtxRetain(gpu)
+        status, context = driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(gpu)[1])
         if status != driver.CUresult.CUDA_SUCCESS:
             raise EnvironmentRefused(f"back end cupy: GPU {gpu} gives no context: {status.name}")
         contexts.append(context)

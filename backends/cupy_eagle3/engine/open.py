@@ -78,7 +78,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     devices = shared_gpus(ranks) if ranks > 1 else (first_gpu(),)
     device = devices[0]
     if request.max_k:
-        check_chain(request.max_k, f"spec-{request.max_k}", request.options)
+        most = max(option.RANKS)
+        check_chain(request.max_k, f"spec-{request.max_k}", request.options, tp=ranks, most_tp=most)
         if request.pair.draft is None:
             raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
     geometry = check_target(request)
