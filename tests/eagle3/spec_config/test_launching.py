@@ -68,7 +68,7 @@ def test_a_config_that_the_engine_must_agree_with_is_held_against_the_role(tmp_p
 
 
 def test_a_config_of_another_number_of_gpus_is_not_the_engines(tmp_path: Path) -> None:
-    (file := tmp_path / "spec.json").write_text('{"num_speculative_tokens": 3, "tp": 2}')
+    (file := tmp_path / "spec.json").write_text('{"num_speculative_tokens": 3, "max_path_len": 4, "tp": 2}')
     options = {"spec_config": str(file)}
     check_chain(3, "spec-3", options, tp=2, most_tp=4)
     check_chain(3, "spec-3", options)  # of an engine that does not know
@@ -76,7 +76,7 @@ def test_a_config_of_another_number_of_gpus_is_not_the_engines(tmp_path: Path) -
         check_chain(3, "spec-3", options, tp=1, most_tp=4)
     with pytest.raises(UsageError, match="several drafts need tp = 1"):
         check_chain(3, "spec-3", {}, tp=2)
-    file.write_text('{"num_speculative_tokens": 3}')
+    file.write_text('{"num_speculative_tokens": 3, "max_path_len": 4}')
     check_chain(3, "spec-3", options, tp=2, most_tp=4)  # it says nothing of that
 
 
