@@ -15,6 +15,7 @@ from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import EngineFacts, Sampling
+from specgate.core.traffic import LinkTraffic
 from specgate.eagle3.describe import describe_rope, draft_details
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
@@ -88,8 +89,13 @@ def engine_facts(
         # Another library, or another version of it, may give other bits: a streak of green runs then begins anew.
         engine_version=f"specgate {__version__}, prefill attention by {attention}",
         tuned_sha256=tuned_sha256,
-        traffic=pair_traffic(part, draft.geometry if draft else None, torch.bfloat16),
+        traffic=pair_traffic(part, draft.geometry if draft else None, torch.bfloat16, link=link_traffic(part, ranks)),
     )
+
+
+def link_traffic(g: TargetGeometry, ranks: int) -> LinkTraffic | None:
+    """Of each row, two sums per layer go to every other GPU, eight bytes per column, and a choice with its token."""
+    return LinkTraffic(ranks, (ranks - 1) * (2 * g.layers * g.hidden * 8 + 32)) if ranks > 1 else None
 
 
 def prefill_attention(way: Way, g: TargetGeometry, device: torch.device) -> str:
