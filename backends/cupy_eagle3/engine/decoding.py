@@ -18,9 +18,9 @@ from specgate.backends.cupy_eagle3.engine.prefilled import (
     FirstTokens,
     LastRow,
     Prefilled,
-    choose_first_tokens,
     first_tokens,
     prefill_prompts,
+    put_last_rows,
     top2_of,
 )
 from specgate.backends.cupy_eagle3.engine.ranks.prefill import Prefill
@@ -134,6 +134,8 @@ class DecodingEngine:
                     if rank.b.sampling is not None:
                         name_requests(rank.b.sampling, prompts)
                     rank.stream.wait()
+                if len(self.ranks) > 1:
+                    rank.load(0, len(prompts))
             began = time.perf_counter_ns()
             layout = assign_blocks(prompts, self.sizes)
             if self._prefill is None:
@@ -170,7 +172,11 @@ class DecodingEngine:
         for rank, verify, rows in zip(self.ranks, heads, last, strict=True):
             with rank.stream.current():
                 rank.b.kv.copy_(layout.kv)
-                choose_first_tokens(verify, rank.b, rows, lengths)
+                put_last_rows(verify, rank.b, rows, lengths)
+        self._wait()  # nothing but launches comes between the heads of two ranks, which wait for each other
+        for rank, verify in zip(self.ranks, heads, strict=True):
+            with rank.stream.current():
+                verify.head(rank.b, rank.b.slots.rows(count, 1))
         read_of, fault = list[tuple[int, ...]](), Fault(0)
         for rank, verify in zip(self.ranks, heads, strict=True):
             with rank.stream.current():
@@ -311,6 +317,9 @@ class DecodingEngine:
                     rank.launch(k, count)
 
         if not self.use_graphs:
+            if len(self.ranks) > 1:
+                for rank in self.ranks:
+                    rank.load(k, count)
             return launches
         replays = [rank.replay(k, count, steps) for rank in self.ranks]
         if len(replays) == 1:

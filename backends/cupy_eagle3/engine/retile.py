@@ -56,8 +56,7 @@ class RetilingEngine(DecodingEngine):
         draft = self.draft.geometry if self.draft else None
         for rank in self.ranks:
             rank.sizes = self.sizes
-            rank.cycles.clear()
-            rank.graphs.clear()
+            rank.forget_steps()
             rank.b = retiled_buffers(rank.b, rank.target.geometry, draft, self.sizes)
 
     @torch.inference_mode()

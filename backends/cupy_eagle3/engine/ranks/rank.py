@@ -42,6 +42,7 @@ class Rank:
         self.stream = Stream(self.device)
         self.cycles: dict[tuple[int, int], Cycle] = {}
         self.graphs: dict[GraphGeometry, Graph] = {}
+        self._loaded: set[tuple[int, int]] = set()
         self.prefilled: Prefilled | None = None
 
     def cycle(self, k: int, count: int) -> Cycle:
@@ -65,8 +66,27 @@ class Rank:
             with self.stream.current():
                 self.b.slots.active_count.zero_()
                 self.graphs[geometry] = Graph(cycle.name, geometry, launches, self.stream)
+                if self.target.shard.ranks > 1:
+                    # Here and not with its first replay, for which other ranks would wait.
+                    self.graphs[geometry].graph.upload(self.stream.cupy)
+                    self.stream.wait()
         graph = self.graphs[geometry]
         return lambda: graph.replay(geometry)
+
+    def load(self, k: int, count: int) -> None:
+        """Run a step once with no slot active, to load its kernels. That may take longer than other ranks wait."""
+        if (k, count) not in self._loaded:
+            with self.stream.current():
+                self.b.slots.active_count.zero_()
+                self.cycle(k, count)(self.b)
+                self.stream.wait()
+            self._loaded.add((k, count))
+
+    def forget_steps(self) -> None:
+        """Make and capture all steps anew."""
+        self.cycles.clear()
+        self.graphs.clear()
+        self._loaded.clear()
 
     def launch(self, k: int, count: int) -> None:
         """One step, kernel by kernel."""

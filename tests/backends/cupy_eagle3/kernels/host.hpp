@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 struct Place {
@@ -245,7 +246,10 @@ static unsigned long long arrived_word(const unsigned long long* at) {
 static void sent_word(unsigned long long* to, unsigned long long word) {
     std::atomic_ref<unsigned long long>(*to).store(word, std::memory_order_release);
 }
-static long long nanoseconds() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+static long long nanoseconds() {
+    std::this_thread::yield();  // whoever asks waits for another one
+    return std::chrono::steady_clock::now().time_since_epoch().count();
+}
 
 // ── launches ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -19,9 +19,9 @@ from specgate.backends.cupy_eagle3.engine.prefill_attention import Library, Pref
 from specgate.backends.cupy_eagle3.engine.prefilled import (
     FirstTokens,
     Prefilled,
-    choose_first_tokens,
     first_tokens,
     prefill_prompts,
+    put_last_rows,
     top2_of,
 )
 from specgate.backends.cupy_eagle3.engine.ranks.prefill import Prefill
@@ -106,7 +106,8 @@ def prefill(made: Sequence[Side], ranks: Ranks) -> None:
         side.b.kv.copy_(layout.kv)
         if len(made) == 1:
             return first_tokens(verify, side.b, last[0], LENGTHS)[0]
-        choose_first_tokens(verify, side.b, last[rank], LENGTHS)
+        put_last_rows(verify, side.b, last[rank], LENGTHS)
+        verify.head(side.b, side.b.slots.rows(3, 1))
         tokens, fault = verify.choices(side.b, 3)
         assert not fault
         return FirstTokens(tokens, top2_of(side.b.target.layer.logits[:3]))
