@@ -119,7 +119,7 @@ class TrafficForm(Form):
     record = Traffic
     target: PassForm
     draft: DraftForm | None
-    link: LinkForm | None
+    link: LinkForm | None = None
 
 
 class ServedModelForm(Form):

@@ -125,6 +125,9 @@ def timed(ranks: list[Side], launches: Callable[[Side], None], each: int) -> flo
     """Microseconds of one of `each` launches in a graph, on the first rank."""
     set_active(ranks, 0)  # a capture runs them once, and one rank would wait for the next
     graphs = [(side, captured(partial(launches, side), side.stream)) for side in ranks]
+    for side, graph in graphs:
+        with side.stream.current():
+            graph.upload(side.stream.cupy)
     set_active(ranks, 1)
     event: Any = torch.cuda.Event
     began, ended = event(enable_timing=True), event(enable_timing=True)
