@@ -5,7 +5,7 @@ caches of the chip could keep from one step to the next, at the measured bandwid
 Bytes are what the engine states (`EngineFacts.traffic`), with the experts that it counted, or else with as many as a
 single token reaches; but never less than the harness's own count of the target's weights
 (`EngineFacts.least_weight_bytes`). Of several GPUs that share a target, each reads its part, and the bandwidth is that
-of one.
+of one; how many there are the harness sees by itself.
 
 Not judged: servers, which show no steps; engines on another device than the one whose bandwidth was measured; machines
 whose bandwidth was not measured. The cycle budget of a cell names the reason.
@@ -54,8 +54,7 @@ def check_floor(blocks: Sequence[Block], facts: EngineFacts | None, bandwidth: B
 def least_bytes(blocks: Sequence[Block], facts: EngineFacts) -> float:
     """The least that all steps of `blocks` read and write together."""
     steps = sum(max(row, default=-1) >= 0 for b in blocks for row in b.accepted)
-    gpus = facts.traffic.gpus if facts.traffic else 1
-    weights = steps * (facts.least_weight_bytes or 0) // gpus  # each reads its own part
+    weights = steps * (facts.least_weight_bytes or 0)
     if facts.traffic is None:
         return weights
     fewest = Traffic(with_fewest_experts(facts.traffic.target), facts.traffic.draft)
