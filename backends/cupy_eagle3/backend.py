@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Literal
 
@@ -21,7 +21,7 @@ class CupyBackend:
     """
 
     name = "cupy"
-    description = "EAGLE-3 on one NVIDIA GPU: CUDA kernels of its own, whole cycles in graphs, bit-exact speculation"
+    description = "EAGLE-3 on NVIDIA GPUs: CUDA kernels of its own, whole cycles in graphs, bit-exact speculation"
 
     samples: Literal[True] = True
     logit_options: tuple[str, ...] = ("kv",)
@@ -38,6 +38,10 @@ class CupyBackend:
             found, needed = (f"{major}.{minor}" for major, minor in (capability, OLDEST))
             return Availability(False, f"the GPU has compute capability {found}, but {needed} is needed (sm_80)")
         return Availability(True, "a CUDA GPU is present", rank=20)
+
+    def gpus(self, options: Mapping[str, str]) -> int:
+        asked = options.get("tp", "1")
+        return int(asked) if asked.isdecimal() and asked != "0" else 1
 
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.cupy_eagle3.engine.open import open_engine

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import permutations
 from typing import TYPE_CHECKING, Final
 
 from specgate.errors import BackendError, EnvironmentRefused
@@ -49,6 +51,60 @@ def first_gpu() -> torch.device:
             hint=f"{OLDEST[0]}.{OLDEST[1]} (sm_80) or later is needed for bfloat16 tensor cores",
         )
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def shared_gpus(count: int) -> tuple[torch.device, ...]:
+    """The first `count` GPUs that CUDA shows. They are equal, and each may write into the memory of the others.
+
+    Raises EnvironmentRefused where there are fewer, where they differ, and where they cannot reach each other.
+    """
+    import torch
+
+    first_gpu()
+    seen, asked = torch.cuda.device_count(), f"back end cupy: -o tp={count}"
+    if count > seen:
+        raise EnvironmentRefused(
+            f"{asked}: CUDA shows {seen} GPU{'s' if seen > 1 else ''} here",
+            hint=f"CUDA_VISIBLE_DEVICES must name {count} GPUs, or tp={seen}",
+        )
+    found = [torch.cuda.get_device_properties(i) for i in range(count)]
+    kinds = [f"{gpu.name} ({gpu.major}.{gpu.minor}, {gpu.multi_processor_count} SMs)" for gpu in found]
+    if unequal := next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None):
+        raise EnvironmentRefused(
+            f"{asked}: GPU 0 is {kinds[0]}, GPU {unequal} is {kinds[unequal]}",
+            hint="all GPUs that share a target must be equal: choose them with CUDA_VISIBLE_DEVICES",
+        )
+    for i, j in permutations(range(count), 2):
+        if not torch.cuda.can_device_access_peer(i, j):
+            raise EnvironmentRefused(
+                f"{asked}: GPU {i} cannot reach the memory of GPU {j}",
+                hint="peer access is needed, by NVLink or within one PCIe switch: `nvidia-smi topo -p2p rw` shows it",
+            )
+    open_peer_access(count)
+    return tuple(torch.device("cuda", i) for i in range(count))
+
+
+@cache
+def open_peer_access(count: int) -> None:
+    """Let the first `count` GPUs read and write each other's memory, in this process."""
+    import torch
+    from cuda.bindings import driver
+
+    # By the driver: the runtime would leave an error behind where torch has done the same, for whoever asks next.
+    fine = (driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+    contexts = []
+    for gpu in range(count):
+        torch.zeros(1, device=torch.device("cuda", gpu))  # so that it has a context
+        status, context = driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(gpu)[1])
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise EnvironmentRefused(f"back end cupy: GPU {gpu} gives no context: {status.name}")
+        contexts.append(context)
+    for own, other in permutations(range(count), 2):
+        with torch.cuda.device(own):
+            torch.zeros(1, device="cuda")  # so that its context is the current one
+            (status,) = driver.cuCtxEnablePeerAccess(contexts[other], 0)
+        if status not in fine:
+            raise EnvironmentRefused(f"back end cupy: GPU {own} gets no access to GPU {other}: {status.name}")
 
 
 def shared_memory_limit() -> int:

@@ -59,6 +59,7 @@ def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
         f"{budget.depth:,.0f} cached positions per slot"
     )
     yield from part_lines(budget)
+    yield from link_lines(budget)
     yield from expert_lines(budget)
     if not budget.balanced:
         yield from wrapped(
@@ -107,6 +108,16 @@ def moves(part: Part) -> str:
 
 def size(of: float) -> str:
     return f"{number(of / 1e9)} GB" if of >= 1e9 else f"{number(of / 1e6)} MB"
+
+
+def link_lines(budget: CycleBudget) -> Iterator[str]:
+    """What GPUs that share the target tell each other; the floors know only memory."""
+    if budget.link_bytes is not None:
+        yield from wrapped(
+            f"several GPUs share the target: what is shown is what each of them moves; each sends "
+            f"{size(budget.link_bytes)} per cycle to the others, which no floor counts",
+            2,
+        )
 
 
 def expert_lines(budget: CycleBudget) -> Iterator[str]:

@@ -27,6 +27,7 @@ from specgate.promotion.claim import engine_fingerprint
 from specgate.run.engine_process.launch import Launch
 from specgate.run.runner import Progress, answer_timeout_s, make_block
 from specgate.run.token_evidence import TokenEvidence
+from specgate.run.watched_gpus import used_gpus
 from specgate.run.worker import EngineWorker
 
 WARM_UP_STEPS = 8
@@ -209,8 +210,9 @@ class AbRunner:
         other weights, another device or another number format.
         """
         folder = self.folder.sides[name]
-        target = self._request_of(self.sides[name], [point]).pair.target
-        counted = replace(facts, least_weight_bytes=least_weight_bytes(target))
+        side = self.sides[name]
+        target, gpus = self._request_of(side, [point]).pair.target, max(1, len(used_gpus(side.backend, side.options)))
+        counted = replace(facts, least_weight_bytes=least_weight_bytes(target, gpus))
         before = self.engines[name].setdefault(point.key, counted)
         then, now = ({**engine_fingerprint(f), "dtype": f.dtype} for f in (before, counted))
         for key in dict.fromkeys((*then, *now)):

@@ -31,6 +31,7 @@ from specgate.promotion.ledger import Ledger
 from specgate.run.beginning import fitting_prompts, now
 from specgate.run.progress import progress
 from specgate.run.runner import open_request
+from specgate.run.watched_gpus import used_gpus
 from specgate.terminal import echo
 
 
@@ -206,8 +207,8 @@ def measure(
     pairs = schedules(asked)
     planned = plans(asked, pairs)
     setups = {name: setup_of(name, sides[name], planned[name]) for name in SIDES}
-    uuid = inventory.visible_gpu_uuid()
-    before = processes.environment or {**inventory.environment(), "env_before": snapshot(uuid)}
+    gpus = max((used_gpus(setup.backend, setup.options) for setup in setups.values()), key=len)
+    before = processes.environment or {**inventory.environment(), "env_before": snapshot(gpus)}
     failure: SpecgateError | KeyboardInterrupt | None = None
 
     def request_of(side: SideSetup, points: Sequence[Point]) -> OpenRequest:
@@ -217,7 +218,7 @@ def measure(
         checks, ties = asked.policy.checks, near_ties(asked.policy)
         runner = AbRunner(setups, prompts, request_of, folder, checks, ties, report, blocks_of(pairs), processes)
         try:
-            with watching(folder.top.watch_file, 0, uuid) as watch:
+            with watching(folder.top.watch_file, 0, gpus) as watch:
                 for look in looks_of(asked):
                     done, until = runner.processes.whole(), running_until(asked, look)
                     runner.run([pair for pair in pairs[:until] if pair.number not in done])
@@ -233,7 +234,7 @@ def measure(
     if failure is not None:
         said = str(failure) or "interrupted"
         code = failure.exit_code if isinstance(failure, SpecgateError) else ExitCode.INTERRUPTED
-    after = {**before, "env_after": snapshot(uuid)}
+    after = {**before, "env_after": snapshot(gpus)}
     folder.write_processes(replace(runner.processes, failure=said, code=code, ended=now(), environment=after))
     return failure
 

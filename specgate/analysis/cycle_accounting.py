@@ -82,7 +82,16 @@ def budget_of(blocks: Sequence[Block], engine: EngineFacts | None, bandwidth: Ba
         parts=tuple(part(name, ns / cycles / 1e6, moved.get(name), speed) for name, ns in times.items()),
         no_floor=why,
         experts=use_of(blocks, experts) if (experts := experts_of(engine)) else None,
+        link_bytes=link_bytes(blocks, engine.traffic) if engine and engine.traffic else None,
     )
+
+
+def link_bytes(blocks: Sequence[Block], traffic: Traffic) -> float | None:
+    """What each GPU sends to the others, as a mean over the cycles; None where one has the whole target."""
+    if traffic.link is None:
+        return None
+    rows = sum(slot.rows for b in blocks for step in steps_of(b) for slot in step.verify)
+    return traffic.link.row_bytes * rows / sum(len(b.step_ns) for b in blocks)
 
 
 def experts_of(engine: EngineFacts | None) -> ExpertTraffic | None:

@@ -45,6 +45,7 @@ from specgate.api.engines import (
     StatesLogitOptions,
     SwitchesPrefixCache,
     Text,
+    UsesGpus,
     block_marker,
 )
 from specgate.api.judges import ContrastGate, Counting, Gate, Sequential
@@ -102,6 +103,7 @@ __all__ = [
     "Text",
     "TunableEngine",
     "TunesGemms",
+    "UsesGpus",
     "View",
     "block_marker",
     "cleaned",

@@ -426,6 +426,14 @@ class ChecksOptions(Protocol):
 
 
 @runtime_checkable
+class UsesGpus(Protocol):
+    """Optional for a back end whose engines may use several GPUs: how many, so that all of them are watched."""
+
+    def gpus(self, options: Mapping[str, str]) -> int:
+        """Under these options, which may be wrong: then 1. They are the first that CUDA shows."""
+
+
+@runtime_checkable
 class DrivesAnotherEngine(Protocol):
     """Optional for a back end whose engine is somebody else's program, which reads checkpoints by rules of its own.
 

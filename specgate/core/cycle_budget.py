@@ -172,6 +172,8 @@ class CycleBudget:
     `ceilings`: one per speed rule of the policy.
     `experts`: of a target with a mixture of experts, whose engine states its traffic.
     `lengths`: for every draft length up to the cell's own, where the limit and the overlap of its experts are known.
+    `link_bytes`: what each of several GPUs that share the target sends to the others per cycle; None for one. What the
+        parts move is then what each GPU moves.
     """
 
     cycles: int
@@ -184,6 +186,7 @@ class CycleBudget:
     ceilings: tuple[Ceiling, ...] = ()
     experts: ExpertUse | None = None
     lengths: tuple[LengthLimit, ...] = ()
+    link_bytes: float | None = None
 
     @property
     def imbalance(self) -> float:

@@ -87,15 +87,30 @@ class DraftTraffic:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkTraffic:
+    """What `gpus` GPUs that share a target tell each other: each sends `row_bytes` per row of a target's pass."""
+
+    gpus: int
+    row_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """What the passes of an engine must move.
 
     `target`: the target's pass, which verifies or decodes without a draft.
     `draft`: the draft's passes; None where there is no draft, or where the engine does not read what a draft would.
+    `link`: of several GPUs that share the target; None for one. All else is then what each of them moves.
     """
 
     target: PassTraffic
     draft: DraftTraffic | None = None
+    link: LinkTraffic | None = None
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs share the target."""
+        return self.link.gpus if self.link else 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@
     layout.py              which tensors a geometry implies, with their shapes
     checkpoint.py          strict reading of weight files: every missing, misshapen and left-over tensor is named
     files.py               the files of a checkpoint folder, and the digest that names them
+    parallel/              a target on several GPUs: which part each of them has
     weights.py             checkpoint tensors, packed as the forward pass wants them
     kv/                    formats that keys and values are cached in
     mxfp4/                 the four-bit numbers of gpt-oss' experts

@@ -56,6 +56,9 @@ class TensorSource(Protocol):
     def read(self, name: str, device: torch.device | str = "cpu") -> Tensor:
         """The tensor in its stored dtype, on `device`."""
 
+    def read_part(self, name: str, axis: int, start: int, stop: int, device: torch.device | str = "cpu") -> Tensor:
+        """Elements `start` … `stop` − 1 along `axis` of it, in memory of their own."""
+
     def sha256(self, *configs: Path) -> str:
         """SHA-256 (hexadecimal) of the whole content, including the files `configs`."""
 
@@ -85,6 +88,17 @@ class TensorFiles:
             tensor: Tensor = source.get_tensor(name)
         return tensor.to(device)
 
+    def read_part(self, name: str, axis: int, start: int, stop: int, device: torch.device | str = "cpu") -> Tensor:
+        """No more of a safetensors file is read than is asked for."""
+        file = self.entries[name].file
+        if file in self._pickled:
+            return own_part(self._pickled[file][name], axis, start, stop).to(device)
+        from safetensors import safe_open
+
+        with refusing(lambda why: not_whole(file, why)), safe_open(file, framework="pt") as source:
+            part: Tensor = source.get_slice(name)[(*(slice(None),) * axis, slice(start, stop))]
+        return part.contiguous().to(device)
+
     def sha256(self, *configs: Path) -> str:
         """SHA-256 (hexadecimal) over names and contents of `configs` and of every weight file."""
         return files_sha256((*configs, *self.files))
@@ -98,6 +112,11 @@ class TensorFiles:
         with refusing(lambda why: not_whole(file, why)), safe_open(file, framework="pt") as source:
             slices = {name: source.get_slice(name) for name in source.keys()}  # noqa: SIM118 (not a mapping)
             return {name: Entry(file, tuple(s.get_shape()), s.get_dtype()) for name, s in slices.items()}
+
+
+def own_part(tensor: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    """A copy of elements `start` … `stop` − 1 along `axis`, so that the whole tensor can be forgotten."""
+    return tensor.narrow(axis, start, stop - start).clone(memory_format=torch.contiguous_format)
 
 
 def not_whole(file: Path, why: str) -> CheckpointError:

@@ -24,6 +24,7 @@ from specgate.eagle3.hf_keys import Keys, read_config, read_json
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import require_room
 from specgate.eagle3.mxfp4.format import NO_NUMBER
+from specgate.eagle3.parallel.shard import WHOLE, Shard, Span, shards
 from specgate.eagle3.planted.recipe import from_seed
 from specgate.eagle3.planted.source import planted_draft, planted_target
 from specgate.errors import CheckpointError
@@ -36,13 +37,15 @@ RECOMPUTED: Final = r"(.+\.)?rotary_emb\.inv_freq"
 class TargetCheckpoint:
     """A loaded target: `tensors` in the dtype and on the device asked for.
 
-    `lm_head.weight` is absent where it is tied to the embedding.
+    `lm_head.weight` is absent where it is tied to the embedding. `geometry` and `sha256` are of the whole target, of
+    which `tensors` are the part `shard`.
     """
 
     geometry: TargetGeometry
     tensors: dict[str, Tensor]
     sha256: str
     config_file: Path
+    shard: Shard = WHOLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +139,44 @@ def load_target(
     Raises CheckpointError, which names file, key or tensor, value, and what would be right. Raises EnvironmentRefused
     where the weights do not fit into memory.
     """
+    return load_target_parts(folder, dtype, (device,), rope)[0]
+
+
+def load_target_parts(
+    folder: Path,
+    dtype: torch.dtype,
+    devices: Sequence[torch.device | str],
+    rope: Mapping[str, float | str] | None = None,
+) -> tuple[TargetCheckpoint, ...]:
+    """Load a target split evenly among `devices`, one part each. Other arguments and errors: `load_target`. Raises
+    ValueError for sizes that cannot be divided.
+    """
     files = open_target(folder, rope)
-    require_room(files.wanted, dtype, device, str(folder))
-    tensors = {name: stored(files.source.read(name, device), dtype) for name in files.wanted}
-    check_experts(tensors, folder)
-    return TargetCheckpoint(files.geometry, tensors, files.sha256(), files.config.file)
+    parts = [
+        (shard, device, shard.wanted(files.wanted)) for shard, device in zip(shards(len(devices)), devices, strict=True)
+    ]
+    for _, device, wanted in parts:
+        require_room(wanted, dtype, device, str(folder))
+    loaded = [
+        {
+            name: stored(read_span(files.source, name, shard.span(name, whole.shape), device), dtype)
+            for name, whole in files.wanted.items()
+        }
+        for shard, device, _ in parts
+    ]
+    for tensors in loaded:
+        check_experts(tensors, folder)
+    sha256 = files.sha256()
+    return tuple(
+        TargetCheckpoint(files.geometry, tensors, sha256, files.config.file, shard)
+        for tensors, (shard, _, _) in zip(loaded, parts, strict=True)
+    )
+
+
+def read_span(source: TensorSource, name: str, span: Span | None, device: torch.device | str) -> Tensor:
+    if span is None:
+        return source.read(name, device)
+    return source.read_part(name, span.axis, span.start, span.stop, device)
 
 
 def stored(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -14,12 +14,13 @@ LEAST_BITS: Final = 4
 """Bits per weight, at least. No engine that decodes such pairs in production stores its matrices in fewer."""
 
 
-def least_weight_bytes(folder: Path) -> int | None:
+def least_weight_bytes(folder: Path, gpus: int = 1) -> int | None:
     """The least bytes of weights that a pass of the target in `folder` reads, whatever the engine: every matrix once,
-    at `LEAST_BITS` per weight. None where the config is not one that specgate reads.
+    at `LEAST_BITS` per weight. Of `gpus` GPUs that share it, that is what each reads. None where the config is not one
+    that specgate reads.
     """
     try:
-        return matrix_parameters(target_geometry(read_config(folder))) * LEAST_BITS // 8
+        return matrix_parameters(target_geometry(read_config(folder))) * LEAST_BITS // 8 // gpus
     except (CheckpointError, OSError):
         return None
 

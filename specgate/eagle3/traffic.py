@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from specgate.core import Traffic
-from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic
+from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, LinkTraffic, PassTraffic
 from specgate.eagle3.checkpoint import Wanted
 from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvMode, KvModes, position_bytes
@@ -16,10 +16,18 @@ from specgate.eagle3.memory import weight_bytes
 
 
 def pair_traffic(
-    target: TargetGeometry, draft: DraftGeometry | None, dtype: torch.dtype, kv: KvModes = AS_COMPUTED
+    target: TargetGeometry,
+    draft: DraftGeometry | None,
+    dtype: torch.dtype,
+    kv: KvModes = AS_COMPUTED,
+    link: LinkTraffic | None = None,
 ) -> Traffic:
-    """Traffic of target and draft in bytes, where all weights are stored in `dtype`, and KV caches as `kv` says."""
-    return Traffic(target_traffic(target, dtype, kv.target), draft_traffic(draft, dtype, kv.draft) if draft else None)
+    """Traffic of target and draft in bytes, where all weights are stored in `dtype`, and KV caches as `kv` says.
+
+    Of several GPUs that share the target, `target` is the part of one, and `link` what they tell each other.
+    """
+    of_draft = draft_traffic(draft, dtype, kv.draft) if draft else None
+    return Traffic(target_traffic(target, dtype, kv.target), of_draft, link)
 
 
 def target_traffic(g: TargetGeometry, dtype: torch.dtype, kv: KvMode | None = None) -> PassTraffic:

@@ -31,7 +31,10 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class TargetWeights:
-    """The target: `embed` and `lm_head` [V, H] (the same tensor where they are tied), final `norm` [H]."""
+    """The target: `embed` and `lm_head` [V, H] (the same tensor where they are tied), final `norm` [H].
+
+    Of a target that is split among GPUs it is one rank's part, as `shard.py` has it.
+    """
 
     embed: Tensor
     layers: tuple[LayerWeights, ...]
@@ -169,11 +172,16 @@ def pack_target(checkpoint: TargetCheckpoint) -> TargetWeights:
     tensors, geometry = checkpoint.tensors, checkpoint.geometry
     require_dense(geometry, checkpoint.config_file, "this engine")
     embed = tensors["model.embed_tokens.weight"]
+    if geometry.tied_embeddings:
+        span = checkpoint.shard.span("lm_head.weight", tuple(embed.shape))
+        head = embed if span is None else embed[span.start : span.stop]
+    else:
+        head = tensors["lm_head.weight"]
     return TargetWeights(
         embed=embed,
         layers=tuple(pack_layer(tensors, f"model.layers.{i}.") for i in range(geometry.layers)),
         norm=tensors["model.norm.weight"],
-        lm_head=embed if geometry.tied_embeddings else tensors["lm_head.weight"],
+        lm_head=head,
     )
 
 

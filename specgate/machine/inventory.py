@@ -143,6 +143,12 @@ def visible_gpu_uuid() -> str | None:
     return uuid if isinstance(uuid, str) else None
 
 
+def visible_gpu_uuids(count: int) -> tuple[str, ...]:
+    """The UUIDs of the first `count` GPUs that CUDA programs see: of as many as there are, if their driver tells."""
+    seen = visible_among(gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))[:count]
+    return tuple(uuid for gpu in seen if isinstance(uuid := gpu["uuid"], str))
+
+
 def _gpu(nvml: object, handle: object) -> dict[str, object]:
     def probe(name: str, *args: object) -> object:
         try:

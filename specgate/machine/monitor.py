@@ -21,7 +21,7 @@ from pathlib import Path
 
 from specgate.core.conditions import ClockReading, Sample
 from specgate.machine.host import HostProbe
-from specgate.machine.nvml import GpuProbe, NvmlMissing
+from specgate.machine.nvml import GpuProbes, NvmlMissing
 
 INTERVAL_S = 0.5
 """Seconds between two samples."""
@@ -33,17 +33,17 @@ _START_S, _STOP_S = 20.0, 5.0
 
 
 class Sampler:
-    """Takes samples of the host around process `harness` and, where there is one, of the GPU `uuid`. `ports`: see
-    `HostProbe`.
+    """Takes samples of the host around process `harness` and, where there are any, of the GPUs `uuids`, which are read
+    as one: whatever is worst on any of them. `ports`: see `HostProbe`.
     """
 
-    def __init__(self, worker_generation: int, harness: int, uuid: str | None, ports: Sequence[int] = ()) -> None:
+    def __init__(self, worker_generation: int, harness: int, uuids: Sequence[str], ports: Sequence[int] = ()) -> None:
         self._worker_generation, self._host = worker_generation, HostProbe(harness, ports)
         self._clocks: list[ClockReading] = []
-        self._gpu: GpuProbe | None = None
+        self._gpu: GpuProbes | None = None
         self._nvml: str | None = None
         try:
-            self._gpu = GpuProbe(uuid, self._host.owner)
+            self._gpu = GpuProbes(uuids or [None], self._host.owner)
         except NvmlMissing as missing:
             self._nvml = str(missing)
 
@@ -71,9 +71,9 @@ class Sampler:
             self._gpu.close()
 
 
-def snapshot(uuid: str | None) -> dict[str, object]:
+def snapshot(uuids: Sequence[str]) -> dict[str, object]:
     """One sample of this moment, JSON-ready, for env.json."""
-    sampler = Sampler(0, os.getpid(), uuid)
+    sampler = Sampler(0, os.getpid(), uuids)
     try:
         sample = asdict(sampler.sample())
     finally:
@@ -95,7 +95,7 @@ class Watch:
 
 @contextmanager
 def watching(
-    file: Path, worker_generation: int, uuid: str | None, interval_s: float = INTERVAL_S, ports: Sequence[int] = ()
+    file: Path, worker_generation: int, uuids: Sequence[str], interval_s: float = INTERVAL_S, ports: Sequence[int] = ()
 ) -> Iterator[Watch]:
     """Sample into `file` while the body runs. The first sample is taken before the body begins, the last one after it
     ends. `ports`: of this machine, on which programs listen that are measured (`HostProbe`).
@@ -105,7 +105,7 @@ def watching(
     conn, child = context.Pipe()
     process = context.Process(
         target=_serve,
-        args=(child, file, worker_generation, os.getpid(), uuid, interval_s, tuple(ports)),
+        args=(child, file, worker_generation, os.getpid(), tuple(uuids), interval_s, tuple(ports)),
         name="specgate-watch",
         daemon=True,
     )
@@ -134,7 +134,7 @@ def _serve(
     file: Path,
     worker_generation: int,
     harness: int,
-    uuid: str | None,
+    uuids: Sequence[str],
     interval_s: float,
     ports: Sequence[int],
 ) -> None:
@@ -143,7 +143,7 @@ def _serve(
         signal.signal(name, signal.SIG_IGN)  # the parent handles Ctrl-C and stops this process
     with suppress(OSError):
         os.nice(19)
-    sampler = Sampler(worker_generation, harness, uuid, ports)
+    sampler = Sampler(worker_generation, harness, uuids, ports)
     size, digest = 0, hashlib.sha256()
     with file.open("ab") as out:
 

@@ -1,4 +1,4 @@
-"""One GPU through NVML: chosen by UUID, every call guarded, nothing changed.
+"""GPUs through NVML: chosen by UUID, every call guarded, nothing changed.
 
 A reading that the driver refuses is None, with the driver's reason beside it, so that "fine" and "not known" can be
 told apart.
@@ -7,7 +7,9 @@ told apart.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import or_
 from types import TracebackType
 from typing import Any
 
@@ -130,6 +132,80 @@ class GpuProbe:
             "pcie_width": asked("pcie_width", "CurrPcieLinkWidth"),
             "max_pcie_width": asked("max_pcie_width", "MaxPcieLinkWidth"),
         }
+
+
+class GpuProbes:
+    """Probes of several GPUs that are measured together, read as one: whatever is worst on any of them."""
+
+    def __init__(self, uuids: Sequence[str | None], owner: Callable[[int], GpuProcess]) -> None:
+        """Raises NvmlMissing where one of them is missing."""
+        self._probes: list[GpuProbe] = []
+        try:
+            for uuid in uuids:
+                self._probes.append(GpuProbe(uuid, owner))
+        except NvmlMissing:
+            self.close()
+            raise
+
+    def read(self) -> GpuReading:
+        return worst_of([probe.read() for probe in self._probes])
+
+    def clock(self) -> ClockReading:
+        return slowest_of([probe.clock() for probe in self._probes])
+
+    def close(self) -> None:
+        for probe in self._probes:
+            probe.close()
+
+
+def worst_of(readings: Sequence[GpuReading]) -> GpuReading:
+    """One reading of several GPUs: the lowest clock, the highest temperature, everybody's processes, and so on.
+
+    A field that one of them does not give is None. The UUID is the first's.
+    """
+    if len(readings) == 1:
+        return readings[0]
+
+    def of(field: str, joined: Callable[[Sequence[Any]], Any]) -> Any:
+        values = [getattr(reading, field) for reading in readings]
+        return None if any(value is None for value in values) else joined(values)
+
+    def union(lists: Sequence[Sequence[GpuProcess]]) -> tuple[GpuProcess, ...]:
+        found = {process.pid: process for processes in lists for process in processes}
+        return tuple(found[pid] for pid in sorted(found))
+
+    def bits(values: Sequence[int]) -> int:
+        return reduce(or_, values)
+
+    return GpuReading(
+        uuid=readings[0].uuid,
+        processes=of("processes", union),
+        clock_event_reasons=of("clock_event_reasons", bits),
+        thermal_violation_ns=of("thermal_violation_ns", sum),
+        power_violation_ns=of("power_violation_ns", sum),
+        sm_clock_mhz=of("sm_clock_mhz", min),
+        max_sm_clock_mhz=of("max_sm_clock_mhz", min),
+        power_mw=of("power_mw", max),
+        power_limit_mw=of("power_limit_mw", min),
+        default_power_limit_mw=of("default_power_limit_mw", max),
+        temperature_c=of("temperature_c", max),
+        utilization_pct=of("utilization_pct", min),
+        memory_used_bytes=of("memory_used_bytes", max),
+        memory_total_bytes=of("memory_total_bytes", min),
+        ecc_uncorrected=of("ecc_uncorrected", sum),
+        rows_in_trouble=of("rows_in_trouble", any),
+        unread={field: f"{r.uuid}: {why}" for r in reversed(readings) for field, why in r.unread.items()},
+    )
+
+
+def slowest_of(clocks: Sequence[ClockReading]) -> ClockReading:
+    """One reading of several GPUs' clocks: the lowest, and all that lowers any of them."""
+    mhz, reasons = [c.sm_mhz for c in clocks], [c.event_reasons for c in clocks]
+    return ClockReading(
+        clocks[0].monotonic_ns,
+        None if None in mhz else min(m for m in mhz if m is not None),
+        None if None in reasons else reduce(or_, (r for r in reasons if r is not None)),
+    )
 
 
 class _Asked:

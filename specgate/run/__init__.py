@@ -12,6 +12,7 @@ parity/           `specgate parity`: two engines' stages for one prompt
 prefix_cache/     `specgate cache`: the same requests with a prefix cache on and off
 worker.py         the engine in a process of its own, driven over a socket
 engine_process/   that process: messages, what is checked of an answer, what the process is given, what it prints
+watched_gpus.py   which GPUs a run uses, so that every one of them is watched
 token_evidence.py what a run records beside its timed blocks to check their tokens by
 drawing.py        texts are drawn for their distribution, after all timing
 rescoring.py      a second engine is asked about a sample of the tokens, after all timing

@@ -17,13 +17,13 @@ from specgate.errors import ExitCode, InvalidResult, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder, without_credentials
-from specgate.machine import inventory
 from specgate.machine.monitor import snapshot
 from specgate.machine.software import Software
 from specgate.promotion.claim import software_of
 from specgate.promotion.fingerprint import changes
 from specgate.run.beginning import now
 from specgate.run.recompute import Stopped, ending, judgement, loaded, speculation_blocks, with_figures
+from specgate.run.watched_gpus import used_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def conclude(run: Run, plan: Plan, config: Config, folder: RunFolder, measured: 
     the machine after the run.
     """
     journal, stopped = measured.journal, measured.stopped
-    environment = {**run.environment, "env_after": snapshot(inventory.visible_gpu_uuid())}
+    environment = {**run.environment, "env_after": snapshot(used_gpus(config.backend, config.options))}
     folder.write_json("env.json", environment)
     run = with_figures(run, plan, config.policy, journal) if journal is not None else run
     incomplete = {c.cell.point.key for c in run.cells if c.status != "ok"}

@@ -55,6 +55,7 @@ from specgate.promotion.claim import engine_fingerprint
 from specgate.run.drawing import Drawer
 from specgate.run.rescoring import Rescorer
 from specgate.run.token_evidence import TokenEvidence
+from specgate.run.watched_gpus import used_gpus
 from specgate.run.worker import EngineWorker
 
 TRACED_STEPS = 16
@@ -206,7 +207,8 @@ class Runner:
         Raises UsageError if earlier blocks of the point were measured with other weights, another device or another
         configuration.
         """
-        facts = replace(facts, least_weight_bytes=least_weight_bytes(self.config.pair.target))
+        gpus = max(1, len(used_gpus(self.config.backend, self.config.options)))
+        facts = replace(facts, least_weight_bytes=least_weight_bytes(self.config.pair.target, gpus))
         before = self.engines.setdefault(point.key, facts)
         then, now = (
             {**engine_fingerprint(f), "dtype": f.dtype, "capture_rule": f.capture_rule} for f in (before, facts)

@@ -23,7 +23,6 @@ from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRe
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
-from specgate.machine import inventory
 from specgate.machine.monitor import Watch, watching
 from specgate.machine.software import Software
 from specgate.planning.plan import build_plan
@@ -42,6 +41,7 @@ from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
 from specgate.run.resuming import check_resumable, resume
 from specgate.run.runner import MayStop, Runner
+from specgate.run.watched_gpus import used_gpus
 from specgate.terminal import echo
 
 
@@ -147,9 +147,9 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
 def watched(runner: Runner, folder: RunFolder, config: Config, software: Software) -> Measured:
     """Run what the runner has to run, while the machine is being watched."""
     watch, stopped = Watch(0), None
-    uuid, ports = inventory.visible_gpu_uuid(), measured_ports(config)
+    gpus, ports = used_gpus(config.backend, config.options), measured_ports(config)
     try:
-        with watching(folder.watch_file, runner.worker_generation + 1, uuid, ports=ports) as watch:
+        with watching(folder.watch_file, runner.worker_generation + 1, gpus, ports=ports) as watch:
             runner.run()
         check_unchanged(software, config)
     except (SpecgateError, KeyboardInterrupt) as error:

@@ -37,8 +37,9 @@ from specgate.backends.reference.target import target_forward
 from specgate.core import Block, Budget, CycleBudget, Finish, NearTies, PairRef, Plan, Role, Rule, Run
 from specgate.core.cycle_budget import Bandwidth
 from specgate.core.tape import Tape, sha256_of_ids
-from specgate.core.traffic import AttentionTraffic, DraftTraffic, PassTraffic, Traffic
+from specgate.core.traffic import AttentionTraffic, DraftTraffic, LinkTraffic, PassTraffic, Traffic
 from specgate.eagle3.weights import LayerWeights
+from specgate.reports.texts.explain import link_lines
 from tests.support.factories import block, blocks_of, corrupt, plan_of, policy_of, run_of, scenario
 
 MEMORY = Bandwidth("2026-11-21T12:00:00+00:00", "scripted clock", None, 1 << 30, 30, 1e12, 0.001)
@@ -386,3 +387,18 @@ def test_rules_for_other_cells_and_floors_that_ask_nothing_have_no_ceiling() -> 
     assert run.budgets[SPEC].ceilings == ()
     other = policy_of(Rule("fast", "speed", True, role="spec-2", params={"min": 2.0}))
     assert with_ceilings(run, other).budgets[SPEC].ceilings == ()
+
+
+# ── several GPUs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_gpus_that_share_a_target_send_so_much_per_row_and_the_floors_do_not_count_it() -> None:
+    plan = plan_of()
+    blocks = blocks_of(plan, change=lambda b: phased(b, 0.2, 0.7, 0.01))
+    alone, shared = found(blocks, plan), found(blocks, plan, traffic=replace(TRAFFIC, link=LinkTraffic(2, 1000)))
+    assert {key: budget.link_bytes for key, budget in shared.items()} == {BASE: 1000, SPEC: 4000}
+    assert all(budget.link_bytes is None for budget in alone.values())
+    assert [budget.floor_ms for budget in shared.values()] == [budget.floor_ms for budget in alone.values()]
+    assert not [*link_lines(alone[SPEC])]
+    said = " ".join(line.strip() for line in link_lines(shared[SPEC]))
+    assert "what each of them moves" in said and "0.00400 MB per cycle" in said

@@ -185,8 +185,8 @@ def ways(product: Product, every: bool) -> dict[str, ManyConfig]:
     usual = ManyConfig.of(product.config, kernel.weight, product.rows, room, multiprocessors())
     if usual is None:
         return {}
-    found = {f"usual c{usual.cluster} s{usual.stages}": usual}
-    for cluster, stages, warp_tiles in product_of(CLUSTERS, (3, 4, 5), (1, 2)) if every else ():
+    found = {f"usual c{usual.cluster} s{usual.stages} w{usual.warp_tiles}": usual}
+    for cluster, stages, warp_tiles in product_of((1, *CLUSTERS), (3, 4, 5), (1, 2)) if every else ():
         way = replace(usual, cluster=cluster, stages=stages, warp_tiles=warp_tiles)
         if way.splits(product.config) and way.shared_bytes(product.config) <= room and way != usual:
             found[f"c{cluster} s{stages} w{warp_tiles}"] = way

@@ -46,7 +46,7 @@ def main(pairs: int, seconds: float, interval: float, gpu: bool) -> None:
         for pair in range(pairs):
             for watched in (False, True) if pair % 2 == 0 else (True, False):
                 if watched:
-                    with watching(Path(folder) / "environment.jsonl", 0, uuid, interval):
+                    with watching(Path(folder) / "environment.jsonl", 0, [uuid] if uuid else [], interval):
                         before = watch_cpu_s()
                         on, on_cpu = timed(block)
                         watch = watch_cpu_s() - before

@@ -27,7 +27,7 @@ def new_folder(parent: Path) -> RunFolder:
 
 def test_even_an_empty_body_lies_between_two_samples(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
-    with watching(folder.watch_file, 3, None, interval_s=60.0):
+    with watching(folder.watch_file, 3, (), interval_s=60.0):
         pass
     first, last = folder.samples()
     assert first.worker_generation == last.worker_generation == 3
@@ -38,7 +38,7 @@ def test_even_an_empty_body_lies_between_two_samples(tmp_path: Path) -> None:
 
 def test_samples_are_written_while_the_body_runs(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
-    with watching(folder.watch_file, 0, None, interval_s=0.005):
+    with watching(folder.watch_file, 0, (), interval_s=0.005):
         while folder.watch_file.read_text().count("\n") < 4:
             pass
     times = [s.monotonic_ns for s in folder.samples()]
@@ -48,14 +48,14 @@ def test_samples_are_written_while_the_body_runs(tmp_path: Path) -> None:
 
 def test_a_watch_that_is_killed_leaves_its_samples_and_the_run_alone(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
-    with watching(folder.watch_file, 0, None, interval_s=60.0):
+    with watching(folder.watch_file, 0, (), interval_s=60.0):
         (watch,) = [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
         watch.send_signal(signal.SIGKILL)
     assert len(folder.samples()) == 1
 
 
 def test_a_watch_that_cannot_write_leaves_the_run_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with watching(tmp_path / "nowhere" / "environment.jsonl", 0, None):
+    with watching(tmp_path / "nowhere" / "environment.jsonl", 0, ()):
         done = True
     assert done
 
@@ -65,7 +65,7 @@ def test_a_watch_ends_with_a_harness_that_was_killed(tmp_path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from specgate.machine.monitor import watching\n"
         "if __name__ == '__main__':\n"
-        "    with watching(Path(sys.argv[1]), 0, None, 60.0): os.kill(os.getpid(), 9)\n"
+        "    with watching(Path(sys.argv[1]), 0, (), 60.0): os.kill(os.getpid(), 9)\n"
     )
     (tmp_path / "harness.py").write_text(program)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -79,7 +79,7 @@ def test_a_watch_ends_with_a_harness_that_was_killed(tmp_path: Path) -> None:
 def test_a_line_reads_back_as_the_sample_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu().busy(os.getpid(), os.getppid(), 2**22 + 1)
     monkeypatch.setitem(sys.modules, "pynvml", Driver([gpu]))
-    sampler = Sampler(1, os.getpid(), gpu.uuid)
+    sampler = Sampler(1, os.getpid(), [gpu.uuid])
     sample = sampler.sample()
     sampler.close()
     assert sample.gpu is not None and sample.gpu.processes is not None
@@ -94,7 +94,7 @@ def test_the_clock_is_read_between_samples_and_goes_with_the_next_one(
 ) -> None:
     gpu = Gpu(sm_clock_mhz=1500)
     monkeypatch.setitem(sys.modules, "pynvml", Driver([gpu]))
-    sampler = Sampler(0, os.getpid(), gpu.uuid)
+    sampler = Sampler(0, os.getpid(), [gpu.uuid])
     first = sampler.sample()
     sampler.read_clock()
     gpu.sm_clock_mhz, gpu.reasons = 1700, 0x4
@@ -112,7 +112,7 @@ def test_the_clock_is_read_between_samples_and_goes_with_the_next_one(
 def test_a_clock_that_the_driver_refuses_is_unknown_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver([Gpu()])
     monkeypatch.setitem(sys.modules, "pynvml", driver)
-    sampler = Sampler(0, os.getpid(), driver.gpus[0].uuid)
+    sampler = Sampler(0, os.getpid(), [driver.gpus[0].uuid])
     driver.lost = True
     sampler.read_clock()
     (reading,) = sampler.sample().clocks
@@ -121,7 +121,7 @@ def test_a_clock_that_the_driver_refuses_is_unknown_and_no_number(monkeypatch: p
 
 def test_without_a_gpu_there_is_no_clock_to_read(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
-    with watching(folder.watch_file, 0, None, interval_s=0.2):
+    with watching(folder.watch_file, 0, (), interval_s=0.2):
         while folder.watch_file.read_text().count("\n") < 3:
             pass
     assert not any(s.clocks for s in folder.samples())
@@ -130,7 +130,7 @@ def test_without_a_gpu_there_is_no_clock_to_read(tmp_path: Path) -> None:
 def test_a_gpu_that_is_lost_while_sampling_leaves_samples_that_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver([Gpu()])
     monkeypatch.setitem(sys.modules, "pynvml", driver)
-    sampler = Sampler(0, os.getpid(), driver.gpus[0].uuid)
+    sampler = Sampler(0, os.getpid(), [driver.gpus[0].uuid])
     healthy = sampler.sample()
     driver.lost = True
     lost = sampler.sample()
@@ -139,6 +139,6 @@ def test_a_gpu_that_is_lost_while_sampling_leaves_samples_that_say_so(monkeypatc
 
 
 def test_a_snapshot_is_json_with_the_time_of_day() -> None:
-    record = json.loads(json.dumps(snapshot(None), allow_nan=False))
+    record = json.loads(json.dumps(snapshot(()), allow_nan=False))
     assert record["wall_ns"] > 1_700_000_000_000_000_000
     assert set(record) == {field.name for field in fields(Sample)} - {"worker_generation", "monotonic_ns", "clocks"}

@@ -102,11 +102,11 @@ class EngineHere(EngineCalls):
 
 @contextlib.contextmanager
 def watching_here(
-    file: Path, generation: int, uuid: str | None, interval_s: float = INTERVAL_S, ports: Sequence[int] = ()
+    file: Path, generation: int, uuids: Sequence[str], interval_s: float = INTERVAL_S, ports: Sequence[int] = ()
 ) -> Iterator[Watch]:
     """As `monitor.watching`, in a thread."""
     watch = Watch(file.stat().st_size if file.exists() else 0)
-    sampler, ended, lines = Sampler(generation, os.getpid(), uuid, ports), threading.Event(), list[bytes]()
+    sampler, ended, lines = Sampler(generation, os.getpid(), uuids, ports), threading.Event(), list[bytes]()
     with file.open("ab") as out:
 
         def take() -> None:

@@ -15,6 +15,7 @@ from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import EngineFacts, Sampling
+from specgate.core.traffic import LinkTraffic
 from specgate.eagle3.describe import describe_rope, draft_details
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.kv.modes import mode_in_words
@@ -45,10 +46,10 @@ def engine_facts(
     """
     import cupy
 
-    geometry = target.geometry
+    geometry, part, ranks = target.geometry, target.shard.geometry(target.geometry), target.shard.ranks
     device = torch.device("cuda", torch.cuda.current_device())
     way = way or Way.on(device)
-    attention = prefill_attention(way, geometry, device)
+    attention = prefill_attention(way, part, device)
     major, minor = torch.cuda.get_device_capability()
     details: dict[str, str | int | float] = {
         "cupy": cupy.__version__,
@@ -66,6 +67,8 @@ def engine_facts(
     if (experts := geometry.experts) is not None:
         details["target experts"] = f"{experts.count} in MXFP4, {experts.per_token} of a token"
         details["prefill of experts"] = "grouped products" if way.grouped else "cuBLAS, expert by expert"
+    if ranks > 1:
+        details["tensor parallel"] = f"{ranks} GPUs, sums of all over peer memory, the draft on each"
     if draft is not None:
         details |= draft_details(draft.geometry)
     if sizes.kv.target is not None:
@@ -99,8 +102,15 @@ def engine_facts(
         # Another library, or another version of it, may give other bits: a streak of green runs then begins anew.
         engine_version=f"specgate {__version__}, prefill attention by {attention}",
         tuned_sha256=tuned_sha256,
-        traffic=pair_traffic(geometry, draft.geometry if draft else None, torch.bfloat16, sizes.kv),
+        traffic=pair_traffic(
+            *(part, draft.geometry if draft else None, torch.bfloat16, sizes.kv), link=link_traffic(part, ranks)
+        ),
     )
+
+
+def link_traffic(g: TargetGeometry, ranks: int) -> LinkTraffic | None:
+    """Of each row, two sums per layer go to every other GPU, eight bytes per column, and a choice with its token."""
+    return LinkTraffic(ranks, (ranks - 1) * (2 * g.layers * g.hidden * 8 + 32)) if ranks > 1 else None
 
 
 def prefill_attention(way: Way, g: TargetGeometry, device: torch.device) -> str:

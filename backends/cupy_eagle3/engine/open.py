@@ -9,16 +9,20 @@ from pathlib import Path
 import torch
 
 from specgate.api import OpenRequest
-from specgate.backends.cupy_eagle3.device import first_gpu
+from specgate.backends.cupy_eagle3.device import first_gpu, shared_gpus
 from specgate.backends.cupy_eagle3.engine import limits, memory_plan, tree_option
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.facts import engine_facts
 from specgate.backends.cupy_eagle3.engine.prefill import Way
 from specgate.backends.cupy_eagle3.engine.prefill_attention import Library
+from specgate.backends.cupy_eagle3.engine.ranks import option
+from specgate.backends.cupy_eagle3.engine.ranks.load import models_of, with_exchange
+from specgate.backends.cupy_eagle3.engine.ranks.rank import Rank
+from specgate.backends.cupy_eagle3.engine.ranks.sums import sums_bytes
 from specgate.backends.cupy_eagle3.engine.retile import config_of
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
-from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.peers import mailbox_bytes, with_mailboxes
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
@@ -31,8 +35,8 @@ from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.kv.calibration import calibration_warnings
 from specgate.eagle3.kv.modes import DRAFT_KV, KV, KvModes
-from specgate.eagle3.memory import refusing_overflow
-from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
+from specgate.eagle3.memory import free_bytes, refusing_overflow
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target_parts
 from specgate.eagle3.spec_config.launching import check_chain
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.errors import BackendError, CheckpointError, UsageError
@@ -48,6 +52,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "prefill": ("fused", "torch"),
     "prefill_attention": ("best", "torch", "cudnn", "flash"),
     "spec_config": None,
+    "tp": ("1", "2", "4"),
     "tree": None,
     "tuned": None,
 }
@@ -63,41 +68,57 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     draft: bf16, fp8), `on_draft_error` (fail; baseline: decode spec roles plainly and
     say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation),
     `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone, of a target with experts
-    the layers without a window), `spec_config` (a speculative config that this one's must agree with), `tree` (a file
-    of a draft tree), `tuned` (a file of tuned configurations, in place of those that are found by themselves),
-    `log_shapes` (a file for the products that are run).
+    the layers without a window), `spec_config` (a speculative config that this one's must agree with), `tp` (how many
+    GPUs share the target), `tree` (a file of a draft tree), `tuned` (a file of tuned configurations, in place of those
+    that are found by themselves), `log_shapes` (a file for the products that are run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
-    sizes that no kernel is made for, EnvironmentRefused where the GPU is missing, too old or too small, or PERF_MODE
-    asks for a product that is not tuned, BackendError for a missing draft.
+    sizes that no kernel is made for, EnvironmentRefused where a GPU is missing, too old, too small or out of reach of
+    the others, or PERF_MODE asks for a product that is not tuned, BackendError for a missing draft.
     """
     check_options(request.options)
     limits.check_request(request)
     kv, tree = limits.chosen_kv(request.options), tree_option.chosen_tree(request)
-    fmha, device = chosen_fmha(request.options), first_gpu()
+    ranks, fmha = option.chosen_ranks(request), chosen_fmha(request.options)
+    devices = shared_gpus(ranks) if ranks > 1 else (first_gpu(),)
+    device = devices[0]
     if request.max_k:
-        check_chain(request.max_k, f"spec-{request.max_k}", request.options)
+        most = max(option.RANKS)
+        check_chain(request.max_k, f"spec-{request.max_k}", request.options, tp=ranks, most_tp=most)
         if request.pair.draft is None:
             raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
-    tree_option.check_target(tree, check_target(request))
+    geometry = check_target(request)
+    tree_option.check_target(tree, geometry)
+    option.check_target(ranks, geometry, request.pair.target / "config.json")
     tuned, shape_log = chosen_files(request.options)
-    target = load_target(request.pair.target, DTYPE, device, request.pair.rope)
+    targets = load_target_parts(request.pair.target, DTYPE, devices, request.pair.rope)
+    target, part = targets[0], targets[0].shard.geometry(targets[0].geometry)
     draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
     if draft is not None:
         tree_option.check_draft(tree, request.options.get("tree", ""), draft.geometry)
+        option.check_draft(ranks, draft.geometry, (request.pair.draft or Path()) / "config.json")
     sizes = replace(sizes_of(request, tree if draft else None), kv=kv)
-    sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(target.geometry)
-    tree_option.check_memory(sizes, target.geometry)
-    way = chosen_way(request.options, target.geometry, device)
-    memory = memory_plan.plan(target.geometry, draft.geometry if draft else None, sizes, fused=way.fused)
+    sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(part)
+    tree_option.check_memory(sizes, part)
+    ways = [chosen_way(request.options, part, device) for device in devices]
+    way = ways[0]
+    memory = memory_plan.plan(part, draft.geometry if draft else None, sizes, fused=way.fused)
+    if ranks > 1:
+        memory = with_exchange(memory, mailbox_bytes(ranks, sizes, part.hidden), sums_bytes(part.hidden))
     graphs = request.options.get("graphs") != "off"
     with refusing_overflow(str(request.pair.target)):
-        model = Target.of(target, sizes.positions)
-        head = Draft.of(draft, model, sizes.positions) if draft else None
+        models = models_of(targets, draft, sizes.positions, devices)
+        model, head = models[0]
         gemms = Cycle(model, head, sizes, sizes.slots, sizes.most_drafts if head else 0, tuned).gemms
         require(tuned, gemms.lookups, request.pair, perf_mode=request.perf_mode)
-        memory_plan.require(memory, torch.cuda.memory_allocated(device), sizes, device)
-        buffers = Buffers.allocate(target.geometry, draft.geometry if draft else None, sizes, device)
+        fullest = min(devices, key=free_bytes)
+        memory_plan.require(memory, torch.cuda.memory_allocated(fullest), sizes, fullest)
+        allocated = [Buffers.allocate(part, draft.geometry if draft else None, sizes, device) for device in devices]
+        buffers = with_mailboxes(allocated, sizes, part.hidden) if ranks > 1 else tuple(allocated)
+    others = [
+        Rank(own, its_draft, sizes, b, tuned=tuned, way=its_way)
+        for (own, its_draft), b, its_way in zip(models[1:], buffers[1:], ways[1:], strict=True)
+    ]
     facts = engine_facts(
         *(target, draft, draft_error, memory, sizes),
         graphs=graphs,
@@ -107,12 +128,13 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         warnings=kv_warnings(request, kv, drafts=draft is not None),
     )
     return CupyEngine(
-        *(model, head, sizes, buffers, facts),
+        *(model, head, sizes, buffers[0], facts),
         graphs=graphs,
         plain_on_draft_error=plain_on_draft_error(request),
         tuned=tuned,
         shape_log=shape_log,
         way=way,
+        others=others,
     )
 
 

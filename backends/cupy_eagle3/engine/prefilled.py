@@ -135,12 +135,22 @@ def first_tokens(
     `lengths`: of the prompts. A token is drawn with the random numbers of its position.
     """
     count = len(rows)
+    put_last_rows(verify, b, rows, lengths)
+    verify.head(b, b.slots.rows(count, 1))
+    tokens, fault = verify.choices(b, count)
+    logits = b.target.layer.logits[:count]
+    return FirstTokens(tokens, top2_of(logits), logits.clone() if b.sampling is not None else None), fault
+
+
+def put_last_rows(verify: Verify, b: Buffers, rows: Sequence[LastRow], lengths: Sequence[int]) -> None:
+    """Put the last rows of prompts where the head of `verify` takes its rows from. It copies from the host."""
+    count = len(rows)
     leave_pre_norm_rows(b.target.layer.pre_norm, torch.stack([row.stream for row in rows]), verify.target.weights.norm)
     StartState(tuple(n - 1 for n in lengths), (0,) * count).rewind(b.slots, StopRule((), (), 2))
     if b.sampling is not None:
         b.sampling.forget_outputs()
-    verify.head(b, b.slots.rows(count, 1))
-    tokens, fault = verify.choices(b, count)
-    logits = b.target.layer.logits[:count]
-    top2 = tuple((first, second) for first, second in logits.topk(2).values.tolist())
-    return FirstTokens(tokens, top2, logits.clone() if b.sampling is not None else None), fault
+
+
+def top2_of(logits: Tensor) -> tuple[tuple[float, float], ...]:
+    """Of each row [V], the two largest."""
+    return tuple((first, second) for first, second in logits.topk(2).values.tolist())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, fields, replace
 
 import torch
 
+from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
+from specgate.backends.cupy_eagle3.engine.decoding import DecodingEngine
 from specgate.backends.cupy_eagle3.kernels.attention.attention import STATISTICS, Attention
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.compiling import compiler
 from specgate.backends.cupy_eagle3.kernels.loader import Spec
 from specgate.backends.cupy_eagle3.memory.buffers import (
     Buffers,
@@ -20,9 +23,52 @@ from specgate.backends.cupy_eagle3.memory.buffers import (
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.cupy_eagle3.step.recording import recorded
+from specgate.core import Budget, Role
 from specgate.core.fmha import AttentionConfig, TileStatistics
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
-from specgate.errors import UsageError
+from specgate.errors import BackendError, UsageError
+
+
+class RetilingEngine(DecodingEngine):
+    """Another tiling of attention while the prompts stay in the cache, as `specgate.api.TunableEngine` has it."""
+
+    def attention_config(self) -> AttentionConfig:
+        return asdict(self.sizes.fmha)
+
+    def attention_configs(self) -> Sequence[AttentionConfig]:
+        return [asdict(config) for config in FmhaConfig.candidates(self.sizes.heads(self.target.geometry))]
+
+    def prepare_attention(self, configs: Sequence[AttentionConfig], roles: Sequence[Role]) -> Sequence[str | None]:
+        """Compile for all slots, in parallel. For each configuration, the compiler's first complaint, or None."""
+        specs = []
+        for config in configs:
+            sizes = replace(self.sizes, fmha=config_of(config))
+            cycles = (Cycle(self.target, self.draft, sizes, self.sizes.slots, role.k, self.tuned) for role in roles)
+            specs.append([spec for cycle in cycles for spec in attention_specs(cycle)])
+        with compiler() as compiling:
+            said = compiling.compile(spec for of_config in specs for spec in of_config)
+        return [next((said[spec] for spec in of_config if said[spec]), None) for of_config in specs]
+
+    def retile_attention(self, config: AttentionConfig) -> None:
+        """Decode with `config` from now on. Steps will be captured anew; the prompts stay in the cache."""
+        self._last_role = None
+        self.sizes = replace(self.sizes, fmha=config_of(config))
+        draft = self.draft.geometry if self.draft else None
+        for rank in self.ranks:
+            rank.sizes = self.sizes
+            rank.forget_steps()
+            rank.b = retiled_buffers(rank.b, rank.target.geometry, draft, self.sizes)
+
+    @torch.inference_mode()
+    def attention_tiles(self, role: Role) -> TileStatistics:
+        """Raises BackendError where several GPUs share the target: the ranks of a step wait for each other."""
+        if len(self.ranks) > 1:
+            raise BackendError(f"attention's tiles are counted with tp=1 only, not with tp={len(self.ranks)}")
+        prefilled, self._last_role = self._check_room(role, Budget(steps=1)), None
+        rule = StopRule((), (), self.sizes.positions)
+        cycle = Cycle(self.target, self.draft, self.sizes, len(prefilled.prompts), role.k, self.tuned)
+        with self.stream.current():
+            return counted_tiles(cycle, self.b, lambda: prefilled.rewind(self.b, rule))
 
 
 def config_of(knobs: AttentionConfig) -> FmhaConfig:

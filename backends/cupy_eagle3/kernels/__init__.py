@@ -14,6 +14,7 @@ Of this package, nothing here imports anything from outside this folder but `dev
     rejection/      verifying drafts by rejection
     trees/          draft trees: candidates, tokens, acceptance, compaction
     prefill/        what stands between the products and the attention of a prefill
+    peers/          sums and choices of several GPUs that share a target
     rows/           kernels that gather, embed and pack rows between products
     read_memory.py  reads the memory as fast as it goes; no step launches it (`read_memory.cu`)
     include/        what several kernels share: `.cuh` headers

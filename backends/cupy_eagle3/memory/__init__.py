@@ -5,6 +5,7 @@ model.py           weights and tables of a pair, as the kernels want them
 expert_weights.py  the weights of a target with a mixture of experts
 sampling.py        what drawing tokens needs
 buffers.py         everything else that a captured graph reads and writes
+peers.py           where the GPUs that share a target write to each other
 trees.py           a draft tree's topology, and what its kernels hand on
 cache_layout.py    which blocks of the paged cache hold which prompt
 """

@@ -15,6 +15,7 @@ from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, SCALE_POSITIONS, Heads
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.peers.mailboxes import Mailboxes
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
 from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers
@@ -93,7 +94,7 @@ class LayerBuffers:
     `stream` float32 [R', H]: the residual stream; `pre_norm`: the input of its next norm; `qkv` float32
     [R, (N + 2G)·D]; `attended` bfloat16 [R', N·D]; `partial` float32, see `Attention.partial_shapes`; `logits` float32
     [R', V]. In a dense layer `mlp` bfloat16 [R', F]; with a mixture of experts that has no columns, and `mixture` is
-    there.
+    there. `mailboxes`: those of a target that is split among GPUs.
     """
 
     stream: Tensor
@@ -104,6 +105,7 @@ class LayerBuffers:
     mlp: Tensor
     logits: Tensor
     mixture: MixtureBuffers | None = None
+    mailboxes: Mailboxes | None = None
 
     @classmethod
     def allocate(

@@ -12,6 +12,7 @@ from specgate.backends.cupy_eagle3.kernels.rows.feature_rows import FeatureNorm
 from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertTargetWeights, pack_expert_target
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.parallel.shard import WHOLE, Shard
 from specgate.eagle3.rope import cos_sin_table
 from specgate.eagle3.weights import DraftWeights, TargetWeights, pack_draft, pack_target
 
@@ -20,16 +21,20 @@ RopeTable = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`rope`: cos and sin, float32 [P, D/2]."""
+    """`rope`: cos and sin, float32 [P, D/2]. Of a target that is split among GPUs, `geometry` is that of the part
+    `shard`, which the weights are.
+    """
 
     geometry: TargetGeometry
     weights: TargetWeights | ExpertTargetWeights
     rope: RopeTable
+    shard: Shard = WHOLE
 
     @classmethod
     def of(cls, checkpoint: TargetCheckpoint, positions: int) -> Target:
         weights = pack_target(checkpoint) if checkpoint.geometry.experts is None else pack_expert_target(checkpoint)
-        return cls(checkpoint.geometry, weights, table(checkpoint.geometry.rope, positions, weights.embed.device))
+        geometry, shard = checkpoint.shard.geometry(checkpoint.geometry), checkpoint.shard
+        return cls(geometry, weights, table(geometry.rope, positions, weights.embed.device), shard)
 
 
 @dataclass(frozen=True, slots=True)

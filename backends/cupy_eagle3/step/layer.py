@@ -10,7 +10,8 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention, TreeNodes
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
-from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.peers.all_reduce import AllReduce
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import LayerBuffers, Pages
@@ -67,9 +68,11 @@ class Layer:
         input_width: int | None = None,
         window: int | None = None,
         tree: TreeNodes | None = None,
+        ranks: int = 1,
     ) -> None:
         """`input_width`: width of the input rows, which then are normed already. None: they are `PreNormRows`, as wide
-        as the stream. `tree`: which nodes of a tree the rows are.
+        as the stream. `tree`: which nodes of a tree the rows are. `ranks`: so many GPUs share the layer, of which
+        `geometry` has the part of one.
         """
         hidden, going_on, heads = geometry.hidden, slots * query_rows, sizes.heads(geometry)
         self.eps, self.names = geometry.rms_eps, names
@@ -78,9 +81,11 @@ class Layer:
             f"{whose}_QKV", heads.qkv_width, input_width or hidden, slots * rows, scaled=input_width is None
         )
         self.attention = Attention(heads, query_rows, window, appended=rows, config=sizes.fmha, tree=tree)
-        self.o = gemms(f"{whose}_O", hidden, heads.width, going_on, feeds_norm=True)
+        self.reduce = AllReduce(hidden, going_on, ranks, sizes.rows) if ranks > 1 else None
+        ends: dict[str, bool] = {"partial": True} if self.reduce else {"feeds_norm": True}
+        self.o = gemms(f"{whose}_O", hidden, heads.width, going_on, **ends)
         self.gate_up = gemms(f"{whose}_FFN_GATE_UP", geometry.intermediate, hidden, going_on, scaled=True)
-        self.down = gemms(f"{whose}_FFN_DOWN", hidden, geometry.intermediate, going_on, feeds_norm=True)
+        self.down = gemms(f"{whose}_FFN_DOWN", hidden, geometry.intermediate, going_on, **ends)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Name → launcher, in stream order."""
@@ -88,6 +93,7 @@ class Layer:
             "qkv": self.qkv,
             "attention": self.attention,
             "o": self.o,
+            **({"reduce": self.reduce} if self.reduce else {}),
             "gate_up": self.gate_up,
             "down": self.down,
         }
@@ -118,12 +124,21 @@ class Layer:
                 masks=at.masks,
                 scales=pages.scales_of(index),
             )
-            self.o(b.stream, b.attended, w.o, query_rows, norm=(b.pre_norm, w.post_norm))
+            self._add(self.o, b, b.attended, w.o, w.post_norm, query_rows)
         self.watch("o")
         with mark(self.names[1]):
             self.gate_up(b.mlp, b.pre_norm, w.gate_up, query_rows, eps=self.eps)
-            self.down(b.stream, b.mlp, w.down, query_rows, norm=(b.pre_norm, next_norm))
+            self._add(self.down, b, b.mlp, w.down, next_norm, query_rows)
         self.watch("down")
+
+    def _add(self, product: MatmulRows, b: LayerBuffers, x: Tensor, weight: Tensor, norm: Tensor, rows: Rows) -> None:
+        """stream += x · weightᵀ, and the input of the norm with weight `norm`."""
+        if self.reduce is None:
+            product(b.stream, x, weight, rows, norm=(b.pre_norm, norm))
+            return
+        assert b.mailboxes is not None
+        product(b.mailboxes.partial, x, weight, rows)
+        self.reduce(b.stream, b.pre_norm, norm, b.mailboxes, rows)
 
 
 def unwatched(place: Place) -> None:

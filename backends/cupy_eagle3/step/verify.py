@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from specgate.backends.cupy_eagle3.kernels.attention.attention import TreeNodes
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.peers.combine_choices import CombineChoices
 from specgate.backends.cupy_eagle3.kernels.penalties.count_tokens import CountTokens
 from specgate.backends.cupy_eagle3.kernels.rejection.drafted import DraftedRows
 from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
@@ -49,9 +50,12 @@ class Verify:
     ) -> None:
         """`draft`: whose features are captured, and whose drafts are verified where there are several rows per slot.
 
-        Raises ValueError for a tree of a target with experts.
+        Raises ValueError for a tree of a target with experts, and for what a target that is split among GPUs cannot do:
+        trees, experts and sampling.
         """
         g, rows = target.geometry, slots * rows_per_slot
+        if target.shard.ranks > 1 and (tree or g.experts or sizes.sampling):
+            raise ValueError("a target that is split among GPUs is dense, and decodes greedy chains")
         if tree and g.experts is not None:
             raise ValueError("a target with experts verifies no tree")
         depth = sizes.tree.depth if sizes.tree and tree else 0
@@ -60,14 +64,23 @@ class Verify:
         self.count = CountTokens(g.vocab, sizes.max_rows) if penalises(sizes.sampling) else None
         self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows)
         self.capture = FeatureCapture(g.hidden, max(1, len(self.boundaries)), rows_per_slot, sizes.max_rows)
+        ranks = target.shard.ranks
         self.layer = (
             Layer(
-                g, sizes, slots, gemms, "TARGET", rows=rows_per_slot, query_rows=rows_per_slot, names=NAMES, tree=nodes
+                *(g, sizes, slots, gemms, "TARGET"),
+                rows=rows_per_slot,
+                query_rows=rows_per_slot,
+                names=NAMES,
+                tree=nodes,
+                ranks=ranks,
             )
             if g.experts is None
             else ExpertLayer(g, sizes, slots, gemms, rows=rows_per_slot, names=NAMES)
         )
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True, chooses=True)
+        self.combine = (
+            CombineChoices(g.vocab, rows_per_slot, rows, sizes.max_rows, ranks, sizes.rows) if ranks > 1 else None
+        )
         asked, k = sizes.sampling, rows_per_slot - 1
         self.rejection = (
             Rejection(asked, DraftedRows(g.vocab, draft.geometry.draft_vocab, k, sizes.slots, sizes.max_rows))
@@ -91,6 +104,7 @@ class Verify:
             "capture": self.capture,
             **{f"layer.{name}": kernel for name, kernel in self.layer.kernels().items()},
             "lm_head": self.lm_head,
+            **({"combine": self.combine} if self.combine else {}),
             **{f"draw.{name}": kernel for name, kernel in (self.draw.kernels() if self.draw else {}).items()},
             **{f"draw.{name}": kernel for name, kernel in (self.rejection.kernels() if self.rejection else {}).items()},
             "accept": self.accept,
@@ -128,6 +142,9 @@ class Verify:
         t, w = b.target.layer, self.target.weights
         eps = self.target.geometry.rms_eps
         self.lm_head(t.logits, t.pre_norm, w.lm_head, rows, eps=eps, choices=b.target.choices)
+        if self.combine:
+            assert t.mailboxes is not None
+            self.combine(b.target.choices, t.mailboxes, b.slots, rows)
         if self.draw:
             assert b.sampling is not None
             with mark("TARGET_DRAW"):

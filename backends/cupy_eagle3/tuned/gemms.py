@@ -54,12 +54,14 @@ class Gemms:
         self.tuned = tuned
         self.lookups: list[Lookup] = []
 
-    def __call__(self, tag: str, n_out: int, k_in: int, rows: int, **switches: Unpack[Switches]) -> MatmulRows:
-        """The launcher of product `tag`.
+    def __call__(
+        self, tag: str, n_out: int, k_in: int, rows: int, *, partial: bool = False, **switches: Unpack[Switches]
+    ) -> MatmulRows:
+        """The launcher of product `tag`. `partial`: its sums are left as they are, since other GPUs have the rest of k.
 
         k is split in one way for a weight, whatever the rows: another split would round in another order.
         """
-        epilogue = EPILOGUES[tag]
+        epilogue = Epilogue.PLAIN if partial else EPILOGUES[tag]
         shape = GemmShape(tag, n_out * parts(epilogue), k_in, rows)
         config = self.tuned.find(shape)
         self.lookups.append(Lookup(shape, config is not None))

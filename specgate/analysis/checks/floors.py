@@ -4,7 +4,8 @@ A lower bound that holds for every engine whose memory was measured: the bytes o
 caches of the chip could keep from one step to the next, at the measured bandwidth and a tolerance for its measurement.
 Bytes are what the engine states (`EngineFacts.traffic`), with the experts that it counted, or else with as many as a
 single token reaches; but never less than the harness's own count of the target's weights
-(`EngineFacts.least_weight_bytes`).
+(`EngineFacts.least_weight_bytes`). Of several GPUs that share a target, each reads its part, and the bandwidth is that
+of one; how many there are the harness sees by itself.
 
 Not judged: servers, which show no steps; engines on another device than the one whose bandwidth was measured; machines
 whose bandwidth was not measured. The cycle budget of a cell names the reason.

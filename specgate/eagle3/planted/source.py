@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specgate.eagle3.checkpoint import Entry, Wanted
+from specgate.eagle3.checkpoint import Entry, Wanted, own_part
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.hf.draft import draft_geometry
 from specgate.eagle3.hf.target import target_geometry
@@ -39,6 +39,10 @@ class PlantedTensors:
         if place not in self._makers:
             self._makers[place] = self._maker(place)
         return self._makers[place](name, self.entries[name].shape)
+
+    def read_part(self, name: str, axis: int, start: int, stop: int, device: torch.device | str = "cpu") -> Tensor:
+        """It is made whole, on the device, and what is not asked for is forgotten at once."""
+        return own_part(self.read(name, device), axis, start, stop)
 
     def sha256(self, *configs: Path) -> str:
         """SHA-256 (hexadecimal) over names and contents of `configs`, which determine every bit of the weights."""

@@ -22,13 +22,17 @@ def check_chain(
     target: TargetSizes | None = None,
     draft: DraftGeometry | None = None,
     positions: int | None = None,
+    tp: int | None = None,
+    most_tp: int = 1,
 ) -> None:
     """Check spec-`k` as a chain by every rule of `sizes`, against the limits of a pair, and against the config that the
-    option `spec_config` names. Raises UsageError with what is broken.
+    option `spec_config` names. `tp`: GPUs per model, where the engine knows; `most_tp`: with how many it drafts several
+    tokens. Raises UsageError with what is broken.
     """
-    check(SpecConfig.chain(k), where, target=target, draft=draft, positions=positions)
+    chain = SpecConfig.chain(k, tp=tp or 1)
+    check(chain, where, target=target, draft=draft, positions=positions, most_tp=most_tp)
     if OPTION in options:
-        refuse_other(read_source(options[OPTION]), k, f"option {OPTION} = {options[OPTION]}")
+        refuse_other(read_source(options[OPTION]), k, f"option {OPTION} = {options[OPTION]}", tp)
 
 
 def check_command(engine: str, argv: Sequence[str], k: int, where: str) -> None:
@@ -47,15 +51,16 @@ def check_command(engine: str, argv: Sequence[str], k: int, where: str) -> None:
         raise UsageError(f"{where}: its flags ask for speculation", hint="-o args.spec-K=… is for spec roles alone")
 
 
-def refuse_other(config: StatedConfig, k: int, where: str) -> None:
-    """Raise UsageError where `config` is not a chain of `k` drafts, or breaks a rule."""
-    wrong = [*config.broken(), *other_sizes(config, k)]
+def refuse_other(config: StatedConfig, k: int, where: str, tp: int | None = None) -> None:
+    """Raise UsageError where `config` is not a chain of `k` drafts on `tp` GPUs, or breaks a rule."""
+    wrong = [*config.broken(), *other_sizes(config, k, tp)]
     if wrong:
-        raise UsageError(f"{where}: {'; '.join(wrong)}", hint=f"spec-{k} is a chain of {k} draft tokens")
+        on = f" on {tp} GPUs" if tp is not None and tp > 1 else ""
+        raise UsageError(f"{where}: {'; '.join(wrong)}", hint=f"spec-{k} is a chain of {k} draft tokens{on}")
 
 
-def other_sizes(config: StatedConfig, k: int) -> Iterator[str]:
-    """One sentence for each size of `config` that a chain of `k` drafts does not have."""
+def other_sizes(config: StatedConfig, k: int, tp: int | None = None) -> Iterator[str]:
+    """One sentence for each size of `config` that a chain of `k` drafts, on `tp` GPUs where that is known, has not."""
     if not config.speculative:
         yield "it does not ask for speculation"
         return
@@ -67,6 +72,9 @@ def other_sizes(config: StatedConfig, k: int) -> Iterator[str]:
     verified = config.count("verified")
     if said == k and verified is not None and verified != k + 1 and (topk is None or topk == 1):
         yield f"{by(config, 'verified')} = {verified}, a chain of {k} drafts has {k + 1} tokens to verify"
+    gpus = config.stated_count("tp")
+    if tp is not None and gpus is not None and gpus != tp:
+        yield f"{by(config, 'tp')} = {gpus}, the engine runs with tp = {tp}"
 
 
 def by(config: StatedConfig, term: str) -> str:

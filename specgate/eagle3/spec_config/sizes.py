@@ -77,19 +77,23 @@ def check(
     target: TargetSizes | None = None,
     draft: DraftGeometry | None = None,
     positions: int | None = None,
+    most_tp: int = 1,
 ) -> None:
     """Check `config` by itself and against the limits of a pair. Raises one UsageError that names every broken rule.
 
     `positions` is the number of positions that the longest request needs, draft tokens included. It must not exceed
-    `target.max_positions`. The length of the chain must not exceed the draft's attention window.
+    `target.max_positions`. The length of the chain must not exceed the draft's attention window. `most_tp`: as in
+    `broken_rules`.
     """
-    broken = [*broken_rules(config), *broken_limits(config, target, draft, positions)]
+    broken = [*broken_rules(config, most_tp), *broken_limits(config, target, draft, positions)]
     if broken:
         raise UsageError(f"{where}: {'; '.join(broken)}", hint="for a chain of K drafts, SpecConfig.chain(K) is right")
 
 
-def broken_rules(c: SpecConfig) -> Iterator[str]:
-    """One sentence for each rule that the config breaks by itself."""
+def broken_rules(c: SpecConfig, most_tp: int = 1) -> Iterator[str]:
+    """One sentence for each rule that the config breaks by itself. `most_tp`: the most GPUs per model with which the
+    engine drafts several tokens. One that does not say so can with a single GPU alone.
+    """
     if c.method != "eagle3":
         yield f"method = {c.method!r}: 'eagle3' is what the built-in engines speak"
     for key in SIZES:
@@ -104,8 +108,9 @@ def broken_rules(c: SpecConfig) -> Iterator[str]:
             f"max_non_leaves_per_layer = {c.max_non_leaves_per_layer} is more than "
             f"max_decoding_tokens = {c.max_decoding_tokens}"
         )
-    if c.tp > 1 and c.num_speculative_tokens > 1:
-        yield f"tp = {c.tp} with num_speculative_tokens = {c.num_speculative_tokens}: several drafts need tp = 1"
+    if c.tp > most_tp and c.num_speculative_tokens > 1:
+        right = "tp = 1" if most_tp == 1 else f"tp <= {most_tp}"
+        yield f"tp = {c.tp} with num_speculative_tokens = {c.num_speculative_tokens}: several drafts need {right}"
 
 
 def broken_limits(

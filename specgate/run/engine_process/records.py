@@ -31,7 +31,7 @@ from specgate.core.acceptance import Totals
 from specgate.core.draws import TokenLaw
 from specgate.core.memory import EngineMemory
 from specgate.core.routing import ExpertCounts, PassCounts
-from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
+from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, LinkTraffic, PassTraffic, Traffic
 from specgate.core.two_builds import Origin
 
 LARGEST: Final = (1 << 63) - 1
@@ -109,10 +109,17 @@ class DraftForm(Form):
     step: PassForm
 
 
+class LinkForm(Form):
+    record = LinkTraffic
+    gpus: Annotated[int, Field(ge=2, le=LARGEST)]
+    row_bytes: Count
+
+
 class TrafficForm(Form):
     record = Traffic
     target: PassForm
     draft: DraftForm | None
+    link: LinkForm | None = None
 
 
 class ServedModelForm(Form):

@@ -67,6 +67,19 @@ def test_a_config_that_the_engine_must_agree_with_is_held_against_the_role(tmp_p
     check_chain(3, "spec-3", {"spec_config": str(file)})
 
 
+def test_a_config_of_another_number_of_gpus_is_not_the_engines(tmp_path: Path) -> None:
+    (file := tmp_path / "spec.json").write_text('{"num_speculative_tokens": 3, "max_path_len": 4, "tp": 2}')
+    options = {"spec_config": str(file)}
+    check_chain(3, "spec-3", options, tp=2, most_tp=4)
+    check_chain(3, "spec-3", options)  # of an engine that does not know
+    with pytest.raises(UsageError, match="tp = 2, the engine runs with tp = 1"):
+        check_chain(3, "spec-3", options, tp=1, most_tp=4)
+    with pytest.raises(UsageError, match="several drafts need tp = 1"):
+        check_chain(3, "spec-3", {}, tp=2)
+    file.write_text('{"num_speculative_tokens": 3, "max_path_len": 4}')
+    check_chain(3, "spec-3", options, tp=2, most_tp=4)  # it says nothing of that
+
+
 def test_the_limits_of_the_pair_are_part_of_the_check() -> None:
     with pytest.raises(UsageError, match="2049 positions are needed"):
         check_chain(3, "spec-3", {}, target=TARGET, positions=2049)

@@ -62,6 +62,12 @@ def test_a_single_draft_may_use_several_gpus() -> None:
     check(SpecConfig.chain(1, tp=2), "spec")
 
 
+def test_several_drafts_may_use_as_many_gpus_as_the_engine_says() -> None:
+    check(SpecConfig.chain(3, tp=4), "spec", most_tp=4)
+    with pytest.raises(UsageError, match="tp = 8 with num_speculative_tokens = 3: several drafts need tp <= 4"):
+        check(SpecConfig.chain(3, tp=8), "spec", most_tp=4)
+
+
 def test_positions_are_held_against_the_target() -> None:
     check(SpecConfig.chain(3), "spec", target=TARGET, positions=2048)
     with pytest.raises(UsageError, match="2049 positions are needed, the target has 2048"):

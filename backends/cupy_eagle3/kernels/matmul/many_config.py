@@ -21,11 +21,11 @@ TILES: Final = 8
 """Tiles of 16 rows of weight that a block multiplies."""
 HELD: Final = 4
 """Most chains of sums that a thread has registers for."""
-CLUSTERS: Final = (1, 2, 4)
-"""Blocks that may share the chains of the same outputs."""
+CLUSTERS: Final = (2, 4)
+"""Blocks that may share the chains of the same outputs, where there is not one for each."""
 DEEPEST: Final = (5, 4)
-"""Most stages, of a block of up to 32 rows and beyond: one more was slower on an H200 for every weight but one, where
-it was as fast."""
+"""Most stages, of a block of a cluster with up to 32 rows, and of others: one more was slower on an H200 for every
+weight but one, where it was as fast."""
 HALF: Final = 4
 """Most tiles of rows of a block of which two shall fit an SM at once; beyond, one of twice the threads does."""
 WORTH: Final = 20 << 20
@@ -38,7 +38,8 @@ CLUSTERED: Final = (9, 0)
 @dataclass(frozen=True, slots=True)
 class ManyConfig:
     """`row_groups` groups of blocks, for `row_tiles` tiles of eight rows each; clusters of `cluster` blocks; rings of
-    `stages` stages.
+    `stages` stages; `warp_tiles` tiles of weight for each warp. With one a block has twice the warps, which hides more
+    of what they wait for, but each thread half the registers: too few for the sums of a cluster's chains.
     """
 
     row_tiles: int
@@ -70,9 +71,11 @@ class ManyConfig:
         stages = min(DEEPEST[not in_halves], (share - DECLARED) // stage_bytes(config, row_tiles))
         if stages < 2:
             return None
+        single = cls(row_tiles, row_groups, 1, min(stages, DEEPEST[1]), warp_tiles=1 if in_halves else 2)
+        clustered = (cls(row_tiles, row_groups, cluster, stages) for cluster in CLUSTERS)
         possible = [
             made
-            for made in (cls(row_tiles, row_groups, cluster, stages) for cluster in CLUSTERS)
+            for made in (single, *clustered)
             if made.splits(config) and (clusters or made.cluster == 1) and made.sum_bytes(config) <= share - DECLARED
         ]
         enough = 0 if gpu is None else gpu.count * 9 // 10

@@ -4,8 +4,8 @@
 // and the L2 cache, not the memory, is what it waits for. Here a block takes 128 rows of weight, and all its warps share the x
 // that passes through shared memory: with 32 rows that is a quarter of the bytes of weight.
 //
-// Within a block, four warps divide the rows of weight among them, two tiles of 16 each; beyond 32 rows of x, four more warps
-// take the other half of these. The parts of the work are those of `matmul_rows.cu`:
+// Within a block, warps divide the rows of weight among them, WARP_TILES tiles of 16 each; beyond 32 rows of x, as many more
+// warps take the other half of these. The parts of the work are those of `matmul_rows.cu`:
 //   load       PieceRing: all threads copy a piece of k, of weight and of x, into shared memory, STAGES - 1 pieces ahead
 //   multiply   multiply_piece: as there
 //   reduce     sums of chains, see below, added in their order
@@ -18,7 +18,7 @@
 // CLUSTER: so many blocks, which run at once, share the chains of the same outputs: a weight of few rows would else keep half
 // of the SMs idle. They exchange their sums through shared memory, and each finishes some of the rows.
 //
-// STAGES, CLUSTER, ROW_TILES (the rows of a block / 8, rounded up), ROW_GROUPS and DELAY_DEPENDENTS only move work.
+// STAGES, CLUSTER, WARP_TILES, ROW_TILES (the rows of a block / 8, rounded up), ROW_GROUPS and DELAY_DEPENDENTS only move work.
 //
 // Layouts, epilogues, PRE_NORM_X, ROW_GROUPS and DELAY_DEPENDENTS are as in `matmul_rows.cu`.
 #include "argmax.cuh"

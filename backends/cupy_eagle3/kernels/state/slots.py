@@ -26,6 +26,8 @@ class Fault(IntFlag):
     KV_INTEGRITY = 4
     KV_EXHAUSTED = 8
     MASK_INTEGRITY = 16
+    PEER_LATE = 32
+    PEERS_DIFFER = 64
 
 
 class Stamp(IntEnum):

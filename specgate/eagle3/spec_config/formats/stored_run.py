@@ -22,6 +22,8 @@ READERS: Final[Mapping[str, Callable[[Sequence[str], str], StatedConfig]]] = {
     "llamacpp": llamacpp.read_flags,
 }
 """Back end → how the flags in its option `args` are read."""
+SHARES_TARGETS: Final = frozenset({"cupy"})
+"""Back ends whose option `tp` says how many GPUs share a target."""
 BOUNDARIES: Final = re.compile(r"boundaries[^\[]*\[([\d, ]+)\]")
 ALWAYS: Final = frozenset({"method", "draft_model", "target", "k", "dtype", "prefix_cache", "forced", "max_batch"})
 
@@ -43,6 +45,11 @@ def read_run(folder: Path, where: str) -> StatedConfig:
         "prefix_cache": Said(False, "fixed"),
         "forced": Said(forced_length(config.options), "stated", "force_al"),
     }
+    if config.backend in SHARES_TARGETS:
+        gpus = config.options.get("tp", "1")
+        terms["tp"] = Said(
+            int(gpus) if gpus.isdigit() else gpus, "stated" if "tp" in config.options else "default", "tp"
+        )
     if config.pair.draft is not None:
         terms["draft_model"] = Said(name_of(config.pair.draft), "stated", "pair")
     for k in lengths[:1] if len(lengths) == 1 else ():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from specgate.backends.cupy_eagle3.engine import engine as engine_module
+from specgate.backends.cupy_eagle3.engine import decoding
 from specgate.backends.cupy_eagle3.engine.decode_run import AHEAD, IdleWatch, StopRule, run
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH
@@ -161,7 +161,7 @@ def test_whole_requests_end_soon_after_their_last_slot(monkeypatch: pytest.Monke
         launched.append(run(*args))
         return launched[-1]
 
-    monkeypatch.setattr(engine_module, "run", counted)
+    monkeypatch.setattr(decoding, "run", counted)
     stop = text[40]
     for k in (0, 3):
         block = made.decode(Role(k), Budget(new_tokens=300, ignore_eos=False), (stop,))

@@ -59,8 +59,8 @@ def test_planning_allocates_nothing() -> None:
 
 def test_drawing_takes_memory_only_where_tokens_are_drawn() -> None:
     greedy, drawn = (plan(TARGET, DRAFT, sizes)["buffers of a step"] for sizes in (SIZES, SAMPLED))
-    buckets = 3 * 4 * 2048 * (8 + 4)
-    assert buckets < drawn - greedy < buckets + 2 * TARGET.vocab * 4
+    of_filters = 3 * 4 * 8 * (2048 + 16384)  # rows: a sum of each bucket, and the list of columns
+    assert of_filters < drawn - greedy < of_filters + 2 * TARGET.vocab * 4
     assert Buffers.allocate(TARGET, DRAFT, SIZES, "meta").sampling is None
 
 

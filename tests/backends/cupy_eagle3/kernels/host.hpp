@@ -4,8 +4,11 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 struct Place {
@@ -252,6 +255,20 @@ static void arrived(unsigned pending) {
         for (const Copy& copy : current->groups.front()) std::memcpy(copy.to, copy.from, 16);
         current->groups.erase(current->groups.begin());
     }
+}
+
+// ── other GPUs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// Each is a thread of the system, with libraries of its own.
+static unsigned long long arrived_word(const unsigned long long* at) {
+    return std::atomic_ref<unsigned long long>(*const_cast<unsigned long long*>(at)).load(std::memory_order_acquire);
+}
+static void sent_word(unsigned long long* to, unsigned long long word) {
+    std::atomic_ref<unsigned long long>(*to).store(word, std::memory_order_release);
+}
+static long long nanoseconds() {
+    std::this_thread::yield();  // whoever asks waits for another one
+    return std::chrono::steady_clock::now().time_since_epoch().count();
 }
 
 // ── launches ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

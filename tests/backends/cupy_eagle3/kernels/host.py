@@ -54,10 +54,13 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
         "multiplied<brain>(c, a0, a1, a2, a3, b0, b1, c[0], c[1], c[2], c[3]);"
     ),
     "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32": "multiplied<half>(d, a0, a1, a2, a3, b0, b1, c0, c1, c2, c3);",
+    "ld.relaxed.sys.global.v2.b64": "mail.first = arrived_word(at); mail.second = arrived_word(at + 1);",
+    "mov.b64": "time = nanoseconds();",  # of whoever waits for another GPU
     "mov.u32": "lanes_before = 0;",
     "mul.rn.f16x2": "product = half_product_bits(pair, 0x5c005c00u);",
     "mov.u64": "now = 0;",  # the time stands still
     "prefetch.global.L2": "",
+    "st.relaxed.sys.global.v2.b64": "sent_word(to, low), sent_word(to + 1, high);",
 }
 """What the sources say in PTX, and the same in C++, with the names that stand around it."""
 

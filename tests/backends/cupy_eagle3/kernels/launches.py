@@ -15,10 +15,12 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, with_headers
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.peers import with_mailboxes
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.core import Sampling
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
+from specgate.eagle3.parallel.shard import Shard
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, without_weights
@@ -54,6 +56,7 @@ ELEMENTS = {
     "double": torch.float64,
     "Choice": torch.int64,
     "Rank": torch.int64,
+    "PeerWord": torch.int64,
 }
 
 
@@ -114,9 +117,10 @@ def step(
     sampling: Sampling | None = None,
     tree: TreeShape | None = None,
     kv: KvModes = AS_COMPUTED,
+    ranks: int = 1,
 ) -> Step:
     """A step of spec-`k` over all slots but one, in an engine that has room for longer chains or for `tree`, so many
-    times in a row; nothing runs.
+    times in a row; nothing runs. With `ranks`, of the first of so many GPUs.
     """
     launches, ranges = list[Launch](), list[str]()
 
@@ -136,8 +140,11 @@ def step(
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
     sizes = Sizes(slots + 1, POSITIONS, tree.rows if tree else k + 2, sampling=sampling, tree=tree, kv=kv)
-    target, draft = without_weights(pair.target, pair.draft, pair.boundaries, POSITIONS)
-    buffers = Buffers.allocate(pair.target, pair.draft, sizes, "meta")
+    shard = Shard(0, ranks)
+    target, draft = without_weights(shard.geometry(pair.target), pair.draft, pair.boundaries, POSITIONS)
+    target = replace(target, shard=shard)
+    all_of = [Buffers.allocate(target.geometry, pair.draft, sizes, "meta") for _ in range(ranks)]
+    buffers = (with_mailboxes(all_of, sizes, target.geometry.hidden) if ranks > 1 else all_of)[0]
     cycle = Cycle(target, draft, sizes, slots, k)
     for _ in range(times):
         cycle(buffers)

@@ -45,6 +45,7 @@ from specgate.core.gemms import GemmShape
 from specgate.eagle3.hf.draft import draft_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
+from specgate.eagle3.parallel.shard import Shard
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.files.writing import write_text
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
@@ -66,6 +67,8 @@ SIZES = {
     "feature_rows": ("HIDDEN",),
     "draft_input": ("HIDDEN",),
     "draft_token": ("HIDDEN", "DRAFT_VOCAB"),
+    "all_reduce": ("HIDDEN", "MAX_ROWS"),
+    "combine_choices": ("PART", "MAX_ROWS"),
     "kv_reserve": ("BLOCKS", "MAX_BLOCKS", "MAX_POSITIONS"),
     "route": ("EXPERTS", "ROWS"),
     "expert_gate_up": ("EXPERTS",),
@@ -137,6 +140,20 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
     for kv in (AS_COMPUTED, KvModes("fp8", "fp8")):
         yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft, kv))
+    yield from specs_of_ranks(pair, positions)
+
+
+def specs_of_ranks(pair: PairGeometry, positions: int) -> Iterator[Spec]:
+    """What only GPUs that share a target run, where it can be divided."""
+    for ranks in (2, 4) if pair.target.experts is None else ():
+        shard = Shard(0, ranks)
+        if shard.unfit(pair.target):
+            continue
+        part, draft = without_weights(shard.geometry(pair.target), pair.draft, pair.boundaries, positions)
+        for slots, k in ((1, 0), (1, 3), (4, 3), (8, 5)):
+            sizes = Sizes(slots, positions, max(LENGTHS) + 1)
+            kernels = Cycle(replace(part, shard=shard), draft, sizes, slots, k).kernels().values()
+            yield from (kernel.spec for kernel in kernels if kernel.spec.stem in ("all_reduce", "combine_choices"))
 
 
 def with_constant(spec: Spec, name: str, value: int) -> Spec:
@@ -283,7 +300,7 @@ def test_every_kernel_waits_for_the_one_before_it_since_it_may_be_started_early(
             assert waits, f"{file.name}: a kernel that does not wait may run before its input is written"
             if "let_next_start" in before:
                 early.add(name)
-    assert early == {"matmul_rows", "matmul_many", "attention_combine"}, (
+    assert early == {"matmul_rows", "matmul_many", "attention_combine", "all_reduce"}, (
         "what dependent.cuh says of products holds for no other kernel"
     )
 

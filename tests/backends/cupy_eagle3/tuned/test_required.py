@@ -65,6 +65,6 @@ def test_a_file_that_cannot_be_meant_is_refused_before_a_weight_is_read(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("shapes.json").write_text("64 x 32")
-    monkeypatch.setattr(opening, "load_target", pytest.fail)
+    monkeypatch.setattr(opening, "load_target_parts", pytest.fail)
     with pytest.raises(UsageError, match=said):
         BACKEND.open(replace(request_, options=options))

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.engine.engine import FAULTS, CupyEngine
+from specgate.backends.cupy_eagle3.engine.decoding import FAULTS
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH
 from specgate.backends.cupy_eagle3.engine.prefilled import Prefilled
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK

@@ -10,7 +10,7 @@ import pytest
 
 from specgate.api import Decoded, OpenRequest
 from specgate.backends.cupy_eagle3.engine import tree_option
-from specgate.backends.cupy_eagle3.engine.engine import tree_counters
+from specgate.backends.cupy_eagle3.engine.decoding import tree_counters
 from specgate.backends.cupy_eagle3.engine.open import check_options, sizes_of
 from specgate.backends.cupy_eagle3.engine.tree_option import check_draft, check_memory, check_target, chosen_tree
 from specgate.backends.cupy_eagle3.kernels.state.slots import Fault

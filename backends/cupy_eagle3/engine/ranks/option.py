@@ -1,0 +1,69 @@
+"""What `-o tp=N` asks of the engine, and what of it no kernel is made for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from specgate.api import OpenRequest
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.parallel.shard import Shard
+from specgate.errors import UsageError
+
+TP: Final = "tp"
+RANKS: Final = (1, 2, 4)
+"""So many GPUs may share a target."""
+K_CHUNK: Final = 32
+"""Of the feed-forward width, a GPU has a multiple of so much."""
+
+
+def chosen_ranks(request: OpenRequest) -> int:
+    """How many GPUs share the target. Raises UsageError for another number, and for what several cannot do."""
+    text = request.options.get(TP, "1")
+    if text not in map(str, RANKS):
+        raise UsageError(f"option {TP} = {text!r}", hint=f"known: {', '.join(map(str, RANKS))}")
+    ranks = int(text)
+    if ranks == 1:
+        return 1
+    if request.sampling is not None:
+        raise UsageError(
+            f"option {TP} = {ranks} with sampling: GPUs that share a target decode greedily",
+            hint=f"{TP}=1, or leave sampling out of the scenario",
+        )
+    if "tree" in request.options:
+        raise UsageError(
+            f"option {TP} = {ranks} with option tree: GPUs that share a target verify chains", hint="leave one out"
+        )
+    return ranks
+
+
+def check_target(ranks: int, g: TargetGeometry, where: Path) -> None:
+    """Raise UsageError for a target that cannot be divided among `ranks` GPUs."""
+    if ranks == 1:
+        return
+    asked = f"option {TP} = {ranks}: {where}"
+    if g.experts is not None:
+        raise UsageError(
+            f"{asked}: num_local_experts = {g.experts.count}: a target with experts is not divided yet", hint=f"{TP}=1"
+        )
+    if unfit := Shard(0, ranks).unfit(g):
+        key, value = next(iter(unfit.items()))
+        fine = [n for n in RANKS if not Shard(0, n).unfit(g)]
+        raise UsageError(
+            f"{asked}: {key} = {value} cannot be divided by {ranks}", hint=f"{TP}={' or '.join(map(str, fine))}"
+        )
+    if g.intermediate // ranks % K_CHUNK:
+        raise UsageError(
+            f"{asked}: intermediate_size = {g.intermediate}: each GPU needs a multiple of {K_CHUNK} of it",
+            hint=f"a smaller {TP}",
+        )
+
+
+def check_draft(ranks: int, g: DraftGeometry, where: Path) -> None:
+    """Raise UsageError for a draft that would need the target's whole LM head on every GPU."""
+    if ranks > 1 and not g.own_lm_head:
+        raise UsageError(
+            f"option {TP} = {ranks}: {where}: the draft has no lm_head.weight and borrows the target's, which is "
+            "divided among the GPUs",
+            hint=f"a draft with an LM head of its own, or {TP}=1",
+        )

@@ -1,0 +1,15 @@
+"""Which GPUs a run uses, so that every one of them is watched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from specgate import plugins
+from specgate.api import UsesGpus
+from specgate.machine import inventory
+
+
+def used_gpus(backend: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    """The UUIDs of the GPUs that an engine of `backend` uses under `options`: the first that CUDA programs see."""
+    plugin = plugins.backend(backend)
+    return inventory.visible_gpu_uuids(plugin.gpus(options) if isinstance(plugin, UsesGpus) else 1)

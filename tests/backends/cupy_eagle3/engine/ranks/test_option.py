@@ -1,0 +1,121 @@
+"""What `-o tp=N` refuses, each by its name, before weights are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from specgate.api import OpenRequest
+from specgate.backends.cupy_eagle3 import device
+from specgate.backends.cupy_eagle3.backend import BACKEND
+from specgate.backends.cupy_eagle3.engine import open as opening
+from specgate.backends.cupy_eagle3.engine.ranks import option
+from specgate.core import PairRef, Sampling
+from specgate.errors import EnvironmentRefused, UsageError
+from tests.backends.cupy_eagle3.pairs import DRAFT, MIXTURE, TARGET
+
+WHERE = Path("folder/config.json")
+REQUEST = OpenRequest(
+    PairRef("none", Path("target"), None), "bfloat16", max_batch=2, max_positions=256, max_k=0, perf_mode=False
+)
+
+
+def gpu(name: str = "NVIDIA H200", processors: int = 132) -> SimpleNamespace:
+    return SimpleNamespace(name=name, major=9, minor=0, multi_processor_count=processors)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+    """Two equal GPUs that reach each other; a test changes them."""
+    found = [gpu(), gpu()]
+    monkeypatch.setattr(device, "first_gpu", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(device, "open_peer_access", lambda count: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda i: found[i])
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda i, j: True)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "sampling", "said"),
+    [
+        ({"tp": "3"}, None, r"option tp = '3'\n  known: 1, 2, 4"),
+        ({"tp": "two"}, None, r"option tp = 'two'\n  known: 1, 2, 4"),
+        ({"tp": "0"}, None, r"option tp = '0'"),
+        ({"tp": "2"}, Sampling(), r"option tp = 2 with sampling"),
+        ({"tp": "2", "tree": "tree.yaml"}, None, r"option tp = 2 with option tree"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(options: dict[str, str], sampling: Sampling | None, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        option.chosen_ranks(replace(REQUEST, options=options, sampling=sampling))
+
+
+def test_without_the_option_there_is_one_gpu() -> None:
+    assert option.chosen_ranks(REQUEST) == option.chosen_ranks(replace(REQUEST, options={"tp": "1"})) == 1
+    assert option.chosen_ranks(replace(REQUEST, options={"tp": "4"})) == 4
+
+
+def test_the_door_refuses_another_number_too() -> None:
+    with pytest.raises(UsageError, match=r"option tp = '3'\n  known: 1, 2, 4"):
+        BACKEND.open(replace(REQUEST, options={"tp": "3"}))
+    assert opening.OPTIONS["tp"] == tuple(map(str, option.RANKS))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({}, r"num_key_value_heads = 1 cannot be divided by 2\n  tp=1"),
+        ({"kv_heads": 2, "heads": 4, "vocab": 321}, r"vocab_size = 321 cannot be divided by 2"),
+        ({"kv_heads": 2, "heads": 4, "intermediate": 96}, r"intermediate_size = 96: each GPU needs a multiple of 32"),
+    ],
+)
+def test_sizes_that_cannot_be_divided_are_refused_with_their_key(sizes: dict[str, int], said: str) -> None:
+    g = replace(TARGET, **sizes)  # type: ignore[arg-type]  # all of these are numbers
+    with pytest.raises(UsageError, match=f"option tp = 2: folder/config.json: {said}"):
+        option.check_target(2, g, WHERE)
+    option.check_target(1, g, WHERE)
+
+
+def test_experts_are_refused() -> None:
+    with pytest.raises(UsageError, match="num_local_experts = 8: a target with experts is not divided yet"):
+        option.check_target(2, MIXTURE, WHERE)
+
+
+def test_a_draft_without_a_head_is_refused() -> None:
+    borrowing = replace(DRAFT, own_lm_head=False)
+    with pytest.raises(UsageError, match=r"the draft has no lm_head.weight and borrows the target's"):
+        option.check_draft(2, borrowing, WHERE)
+    option.check_draft(1, borrowing, WHERE)
+    option.check_draft(2, DRAFT, WHERE)
+
+
+def test_two_equal_gpus_that_reach_each_other_will_do(gpus: list[SimpleNamespace]) -> None:
+    assert device.shared_gpus(2) == (torch.device("cuda", 0), torch.device("cuda", 1))
+
+
+def test_more_gpus_than_there_are_is_refused(gpus: list[SimpleNamespace]) -> None:
+    with pytest.raises(
+        EnvironmentRefused, match=r"-o tp=4: CUDA shows 2 GPUs here\n  CUDA_VISIBLE_DEVICES must name 4"
+    ):
+        device.shared_gpus(4)
+    gpus.pop()
+    with pytest.raises(EnvironmentRefused, match=r"-o tp=2: CUDA shows 1 GPU here"):
+        device.shared_gpus(2)
+
+
+@pytest.mark.parametrize("other", [gpu("NVIDIA H100 80GB HBM3"), gpu(processors=114)])
+def test_unequal_gpus_are_refused(gpus: list[SimpleNamespace], other: SimpleNamespace) -> None:
+    gpus[1] = other
+    with pytest.raises(EnvironmentRefused, match=r"GPU 0 is NVIDIA H200 \(9.0, 132 SMs\), GPU 1 is NVIDIA H"):
+        device.shared_gpus(2)
+
+
+def test_gpus_without_peer_access_are_refused(gpus: list[SimpleNamespace], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda i, j: (i, j) != (1, 0))
+    with pytest.raises(EnvironmentRefused, match="GPU 1 cannot reach the memory of GPU 0"):
+        device.shared_gpus(2)

@@ -1,0 +1,106 @@
+"""The launches of a step of a target that several GPUs share, without a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.kernels.loader import packed
+from specgate.pair_tools.plant.geometries import PairGeometry
+from tests.backends.cupy_eagle3.kernels.launches import (
+    PAIRS,
+    Launch,
+    lets_go_early,
+    overlap,
+    source,
+    step,
+    touched_early,
+    written,
+)
+from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, TARGET
+
+SHARED = PairGeometry(
+    replace(TARGET, heads=8, kv_heads=4, intermediate=128), DRAFT, BOUNDARIES, context=0, written=True
+)
+
+
+@pytest.mark.parametrize("name", ["shared", "llama-3.1-8b"])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("k", "slots"), [(0, 1), (3, 2), (5, 7)])
+def test_each_argument_is_what_its_field_declares(
+    monkeypatch: pytest.MonkeyPatch, name: str, ranks: int, k: int, slots: int
+) -> None:
+    for launch in step(monkeypatch, {**PAIRS, "shared": SHARED}[name], k, slots, ranks=ranks).launches:
+        declared, made, end = source(launch).fields, packed(launch.arguments), 0
+        assert [field.name for field in declared] == list(launch.arguments), launch.name
+        for field, argument in zip(declared, launch.arguments.values(), strict=True):
+            assert field.takes(argument), f"{launch.name}: {field}"
+            at = -(-end // field.bytes) * field.bytes
+            end = at + field.bytes
+            assert getattr(type(made), field.name).offset == at, f"{launch.name}: {field}"
+
+
+def test_products_that_divide_k_leave_partial_sums_which_are_added_up_right_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launches = step(monkeypatch, SHARED, 0, 2, ranks=2).launches
+    names = [launch.name for launch in launches]
+    product, attention = "matmul_rows", ["attention", "attention_combine"]
+    layer = [product, *attention, product, "all_reduce", product, product, "all_reduce"]
+    end = [product, "combine_choices", "accept", "commit"]
+    assert names == ["kv_reserve", "embed_rows", *(TARGET.layers * layer), *end]
+    for before, launch in pairwise(launches):
+        if launch.name == "all_reduce":
+            assert before.arguments["out"] is launch.arguments["partial"]
+            assert before.arguments["normed"] is None
+
+
+def test_the_draft_runs_on_every_rank_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [launch.name for launch in step(monkeypatch, SHARED, 3, 2, ranks=2).launches]
+    drafting = names[: names.index("embed_rows")]
+    assert drafting.count("draft_token") == 3 and not {"all_reduce", "combine_choices"} & {*drafting}
+
+
+def test_a_whole_targets_step_has_nothing_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = step(monkeypatch, SHARED, 3, 2).launches
+    assert not [launch.name for launch in launches if launch.name in ("all_reduce", "combine_choices")]
+    assert not [launch.name for launch in launches if "mailbox_0" in launch.arguments]
+
+
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes(
+    monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    launches, running, found = step(monkeypatch, SHARED, k, 3, times=3, ranks=2).launches, list[Launch](), set[str]()
+    for before, launch in pairwise(launches):
+        running = [before, *(running if lets_go_early(before) else [])]
+        for own, early in touched_early(launch):
+            for other in running:
+                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
+                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    # Only for a fault, and then nobody reads what comes of it: a GPU is lost, or the cache's blocks are mixed up.
+    assert {one.partition(" may write ")[2] for one in found} == {"active_count"}
+    assert {one.partition(" while ")[2].split()[0] for one in found} == {"all_reduce", "combine_choices", "kv_reserve"}
+
+
+def test_a_sum_is_awaited_while_the_next_products_weights_stream_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = step(monkeypatch, SHARED, 0, 2, ranks=2).launches
+    reduce = next(launch for launch in launches if launch.name == "all_reduce")
+    assert lets_go_early(reduce) and {name for name, _ in touched_early(reduce)} == {"norm_weight"}
+
+
+def test_mailboxes_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = step(monkeypatch, SHARED, 0, 2, ranks=2)
+    boxes = made.buffers.target.layer.mailboxes
+    assert boxes is not None and boxes.rank == 0
+    for launch in made.launches:
+        if launch.name in ("all_reduce", "combine_choices"):
+            given = [launch.arguments[f"mailbox_{i}"] for i in range(4)]
+            own = boxes.sums if launch.name == "all_reduce" else boxes.choices
+            assert all(a is b for a, b in zip(given[:2], own, strict=True)) and given[2:] == [None, None]
+            assert (
+                isinstance(launch.arguments["fault"], Tensor) and launch.arguments["fault"] is made.buffers.slots.fault
+            )

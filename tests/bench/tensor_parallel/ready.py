@@ -1,0 +1,23 @@
+"""All kernels of an engine's steps compiled side by side before they are needed, since a new machine has none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.backends.cupy_eagle3.engine.prefill import kernels
+from specgate.backends.cupy_eagle3.kernels.compiling import compiler
+
+
+def compile_all(engine: CupyEngine, slots: int, draft_lengths: Sequence[int]) -> float:
+    """Seconds that it took. Raises AssertionError with the compiler's first complaint."""
+    began, rank = time.monotonic(), engine.first
+    cycles = [rank.cycle(k, slots) for k in draft_lengths]
+    specs = [kernel.spec for cycle in cycles for kernel in cycle.kernels().values()]
+    specs += [k.spec for k in kernels(rank.target.geometry, rank.draft.geometry if rank.draft else None)]
+    with compiler() as compiling:
+        said = compiling.compile(specs)
+    wrong = {spec: why for spec, why in said.items() if why}
+    assert not wrong, wrong
+    return time.monotonic() - began

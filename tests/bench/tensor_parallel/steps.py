@@ -1,0 +1,121 @@
+"""Steps of a pair on one GPU and on several, with their floors, and whether speculation keeps the baseline's tokens."""
+
+from __future__ import annotations
+
+import gc
+import time
+import traceback
+from collections.abc import Sequence
+
+import click
+import torch
+from torch import Tensor
+
+from specgate import plugins
+from specgate.api import Decoded, OpenRequest
+from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.core import Budget, PairRef, Role
+from specgate.core.fmha import parse_config
+from specgate.machine.bandwidth import measure
+from specgate.pairs.resolve import resolve_pair
+from tests.bench.built_in_engine import floor_ms, phases
+from tests.bench.tensor_parallel.ready import compile_all
+
+
+def opened(
+    pair: PairRef, ranks: int, context: int, batch: int, spec: int, steps: int, said: Sequence[str]
+) -> CupyEngine:
+    request = OpenRequest(
+        pair=pair,
+        dtype="bfloat16",
+        max_batch=batch,
+        max_positions=context + steps * (spec + 1) + spec + 8,
+        max_k=spec,
+        perf_mode=False,
+        options={"tp": str(ranks), **dict(o.split("=", 1) for o in said)},
+    )
+    engine = plugins.backend("cupy").open(request)
+    assert isinstance(engine, CupyEngine)
+    return engine
+
+
+def measured(engine: CupyEngine, k: int, steps: int) -> Decoded:
+    engine.decode(Role(k), Budget(steps=8), ())
+    return engine.decode(Role(k), Budget(steps=steps), ())
+
+
+def report(engine: CupyEngine, ranks: int, context: int, batch: int, spec: int, steps: int, bandwidth: float) -> float:
+    """Print the roles' steps; returns the milliseconds of the baseline's."""
+    found = {k: measured(engine, k, steps) for k in (0, spec)}
+    times = {k: block.elapsed_ns / len(block.step_ns) / 1e6 for k, block in found.items()}
+    for k, block in found.items():
+        floor = floor_ms(engine, k, context, batch, bandwidth)
+        rate = sum(len(t) - 1 for t in block.tokens) / block.elapsed_ns * 1e9
+        click.echo(
+            f"tp {ranks} {Role(k).name:9} {times[k]:7.3f} ms/step, floor {floor:6.3f} ms ({times[k] / floor:.3f}x), "
+            f"{rate:8.1f} tok/s, {phases(block)}",
+        )
+    same = all(list(b)[: len(a)] == list(a)[: len(b)] for a, b in zip(found[0].tokens, found[spec].tokens, strict=True))
+    click.echo(f"tp {ranks}: spec-{spec} emits the baseline's tokens: {same}")
+    return times[0]
+
+
+def first_logits(engine: CupyEngine) -> Tensor:
+    """The logits [V] after the first prompt and one token more."""
+    assert engine.prefilled is not None
+    token = engine.prefilled.first.tokens[0]
+    return engine._logits_after(0, (token,)).float().cpu()
+
+
+@click.command()
+@click.option("--pair", default="planted-llama-3.1-8b-al3.0")
+@click.option("--context", default=32768)
+@click.option("--batch", default=1)
+@click.option("--spec", default=3)
+@click.option("--steps", default=96)
+@click.option("--tp", "tps", multiple=True, type=int, default=(2, 1))
+@click.option("--fmha", multiple=True, help="Knobs to try besides, such as kv_tile:512")
+@click.option("--option", "-o", multiple=True, help="KEY=VALUE, as for specgate micro")
+@torch.inference_mode()
+def steps(
+    pair: str,
+    context: int,
+    batch: int,
+    spec: int,
+    steps: int,
+    tps: tuple[int, ...],
+    fmha: tuple[str, ...],
+    option: tuple[str, ...],
+) -> None:
+    """Step times on one GPU and on several."""
+    bandwidth = measure().bytes_per_s
+    torch.cuda.empty_cache()
+    click.echo(f"{torch.cuda.get_device_name()}, {pair}, context {context}, batch {batch}, {steps} steps")
+    click.echo(f"plain read {bandwidth / 1e12:.3f} TB/s")
+    base, logits = dict[int, float](), dict[int, Tensor]()
+    for ranks in tps:
+        try:
+            began = time.monotonic()
+            engine = opened(resolve_pair(pair, None, None), ranks, context, batch, spec, steps, option)
+            click.echo(f"tp {ranks}: opened in {time.monotonic() - began:.1f} s; {engine.facts().details['attention']}")
+            click.echo(f"tp {ranks}: compiled in {compile_all(engine, batch, (0, spec)):.1f} s")
+            generator = torch.Generator().manual_seed(1)
+            vocab = engine.facts().vocab
+            prompts = torch.randint(vocab, (batch, context), generator=generator).tolist()
+            cold, warm = (engine.prefill(prompts, draft=True) / 1e6 for _ in range(2))
+            click.echo(f"tp {ranks}: prefill {warm:.0f} ms (first {cold:.0f} ms)")
+            base[ranks] = report(engine, ranks, context, batch, spec, steps, bandwidth)
+            logits[ranks] = first_logits(engine)
+            for knobs in fmha:
+                engine.retile_attention(parse_config(knobs))
+                click.echo(f"tp {ranks} with fmha={knobs}:")
+                report(engine, ranks, context, batch, spec, steps, bandwidth)
+            del engine
+            gc.collect()
+            torch.cuda.empty_cache()
+        except Exception:
+            click.echo(f"FAILED tp {ranks} after {time.monotonic() - began:.1f} s\n{traceback.format_exc()}")
+    if 1 in base:
+        for ranks in base:
+            near = float(torch.cosine_similarity(logits[1], logits[ranks], dim=0))
+            click.echo(f"tp {ranks}: {base[1] / base[ranks]:.3f}x of one GPU; logits' cosine to one GPU's {near:.6f}")
