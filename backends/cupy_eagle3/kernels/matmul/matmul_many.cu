@@ -1,8 +1,8 @@
 // out[m][n] = Σ_k x[m][k] · weight[n][k] for more rows m than `matmul_rows.cu` has registers for: the same sums, bit for bit.
 //
-// There a block reads every row of x for a few rows of weight. With 32 rows of x it reads twice as many bytes of x as of weight,
-// and the L2 cache, not the memory, is what it waits for. Here a block takes 128 rows of weight, and all its warps share the x
-// that passes through shared memory: with 32 rows that is a quarter of the bytes of weight.
+// There a block reads every row of x for a few rows of weight. With 32 rows of x it reads twice as many bytes of x as of
+// weight, and the L2 cache, not the memory, is what it waits for. Here a block takes 128 rows of weight, and all its warps
+// share the x that passes through shared memory: with 32 rows that is a quarter of the bytes of weight.
 //
 // Within a block, warps divide the rows of weight among them, WARP_TILES tiles of 16 each; beyond 32 rows of x, as many more
 // warps take the other half of these. The parts of the work are those of `matmul_rows.cu`:
@@ -80,6 +80,8 @@ __device__ __forceinline__ int first_row() { return first_row_of_group() + rank(
 
 #include "matmul_arguments.cuh"
 #include "matmul_total.cuh"
+
+// Both take what stands above.
 #include "matmul_epilogue.cuh"
 #include "rms_factors.cuh"
 
@@ -115,7 +117,8 @@ struct PieceRing {
     const bf16 *weight, *x;
     int rows;  // of x that there are
 
-    __device__ __forceinline__ PieceRing(const bf16* weight, int group) : group(group), weight(weight + 8 * unit), x(nullptr), rows(0) {}
+    __device__ __forceinline__ PieceRing(const bf16* weight, int group)
+        : group(group), weight(weight + 8 * unit), x(nullptr), rows(0) {}
 
     // Row `row` of the block's rows of weight. Beyond an odd N_OUT the last row is read again, and the result thrown away.
     __device__ __forceinline__ const bf16* weight_row(int row) const {
@@ -237,7 +240,8 @@ __device__ __forceinline__ Early load_early(const MatmulArguments& args, const C
     return early;
 }
 
-extern "C" __global__ CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, BLOCKS_PER_SM) void matmul_many(const __grid_constant__ MatmulArguments all) {
+extern "C" __global__ CLUSTER_OF(CLUSTER)
+    __launch_bounds__(THREADS, BLOCKS_PER_SM) void matmul_many(const __grid_constant__ MatmulArguments all) {
     const MatmulArguments args = of_own_rows(all);
     const Thread me;
     const int group = blockIdx.x / (CLUSTER * ROW_GROUPS);
@@ -247,7 +251,8 @@ extern "C" __global__ CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, BLOCKS_PER_
         if (n < PIECES) ring.copy_weight(Piece(n), n);
     const Finisher own(me);
     // No kernel directly before a product changes how many rows there are.
-    const int in_all = *all.active_count * all.rows_per_slot, in_group = max(0, min(ROW_TILES * 8, in_all - first_row_of_group()));
+    const int in_all = *all.active_count * all.rows_per_slot,
+              in_group = max(0, min(ROW_TILES * 8, in_all - first_row_of_group()));
     const int count = max(0, min(OWN_ROW_TILES * 8, in_group - rank() * OWN_ROW_TILES * 8)), tiles = (in_group + 7) / 8;
     if (!DELAY_DEPENDENTS) let_next_start();
     await_previous();
@@ -310,7 +315,8 @@ extern "C" __global__ CLUSTER_OF(CLUSTER) __launch_bounds__(THREADS, BLOCKS_PER_
     for (int e = 0; e < EACH; ++e) {
         const int tile = rank() * TILES + own.first_tile + e * (THREADS / 128);
         totals[e] = {0, 0};
-        if (tile < tiles * WEIGHT_TILES && (EPILOGUE != SWIGLU || own.part < 2)) totals[e] = add_chains(shared, tile, own.element);
+        if (tile < tiles * WEIGHT_TILES && (EPILOGUE != SWIGLU || own.part < 2))
+            totals[e] = add_chains(shared, tile, own.element);
     }
     if (CLUSTER > 1) sync_cluster<CLUSTER>();  // nobody ends while others read its sums
 #pragma unroll

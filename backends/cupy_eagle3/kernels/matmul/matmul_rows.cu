@@ -85,6 +85,7 @@ __device__ __forceinline__ int first_row() { return ROW_GROUPS > 1 ? blockIdx.x 
 
 #include "weight_ring.cuh"
 
+// What a launch passes, for the rows of this block.
 #include "matmul_arguments.cuh"
 
 // ---- load: x ----------------------------------------------------------------------------------------------------------

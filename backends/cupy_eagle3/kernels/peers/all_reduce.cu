@@ -1,9 +1,9 @@
-// stream[row] += Σ over ranks of partial[row], and the pre-norm input of the next norm: normed = stream · norm_weight, squares =
-// sums of stream² over eight elements each. The products of a target that is split among RANKS GPUs leave partial sums over k;
-// every rank sends its own to all others and adds up all of them itself.
+// stream[row] += Σ over ranks of partial[row], and the pre-norm input of the next norm: normed = stream · norm_weight, squares
+// = sums of stream² over eight elements each. The products of a target that is split among RANKS GPUs leave partial sums over
+// k; every rank sends its own to all others and adds up all of them itself.
 //
-// What one block does: COLUMNS columns of all rows, one warp per row at a time, two columns per lane. It first sends all that it
-// has, then waits for what others have: no rank waits for another before it has sent.
+// What one block does: COLUMNS columns of all rows, one warp per row at a time, two columns per lane. It first sends all that
+// it has, then waits for what others have: no rank waits for another before it has sent.
 //
 // Layouts: stream, partial and normed [row][HIDDEN]; squares [row][HIDDEN / 8]; exchanges [block]; a mailbox is
 // [exchange % 2][sender][MAX_ROWS][HIDDEN / 2] pairs of columns, a pair of words each (peer_words.cuh).
@@ -96,7 +96,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void all_reduce(const AllReduce
         const float2 own = row == warp ? first : two_of(args.partial, row, pair), before = two_of(args.stream, row, pair);
         Mail mail[RANKS] = {};
         if (!late)
-            late = !await_mail(mail, args.rank, exchange, [&](int sender) { return mine + place(exchange, sender, row, pair); });
+            late =
+                !await_mail(mail, args.rank, exchange, [&](int sender) { return mine + place(exchange, sender, row, pair); });
         float2 sum = {0, 0};
 #pragma unroll
         for (int rank = 0; rank < RANKS; ++rank) {

@@ -8,9 +8,9 @@
 // reads and writes. All GPUs run the same kernels with as many blocks, so that their counts agree, whatever is in a graph and
 // however often it is replayed. A kernel that has no rows exchanges nothing and does not count, on any GPU.
 //
-// Why two mailboxes are enough. Exchange e writes where e − 2 did. A GPU begins e when its kernel of e − 1 has ended; that ended
-// with words which every peer has sent in e − 1; and a peer sent these after `await_previous`, which is after its kernel of e − 2
-// had ended, and read its mail. So nothing is overwritten that somebody may still want, without a word of thanks.
+// Why two mailboxes are enough. Exchange e writes where e − 2 did. A GPU begins e when its kernel of e − 1 has ended; that
+// ended with words which every peer has sent in e − 1; and a peer sent these after `await_previous`, which is after its kernel
+// of e − 2 had ended, and read its mail. So nothing is overwritten that somebody may still want, without a word of thanks.
 //
 // The count starts at 1 and mailboxes at zero. A word of 2^32 exchanges ago would be taken for a new one, if nothing had been
 // written in its place since: that is 36 hours of steps at full speed in which a row was never used.
@@ -66,7 +66,8 @@ struct Patience {
     }
 };
 
-// Waits for the mail of every rank but `rank`, from `at(sender)`. False if one is late; after that nobody needs to wait any more.
+// Waits for the mail of every rank but `rank`, from `at(sender)`. False if one is late; after that nobody needs to wait any
+// more.
 template <typename At>
 __device__ __forceinline__ bool await_mail(Mail (&mail)[RANKS], int rank, unsigned exchange, At at) {
     Patience patience;
