@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bench.prefill_parts import Compared, in_turn
+from tests.bench.kernels.prefill_parts import Compared, in_turn
 
 
 def test_each_way_comes_first_in_every_other_round() -> None:

@@ -1,6 +1,7 @@
 """Every part of a prefill in the engine's way and in every other, in turn, in one process.
 
-    python -m tests.bench.prefill_parts --out FOLDER --pair planted-llama-3.1-8b-al3.0 --length 8192 --length 32000
+    python -m tests.bench.kernels.prefill_parts --out FOLDER --pair planted-llama-3.1-8b-al3.0 \
+        --length 8192 --length 32000
 
 `specgate bench kernels --prefill` times one way after the other: a clock that falls meanwhile favours the first. Here
 the two ways of a pair take turns, A B · B A, and what is printed is the median of the rounds' ratios with its

@@ -1,7 +1,7 @@
 """Products of more than 16 rows, side by side: `matmul_many.cu` as it is divided usually and in other ways,
 `matmul_rows.cu`, and torch (cuBLAS). One GPU.
 
-    python -m tests.bench.many_rows [--rows 32,64] [--ways] [--rounds 5]
+    python -m tests.bench.kernels.many_rows [--rows 32,64] [--ways] [--rounds 5]
 
 First, per shape: that both kernels give the same bits. Then microseconds of a product, each over weights that the L2
 cache does not hold, in graphs that are replayed in turn; medians, and the share of the bandwidth at which this GPU
