@@ -23,7 +23,7 @@ from torch import Tensor
 from specgate.errors import BackendError
 
 FOLDER: Final = Path(__file__).parent
-ENTRY: Final = re.compile(r'extern "C" __global__ (?:\w+\([^)]*\) )*void (\w+)\(')
+ENTRY: Final = re.compile(r'extern "C" __global__ (?:\w+\([^)]*\)\s+)*void (\w+)\(')
 INCLUDE: Final = re.compile(r'#include "([\w.]+)"')
 OPTIONS: Final = (
     "--std=c++17",
