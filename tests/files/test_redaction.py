@@ -200,7 +200,7 @@ ORDINARY = st.one_of(
     st.uuids().map(lambda u: f"GPU-{u}"),
     st.from_regex(r"[a-z]{1,8}(-[a-z0-9]{1,6}){0,3}\.(py|json|yaml|safetensors|gguf)", fullmatch=True),
     st.from_regex(r"(micro|full|base)/[a-z]{2,10}(-[a-z0-9]{1,6}){0,3}", fullmatch=True).filter(
-        lambda name: "/sk-" not in name
+        lambda name: "/sk-" not in name and "/xox" not in name  # these have the form of tokens
     ),
     st.from_regex(r"/[a-z]{1,8}(/[A-Za-z0-9_.-]{1,12}){0,5}", fullmatch=True).filter(lambda p: "sk-" not in p),
     st.sampled_from(
