@@ -65,12 +65,13 @@ def sides(devices: tuple[torch.device, ...], hidden: int) -> list[Side]:
 
 
 @contextmanager
-def reported(what: str) -> Iterator[None]:
-    """Say how a part went and how long it took; a failure is printed whole and ends nothing else."""
+def reported(what: str, failed: list[str]) -> Iterator[None]:
+    """Say how a part went and how long it took; a failure is printed whole, joins `failed`, and ends nothing else."""
     began = time.monotonic()
     try:
         yield
     except Exception:
+        failed.append(what)
         click.echo(f"FAILED {what} after {time.monotonic() - began:.1f} s\n{traceback.format_exc()}")
     else:
         click.echo(f"  ({what}: {time.monotonic() - began:.1f} s)")
@@ -219,20 +220,23 @@ def time_nccl(ranks: int, rows: int, hidden: int, seconds: float = 90) -> None:
 @click.option("--nccl/--no-nccl", default=True)
 @torch.inference_mode()
 def exchange(ranks: int, hidden: int, nccl: bool) -> None:
-    """The all-reduce alone."""
+    """The all-reduce alone. Exit code 1 where a part of it failed."""
+    failed = list[str]()
     devices = shared_gpus(ranks)
     click.echo(f"{ranks} x {torch.cuda.get_device_name()}, torch {torch.__version__}, hidden {hidden}")
     made = sides(devices, hidden)
-    with reported("one exchange"):
+    with reported("one exchange", failed):
         for rows in (1, 4, 16, 1, 4):
             check_sums(made, hidden, rows)
-    with reported("sums in a graph"):
+    with reported("sums in a graph", failed):
         for rows in (1, 4, 16):
             us = time_sums(made, hidden, rows)
             click.echo(f"all-reduce of {rows} x {hidden} float32 with residual and norm, in a graph: {us:.2f} us")
-    with reported("choices in a graph"):
+    with reported("choices in a graph", failed):
         for rows in (1, 4, 16):
             click.echo(f"choices of {rows} rows, in a graph: {time_choices(made, rows):.2f} us")
     if nccl:
-        with reported("NCCL"):
+        with reported("NCCL", failed):
             time_nccl(ranks, 4, hidden)
+    if failed:
+        raise SystemExit(1)

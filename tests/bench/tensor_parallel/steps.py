@@ -45,7 +45,10 @@ def measured(engine: CupyEngine, k: int, steps: int) -> Decoded:
 
 
 def report(engine: CupyEngine, ranks: int, context: int, batch: int, spec: int, steps: int, bandwidth: float) -> float:
-    """Print the roles' steps; returns the milliseconds of the baseline's."""
+    """Print the roles' steps; returns the milliseconds of the baseline's.
+
+    Raises AssertionError where their tokens differ.
+    """
     found = {k: measured(engine, k, steps) for k in (0, spec)}
     times = {k: block.elapsed_ns / len(block.step_ns) / 1e6 for k, block in found.items()}
     for k, block in found.items():
@@ -57,6 +60,7 @@ def report(engine: CupyEngine, ranks: int, context: int, batch: int, spec: int, 
         )
     same = all(list(b)[: len(a)] == list(a)[: len(b)] for a, b in zip(found[0].tokens, found[spec].tokens, strict=True))
     click.echo(f"tp {ranks}: spec-{spec} emits the baseline's tokens: {same}")
+    assert same, f"tp {ranks}: tokens of spec-{spec} are not the baseline's"
     return times[0]
 
 
@@ -87,7 +91,8 @@ def steps(
     fmha: tuple[str, ...],
     option: tuple[str, ...],
 ) -> None:
-    """Step times on one GPU and on several."""
+    """Step times on one GPU and on several. Exit code 1 where one of them failed."""
+    failed = list[int]()
     bandwidth = measure().bytes_per_s
     torch.cuda.empty_cache()
     click.echo(f"{torch.cuda.get_device_name()}, {pair}, context {context}, batch {batch}, {steps} steps")
@@ -114,8 +119,11 @@ def steps(
             gc.collect()
             torch.cuda.empty_cache()
         except Exception:
+            failed.append(ranks)
             click.echo(f"FAILED tp {ranks} after {time.monotonic() - began:.1f} s\n{traceback.format_exc()}")
     if 1 in base:
         for ranks in base:
             near = float(torch.cosine_similarity(logits[1], logits[ranks], dim=0))
             click.echo(f"tp {ranks}: {base[1] / base[ranks]:.3f}x of one GPU; logits' cosine to one GPU's {near:.6f}")
+    if failed:
+        raise SystemExit(1)
