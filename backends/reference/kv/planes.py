@@ -7,6 +7,8 @@ written in ascending order behind what is valid, so it is never older than they 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,8 +36,9 @@ class Quantised(Protocol):
         Raises BackendError where a row is not finite, since there is no scale for it.
         """
 
-    def read(self, start: int, stop: int) -> Tensor:
-        """Positions `start`, a multiple of 16, up to, not including, `stop`, float32 [B, G, stop − start, D].
+    def read(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
+        """Positions `start`, a multiple of 16, up to, not including, `stop`, [B, G, stop − start, D]: float32, rounded
+        to `dtype`.
 
         Raises BackendError for a scale that is zero, infinite or no number.
         """
@@ -74,7 +77,7 @@ def write_rows(plane: Plane, positions: Tensor, rows: Tensor) -> None:
 
 def read_rows(plane: Plane, start: int, stop: int, dtype: torch.dtype) -> Tensor:
     """Positions `start` up to, not including, `stop` in `dtype`, [B, G, stop − start, D]."""
-    return (plane[:, :, start:stop] if isinstance(plane, Tensor) else plane.read(start, stop)).to(dtype)
+    return plane[:, :, start:stop].to(dtype) if isinstance(plane, Tensor) else plane.read(start, stop, dtype)
 
 
 def plain(plane: Plane) -> Tensor:
@@ -115,16 +118,24 @@ class Fp8Plane:
         numbers = rows.float()
         largest = finite_largest(numbers, positions, self.name, "fp8")
         slot, row = (positions % FP8_POSITIONS == 0).nonzero(as_tuple=True)
-        self.scales[slot, :, positions[slot, row] // FP8_POSITIONS] = fp8.scales_of(largest[slot, row])
+        if len(slot):  # most steps of decoding begin no block
+            self.scales[slot, :, positions[slot, row] // FP8_POSITIONS] = fp8.scales_of(largest[slot, row])
         all_slots = torch.arange(len(positions), device=positions.device)[:, None]
         scales = self.scales[all_slots, :, positions // FP8_POSITIONS]
         self.codes[all_slots, :, positions] = fp8.encoded(numbers, scales[..., None])
 
-    def read(self, start: int, stop: int) -> Tensor:
+    def read(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
         scales = self.scales[:, :, start // FP8_POSITIONS : -(-stop // FP8_POSITIONS)]
-        check_scales(scales, self.name, "fp8", FP8_POSITIONS, start)
-        of_positions = scales.repeat_interleave(FP8_POSITIONS, dim=2)[:, :, : stop - start]
-        return fp8.decoded(self.codes[:, :, start:stop], of_positions[..., None])
+        if not sound(scales).all():
+            check_scales(scales, self.name, "fp8", FP8_POSITIONS, start)
+        codes = self.codes[:, :, start:stop]
+        out = room(codes.shape, decoded_in(dtype, codes.device), codes.device)
+        fp8.unscaled(codes, out)
+        whole = (stop - start) // FP8_POSITIONS  # blocks; of the one behind them some positions, or none
+        blocks = out[:, :, : whole * FP8_POSITIONS].view(*out.shape[:2], whole, FP8_POSITIONS, out.shape[3])
+        blocks.mul_(scales[:, :, :whole, None, None])
+        out[:, :, whole * FP8_POSITIONS :].mul_(scales[:, :, whole:, None])
+        return out.to(dtype)
 
     def clear(self) -> None:
         self.codes.zero_()
@@ -153,17 +164,23 @@ class Nvfp4Plane:
         numbers = rows.float()
         largest = finite_largest(numbers, positions, self.name, "nvfp4")
         slot, row = (positions == 0).nonzero(as_tuple=True)
-        self.scale[slot] = nvfp4.slot_scale(largest[slot, row].amax(dim=-1))
+        if len(slot):
+            self.scale[slot] = nvfp4.slot_scale(largest[slot, row].amax(dim=-1))
         codes, blocks = nvfp4.encoded(numbers, self.scale[:, None, None, None])
         all_slots = torch.arange(len(positions), device=positions.device)[:, None]
         self.codes[all_slots, :, positions] = codes
         self.blocks[all_slots, :, positions] = blocks
 
-    def read(self, start: int, stop: int) -> Tensor:
-        check_scales(self.scale[:, None, None], self.name, "nvfp4", 0, 0)
-        blocks = self.blocks[:, :, start:stop]
-        check_scales(blocks.view(torch.float8_e4m3fn).float().amin(dim=-1), self.name, "nvfp4", 1, start)
-        return nvfp4.decoded(self.codes[:, :, start:stop], blocks, self.scale[:, None, None, None])
+    def read(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
+        codes, blocks = self.codes[:, :, start:stop], self.blocks[:, :, start:stop]
+        scale = self.scale[:, None, None]
+        # Of E4M3 the codes 1 to 126 are positive numbers; 0 less 1 is 255.
+        if not (sound(scale).all() & (blocks - 1 < 126).all()):
+            check_scales(scale, self.name, "nvfp4", 0, 0)
+            check_scales(blocks.view(torch.float8_e4m3fn).float().amin(dim=-1), self.name, "nvfp4", 1, start)
+        out = room((*codes.shape[:3], 2 * codes.shape[3]), decoded_in(dtype, codes.device), codes.device)
+        nvfp4.decode_into(codes, blocks, scale[..., None], out)
+        return out.to(dtype)
 
     def clear(self) -> None:
         self.codes.zero_()
@@ -171,6 +188,25 @@ class Nvfp4Plane:
             torch.full_like(self.blocks, nvfp4.SMALLEST_SCALE, dtype=torch.float)
         )
         self.scale.fill_(1.0)
+
+
+def decoded_in(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """What numbers are dequantised in that are wanted in `dtype`.
+
+    A GPU multiplies numbers of 16 bits by float32 scales in float32 and rounds once, as `.to(dtype)` would, in one
+    pass. A CPU would widen and narrow them in passes of their own.
+    """
+    return dtype if device.type == "cuda" else torch.float32
+
+
+def room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A contiguous tensor of `shape` [B, G, S, D] that holds anything.
+
+    Memory is asked for in powers of two. A prompt that is read chunk by chunk would else ask for another size with
+    every chunk, and torch keeps GPU memory of each size that it was ever asked for.
+    """
+    wanted = math.prod(shape)
+    return torch.empty(1 << (wanted - 1).bit_length(), dtype=dtype, device=device)[:wanted].view(*shape)
 
 
 def finite_largest(numbers: Tensor, positions: Tensor, name: str, mode: KvMode) -> Tensor:
@@ -189,14 +225,19 @@ def finite_largest(numbers: Tensor, positions: Tensor, name: str, mode: KvMode) 
     return largest
 
 
+def sound(scales: Tensor) -> Tensor:
+    """Which of `scales` are positive and finite."""
+    return (scales > 0) & (scales < math.inf)
+
+
 def check_scales(scales: Tensor, name: str, mode: KvMode, positions: int, start: int) -> None:
     """Raise BackendError where a scale of [B, G, blocks] is zero, infinite or no number, with its place.
 
     `positions` of a block, the first of which is at `start`; 0: the scale is of a whole slot.
     """
-    sound = torch.isfinite(scales) & (scales > 0)
-    if not sound.all():
-        slot, head, block = (~sound).nonzero()[0].tolist()
+    broken = ~sound(scales)
+    if broken.any():
+        slot, head, block = broken.nonzero()[0].tolist()
         first = start + block * positions
         at = f", head {head}, positions {first} to {first + positions - 1}" if positions else ""
         raise BackendError(

@@ -14,6 +14,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from specgate.eagle3.kv.lookup import e4m3_pairs, look_up
+
 LARGEST: Final = 448.0
 HEADROOM: Final = 64.0
 """How many times as large as in the first position of its block a number may be."""
@@ -39,3 +41,13 @@ def encoded(numbers: Tensor, scales: Tensor) -> Tensor:
 def decoded(codes: Tensor, scales: Tensor) -> Tensor:
     """What `encoded` has made `codes` of, float32."""
     return codes.view(torch.float8_e4m3fn).float() * scales
+
+
+def unscaled(codes: Tensor, out: Tensor) -> None:
+    """Write the numbers of `codes` [..., D], before their scales, into the contiguous `out`. A dtype of 16 bits holds
+    them exactly, too.
+    """
+    if codes.device.type == "cpu" and codes.shape[-1] % 2 == 0:
+        look_up(e4m3_pairs(out.dtype), codes.view(torch.uint16), out)
+    else:
+        out.copy_(codes.view(torch.float8_e4m3fn))

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from specgate.eagle3.kv.fp8 import LARGEST as LARGEST_SCALE
+from specgate.eagle3.kv.fp8 import unscaled
+from specgate.eagle3.kv.lookup import look_up, nibble_pairs
 from specgate.eagle3.kv.modes import NVFP4_ELEMENTS
 from specgate.eagle3.mxfp4.format import VALUES
 
@@ -41,18 +43,31 @@ def encoded(numbers: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     blocks = numbers.reshape(*numbers.shape[:-1], -1, NVFP4_ELEMENTS)
     wanted = blocks.abs().amax(dim=-1) / LARGEST / scale
     stored = wanted.clamp(SMALLEST_SCALE, LARGEST_SCALE).to(torch.float8_e4m3fn)
-    size = blocks / (stored.float() * scale)[..., None]
-    codes = torch.zeros_like(size, dtype=torch.uint8)
+    size = (blocks / (stored.float() * scale)[..., None]).contiguous()
+    codes = torch.signbit(size).view(torch.uint8) << 3
+    magnitude = size.abs()
     for index, middle in enumerate(MIDDLES):
-        codes += (size.abs() >= middle) if index % 2 else (size.abs() > middle)
-    codes += 8 * torch.signbit(size).to(torch.uint8)
-    flat = codes.flatten(-2)
-    return flat[..., 0::2] | flat[..., 1::2] << 4, stored.view(torch.uint8)
+        codes += ((magnitude >= middle) if index % 2 else (magnitude > middle)).view(torch.uint8)
+    two = codes.flatten(-2).view(torch.int16)  # the first of them in the low byte, as everywhere that torch runs
+    return (two | two >> 4).to(torch.uint8), stored.view(torch.uint8)
 
 
 def decoded(codes: Tensor, blocks: Tensor, scale: Tensor) -> Tensor:
     """What `encoded` has made `codes` [..., D/2] and `blocks` [..., D/16] of, float32 [..., D]."""
-    table = torch.tensor(VALUES, device=codes.device)
-    numbers = table[torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2).long()]
-    scales = blocks.view(torch.float8_e4m3fn).float() * scale
-    return numbers * scales.repeat_interleave(NVFP4_ELEMENTS, dim=-1)
+    out = torch.empty(*codes.shape[:-1], 2 * codes.shape[-1], device=codes.device)
+    decode_into(codes, blocks, scale, out)
+    return out
+
+
+def decode_into(codes: Tensor, blocks: Tensor, scale: Tensor, out: Tensor) -> None:
+    """Write what `decoded` returns into the contiguous `out` [..., D], rounded to its dtype."""
+    look_up(nibble_pairs(VALUES, out.dtype, out.device), codes, out)
+    scales = scales_of_blocks(blocks) * scale
+    out.view(*scales.shape, NVFP4_ELEMENTS).mul_(scales[..., None])
+
+
+def scales_of_blocks(blocks: Tensor) -> Tensor:
+    """The numbers of block scales [..., n], float32."""
+    out = torch.empty(blocks.shape, device=blocks.device)
+    unscaled(blocks, out)
+    return out

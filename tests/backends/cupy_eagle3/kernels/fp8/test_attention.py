@@ -113,7 +113,7 @@ class Cache:
         self, queries: Tensor, positions: Sequence[int], window: int | None = None, sinks: Tensor | None = None
     ) -> Tensor:
         length = self.heads.max_blocks * BLOCK
-        keys, values = (held.read(0, length) for held in (self.keys, self.values))
+        keys, values = (held.read(0, length, torch.float32) for held in (self.keys, self.values))
         return torch.stack(
             [
                 oracles.attention(query, keys[s], values[s], p + t, window, sinks).flatten()
