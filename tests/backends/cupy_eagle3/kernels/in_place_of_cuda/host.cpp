@@ -10,7 +10,7 @@
 #include "host.hpp"
 // clang-format on
 
-jmp_buf scheduler;
+Jump scheduler;
 Fiber* current;
 Fiber fibers[1024];
 Place threadIdx, blockIdx, gridDim;
@@ -59,7 +59,7 @@ static ucontext_t maker;
 
 // It begins with the first block and goes on with every other.
 static void fiber_body() {
-    if (_setjmp(current->place) == 0) setcontext(&maker);
+    if (__builtin_setjmp(current->place) == 0) setcontext(&maker);
     for (;;) {
         body();
         wait_as(State::HAS_ENDED);
@@ -113,6 +113,7 @@ void launched(void (*kernel)(), unsigned columns, unsigned rows, unsigned layers
         dynamic_memory = bytes.data();
         for (unsigned n = 0; n < threads; ++n) {
             fibers[n].state = State::RUNS;
+            fibers[n].turn = 0;
             copies[n].groups.clear();
             copies[n].open.clear();
         }

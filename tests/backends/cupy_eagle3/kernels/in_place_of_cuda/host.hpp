@@ -5,7 +5,6 @@
 // Hundreds of kernels are compiled with it, most of them shorter than the C++ library's headers. So nothing of that library is
 // in here, and what need not be compiled anew with each kernel is in host.cpp.
 #pragma once
-#include <setjmp.h>
 
 #pragma GCC visibility push(hidden)  // of a library: its own host.cpp, at addresses that need no table
 
@@ -34,13 +33,20 @@ const int LANES = 32;
 
 enum class State { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, HAS_ENDED };
 
+// Where to go on, as GCC's own jumps have it: they keep no more than they must. The C library's keep a signal mask and look
+// for what has to be cleaned up on the way, which took as long as the kernels.
+typedef void* Jump[5];
+
 struct Fiber {
-    jmp_buf place;  // where it goes on
+    Jump place;
     State state;
-    unsigned operands[6];  // what the other lanes of its warp may read
+    // What the other lanes of its warp may read: of this exchange and of the one before it, which some may still be reading.
+    // Who writes over the latter has met all others in the former.
+    unsigned operands[2][12];
+    unsigned turn;
 };
 
-extern jmp_buf scheduler;
+extern Jump scheduler;
 extern Fiber* current;
 extern Fiber fibers[1024];
 extern Place threadIdx, blockIdx, gridDim;
@@ -71,9 +77,10 @@ static Value exchanged(Value& at, Value value) {
     return before;
 }
 
-// Unlike swapcontext it calls nothing of the system, which a signal mask would need.
-__attribute__((noinline)) static void change(jmp_buf& from, jmp_buf& to) {
-    if (_setjmp(from) == 0) _longjmp(to, 1);
+// The jump has a function of its own: in that of `from`, GCC would see that nothing returns, and leave the rest out.
+__attribute__((noipa)) static void jump(Jump& to) { __builtin_longjmp(to, 1); }
+__attribute__((noipa)) static void change(Jump& from, Jump& to) {
+    if (__builtin_setjmp(from) == 0) jump(to);
 }
 static void wait_as(State state) {
     current->state = state;
@@ -93,15 +100,14 @@ static Fiber& lane(unsigned number) { return fibers[threadIdx.x / LANES * LANES 
 // Every lane shows `value`, and sees what `picked` makes of those that all lanes show.
 template <typename Value, typename Picked>
 static Value shared_in_warp(Value value, Picked picked) {
-    __builtin_memcpy(current->operands, &value, sizeof value);
+    const unsigned turn = current->turn ^= 1;
+    __builtin_memcpy(current->operands[turn], &value, sizeof value);
     __syncwarp();
-    const Value result = picked([](unsigned number) {
+    return picked([turn](unsigned number) {
         Value other;
-        __builtin_memcpy(&other, lane(number).operands, sizeof other);
+        __builtin_memcpy(&other, lane(number).operands[turn], sizeof other);
         return other;
     });
-    __syncwarp();
-    return result;
 }
 
 template <typename Value>
@@ -199,7 +205,14 @@ static unsigned product_bits(unsigned a, unsigned b) {
     return rounded_bits(__uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u)) << 16 | low;
 }
 static unsigned short half_bits(float value) { return with_bits<unsigned short>((_Float16)value); }
-static float half(unsigned bits) { return (float)with_bits<_Float16>((unsigned short)bits); }
+// Like (float) of a _Float16, for which there is an instruction on few CPUs and else a slow function. The product is exact.
+static float half(unsigned bits) {
+    const unsigned magnitude = bits & 0x7fff, sign = (bits & 0x8000) << 16;
+    const float finite = with_bits<float>(magnitude << 13) * 0x1p112f;
+    const unsigned quiet = magnitude > 0x7c00 ? 0x400000 : 0;
+    const unsigned infinite = 0x7f800000 | quiet | magnitude << 13;
+    return with_bits<float>(sign | (magnitude < 0x7c00 ? with_bits<unsigned>(finite) : infinite));
+}
 // Two products of float16 each.
 static unsigned half_product_bits(unsigned a, unsigned b) {
     return half_bits(half(a >> 16) * half(b >> 16)) << 16 | half_bits(half(a & 0xffff) * half(b & 0xffff));
@@ -221,25 +234,26 @@ static float brain(unsigned bits) { return __uint_as_float(bits << 16); }
 template <float (*number)(unsigned)>
 static void multiplied(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0,
                        float c1, float c2, float c3) {
-    const unsigned own[6] = {a0, a1, a2, a3, b0, b1};
-    __builtin_memcpy(current->operands, own, sizeof own);
+    const unsigned own[6] = {a0, a1, a2, a3, b0, b1}, turn = current->turn ^= 1;
+    float numbers[12];
+    for (int n = 0; n < 12; ++n) numbers[n] = number(own[n / 2] >> n % 2 * 16 & 0xffff);
+    __builtin_memcpy(current->operands[turn], numbers, sizeof numbers);
     __syncwarp();
     const int g = threadIdx.x % LANES / 4, c = threadIdx.x % 4;
     const float before[4] = {c0, c1, c2, c3};
-    float result[4];
     for (int i = 0; i < 4; ++i) {
         float sum = before[i];
         for (int k = 0; k < 4; ++k) {  // a lane's k: two of the first eight, and two of the others
-            const unsigned *a = lane(g * 4 + k).operands, *b = lane((2 * c + i % 2) * 4 + k).operands;
+            float a[12], b[12];
+            __builtin_memcpy(a, lane(g * 4 + k).operands[turn], sizeof a);
+            __builtin_memcpy(b, lane((2 * c + i % 2) * 4 + k).operands[turn], sizeof b);
             for (int second = 0; second < 2; ++second) {
-                const unsigned row = a[i / 2 + 2 * second], column = b[4 + second];
-                sum += number(row & 0xffff) * number(column & 0xffff) + number(row >> 16) * number(column >> 16);
+                const float *row = a + 2 * (i / 2 + 2 * second), *column = b + 2 * (4 + second);
+                sum += row[0] * column[0] + row[1] * column[1];
             }
         }
-        result[i] = sum;
+        d[i] = sum;
     }
-    __syncwarp();
-    __builtin_memcpy(d, result, sizeof result);
 }
 
 // ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
