@@ -12,7 +12,7 @@ from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.target import target_forward, target_logits
 from specgate.backends.reference.tree.options import TreePlan
 from specgate.core import BASELINE, Budget, Role
-from specgate.eagle3.pair import load_draft, load_target
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from specgate.errors import EnvironmentRefused
 from specgate.pairs.demo import DRAFT_FOLDER, demo_target
 from specgate.planning.prompts import build_prompts
@@ -31,6 +31,26 @@ def target_folder() -> Path:
         pytest.skip(f"the demo target is not in the cache: {error}")
 
 
+@pytest.fixture(scope="module")
+def target(target_folder: Path) -> TargetCheckpoint:
+    """In float32, read and hashed once for the module."""
+    return load_target(target_folder, torch.float32, "cpu")
+
+
+@pytest.fixture(scope="module")
+def draft(target: TargetCheckpoint) -> DraftCheckpoint:
+    return load_draft(DRAFT_FOLDER, target.geometry, torch.float32, "cpu", target_sha256=target.sha256)
+
+
+def engine_of(
+    target: TargetCheckpoint, draft: DraftCheckpoint | None, positions: int, tree: TreePlan | None = None
+) -> ReferenceEngine:
+    """An engine empties the mapping of tensors that it packs, and gets one of its own."""
+    target = replace(target, tensors=dict(target.tensors))
+    draft = draft and replace(draft, tensors=dict(draft.tensors))
+    return ReferenceEngine(target, draft, max_batch=1, max_positions=positions, device="cpu", tree=tree)
+
+
 def prompt_of(target: Path, tokens: int) -> list[int]:
     scenario = find("cpu-1k-single")
     scenario = replace(scenario, workload=replace(scenario.workload, prompt_sets=1, source="code"))
@@ -39,7 +59,9 @@ def prompt_of(target: Path, tokens: int) -> list[int]:
 
 
 @pytest.mark.parametrize("rope", [None, YARN], ids=["plain", "yarn 4"])
-def test_logits_agree_with_transformers_in_float32(target_folder: Path, rope: dict[str, float | str] | None) -> None:
+def test_logits_agree_with_transformers_in_float32(
+    target_folder: Path, target: TargetCheckpoint, rope: dict[str, float | str] | None
+) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(target_folder)
@@ -49,8 +71,8 @@ def test_logits_agree_with_transformers_in_float32(target_folder: Path, rope: di
         config.rope_parameters = {**rope, "rope_theta": base, "original_max_position_embeddings": original}
         config.max_position_embeddings = original * 4
     model = AutoModelForCausalLM.from_pretrained(target_folder, config=config, dtype=torch.float32)
-    target = load_target(target_folder, torch.float32, "cpu", rope)
-    engine = ReferenceEngine(target, None, max_batch=1, max_positions=512, device="cpu")
+    target = load_target(target_folder, torch.float32, "cpu", rope) if rope else target
+    engine = engine_of(target, None, 512)
     tokens = torch.tensor([prompt_of(target_folder, 384)])
     positions = torch.arange(tokens.shape[1])[None]
     with torch.inference_mode():
@@ -59,11 +81,11 @@ def test_logits_agree_with_transformers_in_float32(target_folder: Path, rope: di
     assert difference.abs().max() <= 1e-3
 
 
-def test_the_shipped_draft_is_accepted_and_changes_no_token(target_folder: Path) -> None:
-    target = load_target(target_folder, torch.float32, "cpu")
-    draft = load_draft(DRAFT_FOLDER, target.geometry, torch.float32, "cpu", target_sha256=target.sha256)
+def test_the_shipped_draft_is_accepted_and_changes_no_token(
+    target_folder: Path, target: TargetCheckpoint, draft: DraftCheckpoint
+) -> None:
     assert draft.warnings == ()
-    engine = ReferenceEngine(target, draft, max_batch=1, max_positions=512, device="cpu")
+    engine = engine_of(target, draft, 512)
     engine.prefill([prompt_of(target_folder, 256)], draft=True)
     plain = engine.decode(BASELINE, Budget(new_tokens=24), ())
     for k in (1, 4):
@@ -72,13 +94,13 @@ def test_the_shipped_draft_is_accepted_and_changes_no_token(target_folder: Path)
         assert len(spec.step_ns) < (0.8 if k == 1 else 0.6) * len(plain.step_ns)
 
 
-def test_a_tree_of_the_shipped_draft_changes_no_bit_and_takes_fewer_steps_than_its_chain(target_folder: Path) -> None:
+def test_a_tree_of_the_shipped_draft_changes_no_bit_and_takes_fewer_steps_than_its_chain(
+    target_folder: Path, target: TargetCheckpoint, draft: DraftCheckpoint
+) -> None:
     prompt, positions, budget = prompt_of(target_folder, 256), (1, 9), Budget(new_tokens=20)
     steps = list[int]()
     for tree in (None, TreePlan("dynamic:16", None, 16, 4, 4)):
-        target = load_target(target_folder, torch.float32, "cpu")
-        draft = load_draft(DRAFT_FOLDER, target.geometry, torch.float32, "cpu", target_sha256=target.sha256)
-        engine = ReferenceEngine(target, draft, max_batch=1, max_positions=384, device="cpu", tree=tree)
+        engine = engine_of(target, draft, 384, tree)
         engine.prefill([prompt], draft=True)
         decoded = engine.decode(Role(4), budget, ())
         steps.append(len(decoded.step_ns))

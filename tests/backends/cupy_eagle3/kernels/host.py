@@ -1,4 +1,4 @@
-"""Kernels on a CPU: their own sources, compiled as C++ with `host.hpp` in the place of CUDA.
+"""Kernels on a CPU: their own sources, compiled as C++ with `in_place_of_cuda/`.
 
 It shows that a kernel computes what it should, not that a GPU does: the GPU tests do that.
 """
@@ -34,7 +34,8 @@ LINKED: Final = (
     # Hundreds of small libraries are linked, and where it is there, gold takes a third of the other linker's time.
     *(("-fuse-ld=gold",) if shutil.which("ld.gold") else ()),
 )
-HEADER: Final = Path(__file__).with_name("host.hpp")
+HEADER: Final = Path(__file__).parent / "in_place_of_cuda" / "host.hpp"
+COMMON: Final = HEADER.with_suffix(".cpp")
 STATEMENT: Final = re.compile(r'asm(?: volatile)?\("([\w.]+)[^;]*;".*?\);', re.DOTALL)
 INSTRUCTIONS: Final[Mapping[str, str]] = {
     "cp.async.cg.shared.global.L2": "begun(shared, global);",
@@ -46,7 +47,7 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     "cvt.rn.f16.f32": "rounded = half_bits(value);",
     "cvt.rn.f16x2.f32": "packed = half_bits(high) << 16 | half_bits(low);",
     "cvt.rn.satfinite.e4m3x2.f32": "",  # left out where there is no __CUDA_ARCH__
-    "ex2.approx.ftz.f32": "y = std::exp2(x);",
+    "ex2.approx.ftz.f32": "y = __builtin_exp2f(x);",
     "fma.rn.bf16x2": "product = product_bits(a, b);",
     "griddepcontrol.launch_dependents": "",
     "griddepcontrol.wait": "",
@@ -102,14 +103,14 @@ class Host:
         written = self.folder / f"{library.stem}.cpp"
         written.write_text(text, encoding="utf-8")
         new = library.with_suffix(f".{os.getpid()}")
-        run_compiler(*LINKED, "-I", self.header.parent, written, "-o", new)
+        run_compiler(*LINKED, "-I", self.header.parent, written, self.common, "-o", new)
         new.replace(library)
 
     @cached_property
     def surroundings(self) -> str:
         """What a library depends on beside its source."""
-        machine, header = platform.machine(), HEADER.read_text(encoding="utf-8")
-        return "\n".join((machine, run_compiler("--version"), *OPTIONS, *LINKED, header))
+        texts = [file.read_text(encoding="utf-8") for file in (HEADER, COMMON)]
+        return "\n".join((platform.machine(), run_compiler("--version"), *OPTIONS, *LINKED, *texts))
 
     @cached_property
     def header(self) -> Path:
@@ -117,6 +118,13 @@ class Host:
         copy = Path(shutil.copy(HEADER, self.folder))
         run_compiler("-x", "c++-header", copy, "-o", f"{copy}.gch")
         return copy
+
+    @cached_property
+    def common(self) -> Path:
+        """`host.cpp`, compiled: every library has one of its own."""
+        compiled = self.folder / f"{COMMON.stem}.o"
+        run_compiler("-c", COMMON, "-o", compiled)
+        return compiled
 
 
 def run_compiler(*arguments: str | Path) -> str:
@@ -130,7 +138,7 @@ def source(spec: Spec) -> str:
     """The source of a kernel as C++, with a function `run_NAME` for each of its functions that launches it."""
     constants = "".join(f"#define {name} {value}\n" for name, value in spec.constants)
     text = STATEMENT.sub(lambda found: INSTRUCTIONS[found[1]], spec.source)
-    text = text.replace("extern __shared__ uint4 memory[];", "#define memory dynamic_memory.data()")
+    text = text.replace("extern __shared__ uint4 memory[];", "#define memory dynamic_memory")
     # An address within shared memory is one within the memory that a block has been given.
     text = re.sub(r"\(unsigned\)__cvta_generic_to_shared\(memory\)", "0u", text)
     names = {name for name, _ in spec.constants}

@@ -1,15 +1,12 @@
 // What kernels need of CUDA, for a C++ compiler. A block's threads are fibers of one thread of the system, which change where
 // they wait for their warp or their block; blocks run one after the other. Asynchronous copies arrive when they are waited for
 // and not before, and what has not arrived is not there.
-#include <setjmp.h>
-#include <ucontext.h>
+//
+// Hundreds of kernels are compiled with it, most of them shorter than the C++ library's headers. So nothing of that library is
+// in here, and what need not be compiled anew with each kernel is in host.cpp.
+#pragma once
 
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <cstring>
-#include <thread>
-#include <vector>
+#pragma GCC visibility push(hidden)  // of a library: its own host.cpp, at addresses that need no table
 
 struct Place {
     unsigned x, y, z;
@@ -36,24 +33,24 @@ const int LANES = 32;
 
 enum class State { RUNS, WAITS_FOR_WARP, WAITS_FOR_BLOCK, HAS_ENDED };
 
-struct Copy {
-    void* to;
-    const void* from;
-};
+// Where to go on, as GCC's own jumps have it: they keep no more than they must. The C library's keep a signal mask and look
+// for what has to be cleaned up on the way, which took as long as the kernels.
+typedef void* Jump[5];
 
 struct Fiber {
-    jmp_buf place;  // where it goes on
+    Jump place;
     State state;
-    std::vector<std::vector<Copy>> groups;  // of copies that have not arrived, the oldest first
-    std::vector<Copy> open;
-    unsigned operands[6];  // what the other lanes of its warp may read
+    // What the other lanes of its warp may read: of this exchange and of the one before it, which some may still be reading.
+    // Who writes over the latter has met all others in the former.
+    unsigned operands[2][12];
+    unsigned turn;
 };
 
-static jmp_buf scheduler;
-static Fiber* current;
-static Fiber fibers[1024];
-static Place threadIdx, blockIdx, gridDim;
-static std::vector<uint4> dynamic_memory;
+extern Jump scheduler;
+extern Fiber* current;
+extern Fiber fibers[1024];
+extern Place threadIdx, blockIdx, gridDim;
+extern uint4* dynamic_memory;  // of the block that runs
 
 #define __device__
 #define __host__
@@ -62,9 +59,8 @@ static std::vector<uint4> dynamic_memory;
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __shared__ static
-#define __expf std::exp
-#define __logf std::log
-using std::fmaf;
+#define __expf __builtin_expf
+#define __logf __builtin_logf
 
 template <typename Value>
 static Value max(Value a, Value b) {
@@ -81,9 +77,10 @@ static Value exchanged(Value& at, Value value) {
     return before;
 }
 
-// Unlike swapcontext it calls nothing of the system, which a signal mask would need.
-__attribute__((noinline)) static void change(jmp_buf& from, jmp_buf& to) {
-    if (_setjmp(from) == 0) _longjmp(to, 1);
+// The jump has a function of its own: in that of `from`, GCC would see that nothing returns, and leave the rest out.
+__attribute__((noipa)) static void jump(Jump& to) { __builtin_longjmp(to, 1); }
+__attribute__((noipa)) static void change(Jump& from, Jump& to) {
+    if (__builtin_setjmp(from) == 0) jump(to);
 }
 static void wait_as(State state) {
     current->state = state;
@@ -103,15 +100,14 @@ static Fiber& lane(unsigned number) { return fibers[threadIdx.x / LANES * LANES 
 // Every lane shows `value`, and sees what `picked` makes of those that all lanes show.
 template <typename Value, typename Picked>
 static Value shared_in_warp(Value value, Picked picked) {
-    std::memcpy(current->operands, &value, sizeof value);
+    const unsigned turn = current->turn ^= 1;
+    __builtin_memcpy(current->operands[turn], &value, sizeof value);
     __syncwarp();
-    const Value result = picked([](unsigned number) {
+    return picked([turn](unsigned number) {
         Value other;
-        std::memcpy(&other, lane(number).operands, sizeof other);
+        __builtin_memcpy(&other, lane(number).operands[turn], sizeof other);
         return other;
     });
-    __syncwarp();
-    return result;
 }
 
 template <typename Value>
@@ -166,7 +162,7 @@ static Value __ldcg(const Value* at) {
 template <typename To, typename From>
 static To with_bits(From from) {
     To to;
-    std::memcpy(&to, &from, sizeof to);
+    __builtin_memcpy(&to, &from, sizeof to);
     return to;
 }
 static float __uint_as_float(unsigned bits) { return with_bits<float>(bits); }
@@ -178,12 +174,23 @@ static int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 static long long __double_as_longlong(double value) { return with_bits<long long>(value); }
 static double __longlong_as_double(long long bits) { return with_bits<double>(bits); }
 static float __fdividef(float x, float y) { return x / y; }
-static float rsqrtf(float x) { return 1 / std::sqrt(x); }
+static float sqrt(float x) { return __builtin_sqrtf(x); }
+static double sqrt(double x) { return __builtin_sqrt(x); }
+static float exp(float x) { return __builtin_expf(x); }
+static double exp(double x) { return __builtin_exp(x); }
+static float log(float x) { return __builtin_logf(x); }
+static double log(double x) { return __builtin_log(x); }
+static double fma(double x, double y, double z) { return __builtin_fma(x, y, z); }
+static float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+static float fabsf(float x) { return __builtin_fabsf(x); }
+static float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
+static float fminf(float x, float y) { return __builtin_fminf(x, y); }
+static float rsqrtf(float x) { return 1 / sqrt(x); }
 
 // To the next float that is not less.
 static float __double2float_ru(double value) {
     const float nearest = (float)value;
-    return nearest < value ? std::nextafter(nearest, INFINITY) : nearest;
+    return nearest < value ? __builtin_nextafterf(nearest, __builtin_inff()) : nearest;
 }
 
 // To nearest, ties to even.
@@ -198,7 +205,14 @@ static unsigned product_bits(unsigned a, unsigned b) {
     return rounded_bits(__uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u)) << 16 | low;
 }
 static unsigned short half_bits(float value) { return with_bits<unsigned short>((_Float16)value); }
-static float half(unsigned bits) { return (float)with_bits<_Float16>((unsigned short)bits); }
+// Like (float) of a _Float16, for which there is an instruction on few CPUs and else a slow function. The product is exact.
+static float half(unsigned bits) {
+    const unsigned magnitude = bits & 0x7fff, sign = (bits & 0x8000) << 16;
+    const float finite = with_bits<float>(magnitude << 13) * 0x1p112f;
+    const unsigned quiet = magnitude > 0x7c00 ? 0x400000 : 0;
+    const unsigned infinite = 0x7f800000 | quiet | magnitude << 13;
+    return with_bits<float>(sign | (magnitude < 0x7c00 ? with_bits<unsigned>(finite) : infinite));
+}
 // Two products of float16 each.
 static unsigned half_product_bits(unsigned a, unsigned b) {
     return half_bits(half(a >> 16) * half(b >> 16)) << 16 | half_bits(half(a & 0xffff) * half(b & 0xffff));
@@ -220,127 +234,43 @@ static float brain(unsigned bits) { return __uint_as_float(bits << 16); }
 template <float (*number)(unsigned)>
 static void multiplied(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1, float c0,
                        float c1, float c2, float c3) {
-    const unsigned own[6] = {a0, a1, a2, a3, b0, b1};
-    std::memcpy(current->operands, own, sizeof own);
+    const unsigned own[6] = {a0, a1, a2, a3, b0, b1}, turn = current->turn ^= 1;
+    float numbers[12];
+    for (int n = 0; n < 12; ++n) numbers[n] = number(own[n / 2] >> n % 2 * 16 & 0xffff);
+    __builtin_memcpy(current->operands[turn], numbers, sizeof numbers);
     __syncwarp();
     const int g = threadIdx.x % LANES / 4, c = threadIdx.x % 4;
     const float before[4] = {c0, c1, c2, c3};
-    float result[4];
     for (int i = 0; i < 4; ++i) {
         float sum = before[i];
         for (int k = 0; k < 4; ++k) {  // a lane's k: two of the first eight, and two of the others
-            const unsigned *a = lane(g * 4 + k).operands, *b = lane((2 * c + i % 2) * 4 + k).operands;
+            float a[12], b[12];
+            __builtin_memcpy(a, lane(g * 4 + k).operands[turn], sizeof a);
+            __builtin_memcpy(b, lane((2 * c + i % 2) * 4 + k).operands[turn], sizeof b);
             for (int second = 0; second < 2; ++second) {
-                const unsigned row = a[i / 2 + 2 * second], column = b[4 + second];
-                sum += number(row & 0xffff) * number(column & 0xffff) + number(row >> 16) * number(column >> 16);
+                const float *row = a + 2 * (i / 2 + 2 * second), *column = b + 2 * (4 + second);
+                sum += row[0] * column[0] + row[1] * column[1];
             }
         }
-        result[i] = sum;
+        d[i] = sum;
     }
-    __syncwarp();
-    std::memcpy(d, result, sizeof result);
 }
 
 // ── copies ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-static void begun(unsigned to, const void* from) {
-    current->open.push_back({reinterpret_cast<char*>(dynamic_memory.data()) + to, from});
-}
-static void grouped() {
-    current->groups.push_back(current->open);
-    current->open.clear();
-}
-static void arrived(unsigned pending) {
-    while (current->groups.size() > pending) {
-        for (const Copy& copy : current->groups.front()) std::memcpy(copy.to, copy.from, 16);
-        current->groups.erase(current->groups.begin());
-    }
-}
+void begun(unsigned to, const void* from);
+void grouped();
+void arrived(unsigned pending);
 
 // ── other GPUs ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 // Each is a thread of the system, with libraries of its own.
-static unsigned long long arrived_word(const unsigned long long* at) {
-    return std::atomic_ref<unsigned long long>(*const_cast<unsigned long long*>(at)).load(std::memory_order_acquire);
-}
-static void sent_word(unsigned long long* to, unsigned long long word) {
-    std::atomic_ref<unsigned long long>(*to).store(word, std::memory_order_release);
-}
-static long long nanoseconds() {
-    std::this_thread::yield();  // whoever asks waits for another one
-    return std::chrono::steady_clock::now().time_since_epoch().count();
-}
+static unsigned long long arrived_word(const unsigned long long* at) { return __atomic_load_n(at, __ATOMIC_ACQUIRE); }
+static void sent_word(unsigned long long* to, unsigned long long word) { __atomic_store_n(to, word, __ATOMIC_RELEASE); }
+long long nanoseconds();
 
 // ── launches ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-static void (*body)();
-static ucontext_t maker;
+void launched(void (*kernel)(), unsigned columns, unsigned rows, unsigned layers, unsigned threads, unsigned shared_bytes);
 
-// It begins with the first block and goes on with every other.
-static void fiber_body() {
-    if (_setjmp(current->place) == 0) setcontext(&maker);
-    for (;;) {
-        body();
-        wait_as(State::HAS_ENDED);
-    }
-}
-
-static void make_fiber(Fiber& fiber) {
-    const std::size_t STACK = 128 << 10;
-    ucontext_t context;
-    getcontext(&context);
-    context.uc_stack.ss_sp = new char[STACK];  // for as long as the library is there
-    context.uc_stack.ss_size = STACK;
-    context.uc_link = nullptr;
-    makecontext(&context, fiber_body, 0);
-    current = &fiber;
-    swapcontext(&maker, &context);
-}
-
-// Let every fiber of [first, last) run until it waits.
-static void run_fibers(unsigned first, unsigned last) {
-    for (unsigned n = first; n < last; ++n)
-        while (fibers[n].state == State::RUNS) {
-            current = &fibers[n];
-            threadIdx = {n, 0, 0};
-            change(scheduler, current->place);
-        }
-}
-
-// Whether all fibers of [first, last) that have not ended wait so; they run on then.
-static bool go_on(unsigned first, unsigned last, State waiting) {
-    bool some = false;
-    for (unsigned n = first; n < last; ++n) {
-        if (fibers[n].state == State::HAS_ENDED) continue;
-        if (fibers[n].state != waiting) return false;
-        some = true;
-    }
-    for (unsigned n = first; n < last; ++n)
-        if (fibers[n].state == waiting) fibers[n].state = State::RUNS;
-    return some;
-}
-
-static void launched(void (*kernel)(), unsigned columns, unsigned rows, unsigned layers, unsigned threads,
-                     unsigned shared_bytes) {
-    static unsigned made = 0;
-    for (; made < threads; ++made) make_fiber(fibers[made]);
-    body = kernel;
-    gridDim = {columns, rows, layers};
-    for (unsigned block = 0; block < columns * rows * layers; ++block) {
-        blockIdx = {block % columns, block / columns % rows, block / columns / rows};
-        dynamic_memory.assign(shared_bytes / 16 + 1, uint4{0x7e007e00, 0x7e007e00, 0x7e007e00, 0x7e007e00});
-        for (unsigned n = 0; n < threads; ++n) {
-            Fiber& fiber = fibers[n];
-            fiber.state = State::RUNS;
-            fiber.groups.clear();
-            fiber.open.clear();
-        }
-        do {
-            for (unsigned n = 0; n < threads; n += LANES) {
-                const unsigned end = min(n + LANES, threads);
-                do run_fibers(n, end);
-                while (go_on(n, end, State::WAITS_FOR_WARP));
-            }
-        } while (go_on(0, threads, State::WAITS_FOR_BLOCK));
-    }
-}
+#pragma GCC visibility pop
