@@ -19,7 +19,7 @@ from specgate.backends.cupy_eagle3.engine.retile import config_of
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
-from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuned.required import describe, require
@@ -32,7 +32,6 @@ from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.memory import refusing_overflow
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
 from specgate.eagle3.spec_config.launching import check_chain
-from specgate.eagle3.trees.shape import TreeShape
 from specgate.errors import BackendError, CheckpointError, UsageError
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
@@ -45,6 +44,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "prefill_attention": ("best", "torch", "cudnn", "flash"),
     "spec_config": None,
     "tree": None,
+    "tree_width": None,
     "tuned": None,
 }
 """Option → its values, of which the first is the default. None: its value is a list, knobs, or a file."""
@@ -59,8 +59,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation),
     `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone, of a target with experts
     the layers without a window), `spec_config` (a speculative config that this one's must agree with), `tree` (a file
-    of a draft tree), `tuned` (a file of tuned configurations, in place of those that are found by themselves),
-    `log_shapes` (a file for the products that are run).
+    of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of tuned configurations, in place of those that
+    are found by themselves), `log_shapes` (a file for the products that are run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where the GPU is missing, too old or too small, or PERF_MODE
@@ -110,11 +110,11 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     )
 
 
-def sizes_of(request: OpenRequest, tree: TreeShape | None) -> Sizes:
+def sizes_of(request: OpenRequest, tree: DraftTree | None) -> Sizes:
     """With positions for the rows of a tree that a chain of as many levels has not. No token ever stands there."""
     rows = tree.rows if tree else request.max_k + 1
-    positions = request.max_positions + rows - (request.max_k + 1)
-    return Sizes(request.max_batch, positions, rows, sampling=request.sampling, tree=tree)
+    sizes = Sizes(request.max_batch, request.max_positions, rows, sampling=request.sampling, tree=tree)
+    return replace(sizes, positions=request.max_positions + sizes.reserved_of(request.max_k) - (request.max_k + 1))
 
 
 def check_options(options: Mapping[str, str]) -> None:
