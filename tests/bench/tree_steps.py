@@ -44,7 +44,7 @@ GOAL_US: Final = 20
 MOST_OF_A_CHAIN: Final = 8
 SHARES: Final = (0.67, 0.14, 0.06, 0.03, 0.02)
 """How often the target's token has each rank behind a node; the trees are the best for these (docs/trees.md)."""
-OWN: Final = ("tree_top", "tree_token", "tree_grow", "tree_choose", "tree_accept", "tree_compact")
+OWN: Final = ("tree_top", "tree_token", "tree_grow", "tree_choose", "tree_settle")
 REPEATS: Final = 50
 
 
@@ -85,7 +85,7 @@ def stage_of(
 def bytes_moved(call: Call) -> int:
     """Of a call of one of a tree's kernels: what it has to read and write at least, but for weights of norms and lists.
 
-    Compaction is taken at its most: a whole path is moved.
+    Of what is accepted, the most: a whole path is moved.
     """
     named: Mapping[str, Any] = call.named
     rows = named["rows"]
@@ -98,13 +98,12 @@ def bytes_moved(call: Call) -> int:
             return int(rows.slots * of["ROWS"] * of["HIDDEN"] * (2 + 4 + 4 + 4))
         case "tree_choose":
             return int(8 * named["pool"].candidates.numel() // 2)
-        case "tree_accept":
-            return int(rows.most * (8 + 8 + 4 + 4))
         case _:
             k_pages, features = named["k_pages"], named["features"]
             path = int(named["path"].shape[1]) - 1
             cached = 2 * k_pages.shape[0] * k_pages.shape[2] * k_pages.shape[4] * k_pages.element_size()
-            return int(2 * rows.slots * path * (cached + features.shape[2] * features.element_size()))
+            moved = 2 * rows.slots * path * (cached + features.shape[2] * features.element_size())
+            return int(moved + rows.most * (8 + 8 + 4 + 4))
 
 
 def own_kernels(stage: Stage, stream: Stream, bytes_per_us: float) -> list[Own]:
@@ -141,17 +140,19 @@ def fastest_us(graph: Any, stream: Stream) -> float:
 
 
 def prepare_path(stage: Stage) -> None:
-    """As if the path to the last node had been accepted: in the tree of a file, the one that moves furthest."""
-    tree = stage.b.tree
+    """Have the path to the last node accepted, in every launch: in the tree of a file, the one that moves furthest.
+
+    The first launch clears the target's choices. What was never a choice is token -1.
+    """
+    tree, drafts = stage.b.tree, stage.b.slots.drafts
     assert tree is not None
     parents = tree.parents[0].tolist()
-    node = len(parents) - 1
-    path = [node]
+    node, path = len(parents) - 1, list[int]()
     while node and len(path) < tree.path.shape[1]:
-        node = parents[node]
         path.append(node)
-    tree.path[:, : len(path)] = torch.tensor(path[::-1], dtype=torch.int32, device=tree.path.device)
-    stage.b.slots.accepted.fill_(len(path) - 1)
+        node = parents[node]
+    drafts.zero_()
+    drafts[:, [node - 1 for node in path]] = -1
 
 
 def times(stages: Mapping[str, Stage], stream: Stream, rounds: int) -> dict[str, float]:

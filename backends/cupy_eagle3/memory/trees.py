@@ -107,8 +107,9 @@ class TreeBuffers:
 
     `masks` int64 [S, R] and `parents` int32 [S, R]: what each node looks at, and its parent, the root its own.
     `forest` int64 [S, Q]: the masks of the forest. `nodes` int32 [R - 1, 3]: see `node_rows`; of a dynamic tree it has
-    no rows. `path` int32 [S, L + 1]: the accepted nodes. `candidates` int64: the likeliest tokens of the rows that the
-    draft ran on. `stream` float32 [S · F, Hd]: the draft's residual stream of every other level, of F rows at most.
+    no rows. `path` int32 [S, L + 1]: the accepted nodes. `readers` int32 [S]: zero between steps. `candidates` int64:
+    the likeliest tokens of the rows that the draft ran on. `stream` float32 [S · F, Hd]: the draft's residual stream of
+    every other level, of F rows at most.
 
     Of a dynamic tree, `sums` float32 is what `TreeTop` sums of these rows, and `pool` all candidates; else None.
     """
@@ -118,6 +119,7 @@ class TreeBuffers:
     forest: Tensor
     nodes: Tensor
     path: Tensor
+    readers: Tensor
     candidates: Tensor
     stream: Tensor
     sums: Tensor | None = None
@@ -132,6 +134,7 @@ class TreeBuffers:
         levels, parts = levels_of(shape, shape), parts_of(g.draft_vocab)
         candidates = slots * max(level.sources * level.top for level in levels) * parts
         path = torch.zeros(slots, shape.depth + 1, dtype=torch.int32, device=device)
+        readers = torch.zeros(slots, dtype=torch.int32, device=device)
         likeliest = torch.zeros(candidates, dtype=torch.int64, device=device)
         stream = torch.zeros(slots * widest(shape), g.hidden, device=device)
         if isinstance(shape, DynamicGrowth):
@@ -142,6 +145,7 @@ class TreeBuffers:
                 forest=pool.masks,
                 nodes=torch.zeros(0, 3, dtype=torch.int32, device=device),
                 path=path,
+                readers=readers,
                 candidates=likeliest,
                 stream=stream,
                 sums=torch.zeros(slots * widest(shape) * parts, 2, device=device),
@@ -153,6 +157,7 @@ class TreeBuffers:
             forest=of(forest_masks(shape), torch.int64),
             nodes=torch.tensor(node_rows(shape), dtype=torch.int32, device=device),
             path=path,
+            readers=readers,
             candidates=likeliest,
             stream=stream,
         )

@@ -8,7 +8,7 @@
 //
 // Layouts: candidates [row][PARTS][TOP] and sums [row][PARTS], as tree_top.cu leaves them; pool [slot][POOL], of which BEGIN
 // candidates are of levels before the last; entries and scores [slot][FOREST], see tree_grow.cu; drafts [slot][MAX_ROWS]; masks
-// and parents [slot][STRIDE], as tree_accept.cu reads them.
+// and parents [slot][STRIDE], as tree_settle.cu reads them.
 #include "dependent.cuh"
 #include "joined_rows.cuh"
 #include "prefetch.cuh"

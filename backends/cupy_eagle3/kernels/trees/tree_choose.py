@@ -55,7 +55,7 @@ class TreeChoose(Kernel):
         slots: Slots,
         rows: Rows,
     ) -> None:
-        """`rows`: those that the draft ran on; `masks` int64 and `parents` int32 [S, T], as `TreeAccept` reads them."""
+        """`rows`: those that the draft ran on; `masks` int64 and `parents` int32 [S, T], as `TreeSettle` reads them."""
         if rows.per_slot != self.sources:
             raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.sources}")
         expect("masks", masks, (rows.slots, self.max_rows), torch.int64)

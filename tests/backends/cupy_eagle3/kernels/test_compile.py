@@ -80,7 +80,7 @@ SIZES = {
     "tree_token": ("HIDDEN", "DRAFT_VOCAB", "PARTS"),
     "tree_grow": ("HIDDEN", "DRAFT_VOCAB", "POOL", "FOREST"),
     "tree_choose": ("DRAFT_VOCAB", "POOL", "FOREST", "STRIDE", "MAX_ROWS"),
-    "tree_compact": ("LAYERS", "BLOCKS", "MAX_BLOCKS", "WIDTH", "KV_HEADS"),
+    "tree_settle": ("LAYERS", "BLOCKS", "MAX_BLOCKS", "WIDTH", "KV_HEADS"),
     "prefill_gate": ("INTERMEDIATE",),
     "prefill_heads": ("HEADS", "KV_HEADS"),
     "prefill_stream": ("HIDDEN", "THREADS"),
