@@ -138,18 +138,17 @@ class TreeBuffers:
         likeliest = torch.zeros(candidates, dtype=torch.int64, device=device)
         stream = torch.zeros(slots * widest(shape), g.hidden, device=device)
         if isinstance(shape, DynamicGrowth):
-            pool = Pool.allocate(slots, shape.pool, shape.forest, device)
             return cls(
                 masks=torch.zeros(slots, shape.rows, dtype=torch.int64, device=device),
                 parents=torch.zeros(slots, shape.rows, dtype=torch.int32, device=device),
-                forest=pool.masks,
+                forest=torch.zeros(slots, shape.forest, dtype=torch.int64, device=device),
                 nodes=torch.zeros(0, 3, dtype=torch.int32, device=device),
                 path=path,
                 readers=readers,
                 candidates=likeliest,
                 stream=stream,
                 sums=torch.zeros(slots * widest(shape) * parts, 2, device=device),
-                pool=pool,
+                pool=Pool.allocate(slots, shape.pool, shape.forest, device),
             )
         return cls(
             masks=of(masks_of(shape.parents), torch.int64),

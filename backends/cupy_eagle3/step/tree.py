@@ -148,7 +148,7 @@ class DynamicLevel(TreeLevel):
             self.choose(tree.masks, tree.parents, tree.candidates, sums, pool, ids, b.slots, rows)
             return
         self.grow(
-            *(b.draft.input, here.stream, before.stream, tree.candidates, sums, pool, ids),
+            *(b.draft.input, here.stream, before.stream, tree.candidates, sums, pool, tree.forest, ids),
             *(before.pre_norm, self.draft.input, b.slots, rows),
             eps=self.draft.geometry.rms_eps,
         )

@@ -16,13 +16,12 @@ class Pool:
 
     `candidates` int32 [S, P, 2]: the probability of the path to each, as bits that compare as it does, and its column
     of the draft's logits. Of the forest's rows [S, Q]: `entries` int32, each one's candidate; `scores` float32, the
-    logarithm of its path's probability; `masks` int64, what it looks at.
+    logarithm of its path's probability.
     """
 
     candidates: Tensor
     entries: Tensor
     scores: Tensor
-    masks: Tensor
 
     @classmethod
     def allocate(cls, slots: int, candidates: int, forest: int, device: torch.device | str) -> Pool:
@@ -30,7 +29,6 @@ class Pool:
             candidates=torch.zeros(slots, candidates, 2, dtype=torch.int32, device=device),
             entries=torch.zeros(slots, forest, dtype=torch.int32, device=device),
             scores=torch.zeros(slots, forest, device=device),
-            masks=torch.zeros(slots, forest, dtype=torch.int64, device=device),
         )
 
 
@@ -39,4 +37,3 @@ def check_pool(pool: Pool, slots: int, candidates: int, forest: int) -> None:
     expect("candidates", pool.candidates, (slots, candidates, 2), torch.int32)
     expect("entries", pool.entries, (slots, forest), torch.int32)
     expect("scores", pool.scores, (slots, forest), torch.float32)
-    expect("masks", pool.masks, (slots, forest), torch.int64)

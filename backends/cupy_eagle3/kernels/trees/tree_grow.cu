@@ -66,12 +66,14 @@ __device__ __forceinline__ int2 candidate_of(const Candidate (&joined)[SOURCES][
         const unsigned highest = __reduce_max_sync(FULL_WARP, score);
         taken += (int)__reduce_min_sync(FULL_WARP, score == highest ? lane : 32) == lane;
     }
-    int before = 0;  // those of the rows before this lane's
-    for (int other = 0; other < SOURCES; ++other) {
-        const int theirs = __shfl_sync(FULL_WARP, taken, other);
-        before += other < lane ? theirs : 0;
+    int until = taken;  // those of the rows up to this lane's
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const int earlier = __shfl_up_sync(FULL_WARP, until, step);
+        until += lane >= step ? earlier : 0;
     }
-    const bool holds = before <= own && own < before + taken;
+    const int before = until - taken;
+    const bool holds = before <= own && own < until;
     const int found = (int)__reduce_max_sync(FULL_WARP, holds ? (unsigned)(lane * TOP + own - before) : 0u);
     return make_int2(found / TOP, found % TOP);
 }

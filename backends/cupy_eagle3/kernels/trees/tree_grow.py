@@ -65,6 +65,7 @@ class TreeGrow(Kernel):
         candidates: Tensor,
         sums: Tensor,
         pool: Pool,
+        masks: Tensor,
         target_ids: Tensor,
         pre_norm: PreNormRows,
         weights: InputWeights,
@@ -73,7 +74,7 @@ class TreeGrow(Kernel):
         *,
         eps: float,
     ) -> None:
-        """`rows`: those that the draft ran on."""
+        """`rows`: those that the draft ran on; `masks`: of the forest, int64 [S, Q]."""
         if rows.per_slot != self.sources:
             raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.sources}")
         expect("candidates", candidates, (rows.most * self.parts * self.width,), torch.int64)
@@ -82,6 +83,7 @@ class TreeGrow(Kernel):
         expect("next_stream", next_stream, (rows.slots * self.width, self.hidden), torch.float32)
         expect("out", out, (rows.slots * self.width, 2 * self.hidden), torch.bfloat16)
         expect("target_ids", target_ids, (self.draft_vocab,), torch.int32)
+        expect("masks", masks, (rows.slots, self.forest), torch.int64)
         check_pool(pool, rows.slots, self.pool, self.forest)
         pre_norm.check(rows.most, self.hidden)
         w = weights
@@ -93,7 +95,7 @@ class TreeGrow(Kernel):
                 "pool": pool.candidates,
                 "entries": pool.entries,
                 "scores": pool.scores,
-                "masks": pool.masks,
+                "masks": masks,
                 "input": out,
                 "next_stream": next_stream,
                 "fault": slots.fault,

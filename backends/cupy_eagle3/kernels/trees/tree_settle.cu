@@ -20,6 +20,7 @@
 // [layer][block][KV_HEADS][BLOCK][HEAD_DIM] and v_pages [layer][block][KV_HEADS][HEAD_DIM][BLOCK]; features
 // [slot][MAX_ROWS][WIDTH].
 #include "argmax.cuh"
+#include "async_copy.cuh"
 #include "bf16.cuh"
 #include "block.cuh"
 #include "dependent.cuh"
@@ -79,22 +80,20 @@ struct Part {
 
 // ---- load -------------------------------------------------------------------------------------------------------------
 
-__shared__ uint4 values[HEAD_DIM][PIECES];  // of every element of the head, from the piece with the slot's first position on
+// The values that the tree's nodes may have, [HEAD_DIM][PIECES]: of every element of the head, from the piece with the slot's
+// first position on. Copied asynchronously: there are more blocks of this kernel than would find registers for them at once.
+extern __shared__ uint4 memory[];
 
-__device__ __forceinline__ void load_values(const bf16* v_pages, const Part& part) {
+__device__ __forceinline__ void request_values(const bf16* v_pages, const Part& part) {
     const int first = part.length & ~7;
-    uint4 loaded[PIECES];
+    const unsigned address = shared_address(memory);
 #pragma unroll
     for (int n = 0; n < PIECES; ++n) {
         const int index = n * THREADS + threadIdx.x, at = first + index % PIECES * 8;
         if (at < part.length + ROWS)
-            loaded[n] = *reinterpret_cast<const uint4*>(v_pages + part.page(at) + index / PIECES * BLOCK + at % BLOCK);
+            copy_async(address + LOAD * index, v_pages + part.page(at) + index / PIECES * BLOCK + at % BLOCK);
     }
-#pragma unroll
-    for (int n = 0; n < PIECES; ++n) {
-        const int index = n * THREADS + threadIdx.x;
-        values[index / PIECES][index % PIECES] = loaded[n];
-    }
+    end_of_group();
 }
 
 // ---- accept -----------------------------------------------------------------------------------------------------------
@@ -116,7 +115,7 @@ struct Node {
 
 __shared__ int path[LEVELS + 1];  // the accepted nodes, the root first
 
-// The path that is accepted, in `path`; returns how many draft tokens it has.
+// The path that is accepted, in `path`; returns how many draft tokens it has. Then all copies have arrived, too.
 __device__ __forceinline__ int accept_path(const TreeSettleArguments& args, const Node& node, int slot) {
     __shared__ int tokens[ROWS];
     __shared__ unsigned long long masks[ROWS];
@@ -157,6 +156,7 @@ __device__ __forceinline__ int accept_path(const TreeSettleArguments& args, cons
         if (node.exists) args.choices[a * ROWS + t] = 0;
         if (t == 0) args.readers[a] = 0;
     }
+    await_copies<0>();
     __syncthreads();
     return length;
 }
@@ -185,7 +185,7 @@ __device__ __forceinline__ void move_values(bf16* v_pages, const Part& part, int
     for (int n = 0; n < MOVED; ++n) {
         const int index = n * THREADS + threadIdx.x, i = index / MOVED, piece = begin + index % MOVED;
         if (piece > end) continue;
-        const bf16* own = reinterpret_cast<const bf16*>(values[i]);
+        const bf16* own = reinterpret_cast<const bf16*>(memory + i * PIECES);
         unsigned words[4];
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
@@ -217,12 +217,12 @@ extern "C" __global__ __launch_bounds__(THREADS) void tree_settle(const __grid_c
     const Node node(args, part.slot);
     const bool cached = (int)blockIdx.x < HEADS_IN_ALL, active = (int)blockIdx.y < count;
     const bool early = cached && part.layer < LAYERS - 1;
-    if (active && early) load_values(args.v_pages, part);
+    if (active && early) request_values(args.v_pages, part);
     await_previous();
     let_next_start();
     if (!active) return;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) args.stamps[now * STAMPS + VERIFIED] = device_nanoseconds();
-    if (cached && !early) load_values(args.v_pages, part);
+    if (cached && !early) request_values(args.v_pages, part);
     const int accepted = accept_path(args, node, part.slot);
     if (cached) {
         move_keys(args.k_pages, part, accepted);

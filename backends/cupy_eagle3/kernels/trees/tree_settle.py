@@ -39,6 +39,7 @@ class TreeSettle(Kernel):
             levels=levels,
             max_rows=max_rows,
             threads=heads.head_dim,
+            shared_bytes=heads.head_dim * 16 * ((rows_per_slot + 14) // 8),
         )
 
     @announced

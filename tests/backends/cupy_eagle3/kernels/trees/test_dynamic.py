@@ -184,7 +184,7 @@ class Drafting:
                 pool=whole.pool,
                 forest=whole.forest,
             )(
-                *(out, onward, stream, self.tree.candidates, self.tree.sums, pool, self.ids),
+                *(out, onward, stream, self.tree.candidates, self.tree.sums, pool, self.tree.forest, self.ids),
                 *(PreNormRows(normed, stream.square().view(rows.most, -1, NORM_GROUP).sum(-1)), self.weights),
                 *(self.slots, rows),
                 eps=EPS,
