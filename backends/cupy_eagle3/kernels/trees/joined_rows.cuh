@@ -3,7 +3,8 @@
 //
 // A path's probability is the product of the draft's along it, kept as a sum of logarithms in float32, as
 // backends/reference/tree/drafting.py keeps it: that of a row, and the log-softmax of the token behind it, at most 0. So a
-// child is never likelier than its parent. What is not finite counts as the least number, and the fault says so.
+// child is never likelier than its parent. That holds of logits that are not finite, too: where there is no number it is 0, and
+// the least number stands for minus infinity. The fault says then that nothing of it means anything.
 #pragma once
 #include "largest.cuh"
 #include "slots.cuh"
@@ -58,7 +59,7 @@ __device__ __forceinline__ void join_rows(const Choice* candidates, const float2
             const int rank = i * 32 + lane;
             const float log_prob = fminf(number_of(logit_of(kept[i])) - largest - log_sum, 0.0f);
             float score = before + log_prob;
-            score = score >= LEAST ? score : LEAST;  // neither infinite nor NaN
+            score = score >= LEAST ? score : LEAST;
             if (rank < TOP) put(row, rank, Candidate{ordered(score), (unsigned)index_of(kept[i])});
         }
         __syncwarp();  // all lanes have read the lists
