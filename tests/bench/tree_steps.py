@@ -3,9 +3,10 @@
     python -m tests.bench.tree_steps --pair planted-llama-3.1-8b-al3.0 --context 1024 --batch 4 --rows 8 --rows 16
 
 Weights are random, of the pair's sizes. A tree is compared with the chain that verifies as many rows, up to the eight
-that a chain may have, and with one of as many levels. Rounds alternate between the steps, and of each step the fastest
-round counts. Below that, per step: microseconds of candidates, tokens, acceptance and compaction, each in a graph of
-its own, beside the time in which their bytes pass through memory, and the goal for all of them.
+that a chain may have, and with one of as many levels; with `--dynamic`, so is the dynamic tree of as many rows.
+Rounds alternate between the steps, and of each step the fastest round counts. Below that, per step: microseconds of
+candidates, tokens, acceptance and compaction, each in a graph of its own, beside the time in which their bytes pass
+through memory, and the goal for all of them.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.engine.graph import captured
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.sizes import DraftTree
 from specgate.backends.cupy_eagle3.step.recording import Call
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.gemms import Configurations
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuning.steps import replayed_us
+from specgate.eagle3.trees.asked import DEFAULT_WIDTH
+from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.eagle3.trees.sizes import likeliest_tree
 from specgate.pairs.resolve import resolve_pair
@@ -40,7 +44,7 @@ GOAL_US: Final = 20
 MOST_OF_A_CHAIN: Final = 8
 SHARES: Final = (0.67, 0.14, 0.06, 0.03, 0.02)
 """How often the target's token has each rank behind a node; the trees are the best for these (docs/trees.md)."""
-OWN: Final = ("tree_top", "tree_token", "tree_accept", "tree_compact")
+OWN: Final = ("tree_top", "tree_token", "tree_grow", "tree_choose", "tree_settle")
 REPEATS: Final = 50
 
 
@@ -64,13 +68,13 @@ def stage_of(
     pair: tuple[Target, Draft | None],
     context: int,
     batch: int,
-    drafts: int | TreeShape,
+    drafts: int | DraftTree,
     tuned: Configurations,
     device: torch.device | str,
 ) -> Stage:
     """A step of a chain of so many tokens, or of a tree."""
-    tree = drafts if isinstance(drafts, TreeShape) else None
-    k = tree.depth if tree else int(str(drafts))
+    tree = None if isinstance(drafts, int) else drafts
+    k = drafts if isinstance(drafts, int) else drafts.depth
     sizes = sizes_of(geometry.target, context, batch, k)
     if tree is not None:
         sizes = replace(sizes, max_rows=tree.rows, tree=tree)
@@ -81,7 +85,7 @@ def stage_of(
 def bytes_moved(call: Call) -> int:
     """Of a call of one of a tree's kernels: what it has to read and write at least, but for weights of norms and lists.
 
-    Compaction is taken at its most: a whole path is moved.
+    Of what is accepted, the most: a whole path is moved.
     """
     named: Mapping[str, Any] = call.named
     rows = named["rows"]
@@ -89,16 +93,17 @@ def bytes_moved(call: Call) -> int:
         case "tree_top":
             columns = int(dict(call.kernel.spec.constants)["COLUMNS"])
             return int(rows.most * columns * 4)
-        case "tree_token":
+        case "tree_token" | "tree_grow":
             of = {name: int(value) for name, value in call.kernel.spec.constants if value.isdigit()}
             return int(rows.slots * of["ROWS"] * of["HIDDEN"] * (2 + 4 + 4 + 4))
-        case "tree_accept":
-            return int(rows.most * (8 + 8 + 4 + 4))
+        case "tree_choose":
+            return int(8 * named["pool"].candidates.numel() // 2)
         case _:
             k_pages, features = named["k_pages"], named["features"]
             path = int(named["path"].shape[1]) - 1
             cached = 2 * k_pages.shape[0] * k_pages.shape[2] * k_pages.shape[4] * k_pages.element_size()
-            return int(2 * rows.slots * path * (cached + features.shape[2] * features.element_size()))
+            moved = 2 * rows.slots * path * (cached + features.shape[2] * features.element_size())
+            return int(moved + rows.most * (8 + 8 + 4 + 4))
 
 
 def own_kernels(stage: Stage, stream: Stream, bytes_per_us: float) -> list[Own]:
@@ -106,6 +111,8 @@ def own_kernels(stage: Stage, stream: Stream, bytes_per_us: float) -> list[Own]:
     found = list[Own]()
     for name in OWN:
         calls = [call for call in stage.calls if call.kernel.spec.stem == name]
+        if not calls:
+            continue
         stage.reset()
         prepare_path(stage)
 
@@ -133,15 +140,19 @@ def fastest_us(graph: Any, stream: Stream) -> float:
 
 
 def prepare_path(stage: Stage) -> None:
-    """As if the last leaf's path had been accepted: the one that moves furthest."""
-    tree, shape = stage.b.tree, stage.sizes.tree
-    assert tree is not None and shape is not None
-    path, node = [shape.rows - 1], shape.rows - 1
-    while node:
-        node = shape.parents[node]
+    """Have the path to the last node accepted, in every launch: in the tree of a file, the one that moves furthest.
+
+    The first launch clears the target's choices. What was never a choice is token -1.
+    """
+    tree, drafts = stage.b.tree, stage.b.slots.drafts
+    assert tree is not None
+    parents = tree.parents[0].tolist()
+    node, path = len(parents) - 1, list[int]()
+    while node and len(path) < tree.path.shape[1]:
         path.append(node)
-    tree.path[:, : len(path)] = torch.tensor(path[::-1], dtype=torch.int32, device=tree.path.device)
-    stage.b.slots.accepted.fill_(len(path) - 1)
+        node = parents[node]
+    drafts.zero_()
+    drafts[:, [node - 1 for node in path]] = -1
 
 
 def times(stages: Mapping[str, Stage], stream: Stream, rounds: int) -> dict[str, float]:
@@ -194,8 +205,19 @@ def measured_bytes_per_us(device: torch.device, size: int = 1 << 30) -> float:
     "--rows", multiple=True, type=int, default=(8, 16, 32, 64), show_default=True, help="Of a tree, with root."
 )
 @click.option("--levels", default=5, show_default=True, help="Of a tree, at most.")
+@click.option("--dynamic", is_flag=True, help="Time dynamic trees too.")
+@click.option("--width", default=DEFAULT_WIDTH, show_default=True, help="Nodes per level of a dynamic tree, at most.")
 @click.option("--rounds", default=5, show_default=True)
-def main(pair: str, context: int, batch: tuple[int, ...], rows: tuple[int, ...], levels: int, rounds: int) -> None:
+def main(
+    pair: str,
+    context: int,
+    batch: tuple[int, ...],
+    rows: tuple[int, ...],
+    levels: int,
+    dynamic: bool,
+    width: int,
+    rounds: int,
+) -> None:
     """Print microseconds per step of chains and trees, and of a tree's own kernels."""
     device, stream = first_gpu(), Stream()
     tuned = Tuned.on(torch.cuda.get_device_name(), None)
@@ -211,16 +233,23 @@ def main(pair: str, context: int, batch: tuple[int, ...], rows: tuple[int, ...],
                 of = {f"baseline, batch {slots}": 0, f"chain of {tree.depth} tokens": tree.depth}
                 of |= {f"chain of {equal + 1} rows": equal}
                 chains = {name: stage_of(geometry, weights, context, slots, k, tuned, device) for name, k in of.items()}
-                grown = stage_of(geometry, weights, context, slots, tree, tuned, device)
-                name = f"tree of {count} rows, {tree.depth} levels"
-                stages = {**chains, name: grown}
+                trees: dict[str, DraftTree] = {f"tree of {count} rows, {tree.depth} levels": tree}
+                if dynamic:
+                    growth = DynamicGrowth(tree.depth, min(width, count - 1), count - 1)
+                    trees[f"dynamic, {growth.rows} rows, {growth.depth} levels"] = growth
+                grown = {
+                    name: stage_of(geometry, weights, context, slots, of_name, tuned, device)
+                    for name, of_name in trees.items()
+                }
+                stages = {**chains, **grown}
                 for stage in stages.values():
                     stage.run()
-                for line in (
-                    *step_lines(times(stages, stream, rounds)),
-                    *own_lines(own_kernels(grown, stream, bandwidth)),
-                ):
+                for line in step_lines(times(stages, stream, rounds)):
                     click.echo(line)
+                for name, stage in grown.items():
+                    click.echo(f"  {name}")
+                    for line in own_lines(own_kernels(stage, stream, bandwidth)):
+                        click.echo(line)
 
 
 if __name__ == "__main__":

@@ -33,14 +33,13 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.cache_layout import CacheLayout, assign_blocks
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.peers import reset
-from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.cupy_eagle3.step.verify import Verify
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.core import Budget, EngineFacts, Role
 from specgate.eagle3.memory import refusing_overflow
-from specgate.eagle3.trees.shape import TreeShape
 from specgate.errors import BackendError
 
 FAULTS: Mapping[Fault, str] = {
@@ -348,7 +347,8 @@ class DecodingEngine:
             raise BackendError(f"{role} asked for, but the engine was opened for spec-{self.sizes.most_drafts}")
         if role.speculative and self.prefilled.features is None and self.draft_error is None:
             raise BackendError(f"{role} asked for, but the prefill was made without the draft")
-        longest, more = max(map(len, self.prefilled.prompts)), budget.longest(role.k) + self.sizes.rows_of(role.k) + 1
+        longest = max(map(len, self.prefilled.prompts))
+        more = budget.longest(role.k) + self.sizes.reserved_of(role.k) + 1
         if longest + more > self.sizes.positions:
             raise BackendError(
                 f"{role}: a prompt of {longest} and {more} more exceed {self.sizes.positions} cached positions"
@@ -375,7 +375,7 @@ class DecodingEngine:
         raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
 
 
-def tree_counters(shape: TreeShape | None, decoded: Decoded, fault: Fault) -> dict[str, int]:
+def tree_counters(shape: DraftTree | None, decoded: Decoded, fault: Fault) -> dict[str, int]:
     """What a decode run reports of its trees: draft tokens that were verified, and the check of every step's masks."""
     if shape is None:
         return {}

@@ -23,7 +23,7 @@ from specgate.backends.cupy_eagle3.engine.retile import config_of
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.peers import mailbox_bytes, with_mailboxes
-from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuned.required import describe, require
@@ -38,7 +38,6 @@ from specgate.eagle3.kv.modes import DRAFT_KV, KV, KvModes
 from specgate.eagle3.memory import free_bytes, refusing_overflow
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target_parts
 from specgate.eagle3.spec_config.launching import check_chain
-from specgate.eagle3.trees.shape import TreeShape
 from specgate.errors import BackendError, CheckpointError, UsageError
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
@@ -54,6 +53,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "spec_config": None,
     "tp": ("1", "2", "4"),
     "tree": None,
+    "tree_width": None,
     "tuned": None,
 }
 """Option → its values, of which the first is the default. None: its value is a list, knobs, or a file."""
@@ -69,8 +69,9 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation),
     `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone, of a target with experts
     the layers without a window), `spec_config` (a speculative config that this one's must agree with), `tp` (how many
-    GPUs share the target), `tree` (a file of a draft tree), `tuned` (a file of tuned configurations, in place of those
-    that are found by themselves), `log_shapes` (a file for the products that are run).
+    GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of tuned
+    configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that are
+    run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where a GPU is missing, too old, too small or out of reach of
@@ -138,11 +139,11 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     )
 
 
-def sizes_of(request: OpenRequest, tree: TreeShape | None) -> Sizes:
+def sizes_of(request: OpenRequest, tree: DraftTree | None) -> Sizes:
     """With positions for the rows of a tree that a chain of as many levels has not. No token ever stands there."""
     rows = tree.rows if tree else request.max_k + 1
-    positions = request.max_positions + rows - (request.max_k + 1)
-    return Sizes(request.max_batch, positions, rows, sampling=request.sampling, tree=tree)
+    sizes = Sizes(request.max_batch, request.max_positions, rows, sampling=request.sampling, tree=tree)
+    return replace(sizes, positions=request.max_positions + sizes.reserved_of(request.max_k) - (request.max_k + 1))
 
 
 def kv_warnings(request: OpenRequest, kv: KvModes, *, drafts: bool) -> tuple[str, ...]:

@@ -9,7 +9,11 @@ from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.core import Sampling
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
+from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
+
+DraftTree = TreeShape | DynamicGrowth
+"""The tree of a file, the same in every step, or one of each step's likeliest tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +30,14 @@ class Sizes:
     max_rows: int
     fmha: FmhaConfig = field(default_factory=FmhaConfig)
     sampling: Sampling | None = None
-    tree: TreeShape | None = None
+    tree: DraftTree | None = None
     kv: KvModes = AS_COMPUTED
 
     def usual(self, target: TargetGeometry) -> Sizes:
         """The same, with the tiling of attention that an engine for such a target uses by itself."""
         return replace(self, fmha=usual_config(self.heads(target), self.slots))
 
-    def tree_of(self, k: int) -> TreeShape | None:
+    def tree_of(self, k: int) -> DraftTree | None:
         """What spec-`k` drafts, the first levels of `tree`; None where that is a chain."""
         if self.tree is None or not k:
             return None
@@ -44,6 +48,11 @@ class Sizes:
         """Rows that spec-`k` verifies per slot."""
         tree = self.tree_of(k)
         return tree.rows if tree else k + 1
+
+    def reserved_of(self, k: int) -> int:
+        """Positions per slot that spec-`k` needs blocks for: of its rows, and of those that the draft runs on."""
+        tree = self.tree_of(k)
+        return max(tree.rows, tree.forest) if isinstance(tree, DynamicGrowth) else self.rows_of(k)
 
     @property
     def most_drafts(self) -> int:

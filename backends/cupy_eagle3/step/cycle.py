@@ -38,7 +38,7 @@ class Cycle:
         self.slots, self.k = slots, k
         self.gemms = Gemms(tuned)
         shape, self.rows = sizes.tree_of(k), sizes.rows_of(k)
-        self.reserve = KVReserve(sizes.slots, self.rows, sizes.positions, sizes.max_blocks, sizes.blocks)
+        self.reserve = KVReserve(sizes.slots, sizes.reserved_of(k), sizes.positions, sizes.max_blocks, sizes.blocks)
         self.tree = Tree(draft, sizes, slots, shape, self.gemms) if draft and shape else None
         self.chain = Chain(draft, sizes, slots, k, self.gemms) if draft and k and not shape else None
         self.verify = Verify(target, sizes, slots, self.rows, self.gemms, draft if k else None, tree=shape is not None)

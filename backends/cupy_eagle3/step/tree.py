@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
+from specgate.backends.cupy_eagle3.kernels.trees.tree_choose import TreeChoose
+from specgate.backends.cupy_eagle3.kernels.trees.tree_grow import TreeGrow
 from specgate.backends.cupy_eagle3.kernels.trees.tree_token import TreeToken
 from specgate.backends.cupy_eagle3.kernels.trees.tree_top import TreeTop
-from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers, LayerBuffers
 from specgate.backends.cupy_eagle3.memory.model import Draft
-from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.memory.trees import Level, levels_of
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.extension import Extension, draft_layer
 from specgate.backends.cupy_eagle3.step.layer import RowPositions
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
+from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 
 
@@ -24,11 +28,46 @@ class TreeLevel:
     its nodes that have children, where any have.
     """
 
-    def __init__(self, draft: Draft, sizes: Sizes, slots: int, level: Level, gemms: Gemms) -> None:
+    def __init__(self, draft: Draft, sizes: Sizes, slots: int, level: Level, gemms: Gemms, *, sums: bool) -> None:
+        """`sums`: whether a softmax is asked for beside the candidates."""
         g = draft.geometry
-        self.level = level
+        self.draft, self.level = draft, level
         self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots * level.sources, scaled=True)
-        self.top = TreeTop(g.draft_vocab, level.top)
+        self.top = TreeTop(g.draft_vocab, level.top, sums=sums)
+        self.layer = (
+            draft_layer(g, sizes, slots, gemms, rows=level.rows, query_rows=level.rows, tree=level.forest)
+            if level.forest
+            else None
+        )
+
+    @property
+    def own(self) -> Mapping[str, Kernel]:
+        """What makes tokens of candidates, by name."""
+        raise NotImplementedError
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Path → launcher, in stream order."""
+        layer = self.layer.kernels() if self.layer else {}
+        return {
+            "lm_head": self.lm_head,
+            "top": self.top,
+            **self.own,
+            **{f"layer.{name}": kernel for name, kernel in layer.items()},
+        }
+
+    def tokens(self, b: Buffers, before: LayerBuffers, here: LayerBuffers, rows: Rows) -> None:
+        """The level's tokens from the candidates behind `rows`, whose streams are in `before`; and the draft's input,
+        whose streams go to `here`.
+        """
+        raise NotImplementedError
+
+
+class FixedLevel(TreeLevel):
+    """A level of the tree of a file."""
+
+    def __init__(self, draft: Draft, sizes: Sizes, slots: int, level: Level, gemms: Gemms) -> None:
+        super().__init__(draft, sizes, slots, level, gemms, sums=False)
+        g = draft.geometry
         self.token = TreeToken(
             g.hidden,
             g.draft_vocab,
@@ -41,21 +80,91 @@ class TreeLevel:
             sources=level.sources,
             rows=level.rows,
         )
-        self.layer = (
-            draft_layer(g, sizes, slots, gemms, rows=level.rows, query_rows=level.rows, tree=level.forest)
+
+    @property
+    def own(self) -> Mapping[str, Kernel]:
+        return {"token": self.token}
+
+    def tokens(self, b: Buffers, before: LayerBuffers, here: LayerBuffers, rows: Rows) -> None:
+        assert b.draft is not None and b.tree is not None
+        self.top(b.tree.candidates, before.logits, rows)
+        self.token(
+            *(b.draft.input, here.stream, before.stream, b.tree.candidates, b.tree.nodes, self.draft.target_ids),
+            *(before.pre_norm, self.draft.input, b.slots, rows),
+            eps=self.draft.geometry.rms_eps,
+        )
+
+
+class DynamicLevel(TreeLevel):
+    """A level of a dynamic tree. Behind the last one, the tree is chosen from the candidates of all."""
+
+    def __init__(
+        self,
+        draft: Draft,
+        sizes: Sizes,
+        slots: int,
+        number: int,
+        level: Level,
+        growth: DynamicGrowth,
+        whole: DynamicGrowth,
+        gemms: Gemms,
+    ) -> None:
+        """Level `number`, from 1 on, of `growth`, which is the first levels of `whole`."""
+        super().__init__(draft, sizes, slots, level, gemms, sums=True)
+        g = draft.geometry
+        self.grow = (
+            TreeGrow(
+                g.hidden,
+                g.draft_vocab,
+                norm_output=g.norm_output,
+                norm_before_residual=g.norm_before_residual,
+                width=growth.width,
+                level=number,
+                pool=whole.pool,
+                forest=whole.forest,
+            )
             if level.forest
             else None
         )
+        self.choose = TreeChoose(
+            g.draft_vocab,
+            nodes=growth.nodes,
+            levels=growth.levels,
+            width=growth.width,
+            pool=whole.pool,
+            forest=whole.forest,
+            max_rows=sizes.max_rows,
+        )
 
-    def kernels(self) -> Mapping[str, Kernel]:
-        """Path → launcher, in stream order."""
-        layer = self.layer.kernels() if self.layer else {}
-        return {
-            "lm_head": self.lm_head,
-            "top": self.top,
-            "token": self.token,
-            **{f"layer.{name}": kernel for name, kernel in layer.items()},
-        }
+    @property
+    def own(self) -> Mapping[str, Kernel]:
+        return {"grow": self.grow} if self.grow else {"choose": self.choose}
+
+    def tokens(self, b: Buffers, before: LayerBuffers, here: LayerBuffers, rows: Rows) -> None:
+        assert b.draft is not None and b.tree is not None and b.tree.sums is not None and b.tree.pool is not None
+        tree, pool, sums, ids = b.tree, b.tree.pool, b.tree.sums, self.draft.target_ids
+        self.top(tree.candidates, before.logits, rows, sums)
+        if self.grow is None:
+            self.choose(tree.masks, tree.parents, tree.candidates, sums, pool, ids, b.slots, rows)
+            return
+        self.grow(
+            *(b.draft.input, here.stream, before.stream, tree.candidates, sums, pool, tree.forest, ids),
+            *(before.pre_norm, self.draft.input, b.slots, rows),
+            eps=self.draft.geometry.rms_eps,
+        )
+
+
+def levels_with(
+    draft: Draft, sizes: Sizes, slots: int, shape: DraftTree, whole: DraftTree, gemms: Gemms
+) -> Sequence[TreeLevel]:
+    """Those of `shape`, which is the first levels of `whole`."""
+    levels = levels_of(shape, whole)
+    if isinstance(shape, TreeShape):
+        return [FixedLevel(draft, sizes, slots, level, gemms) for level in levels]
+    assert isinstance(whole, DynamicGrowth)
+    return [
+        DynamicLevel(draft, sizes, slots, number, level, shape, whole, gemms) for number, level in enumerate(levels, 1)
+    ]
 
 
 class Tree(Extension):
@@ -63,11 +172,11 @@ class Tree(Extension):
     chain of that path, whatever else the tree has.
     """
 
-    def __init__(self, draft: Draft, sizes: Sizes, slots: int, shape: TreeShape, gemms: Gemms) -> None:
+    def __init__(self, draft: Draft, sizes: Sizes, slots: int, shape: DraftTree, gemms: Gemms) -> None:
         """`shape`: the first levels of `sizes.tree`."""
         assert sizes.tree is not None
         super().__init__(draft, sizes, slots, shape.depth + 1, gemms)
-        self.levels = [TreeLevel(draft, sizes, slots, level, gemms) for level in levels_of(shape, sizes.tree)]
+        self.levels = levels_with(draft, sizes, slots, shape, sizes.tree, gemms)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order."""
@@ -93,12 +202,7 @@ class Tree(Extension):
             here = replace(before, stream=tree.stream if before.stream is d.layer.stream else d.layer.stream)
             with mark("EAGLE_DRAFT_LM_HEAD"):
                 each.lm_head(before.logits, before.pre_norm, w.lm_head, rows, eps=eps)
-                each.top(tree.candidates, before.logits, rows)
-                each.token(
-                    *(d.input, here.stream, before.stream, tree.candidates, tree.nodes, self.draft.target_ids),
-                    *(before.pre_norm, self.draft.input, slots, rows),
-                    eps=eps,
-                )
+                each.tokens(b, before, here, rows)
             if each.layer is not None:
                 at = RowPositions(self.draft.rope, b.kv, slots.length, masks=tree.forest)
                 nodes = slots.rows(self.slots, level.rows)

@@ -13,8 +13,7 @@ from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
 from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Rows
-from specgate.backends.cupy_eagle3.kernels.trees.tree_accept import TreeAccept
-from specgate.backends.cupy_eagle3.kernels.trees.tree_compact import TreeCompact
+from specgate.backends.cupy_eagle3.kernels.trees.tree_settle import TreeSettle
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sampling import penalises, rejects
@@ -88,12 +87,11 @@ class Verify:
             else None
         )
         self.draw = TokenDraw(asked, g.vocab, sizes.max_rows, races=self.rejection is None) if asked else None
-        self.accept = (
-            TreeAccept(rows_per_slot, depth, sizes.max_rows) if depth else Accept(rows_per_slot, sizes.max_rows)
-        )
         width = len(self.boundaries) * g.hidden
-        self.compact = (
-            TreeCompact(sizes.heads(g), g.layers, sizes.blocks, width, depth, sizes.max_rows) if depth else None
+        self.accept = (
+            TreeSettle(sizes.heads(g), g.layers, sizes.blocks, width, rows_per_slot, depth, sizes.max_rows)
+            if depth
+            else Accept(rows_per_slot, sizes.max_rows)
         )
 
     def kernels(self) -> Mapping[str, Kernel]:
@@ -108,14 +106,13 @@ class Verify:
             **{f"draw.{name}": kernel for name, kernel in (self.draw.kernels() if self.draw else {}).items()},
             **{f"draw.{name}": kernel for name, kernel in (self.rejection.kernels() if self.rejection else {}).items()},
             "accept": self.accept,
-            **({"compact": self.compact} if self.compact else {}),
         }
 
     def __call__(self, b: Buffers, rows: Rows) -> None:
         """Leave logits and choices of every row, its keys and values, and its captured features."""
         t, w = b.target.layer, self.target.weights
         norms = [*(layer.input_norm for layer in w.layers), w.norm]
-        masks = b.tree.masks if self.compact and b.tree else None
+        masks = b.tree.masks if isinstance(self.accept, TreeSettle) and b.tree else None
         at = RowPositions(self.target.rope, b.kv, b.slots.length, masks=masks)
         if self.count:
             assert b.sampling is not None
@@ -158,10 +155,12 @@ class Verify:
         if isinstance(self.accept, Accept):
             self.accept(b.target.choices, b.slots, rows)
             return
-        assert b.tree is not None and b.draft is not None and self.compact is not None
+        assert b.tree is not None and b.draft is not None
         tree, pages = b.tree, b.target.pages
-        self.accept(tree.path, b.target.choices, tree.masks, tree.parents, b.slots, rows)
-        self.compact(pages.k, pages.v, b.draft.features, tree.path, b.kv.block_table, b.slots, rows)
+        self.accept(
+            *(pages.k, pages.v, b.draft.features, tree.path, tree.readers, b.target.choices),
+            *(tree.masks, tree.parents, b.kv.block_table, b.slots, rows),
+        )
 
     def choices(self, b: Buffers, count: int) -> tuple[tuple[int, ...], Fault]:
         """Read and clear the choices of `count` rows, one for each active slot. Never used within a decode run."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from specgate.backends.reference.ops import FEW_ROWS
-from specgate.eagle3.trees.asked import DYNAMIC, TREE, described, refuse_others, tree_of_roles
+from specgate.eagle3.trees.asked import (
+    TREE,
+    WIDTH,
+    check_width,
+    described,
+    dynamic_tree,
+    is_dynamic,
+    refuse_others,
+    tree_of_roles,
+)
 from specgate.eagle3.trees.asked import check_ranks as check_asked_ranks
 from specgate.eagle3.trees.growing import DynamicGrowth, FixedGrowth, Growth
-from specgate.eagle3.trees.shape import WIDEST, TreeShape
+from specgate.eagle3.trees.shape import TreeShape
 from specgate.errors import UsageError
-
-WIDTH: Final = "tree_width"
-DEFAULT_WIDTH: Final = 10
-"""Nodes that the draft runs on per level, and candidates behind each: the `top_k` of EAGLE-2 and EAGLE-3."""
-HINT: Final = "tree=FILE, such as eagle_tree.yaml, or tree=dynamic:NODES, such as tree=dynamic:24"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +58,7 @@ class TreePlan:
     @property
     def words(self) -> str:
         """For the facts that an engine states of itself."""
-        if self.shape is None:
-            return f"dynamic: the {self.nodes} likeliest tokens, {self.width} nodes wide"
-        return described(self.shape)
+        return described(self.shape or DynamicGrowth(self.levels, self.width, self.nodes))
 
 
 def plan_tree(options: Mapping[str, str], max_k: int, device: str) -> TreePlan | None:
@@ -65,17 +66,17 @@ def plan_tree(options: Mapping[str, str], max_k: int, device: str) -> TreePlan |
 
     Raises UsageError for a tree that is none, that is not the roles', or that does not go with another option.
     """
+    check_width(options)
     if TREE not in options:
-        if WIDTH in options:
-            raise UsageError(f"option {WIDTH} without {TREE}", hint=HINT)
         return None
     refuse_others(options)
     asked = options[TREE]
-    word, colon, count = asked.partition(":")
-    if word == DYNAMIC:
-        plan = dynamic(asked, count if colon else "", options.get(WIDTH), max_k)
+    if is_dynamic(asked):
+        growth = dynamic_tree(asked, options.get(WIDTH), max_k)
+        plan = TreePlan(asked, None, growth.most, max_k, growth.width)
     else:
-        plan = of_file(asked, options, max_k)
+        shape = tree_of_roles(asked, max_k)
+        plan = TreePlan(asked, shape, shape.nodes, shape.depth)
     if device == "cpu" and plan.rows > FEW_ROWS:
         raise UsageError(
             f"option {TREE} = {asked}: {plan.nodes} draft tokens; on a CPU the reference engine verifies at most "
@@ -85,40 +86,6 @@ def plan_tree(options: Mapping[str, str], max_k: int, device: str) -> TreePlan |
     return plan
 
 
-def of_file(asked: str, options: Mapping[str, str], max_k: int) -> TreePlan:
-    if WIDTH in options:
-        raise UsageError(f"option {WIDTH} with the tree of a file", hint="a file says how wide each node is")
-    shape = tree_of_roles(asked, max_k)
-    return TreePlan(asked, shape, shape.nodes, shape.depth)
-
-
-def dynamic(asked: str, count: str, width: str | None, max_k: int) -> TreePlan:
-    nodes = whole(count, f"option {TREE} = {asked}: NODES", "draft tokens of the tree")
-    wide = DEFAULT_WIDTH if width is None else whole(width, f"option {WIDTH} = {width}", "nodes per level")
-    wide = min(wide, nodes)
-    if wide > WIDEST:
-        raise UsageError(f"option {WIDTH} = {width}: at most {WIDEST} children of a node are possible")
-    if nodes < max_k:
-        raise UsageError(
-            f"option {TREE} = {asked}: {nodes} draft tokens reach {nodes} levels at most, but spec-{max_k} is asked",
-            hint=f"at least {DYNAMIC}:{max_k}",
-        )
-    most = DynamicGrowth(max_k, wide, nodes).pool
-    if max_k and nodes > most:
-        raise UsageError(
-            f"option {TREE} = {asked}: spec-{max_k} has {most} candidates where {wide} nodes per level are expanded",
-            hint=f"at most {DYNAMIC}:{most}, or a larger {WIDTH}",
-        )
-    return TreePlan(asked, None, nodes, max_k, wide)
-
-
 def check_ranks(plan: TreePlan, draft_vocab: int) -> None:
     """Raise UsageError where the tree takes more tokens behind a node than the draft knows."""
     check_asked_ranks(plan.asked, plan.width if plan.shape is None else plan.shape.highest_rank + 1, draft_vocab)
-
-
-def whole(text: str, where: str, what: str) -> int:
-    """A number of at least 1. Raises UsageError for anything else."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text)):
-        raise UsageError(f"{where}: a whole number of at least 1 is needed, the {what}", hint=HINT)
-    return int(text)

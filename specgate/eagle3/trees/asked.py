@@ -1,4 +1,4 @@
-"""The option `tree` of an engine: the tree of a file, what it does not go with, and how it is stated."""
+"""The option `tree` of an engine: a file or a dynamic tree, what it does not go with, and how it is stated."""
 
 from __future__ import annotations
 
@@ -7,12 +7,62 @@ from pathlib import Path
 from typing import Final
 
 from specgate.eagle3.trees.file import read_tree
-from specgate.eagle3.trees.shape import TreeShape
+from specgate.eagle3.trees.growing import DynamicGrowth
+from specgate.eagle3.trees.shape import WIDEST, TreeShape
 from specgate.errors import UsageError
 
 TREE: Final = "tree"
 DYNAMIC: Final = "dynamic"
 """What `tree=dynamic:NODES` begins with; every other value is a file."""
+WIDTH: Final = "tree_width"
+DEFAULT_WIDTH: Final = 10
+"""Nodes that the draft runs on per level, and candidates behind each: the `top_k` of EAGLE-2 and EAGLE-3."""
+HINT: Final = "tree=FILE, such as eagle_tree.yaml, or tree=dynamic:NODES, such as tree=dynamic:24"
+
+
+def is_dynamic(asked: str) -> bool:
+    return asked.partition(":")[0] == DYNAMIC
+
+
+def check_width(options: Mapping[str, str]) -> None:
+    """Raise UsageError for a width without a dynamic tree."""
+    if WIDTH in options and TREE not in options:
+        raise UsageError(f"option {WIDTH} without {TREE}", hint=HINT)
+    if WIDTH in options and not is_dynamic(options[TREE]):
+        raise UsageError(f"option {WIDTH} with the tree of a file", hint="a file says how wide each node is")
+
+
+def dynamic_tree(asked: str, width: str | None, max_k: int) -> DynamicGrowth:
+    """The dynamic tree `asked`, for roles of up to `max_k` draft tokens; 0: there is no such role.
+
+    Raises UsageError for numbers that are none, and for more or fewer nodes than the roles' levels have.
+    """
+    _, colon, count = asked.partition(":")
+    nodes = whole(count if colon else "", f"option {TREE} = {asked}: NODES", "draft tokens of the tree")
+    wide = DEFAULT_WIDTH if width is None else whole(width, f"option {WIDTH} = {width}", "nodes per level")
+    wide = min(wide, nodes)
+    if wide > WIDEST:
+        raise UsageError(f"option {WIDTH} = {width}: at most {WIDEST} children of a node are possible")
+    if nodes < max_k:
+        raise UsageError(
+            f"option {TREE} = {asked}: {nodes} draft tokens reach {nodes} levels at most, but spec-{max_k} is asked",
+            hint=f"at least {DYNAMIC}:{max_k}",
+        )
+    growth = DynamicGrowth(max_k, wide, nodes)
+    if max_k and nodes > growth.pool:
+        raise UsageError(
+            f"option {TREE} = {asked}: spec-{max_k} has {growth.pool} candidates where {wide} nodes per level are "
+            "expanded",
+            hint=f"at most {DYNAMIC}:{growth.pool}, or a larger {WIDTH}",
+        )
+    return growth
+
+
+def whole(text: str, where: str, what: str) -> int:
+    """A number of at least 1. Raises UsageError for anything else."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and int(text)):
+        raise UsageError(f"{where}: a whole number of at least 1 is needed, the {what}", hint=HINT)
+    return int(text)
 
 
 def refuse_others(options: Mapping[str, str]) -> None:
@@ -48,8 +98,10 @@ def check_ranks(asked: str, ranks: int, draft_vocab: int) -> None:
         )
 
 
-def described(shape: TreeShape) -> str:
+def described(shape: TreeShape | DynamicGrowth) -> str:
     """For the facts that an engine states of itself."""
+    if isinstance(shape, DynamicGrowth):
+        return f"dynamic: the {shape.most} likeliest tokens, {shape.width} nodes wide"
     return f"{shape.nodes} tokens on {shape.depth} levels, sha256 {shape.sha256[:12]}"
 
 

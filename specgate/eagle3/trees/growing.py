@@ -112,6 +112,30 @@ class DynamicGrowth:
         """Draft tokens: as many as were asked for, or all candidates where there are fewer."""
         return min(self.most, self.pool)
 
+    @property
+    def depth(self) -> int:
+        """Levels, by the name that a `TreeShape` has for them."""
+        return self.levels
+
+    @property
+    def rows(self) -> int:
+        """Rows of a verification: the draft tokens and the root."""
+        return self.nodes + 1
+
+    @property
+    def forest(self) -> int:
+        """Rows that the draft runs on while the tree grows, but for the root's."""
+        return (self.levels - 1) * self.width
+
+    @property
+    def is_chain(self) -> bool:
+        """It is drafted and verified as a tree, also where it has one branch."""
+        return False
+
+    def first_levels(self, count: int) -> DynamicGrowth:
+        """What a role of `count` draft tokens drafts."""
+        return DynamicGrowth(count, self.width, self.most)
+
     def ranks(self, level: int) -> int:
         return self.width
 

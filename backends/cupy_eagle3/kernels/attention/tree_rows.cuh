@@ -4,7 +4,7 @@
 // node stands `depth` positions behind the slot's first, its depth being the number of nodes above it; so the d-th bit that is
 // set is the node that it sees d positions behind. TREE_ROWS nodes are known, the last QUERY_ROWS of which, from FIRST_NODE on,
 // are this launch's rows; none is deeper than TREE_LEVELS. Node n is kept in the cache behind the slot's first position, n rows
-// behind it, until the accepted path is moved to where it stands (tree_compact.cu).
+// behind it, until the accepted path is moved to where it stands (tree_settle.cu).
 //
 // A row must see the keys and values of its path at the positions that they would have in a chain: sums of other places have
 // other bits. So for key tiles that hold such positions, a block builds the tensor core's operands once for every node whose

@@ -9,9 +9,9 @@
 // Layouts: nodes [node - 1][3]: the row of its parent, its rank, and its own row, -1 without children; candidates
 // [row][PARTS][TOP], as tree_top.cu leaves them; drafts [slot][MAX_ROWS]; input [row][2 · HIDDEN]; stream, next_stream and
 // normed [row][HIDDEN]; squares [row][HIDDEN / 8].
-#include "argmax.cuh"
 #include "dependent.cuh"
 #include "draft_row.cuh"
+#include "largest.cuh"
 #include "slots.cuh"
 
 struct TreeTokenArguments {
@@ -35,22 +35,12 @@ struct TreeTokenArguments {
 
 // The choice of `rank` among all parts of a row, by every warp for itself; `first` becomes that of rank 0.
 __device__ __forceinline__ Choice choice_of_rank(const Choice (&lists)[PARTS][TOP], int rank, Choice& first) {
-    const int lane = threadIdx.x % 32;
-    Choice largest = 0;
-    int taken = 0;  // of the list of this lane's number
+    auto of = [&](int list, int n) { return lists[list][n]; };
+    int taken = 0;
+    Choice next = first = take_next<PARTS, TOP>(taken, of);
 #pragma unroll 1
-    for (int n = 0; n <= rank; ++n) {
-        const Choice own = lane < PARTS && taken < TOP ? lists[lane][taken] : 0;
-        largest = own;
-#pragma unroll
-        for (int step = 16; step; step /= 2) {
-            const Choice other = __shfl_xor_sync(FULL_WARP, largest, step);
-            largest = other > largest ? other : largest;
-        }
-        taken += own == largest;
-        if (n == 0) first = largest;
-    }
-    return largest;
+    for (int n = 0; n < rank; ++n) next = take_next<PARTS, TOP>(taken, of);
+    return next;
 }
 
 // The hidden state of a row of the level before.
@@ -75,8 +65,15 @@ extern "C" __global__ __launch_bounds__(THREADS) void tree_token(const __grid_co
     prefetch_norms(args.embedding_norm, args.feature_norm);
     const int* of_node = args.nodes + (node - 1) * 3;
     const int source = a * SOURCES + of_node[0], rank = of_node[1], own = ROWS ? of_node[2] : -1;
-    await_previous();
     const int count = *args.active_count, slot = args.active[a];
+    const long long row = a * ROWS + own;
+    // The kernel before this one only looks for candidates. All that does not depend on these is done meanwhile.
+    if (a < count && own >= 0) {
+        HalfRow hidden;
+        load_hidden(hidden, args, source);
+        finish_hidden(hidden, args.input + row * 2 * HIDDEN, args.next_stream + row * HIDDEN, args.eps);
+    }
+    await_previous();
     if (a >= count) return;
     for (int n = threadIdx.x; n < PARTS * TOP; n += THREADS)
         lists[n / TOP][n % TOP] = args.candidates[(long long)source * PARTS * TOP + n];
@@ -90,11 +87,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void tree_token(const __grid_co
         if (!is_finite(first)) atomicOr(args.fault, DRAFT_NOT_FINITE);
     }
     if (own < 0) return;
-    HalfRow embedded, hidden;
-    const long long row = a * ROWS + own;
-    load_hidden(hidden, args, source);
+    HalfRow embedded;
     load_embedding(embedded, args.embedding + token * HIDDEN, args.embedding_norm);
-    finish_hidden(hidden, args.input + row * 2 * HIDDEN, args.next_stream + row * HIDDEN, args.eps);
     let_next_start();
     finish_embedding(embedded, args.input + row * 2 * HIDDEN, args.eps);
 }

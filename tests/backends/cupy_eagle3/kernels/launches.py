@@ -16,11 +16,12 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, with_headers
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.peers import with_mailboxes
-from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.core import Sampling
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.parallel.shard import Shard
+from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, without_weights
@@ -45,12 +46,14 @@ DRAWING = {
     *("sum_rows", "verify_drafts"),
 }
 TREE = TreeShape.of([(0,), (1,), (3,), (0, 0), (0, 1), (1, 2), (0, 0, 0), (0, 0, 2), (1, 2, 0)])
+DYNAMIC = DynamicGrowth(3, 4, 14)
 ELEMENTS = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
     "unsigned char": torch.uint8,
     "float": torch.float32,
     "float2": torch.float32,
+    "uint2": torch.int32,
     "int": torch.int32,
     "long long": torch.int64,
     "double": torch.float64,
@@ -115,7 +118,7 @@ def step(
     slots: int,
     times: int = 1,
     sampling: Sampling | None = None,
-    tree: TreeShape | None = None,
+    tree: DraftTree | None = None,
     kv: KvModes = AS_COMPUTED,
     ranks: int = 1,
 ) -> Step:

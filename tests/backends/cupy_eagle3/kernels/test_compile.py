@@ -37,7 +37,7 @@ from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_heads import PrefillHeads
 from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
-from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.cupy_eagle3.tuned.lookup import SHIPPED, Tuned
 from specgate.core import Sampling
@@ -46,6 +46,7 @@ from specgate.eagle3.hf.draft import draft_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.parallel.shard import Shard
+from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.files.writing import write_text
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
@@ -83,7 +84,9 @@ SIZES = {
     "draw_rows": ("VOCAB",),
     "tree_top": ("COLUMNS", "PARTS"),
     "tree_token": ("HIDDEN", "DRAFT_VOCAB", "PARTS"),
-    "tree_compact": ("LAYERS", "BLOCKS", "MAX_BLOCKS", "WIDTH", "KV_HEADS"),
+    "tree_grow": ("HIDDEN", "DRAFT_VOCAB", "POOL", "FOREST"),
+    "tree_choose": ("DRAFT_VOCAB", "POOL", "FOREST", "STRIDE", "MAX_ROWS"),
+    "tree_settle": ("LAYERS", "BLOCKS", "MAX_BLOCKS", "WIDTH", "KV_HEADS"),
     "prefill_gate": ("INTERMEDIATE",),
     "prefill_heads": ("HEADS", "KV_HEADS"),
     "prefill_stream": ("HIDDEN", "THREADS"),
@@ -102,10 +105,16 @@ SAMPLED = (
     Sampling(method="rejection"),
     Sampling(temperature=0.6, top_p=0.95, method="rejection"),
 )
-TREES = (
+TREES: tuple[DraftTree, ...] = (
     TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 2), (1, 0, 0)]),
     # As many rows and levels as a step may have.
     TreeShape.of([(*(0,) * above, rank) for above in range(7) for rank in range(9)]),
+    DynamicGrowth(4, 10, 31),
+    # As many levels, and as many rows on which the draft runs, as a step may have.
+    DynamicGrowth(7, 10, 63),
+    DynamicGrowth(3, 32, 63),
+    DynamicGrowth(2, 63, 63),
+    DynamicGrowth(3, 1, 3),
 )
 DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
 

@@ -8,9 +8,10 @@ import pytest
 
 from specgate.api import OpenRequest
 from specgate.backends.reference.open import open_engine
-from specgate.backends.reference.tree.options import DEFAULT_WIDTH, plan_tree
+from specgate.backends.reference.tree.options import plan_tree
 from specgate.core import Budget, PairRef, Role
 from specgate.eagle3.tiny import write_random_pair
+from specgate.eagle3.trees.asked import DEFAULT_WIDTH
 from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.errors import UsageError
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
+from specgate.backends.cupy_eagle3.memory.sizes import DraftTree
 from specgate.core import Budget, Role
+from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 from tests.backends.cupy_eagle3.engine.tracing import same_prefixes, tokens, trace
 from tests.backends.cupy_eagle3.gpu_pairs import (
@@ -31,7 +34,12 @@ STEPS = 24
 EAGLE = TreeShape.of(
     [(0,), (1,), (2,), (3,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (0, 0, 0, 0)]
 )
-SHAPES = {"12 nodes": EAGLE, "31 nodes": random_shape(random.Random(0), 31, 5)}
+SHAPES: dict[str, DraftTree] = {
+    "12 nodes": EAGLE,
+    "31 nodes": random_shape(random.Random(0), 31, 5),
+    "dynamic, 12 nodes": DynamicGrowth(4, 10, 12),
+    "dynamic, 31 nodes": DynamicGrowth(5, 6, 31),
+}
 """At batch 8, 31 nodes are as many rows as a step may have."""
 
 
@@ -43,7 +51,7 @@ def tree_engine(name: str, shape: str) -> CupyEngine:
 
 @pytest.mark.parametrize("name", GEOMETRIES)
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("batch", [1, 3, 8])
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 8])
 def test_tokens_and_logits_of_a_tree_equal_the_baselines_bit_for_bit(name: str, shape: str, batch: int) -> None:
     made, accepted = tree_engine(name, shape), 0
     made.prefill(random_prompts(RAGGED[-batch:], seed=batch), draft=True)
@@ -72,16 +80,45 @@ def test_a_first_step_accepts_what_a_chain_of_as_many_levels_does_at_least(name:
     assert all(tree >= chain for chain, tree in zip(*accepted, strict=True)) and any(accepted[0])
 
 
-def test_slots_that_end_within_a_tree_leave_the_others_bits_alone() -> None:
-    made = tree_engine("4:1 of 64", "12 nodes")
+@pytest.mark.parametrize("shape", ["12 nodes", "dynamic, 12 nodes"])
+def test_slots_that_end_within_a_tree_leave_the_others_bits_alone(shape: str) -> None:
+    made = tree_engine("4:1 of 64", shape)
     made.prefill(random_prompts(RAGGED), draft=True)
     baseline = made.decode(Role(0), Budget(new_tokens=50), ())
-    block = made.decode(Role(EAGLE.depth), Budget(new_tokens=50), ())
+    block = made.decode(Role(SHAPES[shape].depth), Budget(new_tokens=50), ())
     assert (block.tokens, block.finish) == (baseline.tokens, baseline.finish)
 
 
-def test_logits_that_are_shown_are_those_of_the_accepted_path() -> None:
-    made = tree_engine("4:1 of 64", "12 nodes")
+@pytest.mark.parametrize("shape", ["12 nodes", "dynamic, 12 nodes"])
+def test_logits_that_are_shown_are_those_of_the_accepted_path(shape: str) -> None:
+    made = tree_engine("4:1 of 64", shape)
     made.prefill(random_prompts(RAGGED), draft=True)
     at = (1, 5, 17, 30)
-    assert made.logits(Role(EAGLE.depth), at) == made.logits(Role(0), at)
+    assert made.logits(Role(SHAPES[shape].depth), at) == made.logits(Role(0), at)
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_a_dynamic_tree_of_one_branch_has_the_chains_tokens_and_counts(name: str) -> None:
+    growth, found = DynamicGrowth(4, 1, 4), list[Any]()
+    pair = checkpoints_of(name, "A", torch.bfloat16)
+    for made in (engine(name, "A"), engine_of(*pair, replace(SIZES, max_rows=growth.rows, tree=growth))):
+        made.prefill(random_prompts(RAGGED), draft=True)
+        found.append(made.decode(Role(4), Budget(steps=STEPS), ()))
+    chain, tree = found
+    assert (tree.tokens, tree.accepted, tree.drafted, tree.finish) == (
+        *(chain.tokens, chain.accepted),
+        *(chain.drafted, chain.finish),
+    )
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_the_widest_dynamic_trees_emit_the_baselines_tokens(name: str) -> None:
+    """As many nodes, levels, and rows on which the draft runs, as a step may have."""
+    for growth in (DynamicGrowth(7, 10, 63), DynamicGrowth(3, 32, 63), DynamicGrowth(2, 60, 63)):
+        made = engine_of(
+            *checkpoints_of(name, "A", torch.bfloat16), replace(SIZES, slots=4, max_rows=growth.rows, tree=growth)
+        )
+        made.prefill(random_prompts(RAGGED[:4]), draft=True)
+        baseline = tokens(made, 0, Budget(steps=40))
+        block = made.decode(Role(growth.levels), Budget(steps=12), ())
+        assert same_prefixes(block.tokens, baseline) and not block.counters["mask_integrity_failures"]

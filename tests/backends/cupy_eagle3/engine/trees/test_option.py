@@ -15,6 +15,7 @@ from specgate.backends.cupy_eagle3.engine.open import check_options, sizes_of
 from specgate.backends.cupy_eagle3.engine.tree_option import check_draft, check_memory, check_target, chosen_tree
 from specgate.backends.cupy_eagle3.kernels.state.slots import Fault
 from specgate.core import PairRef, Sampling
+from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.errors import UsageError
 from tests.backends.cupy_eagle3.pairs import DRAFT, MIXTURE, TARGET
@@ -80,10 +81,52 @@ def test_a_tree_that_no_kernel_is_made_for_is_refused(
         chosen_tree(asked(tmp_path, choices, **changed))
 
 
-def test_dynamic_trees_are_refused_by_name() -> None:
-    said = r"option tree = dynamic:16: back end cupy drafts the trees of files, no dynamic ones\n  tree=FILE; --backend"
+def test_a_dynamic_tree_is_taken_as_the_reference_takes_it() -> None:
+    request = replace(REQUEST, options={"tree": "dynamic:16"})
+    check_options(request.options)
+    tree = chosen_tree(request)
+    assert tree == DynamicGrowth(3, 10, 16)
+    sizes = sizes_of(request, tree)
+    assert (sizes.max_rows, sizes.most_drafts, sizes.most_emitted) == (17, 3, 4)
+    assert sizes.positions == 256 + 20 - 4  # the draft runs on ten nodes of two levels
+    assert [sizes.rows_of(k) for k in range(4)] == [1, 11, 17, 17]
+    narrow = replace(REQUEST, options={"tree": "dynamic:3", "tree_width": "1"})
+    check_options(narrow.options)
+    assert chosen_tree(narrow) == DynamicGrowth(3, 1, 3)
+    assert chosen_tree(replace(request, max_k=0)) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "changed", "said"),
+    [
+        ({"tree_width": "4"}, {}, r"option tree_width without tree\n"),
+        ({"tree": "x.yaml", "tree_width": "4"}, {}, r"option tree_width with the tree of a file\n"),
+        ({"tree": "dynamic"}, {}, r"option tree = dynamic: NODES: a whole number of at least 1 is needed"),
+        ({"tree": "dynamic:0"}, {}, r"option tree = dynamic:0: NODES: a whole number of at least 1"),
+        ({"tree": "dynamic:8", "tree_width": "0"}, {}, r"option tree_width = 0: a whole number of at least 1"),
+        (
+            {"tree": "dynamic:2"},
+            {},
+            r"2 draft tokens reach 2 levels at most, but spec-3 is asked\n  at least dynamic:3",
+        ),
+        ({"tree": "dynamic:8", "tree_width": "1"}, {}, r"spec-3 has 3 candidates where 1 nodes per level are expanded"),
+        ({"tree": "dynamic:64"}, {}, r"64 draft tokens; back end cupy verifies at most 63\n"),
+        ({"tree": "dynamic:63"}, {"max_batch": 5}, r"batch 5 of 64 rows each makes 320 rows per step"),
+        (
+            {"tree": "dynamic:40", "tree_width": "33"},
+            {"max_batch": 1},
+            r"option tree_width = 33: spec-3 runs the draft on 66 nodes, 33 on each level but the last; back end cupy "
+            r"takes at most 64\n  a tree_width of at most 32; --backend reference has it",
+        ),
+        ({"tree": "dynamic:8"}, {"sampling": Sampling()}, r"option tree with sampling"),
+        ({"tree": "dynamic:8", "spec_config": "x.json"}, {}, r"option tree with spec_config = x\.json"),
+    ],
+)
+def test_a_dynamic_tree_that_cannot_be_meant_is_refused_by_name(
+    options: dict[str, str], changed: dict[str, object], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
-        chosen_tree(replace(REQUEST, options={"tree": "dynamic:16"}))
+        chosen_tree(replace(REQUEST, options=options, **changed))  # type: ignore[arg-type]
 
 
 def test_a_tree_goes_with_no_config_that_is_held_against_a_chain(tmp_path: Path) -> None:
@@ -107,6 +150,8 @@ def test_a_draft_that_knows_too_few_tokens_is_refused() -> None:
         UsageError, match=r"option tree = tree\.yaml: 13 tokens behind a node, but the draft knows 12 in all"
     ):
         check_draft(tree, "tree.yaml", replace(DRAFT, draft_vocab=12))
+    with pytest.raises(UsageError, match=r"dynamic:20: 10 tokens behind a node, but the draft knows 9 in all"):
+        check_draft(DynamicGrowth(3, 10, 20), "dynamic:20", replace(DRAFT, draft_vocab=9))
 
 
 def test_a_tree_that_the_gpus_shared_memory_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

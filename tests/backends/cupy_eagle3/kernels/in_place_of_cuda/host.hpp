@@ -93,6 +93,7 @@ static void __threadfence() {}
 static int2 make_int2(int x, int y) { return {x, y}; }
 static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 static Fiber& lane(unsigned number) { return fibers[threadIdx.x / LANES * LANES + number % LANES]; }
@@ -137,6 +138,13 @@ static unsigned __reduce_min_sync(unsigned, unsigned value) {
         return best;
     });
 }
+static unsigned __ballot_sync(unsigned, bool vote) {
+    return shared_in_warp<unsigned>(vote, [](auto of) {
+        unsigned votes = 0;
+        for (int n = 0; n < LANES; ++n) votes |= of(n) << n;
+        return votes;
+    });
+}
 template <typename Value, typename More>
 static Value atomicAdd(Value* at, More more) {
     return exchanged(*at, Value(*at + more));
@@ -168,6 +176,7 @@ static To with_bits(From from) {
 static float __uint_as_float(unsigned bits) { return with_bits<float>(bits); }
 static unsigned __float_as_uint(float value) { return with_bits<unsigned>(value); }
 static float __int_as_float(int bits) { return with_bits<float>(bits); }
+static int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static int __popcll(long long bits) { return __builtin_popcountll(bits); }
 static int __clzll(long long bits) { return bits ? __builtin_clzll(bits) : 64; }
 static int __ffsll(long long bits) { return __builtin_ffsll(bits); }

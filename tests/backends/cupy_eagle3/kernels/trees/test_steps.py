@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 import torch
@@ -15,8 +17,7 @@ from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.rows.draft_input import InputWeights
 from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Slots
-from specgate.backends.cupy_eagle3.kernels.trees.tree_accept import TreeAccept
-from specgate.backends.cupy_eagle3.kernels.trees.tree_compact import TreeCompact
+from specgate.backends.cupy_eagle3.kernels.trees.tree_settle import TreeSettle
 from specgate.backends.cupy_eagle3.kernels.trees.tree_token import TreeToken
 from specgate.backends.cupy_eagle3.kernels.trees.tree_top import TreeTop, parts_of
 from specgate.backends.cupy_eagle3.memory.trees import TreeBuffers, levels_of
@@ -25,12 +26,13 @@ from specgate.eagle3.trees.shape import Ranks, TreeShape
 from specgate.eagle3.trees.topology import ancestors
 from tests.backends.cupy_eagle3.kernels.device import counted, normal, relative_error
 from tests.backends.cupy_eagle3.kernels.sampling.drawing import greedy
-from tests.backends.cupy_eagle3.kernels.trees.random_trees import path_to, random_shape
+from tests.backends.cupy_eagle3.kernels.trees.random_trees import masks_of, path_to, random_shape
 from tests.backends.cupy_eagle3.pairs import DRAFT
 
 ACTIVE = (0, 2, 3)
 """Of four slots, these decode."""
 EPS = 1e-5
+SMALL = Heads(2, 1, 64, 200)
 
 
 def state(max_rows: int, device: str) -> Slots:
@@ -161,6 +163,49 @@ def test_a_level_whose_logits_are_not_finite_says_so(device: str) -> None:
     assert Fault(int(slots.fault)) is Fault.DRAFT_NOT_FINITE
 
 
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """The end of a step of a tree over a small cache. `masks` and `parents` are of as many rows as the engine has."""
+
+    heads: Heads
+    kernel: TreeSettle
+    slots: Slots
+    tree: TreeBuffers
+    masks: Tensor
+    parents: Tensor
+    k: Tensor
+    v: Tensor
+    features: Tensor
+    table: Tensor
+
+    @classmethod
+    def of(cls, shape: TreeShape, device: str, layers: int = 1, heads: Heads = SMALL, max_rows: int = 0) -> Settling:
+        rows, width, blocks = max_rows or shape.rows, 128, 4 * heads.max_blocks
+        tree = TreeBuffers.allocate(shape, DRAFT, 4, device)
+        more = (0, rows - shape.rows)
+        order = torch.randperm(blocks, generator=torch.Generator().manual_seed(1))
+        return cls(
+            heads=heads,
+            kernel=TreeSettle(heads, layers, blocks, width, shape.rows, shape.depth, rows),
+            slots=state(rows, device),
+            tree=tree,
+            masks=torch.nn.functional.pad(tree.masks, more),
+            parents=torch.nn.functional.pad(tree.parents, more),
+            k=normal(layers, blocks, heads.kv_heads, BLOCK, heads.head_dim, device=device),
+            v=normal(layers, blocks, heads.kv_heads, heads.head_dim, BLOCK, seed=1, device=device),
+            features=normal(4, rows, width, device=device),
+            table=order.view(4, -1).int().to(device),
+        )
+
+    def __call__(self, choices: Tensor) -> None:
+        tree, slots = self.tree, self.slots
+        self.kernel(
+            *(self.k, self.v, self.features, tree.path, tree.readers, choices, self.masks, self.parents, self.table),
+            *(slots, slots.rows(4, self.kernel.rows_per_slot)),
+        )
+        assert not tree.readers.any() and not choices[: len(ACTIVE) * self.kernel.rows_per_slot].any()
+
+
 def brute_force(shape: TreeShape, drafts: Sequence[int], targets: Sequence[int]) -> list[int]:
     """The nodes of the longest agreeing path, the root first; of equally long ones, that to the lowest node."""
     best = [0]
@@ -177,9 +222,8 @@ def test_the_longest_path_is_accepted_as_brute_force_and_the_reference_accept_it
 ) -> None:
     dice = random.Random(nodes)
     shape = random_shape(dice, nodes, levels, widest=16)
-    slots, kernel = state(shape.rows + 1, device), TreeAccept(shape.rows, levels, shape.rows + 1)
-    tree = TreeBuffers.allocate(shape, DRAFT, 4, device)
-    masks, parents = (torch.nn.functional.pad(t, (0, 1)) for t in (tree.masks, tree.parents))  # of a larger tree
+    settle = Settling.of(shape, device, max_rows=shape.rows + 1)  # in the buffers of a larger tree
+    slots, tree = settle.slots, settle.tree
     mask = ancestors(torch.tensor([shape.parents]), levels)
     lengths = list[int]()
     for _ in range(12):
@@ -190,9 +234,8 @@ def test_the_longest_path_is_accepted_as_brute_force_and_the_reference_accept_it
         logits[range(len(logits)), [t for slot in ACTIVE for t in targets[slot]]] = 1
         choices = torch.zeros(4 * shape.rows, dtype=torch.int64)
         choices[: len(logits)] = greedy(logits)
-        choices = choices.to(device)
-        kernel(tree.path, choices, masks, parents, slots, slots.rows(4, shape.rows))
-        assert not choices.any() and not slots.fault.any()
+        settle(choices.to(device))
+        assert not slots.fault.any()
         for slot in ACTIVE:
             want = brute_force(shape, drafts[slot], targets[slot])
             given = [torch.tensor([t]) for t in (drafts[slot], targets[slot], shape.parents)]
@@ -212,57 +255,62 @@ def test_the_longest_path_is_accepted_as_brute_force_and_the_reference_accept_it
     ids=["root", "no ancestor", "a node too many", "parent behind", "another parent", "nothing", "an empty root"],
 )
 def test_a_mask_that_is_not_the_trees_is_found(device: str, node: int, mask: int, parent: int) -> None:
-    shape = TreeShape.of([(0,), (1,), (0, 0), (0, 1)])
-    slots, tree = state(shape.rows, device), TreeBuffers.allocate(shape, DRAFT, 4, device)
-    kernel = TreeAccept(shape.rows, shape.depth, shape.rows)
+    settle = Settling.of(TreeShape.of([(0,), (1,), (0, 0), (0, 1)]), device)
     for broken in (False, True):
         if broken:
-            tree.masks[2, node], tree.parents[2, node] = mask, parent
-        choices = greedy(torch.zeros(4 * shape.rows, 3)).to(device)
-        kernel(tree.path, choices, tree.masks, tree.parents, slots, slots.rows(4, shape.rows))
-        assert Fault(int(slots.fault)) is (Fault.MASK_INTEGRITY if broken else Fault(0))
+            settle.masks[2, node], settle.parents[2, node] = mask, parent
+        settle(greedy(torch.zeros(4 * 5, 3)).to(device))
+        assert Fault(int(settle.slots.fault)) is (Fault.MASK_INTEGRITY if broken else Fault(0))
 
 
 def test_a_target_that_is_not_finite_is_found_at_every_node(device: str) -> None:
     shape = TreeShape.of([(0,), (1,), (0, 0)])
     for node in range(shape.rows):
-        slots, tree = state(shape.rows, device), TreeBuffers.allocate(shape, DRAFT, 4, device)
-        logits = torch.zeros(4 * shape.rows, 3)
+        settle, logits = Settling.of(shape, device), torch.zeros(4 * shape.rows, 3)
         logits[shape.rows + node, 1] = float("nan")
-        TreeAccept(shape.rows, shape.depth, shape.rows)(
-            *(tree.path, greedy(logits).to(device), tree.masks, tree.parents, slots, slots.rows(4, shape.rows))
-        )
-        assert Fault(int(slots.fault)) is Fault.TARGET_NOT_FINITE
+        settle(greedy(logits).to(device))
+        assert Fault(int(settle.slots.fault)) is Fault.TARGET_NOT_FINITE
 
 
-def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_else_moves(device: str) -> None:
-    heads, layers, width, levels, rows = Heads(4, 2, 64, 200), 3, 128, 4, 40
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("begin", [BLOCK - 2, 5, 8, BLOCK - 9])
+def test_the_accepted_path_lies_where_a_chain_has_it_in_all_layers_and_nothing_else_moves(
+    device: str, head_dim: int, begin: int
+) -> None:
+    """The trees of the slots differ, as dynamic ones do."""
     paths = {0: [0, 3, 9, 21], 2: [0], 3: [0, 1, 2, 3, 39]}
-    lengths = [BLOCK - 2, 5, 100, 129]
-    slots, blocks = state(rows, device), 4 * heads.max_blocks
-    table = torch.randperm(blocks, generator=torch.Generator().manual_seed(1)).view(4, -1).int().to(device)
-    k = normal(layers, blocks, heads.kv_heads, BLOCK, heads.head_dim, device=device)
-    v = normal(layers, blocks, heads.kv_heads, heads.head_dim, BLOCK, seed=1, device=device)
-    features = normal(4, rows, width, device=device)
-    path = torch.full((4, levels + 1), 77, dtype=torch.int32, device=device)  # behind a path there may be anything
-    slots.length.copy_(counted(lengths, device))
+    shape = random_shape(random.Random(0), 39, 4)
+    settle = Settling.of(shape, device, layers=3, heads=Heads(4, 2, head_dim, 200))
+    slots = settle.slots
+    slots.length.copy_(counted([begin, 0, 100, begin + BLOCK], device))
+    slots.drafts.fill_(7)
+    settle.tree.path.fill_(77)
     for slot, way in paths.items():
-        slots.accepted[slot] = len(way) - 1
-        path[slot, : len(way)] = counted(way, device)
-    want = [flat(k, table), flat(v.transpose(3, 4), table)]
-    wanted_features = features.clone()
+        parents = [0] * shape.rows
+        for parent, node in pairwise(way):
+            parents[node] = parent
+            slots.drafts[slot, node - 1] = 5
+        settle.parents[slot] = counted(parents, device)
+        settle.masks[slot] = torch.tensor(masks_of(parents), device=device)
+    want = [flat(settle.k, settle.table), flat(settle.v.transpose(3, 4), settle.table)]
+    wanted_features = settle.features.clone()
     for slot, way in paths.items():
-        padded = torch.tensor([[*way, *[-1] * (levels + 1 - len(way))]], device=device)
-        start = torch.tensor([lengths[slot]], device=device)
+        padded = torch.tensor([[*way, *[-1] * (shape.depth + 1 - len(way))]], device=device)
+        start = slots.length[slot : slot + 1].long()
         read, write = compaction(padded, start, start)
         for cache in want:
             for layer in cache:
                 compact(layer[slot : slot + 1], read, write)
-        wanted_features[slot, : len(way)] = features[slot, way]
-    kernel = TreeCompact(heads, layers, blocks, width, levels, rows)
-    kernel(k, v, features, path, table, slots, slots.rows(4, rows))
-    assert torch.equal(flat(k, table), want[0]) and torch.equal(flat(v.transpose(3, 4), table), want[1])
-    assert torch.equal(features, wanted_features)
+        wanted_features[slot, : len(way)] = settle.features[slot, way]
+    logits = torch.zeros(4 * shape.rows, 8)
+    logits[:, 5] = 1
+    settle(greedy(logits).to(device))
+    for slot, way in paths.items():
+        assert int(slots.accepted[slot]) == len(way) - 1 and settle.tree.path[slot, : len(way)].tolist() == way
+    assert not slots.fault.any()
+    assert torch.equal(flat(settle.k, settle.table), want[0])
+    assert torch.equal(flat(settle.v.transpose(3, 4), settle.table), want[1])
+    assert torch.equal(settle.features, wanted_features)
 
 
 def flat(pages: Tensor, table: Tensor) -> Tensor:
