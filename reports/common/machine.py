@@ -24,13 +24,20 @@ def sentences(run: Run) -> list[str]:
     """What a reader has to know of the machine, point by point; what several points share is said once."""
     of: dict[str, list[str]] = {}
     for key, found in run.conditions.items():
-        for said in of_point(found):
+        for said in of_point(found, gpus(run, key)):
             of.setdefault(said, []).append(short(key))
     many = len(run.conditions) > 1
     return [f"{', '.join(points)}: {said}" if many else said for said, points in of.items()]
 
 
-def of_point(found: Conditions) -> Iterator[str]:
+def gpus(run: Run, point: str) -> int:
+    """How many GPUs shared the target at a point, as far as its engine says; else 1."""
+    engine = run.engines.get(point)
+    return engine.traffic.gpus if engine and engine.traffic else 1
+
+
+def of_point(found: Conditions, count: int = 1) -> Iterator[str]:
+    """`count`: how many GPUs were watched, and read as one."""
     host = found.host
     if host is not None and host.set_aside:
         yield set_aside_in_words(host)
@@ -39,7 +46,7 @@ def of_point(found: Conditions) -> Iterator[str]:
     if host is not None:
         yield from asides(host)
     if cap := power_cap(found.gpu):
-        yield cap
+        yield f"{cap} (the worst of {count} GPUs)" if count > 1 else cap
 
 
 def has_set_aside(run: Run) -> bool:

@@ -9,12 +9,14 @@ from specgate.analysis.machine.memory import size_in_words
 from specgate.core import CellResult, Run, Value
 from specgate.reports.common import figures
 from specgate.reports.common.figures import NONE
+from specgate.reports.common.machine import gpus
 from specgate.reports.common.parts import Table
 from specgate.reports.common.summary import label, short
 
+ONE: Final = "of the GPU"
 PEAKS: Final = (
-    ("peak_gpu_memory_bytes", "extra_gpu_memory_bytes", "of the GPU"),
-    ("peak_device_memory_bytes", None, "of the GPU, whoever used it"),
+    ("peak_gpu_memory_bytes", "extra_gpu_memory_bytes", ONE),
+    ("peak_device_memory_bytes", None, f"{ONE}, whoever used it"),
     ("peak_host_memory_bytes", "extra_host_memory_bytes", "of the host"),
 )
 """(peak, what it is more than the baseline's, whose memory it is). A sentence has the first that is known."""
@@ -23,7 +25,8 @@ EXTRA: Final = ("extra_gpu_memory_bytes", "extra_host_memory_bytes")
 LOSS: Final = "kv_capacity_loss"
 READ: Final = (
     "Read when each block had just been answered; the largest reading counts. An engine that takes a fixed share of "
-    "the GPU holds as much with speculation as without: what the draft takes is then missing in its KV cache."
+    "the GPU holds as much with speculation as without: what the draft takes is then missing in its KV cache. Where "
+    "several GPUs share the target, memory of the GPU is that of one of them: the fullest."
 )
 
 
@@ -31,16 +34,18 @@ def sentences(run: Run) -> Iterator[str]:
     """One sentence per point whose blocks recorded their memory."""
     points = list(dict.fromkeys(r.cell.point for r in run.cells))
     for point in points:
-        said = "; ".join(in_words([r for r in run.cells if r.cell.point == point]))
+        said = "; ".join(in_words([r for r in run.cells if r.cell.point == point], gpus(run, point.key)))
         if said:
             yield f"{short(point.key)}: memory: {said}" if len(points) > 1 else f"memory: {said}"
 
 
-def in_words(results: list[CellResult]) -> Iterator[str]:
-    """The peak of every role with what speculation adds, then the capacity of every role with what it loses."""
+def in_words(results: list[CellResult], count: int = 1) -> Iterator[str]:
+    """The peak of every role with what speculation adds, then the capacity of every role with what it loses. `count`:
+    how many GPUs share the target.
+    """
     for peak, extra, whose in [known for known in PEAKS if any(known[0] in r.values for r in results)][:1]:
         said = [f"{r.cell.role_name} {figures.of(r, peak)}{added(r, extra)}" for r in results if peak in r.values]
-        yield f"{', '.join(said)} {whose}"
+        yield f"{', '.join(said)} {whose.replace(ONE, f'per GPU (of {count})') if count > 1 else whose}"
     capacities = [
         f"{r.cell.role_name} {figures.of(r, 'kv_capacity_tokens')}{lost(r.values.get(LOSS))}"
         for r in results

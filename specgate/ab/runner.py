@@ -211,8 +211,9 @@ class AbRunner:
         """
         folder = self.folder.sides[name]
         side = self.sides[name]
-        target, gpus = self._request_of(side, [point]).pair.target, max(1, len(used_gpus(side.backend, side.options)))
-        counted = replace(facts, least_weight_bytes=least_weight_bytes(target, gpus))
+        request = self._request_of(side, [point])
+        gpus = max(1, len(used_gpus(side.backend, request.options)))
+        counted = replace(facts, least_weight_bytes=least_weight_bytes(request.pair.target, gpus))
         before = self.engines[name].setdefault(point.key, counted)
         then, now = ({**engine_fingerprint(f), "dtype": f.dtype} for f in (before, counted))
         for key in dict.fromkeys((*then, *now)):

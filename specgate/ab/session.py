@@ -31,7 +31,7 @@ from specgate.promotion.ledger import Ledger
 from specgate.run.beginning import fitting_prompts, now
 from specgate.run.progress import progress
 from specgate.run.runner import open_request
-from specgate.run.watched_gpus import used_gpus
+from specgate.run.watched_gpus import run_gpus
 from specgate.terminal import echo
 
 
@@ -207,7 +207,7 @@ def measure(
     pairs = schedules(asked)
     planned = plans(asked, pairs)
     setups = {name: setup_of(name, sides[name], planned[name]) for name in SIDES}
-    gpus = max((used_gpus(setup.backend, setup.options) for setup in setups.values()), key=len)
+    gpus = max((run_gpus(sides[name].config) for name in SIDES), key=len)
     before = processes.environment or {**inventory.environment(), "env_before": snapshot(gpus)}
     failure: SpecgateError | KeyboardInterrupt | None = None
 

@@ -14,7 +14,7 @@ from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from specgate.promotion.ledger import Entry
-    from specgate.promotion.status import PromotionStatus
+    from specgate.promotion.status import OtherStreak, PromotionStatus
 
 LAST = 10
 WIDTH = 80
@@ -62,6 +62,7 @@ def status(as_json: bool, **options: Any) -> None:
 
 def plain(found: PromotionStatus) -> dict[str, object]:
     from specgate.machine import host
+    from specgate.promotion.fingerprint import measured_by
     from specgate.promotion.signing import allowed_signers
 
     streak = found.streak
@@ -83,6 +84,19 @@ def plain(found: PromotionStatus) -> dict[str, object]:
         "full_allowed": streak.complete,
         "expires": streak.expires.isoformat() if streak.expires else None,
         "command": found.promotion.command,
+        "measured_by": measured_by(found.claim.fingerprint),
+        "others": [
+            {
+                "measured_by": measured_by(other.last.fingerprint),
+                "host": other.last.host,
+                "begun_here": other.begun_here,
+                "streak": other.streak.length,
+                "full_allowed": other.begun_here and other.streak.complete,
+                "expires": other.streak.expires.isoformat() if other.streak.expires else None,
+                "last": {"time": other.last.time, "run": other.last.run, "state": other.last.state.value},
+            }
+            for other in found.others
+        ],
         "last": [
             {
                 "time": e.time,
@@ -117,16 +131,41 @@ def lines(found: PromotionStatus) -> list[str]:
         said.append(f"  {history.set_aside} torn lines set aside in ledger.torn.jsonl")
     said += wrapped(f"micro gates {', '.join(found.promotion.gates)} ({subject_in_words(found.claim)})")
     said += step_lines(streak.steps[-LAST:])
-    said.append(f"streak {streak.length} of {found.promotion.needed}")
+    said += wrapped(f"streak {streak.length} of {found.promotion.needed}{alone(found)}")
     if streak.complete and streak.expires:
         until = streak.expires.isoformat(timespec="minutes")
         said += wrapped(f"full may begin until {until}, if software, weights and machine stay as they are")
     for line in what_is_missing(found.claim, found.promotion, streak):
         # The command is for copying, so it stays on one line.
         said += [f"  {line}"] if line.startswith("run: ") else wrapped(line, 2)
+    for other in found.others:
+        said += other_lines(other, found.promotion.needed)
     for entry in history.entries:
         said += wrapped(f"overridden: {entry.time} {entry.run}: {entry.override}") if entry.override else []
     return said
+
+
+def alone(found: PromotionStatus) -> str:
+    """Whose streak it is, where the ledger has runs of others."""
+    from specgate.promotion.fingerprint import measured_by_in_words
+
+    return f" on this machine alone: {measured_by_in_words(found.claim.fingerprint)}" if found.others else ""
+
+
+def other_lines(other: OtherStreak, needed: int) -> Iterator[str]:
+    """The streak of a fleet or of another machine, its last run, and what may follow."""
+    from specgate.promotion.fingerprint import measured_by_in_words
+
+    who = measured_by_in_words(other.last.fingerprint)
+    if not other.begun_here and other.last.host and other.last.host not in who:
+        who += f", begun on host {other.last.host}"
+    yield from wrapped(f"streak {other.streak.length} of {needed} of {who}")
+    effect = next(said for entry, said in reversed(other.streak.steps) if entry == other.last)
+    yield from wrapped(f"last: {other.last.state.value} {other.last.run} ({effect})", 2)
+    if other.streak.complete and other.streak.expires:
+        until = other.streak.expires.isoformat(timespec="minutes")
+        may = "specgate fleet full may begin" if other.begun_here else "full may begin there, if nothing has changed,"
+        yield from wrapped(f"{may} until {until}", 2)
 
 
 def step_lines(steps: Sequence[tuple[Entry, str]]) -> Iterator[str]:

@@ -109,6 +109,10 @@ class OwnFiles:
         """The file that the monitor process appends its samples to."""
         return self.path / WATCH
 
+    def expect_watch(self) -> None:
+        """From now on a monitor process appends its samples, until `adopt_watch` says what they are."""
+        self._written.setdefault(WATCH, Content()).open_end = True
+
     def adopt_watch(self, start: int, size: int, sha256: str) -> None:
         """Hold the monitor's journal to what the monitor says that it wrote: `size` bytes from byte `start` on.
 

@@ -4,10 +4,15 @@ begins later uses it.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import statistics
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from specgate import plugins
 from specgate.api import ReadsMemory
@@ -15,6 +20,8 @@ from specgate.core.cycle_budget import Bandwidth
 from specgate.errors import EnvironmentRefused
 from specgate.files.json_record import read_record, write_record
 from specgate.machine import host, inventory, noise_passport
+
+T = TypeVar("T")
 
 SCHEMA: Final = "specgate.bandwidth/v1"
 REPEATS: Final = 30
@@ -51,9 +58,41 @@ def measure() -> Bandwidth:
     )
 
 
+def measure_each() -> list[Bandwidth]:
+    """As `measure`, of every GPU that CUDA programs see, one after the other: each in a process that sees it alone.
+
+    On a machine with one GPU or none, in this process. Raises EnvironmentRefused as `measure` does.
+    """
+    uuids = [str(gpu["uuid"]) for gpu in inventory.visible_gpus() if gpu["uuid"]]
+    return [measure()] if len(uuids) < 2 else [measure_apart(uuid) for uuid in uuids]
+
+
+def measure_apart(uuid: str) -> Bandwidth:
+    """Measure the GPU `uuid` in a process of its own."""
+    return seeing_only(uuid, measure)
+
+
+def seeing_only(uuid: str, measure: Callable[[], T]) -> T:
+    """What `measure` returns in a new process that sees the GPU `uuid` alone."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), see_only, (uuid,)) as process:
+        try:
+            return process.submit(measure).result()
+        except BrokenProcessPool as error:
+            raise EnvironmentRefused(f"GPU {uuid}: the process that read its memory ended: {error}") from error
+
+
+def see_only(uuid: str) -> None:
+    """Let this process see one GPU. It has loaded nothing of CUDA yet."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = uuid
+
+
 def file_of(out: Path) -> Path:
     """The file for this machine's GPU, or for its CPU where it has no GPU, beside the folder of runs `out`."""
-    passport = noise_passport.file_of(out)
+    return beside(noise_passport.file_of(out))
+
+
+def beside(passport: Path) -> Path:
+    """The file beside a noise passport of the same device."""
     return passport.with_name(f"{passport.stem}-bandwidth.json")
 
 
@@ -65,6 +104,7 @@ def bandwidth_of(out: Path) -> Bandwidth | None:
 
 
 def store(found: Bandwidth, out: Path) -> Path:
-    """Store `found`, and return the file. Raises EnvironmentRefused where it cannot be written."""
-    write_record(Bandwidth, found, file_of(out), SCHEMA)
-    return file_of(out)
+    """Store `found` in the file of its device, and return that. Raises EnvironmentRefused if it cannot be written."""
+    file = beside(noise_passport.file_for(out, found.gpu_uuid))
+    write_record(Bandwidth, found, file, SCHEMA)
+    return file

@@ -115,7 +115,12 @@ def visible_gpu() -> dict[str, object] | None:
 
     NVML counts GPUs in PCI order. CUDA does so among equal GPUs, and always under CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
-    return next(iter(visible_among(gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))), None)
+    return next(iter(visible_gpus()), None)
+
+
+def visible_gpus() -> list[dict[str, object]]:
+    """The entries of `gpus` that CUDA programs see, in their order (see `visible_gpu`)."""
+    return visible_among(gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def visible_among(gpus: Sequence[Mapping[str, object]], variable: str | None) -> list[dict[str, object]]:
@@ -145,8 +150,7 @@ def visible_gpu_uuid() -> str | None:
 
 def visible_gpu_uuids(count: int) -> tuple[str, ...]:
     """The UUIDs of the first `count` GPUs that CUDA programs see: of as many as there are, if their driver tells."""
-    seen = visible_among(gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))[:count]
-    return tuple(uuid for gpu in seen if isinstance(uuid := gpu["uuid"], str))
+    return tuple(uuid for gpu in visible_gpus()[:count] if isinstance(uuid := gpu["uuid"], str))
 
 
 def _gpu(nvml: object, handle: object) -> dict[str, object]:

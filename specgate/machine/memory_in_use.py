@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 
@@ -14,20 +14,28 @@ from specgate.machine.nvml import GpuProbe, NvmlMissing
 
 
 class MemoryProbe:
-    """Reads memory in use. `uuid`: the GPU that is measured; None where there is none."""
+    """Reads memory in use. `uuids`: the GPUs that are measured. Of several, the fullest is told: it is the one that a
+    larger model would not fit on.
+    """
 
-    def __init__(self, uuid: str | None) -> None:
-        self._gpu: GpuProbe | None = None
-        if uuid is not None:
-            with suppress(NvmlMissing):
-                self._gpu = GpuProbe(uuid, lambda pid: GpuProcess(pid, "unseen"))
+    def __init__(self, uuids: Sequence[str]) -> None:
+        self._gpus: list[GpuProbe] = []
+        try:
+            for uuid in uuids:
+                self._gpus.append(GpuProbe(uuid, lambda pid: GpuProcess(pid, "unseen")))
+        except NvmlMissing:
+            self._close()
+            self._gpus = []  # what the others hold is not what all of them hold
 
     def __enter__(self) -> MemoryProbe:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._gpu is not None:
-            self._gpu.close()
+        self._close()
+
+    def _close(self) -> None:
+        for gpu in self._gpus:
+            gpu.close()
 
     def read(self, engine: int, told: EngineMemory | None = None) -> MemoryUse:
         """The memory in use now. `engine`: the number of the engine's process. `told`: what the engine says of itself;
@@ -35,13 +43,14 @@ class MemoryProbe:
         """
         told = EngineMemory(process=engine) if told is None else told
         tree = {} if told.process is None else resident_bytes(told.process)
-        device, held = self._gpu.memory() if self._gpu is not None else (None, {})
-        mine = [found for pid in tree if (found := held.get(pid)) is not None]
+        found = [gpu.memory() for gpu in self._gpus]
+        used = [device for device, _ in found if device is not None]
+        mine = [sum(size for pid, size in held.items() if pid in tree) for _, held in found]
         return MemoryUse(
             process=told.process,
             host_bytes=sum(tree.values()) or None,
-            gpu_bytes=sum(mine) or None,
-            device_bytes=device,
+            gpu_bytes=max(mine, default=0) or None,
+            device_bytes=max(used) if found and len(used) == len(found) else None,
             kv_tokens=told.kv_tokens,
             kv_bytes=told.kv_bytes,
             kv_beside=told.kv_beside,

@@ -85,7 +85,12 @@ class Passport:
 def file_of(out: Path) -> Path:
     """The passport file of this machine, beside the folder of runs `out`."""
     gpu = inventory.visible_gpu() if inventory.has_cuda_gpu() else None
-    name = str(gpu["uuid"]).removeprefix("GPU-")[:8] if gpu else "cpu"
+    return file_for(out, str(gpu["uuid"]) if gpu else None)
+
+
+def file_for(out: Path, gpu_uuid: str | None) -> Path:
+    """The passport file of the GPU `gpu_uuid`, or of the CPU for None."""
+    name = gpu_uuid.removeprefix("GPU-")[:8] if gpu_uuid else "cpu"
     return out.resolve().parent / "noise" / f"{name}.json"
 
 

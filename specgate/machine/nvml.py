@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import reduce
+from itertools import permutations
 from operator import or_
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from specgate.core.conditions import ClockReading, GpuProcess, GpuReading
 
@@ -19,6 +20,8 @@ _SM_CLOCK, _GPU_SENSOR = 1, 0
 _POWER, _THERMAL = 0, 1
 _UNCORRECTED, _SINCE_DRIVER_LOAD = 1, 0
 _SLOWDOWN_THRESHOLD = 1
+_READ, _WRITE, _NVLINK = 0, 1, 2
+_REACHED = 0
 
 
 class NvmlMissing(Exception):
@@ -118,6 +121,13 @@ class GpuProbe:
         held = {process.pid: process.usedGpuMemory for process in listed if process.usedGpuMemory}
         return None if used is None else used.used, held
 
+    def reaches(self, other: GpuProbe, a: int, b: int) -> Peers:
+        """Whether this GPU, called `a`, reaches the memory of `other`, called `b`."""
+        asked = _Asked(self._nvml, self._handle)
+        read, write, link = (asked(str(way), "P2PStatus", other._handle, way) for way in (_READ, _WRITE, _NVLINK))
+        unread = next((asked.refused[str(way)] for way in (_READ, _WRITE) if str(way) in asked.refused), None)
+        return Peers(a, b, read == write == _REACHED, link == _REACHED, unread)
+
     def settings(self) -> dict[str, Any]:
         """What does not change during a run; None where the driver does not say."""
         asked = _Asked(self._nvml, self._handle)
@@ -132,6 +142,31 @@ class GpuProbe:
             "pcie_width": asked("pcie_width", "CurrPcieLinkWidth"),
             "max_pcie_width": asked("max_pcie_width", "MaxPcieLinkWidth"),
         }
+
+
+class Peers(NamedTuple):
+    """Whether GPU `a` reaches the memory of GPU `b`, to read and to write, and whether NVLink is the way.
+
+    `a`, `b`: positions in the list that was asked about. `unread`: the driver's reason for not telling.
+    """
+
+    a: int
+    b: int
+    reached: bool
+    nvlink: bool
+    unread: str | None = None
+
+
+def peers(uuids: Sequence[str]) -> list[Peers]:
+    """How every two of these GPUs reach each other, in either direction. Raises NvmlMissing where one is missing."""
+    probes: list[GpuProbe] = []
+    try:
+        for uuid in uuids:
+            probes.append(GpuProbe(uuid, lambda pid: GpuProcess(pid, "unseen")))
+        return [probes[a].reaches(probes[b], a, b) for a, b in permutations(range(len(probes)), 2)]
+    finally:
+        for probe in probes:
+            probe.close()
 
 
 class GpuProbes:

@@ -24,12 +24,13 @@ from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import UnknownSigner, allowed_signers, signer
 
 
-def doubts(ledger: Ledger) -> Callable[[Entry], str | None]:
-    """A function that says why a green entry of `ledger` is not believed, or None if it is.
+def doubts(ledger: Ledger, on_host: str | None = None) -> Callable[[Entry], str | None]:
+    """A function that says why a green entry of `ledger` is not believed, or None if it is. `on_host`: where that is
+    asked; on this host by default.
 
     The function raises InvalidResult for an entry whose signature belongs to another text.
     """
-    signers, here = allowed_signers(), host.identity()
+    signers, here = allowed_signers(), on_host or host.identity()
 
     def doubt(entry: Entry) -> str | None:
         folder = folder_of(entry, ledger)

@@ -2,28 +2,55 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from specgate.core import Promotion
+from specgate.machine import host
 from specgate.planning.request import Request
 from specgate.planning.resolution import resolve
 from specgate.promotion.claim import ENGINE_KEYS, claim_of, digests, software_of
-from specgate.promotion.ledger import History, Ledger
+from specgate.promotion.fingerprint import FLEET, measured_by
+from specgate.promotion.ledger import Entry, History, Ledger
 from specgate.promotion.micro_gates import micro_gates
 from specgate.promotion.standing import doubts
-from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, streak
+from specgate.promotion.streak import (
+    NEEDED,
+    Claim,
+    Streak,
+    assuming_last_engine,
+    relevant,
+    streak,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class PromotionStatus:
-    """The ledger and its entries, what has to be green, and how often in a row it has been green."""
+    """The ledger and its entries, what has to be green, and how often in a row it has been green: on this machine, and
+    for the `others` whose runs the ledger has.
+    """
 
     ledger: Ledger
     history: History
     claim: Claim
     promotion: Promotion
     streak: Streak
+    others: tuple[OtherStreak, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OtherStreak:
+    """How often in a row the micro gates have been green for others than this machine alone.
+
+    `last`: their newest run. `begun_here`: a fleet whose runs were begun on this machine, so that its `full` could be
+    begun here; they are held to the software that is here now. The runs of others are held to what their last one
+    rested on, which is all that is known of them here.
+    """
+
+    streak: Streak
+    last: Entry
+    begun_here: bool
 
 
 def promotion_status(request: Request) -> PromotionStatus:
@@ -36,7 +63,29 @@ def promotion_status(request: Request) -> PromotionStatus:
     history = ledger.read()
     config = resolve(request)
     gates, command = micro_gates(request, config)
-    claim = assuming_last_engine(claim_of(config, digests(gates), software_of(config)), history.entries, ENGINE_KEYS)
-    found = streak(history.entries, claim, datetime.now(UTC), doubts(ledger))
+    unloaded, now = claim_of(config, digests(gates), software_of(config)), datetime.now(UTC)
+    claim = assuming_last_engine(unloaded, history.entries, ENGINE_KEYS)
+    found = streak(history.entries, claim, now, doubts(ledger))
     promotion = Promotion(gates=claim.gates, needed=NEEDED, streak=found.length, command=command)
-    return PromotionStatus(ledger, history, claim, promotion, found)
+    return PromotionStatus(ledger, history, claim, promotion, found, tuple(others(ledger, history, unloaded, now)))
+
+
+def others(ledger: Ledger, history: History, claim: Claim, now: datetime) -> Iterator[OtherStreak]:
+    """The streaks of those who measured, other than this machine alone, those who measured last first. `claim`: of this
+    machine, without what only an engine knows.
+    """
+    of: dict[str, list[Entry]] = {}
+    for entry in relevant(history.entries, claim):
+        if (who := measured_by(entry.fingerprint)) and who != measured_by(claim.fingerprint):
+            of[who] = [*of.pop(who, []), entry]  # at the end, so that who measured last comes last
+    for theirs in reversed(of.values()):
+        last = theirs[-1]
+        here = FLEET in last.fingerprint and last.host == host.identity() and same_machine(last, claim)
+        known = {**claim.fingerprint, FLEET: last.fingerprint[FLEET]} if here else last.fingerprint
+        held = assuming_last_engine(replace(claim, fingerprint=known), theirs, ENGINE_KEYS)
+        yield OtherStreak(streak(history.entries, held, now, doubts(ledger, last.host)), last, here)
+
+
+def same_machine(entry: Entry, claim: Claim) -> bool:
+    """Whether an entry was made on the machine of the claim, for itself or for a fleet."""
+    return all(entry.fingerprint.get(key) == claim.fingerprint.get(key) for key in ("gpu_uuid", "host"))

@@ -33,7 +33,7 @@ from specgate.run.compared_builds import compared_builds
 from specgate.run.earlier import earlier_runs
 from specgate.run.early_stop import required_decisions
 from specgate.run.reachability import check_reachable
-from specgate.run.watched_gpus import used_gpus
+from specgate.run.watched_gpus import run_gpus
 
 
 def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
@@ -76,7 +76,7 @@ def begin(
     environment = {
         **inventory.environment(),
         "selftest": last_green(request.out),
-        "env_before": snapshot(used_gpus(config.backend, config.options)),
+        "env_before": snapshot(run_gpus(config)),
         "env_after": None,
     }
     memory = bandwidth_of(request.out)

@@ -23,7 +23,7 @@ from specgate.promotion.claim import software_of
 from specgate.promotion.fingerprint import changes
 from specgate.run.beginning import now
 from specgate.run.recompute import Stopped, ending, judgement, loaded, speculation_blocks, with_figures
-from specgate.run.watched_gpus import used_gpus
+from specgate.run.watched_gpus import run_gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def conclude(run: Run, plan: Plan, config: Config, folder: RunFolder, measured: 
     the machine after the run.
     """
     journal, stopped = measured.journal, measured.stopped
-    environment = {**run.environment, "env_after": snapshot(used_gpus(config.backend, config.options))}
+    environment = {**run.environment, "env_after": snapshot(run_gpus(config))}
     folder.write_json("env.json", environment)
     run = with_figures(run, plan, config.policy, journal) if journal is not None else run
     incomplete = {c.cell.point.key for c in run.cells if c.status != "ok"}

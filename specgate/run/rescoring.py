@@ -26,6 +26,7 @@ from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
+from specgate.run.watched_gpus import engine_options
 from specgate.run.worker import EngineWorker
 
 
@@ -141,7 +142,7 @@ class Rescorer:
 
     def _options(self, point: Point) -> dict[str, str]:
         """The options that make the second engine's target the one that was measured."""
-        given = {**self.config.options, **self.plan.scenarios[point.scenario].options}
+        given = engine_options(self.config, self.plan.scenarios[point.scenario])
         second = self.asked.rescored_by if self.asked else ""
         backends = [plugins.backend(name) for name in (point.backend, second) if name]
         stated = [set(b.logit_options) if isinstance(b, StatesLogitOptions) else set[str]() for b in backends]

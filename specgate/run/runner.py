@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -45,7 +46,6 @@ from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.machine.cpu_counters import CpuProbe, between
-from specgate.machine.inventory import visible_gpu_uuid
 from specgate.machine.memory_in_use import MemoryProbe
 from specgate.planning.arrivals import offered_load
 from specgate.planning.plan import positions_needed, prefill_group
@@ -55,7 +55,7 @@ from specgate.promotion.claim import engine_fingerprint
 from specgate.run.drawing import Drawer
 from specgate.run.rescoring import Rescorer
 from specgate.run.token_evidence import TokenEvidence
-from specgate.run.watched_gpus import used_gpus
+from specgate.run.watched_gpus import engine_options, scenario_gpus
 from specgate.run.worker import EngineWorker
 
 TRACED_STEPS = 16
@@ -70,6 +70,14 @@ Sampling = Callable[[EngineFacts], str | None]
 """Called with the facts of a loaded engine: the green run after which texts need not be compared whole any more, or
 None.
 """
+
+
+Beside = Callable[[Sequence[str]], AbstractContextManager[None]]
+"""Watches the GPUs with these UUIDs, and the host, while points are measured whose engines use them."""
+
+
+def unwatched(gpus: Sequence[str]) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def never_stop(point: Point, journal: Journal) -> bool:
@@ -117,21 +125,25 @@ class Runner:
         self.worker_generation = max(
             (*(b.worker_generation for b in self.blocks), *watched), default=first_generation - 1
         )
-        self.cpus, self.memory = CpuProbe(), MemoryProbe(None)
+        self.cpus, self.memory = CpuProbe(), MemoryProbe(())
         self.failures: dict[str, str] = {}
         self.todo = [p for p in plan.points if self._unfinished(p)]
         self.finished = 0
         self.total = sum(len(r.order) for p in self.todo for r in plan.rounds_of(p) if r.warmup or not self._done(r))
 
-    def run(self) -> None:
+    def run(self, beside: Beside = unwatched) -> None:
         """Run every round that the journal lacks.
+
+        A watch reads its GPUs as one, and an idle one among them would look like a slow one. So points whose engines
+        use other GPUs than those before get a watch of their own.
 
         If the engine fails (BackendError), the point is recorded in `failures` and the next one gets a new engine
         process. Any other error propagates.
         """
-        with MemoryProbe(visible_gpu_uuid()) as self.memory:
-            for _, points in groupby(self.todo, key=self._engine_key):
-                self._run_points(list(points))
+        for gpus, points in groupby(self.todo, key=self._gpus):
+            with MemoryProbe(gpus) as self.memory, beside(gpus):
+                for _, alike in groupby(points, key=self._engine_key):
+                    self._run_points(list(alike))
         # Last of all, so that no second engine shares the machine with a block that is timed.
         asked = self.config.policy.checks
         self.drawer.finish(self.rescorer.why_not_opened, self.rescorer.opened, asked.rescored_by if asked else "")
@@ -152,6 +164,10 @@ class Runner:
         measured = [r for r in self.plan.rounds_of(point) if not r.warmup]
         missing = not all(map(self._done, measured)) or self.evidence.wanting(point)
         return missing or self.drawer.wanting(point) or bool(self._untraced(point))
+
+    def _gpus(self, point: Point) -> tuple[str, ...]:
+        """The UUIDs of the GPUs that the engine of `point` uses."""
+        return scenario_gpus(self.config, self.plan.scenarios[point.scenario])
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         """Points with equal keys share one engine process."""
@@ -207,7 +223,7 @@ class Runner:
         Raises UsageError if earlier blocks of the point were measured with other weights, another device or another
         configuration.
         """
-        gpus = max(1, len(used_gpus(self.config.backend, self.config.options)))
+        gpus = max(1, len(self._gpus(point)))
         facts = replace(facts, least_weight_bytes=least_weight_bytes(self.config.pair.target, gpus))
         before = self.engines.setdefault(point.key, facts)
         then, now = (
@@ -364,7 +380,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
         max_positions=max(positions_needed(s, p) for s, p in zip(scenarios, points, strict=True)),
         max_k=max(role.k for s in scenarios for role in s.roles),
         perf_mode=first.perf_mode,
-        options={**config.options, **first.options},
+        options=engine_options(config, first),
         baseline=any(s.baseline for s in scenarios),
         sampling=first.sampling,
         logs=logs,

@@ -5,7 +5,8 @@ Request ─► Config, Plan ─► Runner (journal) ─► figures ─► gates 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -41,7 +42,7 @@ from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
 from specgate.run.resuming import check_resumable, resume
 from specgate.run.runner import MayStop, Runner
-from specgate.run.watched_gpus import used_gpus
+from specgate.run.watched_gpus import engine_options
 from specgate.terminal import echo
 
 
@@ -146,16 +147,33 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
 
 def watched(runner: Runner, folder: RunFolder, config: Config, software: Software) -> Measured:
     """Run what the runner has to run, while the machine is being watched."""
-    watch, stopped = Watch(0), None
-    gpus, ports = used_gpus(config.backend, config.options), measured_ports(config)
+    stopped: Stopped = None
+    ports, untrue = measured_ports(config), list[InvalidResult]()
+
+    @contextmanager
+    def beside(gpus: Sequence[str]) -> Iterator[None]:
+        folder.expect_watch()
+        watch = Watch(0)
+        try:
+            with watching(folder.watch_file, runner.worker_generation + 1, gpus, ports=ports) as watch:
+                yield
+        finally:
+            if watch.size is not None and watch.sha256 is not None:
+                try:
+                    folder.adopt_watch(watch.start, watch.size, watch.sha256)
+                except InvalidResult as error:
+                    untrue.append(error)
+                    raise
+
     try:
-        with watching(folder.watch_file, runner.worker_generation + 1, gpus, ports=ports) as watch:
-            runner.run()
+        runner.run(beside)
         check_unchanged(software, config)
     except (SpecgateError, KeyboardInterrupt) as error:
         stopped = error
     try:
-        journal = checked_journal(folder, watch)
+        if untrue:
+            raise untrue[0]
+        journal = checked_journal(folder)
     except InvalidResult as error:
         journal, stopped = None, error
     return Measured(journal, runner.failures, stopped, runner.evidence.sampled_after)
@@ -164,16 +182,17 @@ def watched(runner: Runner, folder: RunFolder, config: Config, software: Softwar
 def measured_ports(config: Config) -> tuple[int, ...]:
     """The ports of this machine on which programs listen that the run attaches to."""
     backend = plugins.backend(config.backend)
-    return backend.local_ports(config.options) if isinstance(backend, DrivesAnotherEngine) else ()
+    if not isinstance(backend, DrivesAnotherEngine):
+        return ()
+    given = [engine_options(config, scenario) for scenario in config.scenarios.values()]
+    return tuple(dict.fromkeys(port for options in given for port in backend.local_ports(options)))
 
 
-def checked_journal(folder: RunFolder, watch: Watch) -> Journal:
+def checked_journal(folder: RunFolder) -> Journal:
     """The samples of the run.
 
     Raises InvalidResult if a file of the run folder is not as the harness and its monitor process left it.
     """
-    if watch.size is not None and watch.sha256 is not None:
-        folder.adopt_watch(watch.start, watch.size, watch.sha256)
     folder.check()
     return folder.journal()
 

@@ -1,4 +1,4 @@
-"""Which GPUs a run uses, so that every one of them is watched."""
+"""Which GPUs the engines of a run use, so that every one of them is watched."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from specgate import plugins
 from specgate.api import UsesGpus
+from specgate.core import Scenario
+from specgate.files.config import Config
 from specgate.machine import inventory
 
 
@@ -17,3 +19,18 @@ def used_gpus(backend: str, options: Mapping[str, str]) -> tuple[str, ...]:
     known = backend in plugins.registered("specgate.backends")
     plugin = plugins.backend(backend) if known else None
     return inventory.visible_gpu_uuids(plugin.gpus(options) if isinstance(plugin, UsesGpus) else 1)
+
+
+def engine_options(config: Config, scenario: Scenario) -> dict[str, str]:
+    """The options that reach the engine of `scenario`: those of the run, and those of the scenario or variant."""
+    return {**config.options, **scenario.options}
+
+
+def scenario_gpus(config: Config, scenario: Scenario) -> tuple[str, ...]:
+    """The UUIDs of the GPUs that the engine of `scenario` uses."""
+    return used_gpus(config.backend, engine_options(config, scenario))
+
+
+def run_gpus(config: Config) -> tuple[str, ...]:
+    """The UUIDs of all GPUs that a run uses. Every engine uses the first ones, so they are those of the largest."""
+    return max((scenario_gpus(config, scenario) for scenario in config.scenarios.values()), key=len, default=())

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -74,8 +75,12 @@ def entries(cli: Cli) -> tuple[Entry, ...]:
     return Ledger(cli.folder / "runs").read().entries
 
 
-def enter(cli: Cli, times: int = 1, state: State = State.PASS, **changes: Any) -> None:
-    """Entries as micro runs of `gate.yaml` on the fake engine would leave them, each of a process of its own."""
+def enter(
+    cli: Cli, times: int = 1, state: State = State.PASS, by: Mapping[str, str | None] | None = None, **changes: Any
+) -> None:
+    """Entries as micro runs of `gate.yaml` on the fake engine would leave them, each of a process of its own. `by`: who
+    measured, in the fingerprint.
+    """
     fake = FakeBackend().open(OpenRequest(PairRef("p", cli.target, None), "float32", 2, 64, 3, False))
     with contextlib.chdir(cli.folder):
         request = Request("full", (), True, Path("runs"), "fake", ("tiny.yaml",), None, "policy.yaml")
@@ -89,7 +94,7 @@ def enter(cli: Cli, times: int = 1, state: State = State.PASS, **changes: Any) -
                 kind="micro",
                 subject=found.claim.subject,
                 gates=found.claim.gates,
-                fingerprint={**found.claim.fingerprint, **engine_fingerprint(fake.facts())},
+                fingerprint={**found.claim.fingerprint, **engine_fingerprint(fake.facts()), **(by or {})},
                 state=state,
                 exit_code=min(CODES[state]),
                 pid=n,
@@ -197,6 +202,55 @@ def test_a_ledger_that_was_copied_from_another_host_lets_nothing_pass(
     assert "it ran on another host" in found["last"][-1]["effect"]
     assert "written last on another host" in here(order, "status")[1]
     assert here(order, "full")[0] == 5
+
+
+def fleet_of(*gpus: int) -> str:
+    return f"{len(gpus)}: {', '.join(f'GPU-5a1e000{n}-0000-4000-8000-000000000001' for n in gpus)}"
+
+
+def test_status_names_the_streak_of_a_fleet_that_is_begun_here(order: Cli) -> None:
+    enter(order, 1)
+    enter(order, 3, by={"fleet": fleet_of(0, 1, 2, 3)})
+    found = status(order)
+    assert (found["streak"], found["full_allowed"], found["measured_by"]) == (1, False, identity())
+    assert found["last"][-1]["effect"] == "no change: a fleet measured it, whose streak is another"
+    (other,) = found["others"]
+    assert (other["measured_by"], other["streak"]) == (fleet_of(0, 1, 2, 3), 3)
+    assert other["begun_here"] is other["full_allowed"] is True
+    code, said = here(order, "status")
+    said = " ".join(said.split())
+    assert code == 0 and f"streak 1 of 3 on this machine alone: host {identity()}" in said
+    assert "streak 3 of 3 of a fleet of 4 (GPU-5a1e0000, GPU-5a1e0001, GPU-5a1e0002, 1 more) last: PASS" in said
+    assert "(one more) specgate fleet full may begin until " in said
+
+
+def test_another_fleet_has_a_streak_of_its_own_and_a_red_run_ends_it(order: Cli) -> None:
+    enter(order, 1, by={"fleet": fleet_of(0, 1)})
+    enter(order, 2, by={"fleet": fleet_of(2, 3)})
+    enter(order, 1, State.FAIL, by={"fleet": fleet_of(2, 3)})
+    assert [(o["measured_by"], o["streak"], o["last"]["state"]) for o in status(order)["others"]] == [
+        (fleet_of(2, 3), 0, "FAIL"),
+        (fleet_of(0, 1), 0, "PASS"),  # as the runs of another fleet ended it
+    ]
+    assert "may begin" not in here(order, "status")[1]
+
+
+def test_another_hosts_streak_is_held_to_what_its_last_run_rested_on(order: Cli) -> None:
+    theirs = {"gpu_uuid": "GPU-5a1e0007-0000-4000-8000-000000000001", "host": None, "source_tree_sha256": "0" * 64}
+    enter(order, 3, by=theirs, host="0123456789abcdef")
+    (other,) = status(order)["others"]
+    assert (other["streak"], other["begun_here"], other["full_allowed"]) == (3, False, False)
+    said = " ".join(here(order, "status")[1].split())
+    assert "streak 3 of 3 of GPU-5a1e0007, begun on host 0123456789abcdef" in said
+    assert "full may begin there, if nothing has changed, until " in said
+    lines = here(order, "status")[1].split("\n")
+    assert max(len(line) for line in lines if not line.startswith("  run: ")) <= 80
+
+
+def test_without_runs_of_others_nothing_is_said_of_them(order: Cli) -> None:
+    enter(order, 1)
+    assert status(order)["others"] == []
+    assert "streak 1 of 3\n" in here(order, "status")[1]
 
 
 def test_green_runs_without_their_folders_let_nothing_pass_until_an_archive_is_named(order: Cli) -> None:

@@ -29,8 +29,8 @@ class MemoryUse:
 
     `process`: the process whose tree (itself and all that it has started) was looked at; None where nobody knows it.
     `host_bytes`: resident memory of that tree (RSS). A page that several processes share counts in each of them.
-    `gpu_bytes`: what the driver says that the processes of that tree hold on the GPU.
-    `device_bytes`: GPU memory in use, whoever uses it.
+    `gpu_bytes`: what the driver says that the processes of that tree hold on the GPU; of several, on the fullest.
+    `device_bytes`: GPU memory in use, whoever uses it; of several GPUs, on the fullest.
     `kv_tokens`, `kv_bytes`, `kv_beside`: the engine's word, as in `EngineMemory`.
     """
 

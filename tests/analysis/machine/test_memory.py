@@ -13,6 +13,7 @@ from specgate import plugins
 from specgate.analysis.machine.memory import size_in_words, with_memory
 from specgate.core import Block, Rule, Run, State
 from specgate.core.memory import MemoryUse
+from specgate.core.traffic import LinkTraffic, PassTraffic, Traffic
 from specgate.reports.common.memory import sentences, table
 from specgate.reports.page.html import REPORT
 from tests.support.factories import POLICY, blocks_of, plan_of, run_of
@@ -104,6 +105,21 @@ def test_where_the_driver_tells_no_processes_apart_the_whole_gpu_is_said_to_be_t
     assert "baseline 80.00 GiB, spec-3 81.00 GiB of the GPU, whoever used it" in said
     assert "extra_gpu_memory_bytes" not in figures(run, 3)
     assert judged(run, max_extra_memory_bytes=float(9 * GIB))[0] is State.NOT_JUDGED  # host memory is no answer there
+
+
+@pytest.mark.parametrize(
+    ("baseline", "said"),
+    [
+        (SERVER, "41.00 GiB (+1.00 GiB) per GPU (of 2); KV"),
+        (replace(SERVER, gpu_bytes=None), " per GPU (of 2), whoever"),
+    ],
+)
+def test_of_several_gpus_the_figure_is_said_to_be_one_gpus(baseline: MemoryUse, said: str) -> None:
+    run = run_with(baseline, SPEC if baseline is SERVER else replace(SPEC, gpu_bytes=None))
+    link = Traffic(PassTraffic(0, 0, ()), link=LinkTraffic(2, 8192))
+    run = replace(run, engines={key: replace(e, traffic=link) for key, e in run.engines.items()})
+    (sentence,) = sentences(run)
+    assert said in sentence and "of the GPU" not in sentence
 
 
 def test_the_gate_holds_memory_and_capacity_to_what_is_asked() -> None:

@@ -10,6 +10,7 @@ from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import measure
 from specgate.core import NearTies, Rule, Run
 from specgate.core.conditions import CpuUse
+from specgate.core.traffic import LinkTraffic, PassTraffic, Traffic
 from specgate.reports.common import machine
 from tests.support.factories import POLICY, judged, policy_of
 from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, SECOND, gpu, watched_run
@@ -47,6 +48,14 @@ def test_a_quiet_run_has_nothing_to_say_of_its_host() -> None:
     (only,) = machine.sentences(run)
     assert only.startswith("the GPU was at its power cap")
     assert not machine.has_set_aside(run)
+
+
+def test_of_several_gpus_the_worst_is_said_to_be_that() -> None:
+    run, link = run_with(0), Traffic(PassTraffic(0, 0, ()), link=LinkTraffic(4, 8192))
+    (key,) = run.conditions
+    run = replace(run, engines={key: replace(run.engines[key], traffic=link)})
+    (only,) = machine.sentences(run)
+    assert only.startswith("the GPU was at its power cap") and only.endswith("698 W of 700 W (the worst of 4 GPUs)")
 
 
 def test_more_than_may_be_set_aside_is_said_to_have_been_kept() -> None:

@@ -1,0 +1,186 @@
+"""The preflight of several GPUs: each is looked at, what differs is named, and the table stays in 80 columns."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specgate.cli import cli
+from specgate.core import Bandwidth
+from specgate.core.conditions import HostReading
+from specgate.machine import bandwidth, inventory
+from specgate.machine.doctor import equality_check
+from tests.support.fake_nvml import NOT_SUPPORTED, Driver, Gpu
+
+QUIET = HostReading(load_average=0.1, other_cpu_share=0.02, available_memory_bytes=64 << 30, swap_used_bytes=0)
+CUT = (5, 5, 5)
+"""Neither reading nor writing nor NVLink."""
+
+
+@pytest.fixture(autouse=True)
+def quiet_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("specgate.machine.doctor.LOOK_S", 0.0)
+    monkeypatch.setattr("specgate.machine.host.HostProbe.read", lambda self: QUIET)
+
+
+def gpus(count: int) -> list[Gpu]:
+    return [Gpu(uuid=f"GPU-5a1e000{i}-0000-4000-8000-000000000001") for i in range(count)]
+
+
+def examined(monkeypatch: pytest.MonkeyPatch, found: list[Gpu], *arguments: str) -> Result:
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(found))
+    return CliRunner().invoke(cli, ["doctor", "--policy", "seed", *arguments])
+
+
+def in_one_line(result: Result) -> str:
+    return " ".join(result.output.split())
+
+
+def found_in_table(result: Result, name: str) -> str:
+    """What stands in the column `found` of the row `name`."""
+    lines = result.output.split("\n")
+    head = next(line for line in lines if "right would be" in line)
+    begin, end = head.index("found"), head.index("right would be")
+    first = next(i for i, line in enumerate(lines) if line.strip().startswith(name))
+    more = next(i for i, line in enumerate(lines[first + 1 :], first + 1) if line[: begin - 1].strip() or not line[1:])
+    return " ".join(" ".join(line[begin:end] for line in lines[first:more]).split())
+
+
+def check(result: Result, name: str) -> tuple[str, str]:
+    (found,) = (c for c in json.loads(result.stdout)["checks"] if c["name"] == name)
+    return found["level"], found["found"]
+
+
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_gpus_that_are_alike_take_one_line_for_each_check(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    one, several = examined(monkeypatch, gpus(1)), examined(monkeypatch, gpus(count))
+    assert several.exit_code == 0, several.output
+    assert f"all {count} alike" in several.output and "between all, over NVLink" in in_one_line(several)
+    assert f"GPU {count - 1}  GPU-5a1e000{count - 1}-0000-4000-8000-000000000001  NVIDIA H200" in several.output
+    lines = several.output.rstrip().split("\n")
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= len(one.output.rstrip().split("\n")) + count + 3
+
+
+def test_one_gpu_looks_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = json.loads(examined(monkeypatch, gpus(1), "--json").stdout)
+    assert record.keys() == {"schema", "policy", "fit", "checks"}
+    assert {key for c in record["checks"] for key in c} == {"name", "found", "right", "level"}
+    assert not {"equal GPUs", "peer access"} & {c["name"] for c in record["checks"]}
+    assert "GPU 0" not in examined(monkeypatch, gpus(1)).output
+
+
+def test_a_fault_of_a_later_gpu_is_seen_and_the_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = gpus(8)
+    found[5].processes, found[6].reasons = [os.getppid()], 0x40
+    result = examined(monkeypatch, found)
+    assert result.exit_code == 4
+    said = in_one_line(result)
+    held = found_in_table(result, "GPU processes")
+    assert held.startswith(f"GPU 5: pid {os.getppid()} (") and held.endswith("; GPU 0–4, 6, 7: none")
+    assert "rejected for GPU processes (GPU 5), clock events (GPU 6)" in said
+    assert "GPU 0–4, 7 would do: CUDA_VISIBLE_DEVICES hides the others" in said
+    assert max(map(len, result.output.split("\n"))) <= 80
+    record = json.loads(examined(monkeypatch, found, "--json").stdout)
+    assert [g["fit"] for g in record["gpus"]] == [True] * 5 + [False] * 2 + [True]
+    assert [(c["name"], c["gpu"]) for c in record["checks"] if c["level"] == "reject"] == [
+        ("GPU processes", 5),
+        ("clock events", 6),
+    ]
+
+
+def test_only_those_that_cuda_shows_are_looked_at_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = gpus(4)
+    found[2].processes = [os.getppid()]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    result = examined(monkeypatch, found, "--json")
+    assert result.exit_code == 0
+    assert [g["uuid"][:12] for g in json.loads(result.stdout)["gpus"]] == ["GPU-5a1e0003", "GPU-5a1e0001"]
+
+
+def test_a_command_for_many_gpus_is_printed_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [replace(gpu, persistence=0) for gpu in gpus(4)]
+    said = in_one_line(examined(monkeypatch, found))
+    assert said.count("-pm") == 1 and "(GPU 0; likewise GPU 1–3)" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "NVIDIA H100 80GB HBM3"}, "GPU 1: NVIDIA H100 80GB HBM3, GPU 0: NVIDIA H200"),
+        ({"capability": (9, 1)}, "GPU 1: compute capability 9.1, GPU 0: compute capability 9.0"),
+        ({"memory_total": 80 << 30}, "GPU 1: 80.0 GiB, GPU 0: 140.4 GiB"),
+        ({"max_sm_clock_mhz": 1755}, "GPU 1: at most 1755 MHz, GPU 0: at most 1980 MHz"),
+        ({"power_limit_mw": 650_000}, "GPU 1: 650 W, GPU 0: 700 W"),
+    ],
+)
+def test_unequal_gpus_are_named(monkeypatch: pytest.MonkeyPatch, change: dict[str, object], said: str) -> None:
+    first, second = gpus(2)
+    result = examined(monkeypatch, [first, replace(second, **change)], "--json")  # type: ignore[arg-type]  # each its own
+    assert check(result, "equal GPUs") == ("warn", said)
+
+
+def test_many_unequal_gpus_are_counted() -> None:
+    of = [{"name": name, "compute_capability": "9.0", "memory_bytes": None, "max_sm_clock_mhz": None,
+           "power_limit_mw": None} for name in "aBBBBBBB"]  # fmt: skip
+    assert equality_check(of).found.endswith("GPU 4: B, GPU 0: a; 3 more")
+
+
+def test_gpus_without_peer_access_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = gpus(4)
+    found[0].reached_by = {found[3].uuid: CUT}
+    assert check(examined(monkeypatch, found, "--json"), "peer access") == ("warn", "none between GPU 0 and 3")
+    for gpu in found:
+        gpu.reached_by = {other.uuid: CUT for other in found}
+    assert check(examined(monkeypatch, found, "--json"), "peer access") == ("warn", "between no two GPUs")
+    for gpu in found:
+        gpu.reached_by = {other.uuid: (0, 0, 5) for other in found}
+    assert check(examined(monkeypatch, found, "--json"), "peer access") == ("ok", "between all, not over NVLink")
+    found[0].reached_by = {}
+    assert check(examined(monkeypatch, found, "--json"), "peer access")[1] == "between all, not all over NVLink"
+    found[1].refuses["P2PStatus"] = NOT_SUPPORTED
+    level, said = check(examined(monkeypatch, found, "--json"), "peer access")
+    assert level == "warn" and said.startswith("GPU 1 to 0: Not Supported")
+
+
+# ── the bandwidth of each ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_at(uuid: str, bytes_per_s: float, spread: float = 0.001) -> Bandwidth:
+    return Bandwidth("2026-11-26T09:00:00+00:00", "NVIDIA H200", uuid, 10**10, 30, bytes_per_s, spread)
+
+
+@pytest.mark.parametrize(("slowest", "level"), [(4.55e12, "ok"), (3e12, "warn")])
+def test_every_gpus_memory_is_read_and_stored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, slowest: float, level: str
+) -> None:
+    rates = dict(zip([g.uuid for g in gpus(3)], (4.6e12, slowest, 4.6e12), strict=True))
+    monkeypatch.setattr(bandwidth, "measure_apart", lambda uuid: read_at(uuid, rates[uuid]))
+    arguments = ("--bandwidth", "--out", str(tmp_path / "runs"))
+    said = found_in_table(examined(monkeypatch, gpus(3), *arguments), "read bandwidth")
+    assert said == f"GPU 0, 2: 4,600 GB/s; GPU 1: {slowest / 1e9:,.0f} GB/s"
+    record = json.loads(examined(monkeypatch, gpus(3), *arguments, "--json").stdout)
+    assert [b["bytes_per_s"] for b in record["bandwidths"]] == list(rates.values())
+    assert record["bandwidth"] == record["bandwidths"][0]
+    assert [c["level"] for c in record["checks"] if c["name"] == "equal bandwidth"] == [level]
+    assert sorted(f.name for f in (tmp_path / "noise").iterdir()) == [f"5a1e000{i}-bandwidth.json" for i in range(3)]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    stored = bandwidth.bandwidth_of(tmp_path / "runs")
+    assert stored is not None and stored.bytes_per_s == slowest
+
+
+def test_a_gpu_is_read_in_a_process_that_sees_it_alone() -> None:
+    assert bandwidth.seeing_only("GPU-x", shown) == "GPU-x"
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+    assert inventory.visible_among([{"uuid": "GPU-x"}], "GPU-x")
+
+
+def shown() -> str | None:
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
