@@ -1,10 +1,11 @@
-"""A target that two GPUs share. The tests go from the exchange alone to whole runs: the first that fails tells most."""
+"""A target that two or four GPUs share. From the exchange alone to whole runs: the first that fails tells most."""
 
 from __future__ import annotations
 
 import os
 import time
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -37,18 +38,19 @@ STEPS = 27
 PAIR = shape(8, 4, 128)
 
 
-@pytest.fixture(scope="module")
-def two() -> tuple[torch.device, ...]:
-    if torch.cuda.device_count() < 2:
-        pytest.skip(f"needs two GPUs; CUDA shows {torch.cuda.device_count()} here")
-    if not torch.cuda.can_device_access_peer(0, 1):
-        pytest.skip("needs two GPUs that reach each other's memory")
-    return shared_gpus(2)
+@pytest.fixture(scope="module", params=[2, 4])
+def gpus(request: pytest.FixtureRequest) -> tuple[torch.device, ...]:
+    asked, shown = request.param, torch.cuda.device_count()
+    if shown < asked:
+        pytest.skip(f"needs {asked} GPUs; CUDA shows {shown} here")
+    if not all(torch.cuda.can_device_access_peer(a, b) for a, b in permutations(range(asked), 2)):
+        pytest.skip(f"needs {asked} GPUs that reach each other's memory")
+    return shared_gpus(asked)
 
 
 @pytest.fixture(scope="module")
-def ranks(two: tuple[torch.device, ...]) -> list[Side]:
-    return sides(two, 4096)
+def ranks(gpus: tuple[torch.device, ...]) -> list[Side]:
+    return sides(gpus, 4096)
 
 
 def part_of(whole: TargetCheckpoint, shard: Shard, device: torch.device) -> TargetCheckpoint:
@@ -78,13 +80,13 @@ def engine_on(devices: tuple[torch.device, ...]) -> CupyEngine:
 
 
 @pytest.fixture(scope="module")
-def shared(two: tuple[torch.device, ...]) -> CupyEngine:
-    return engine_on(two)
+def shared(gpus: tuple[torch.device, ...]) -> CupyEngine:
+    return engine_on(gpus)
 
 
 @pytest.fixture(scope="module")
-def alone(two: tuple[torch.device, ...]) -> CupyEngine:
-    return engine_on(two[:1])
+def alone(gpus: tuple[torch.device, ...]) -> CupyEngine:
+    return engine_on(gpus[:1])
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 1])
@@ -104,13 +106,13 @@ def test_the_sum_is_nccls(ranks: list[Side]) -> None:
     nccl.all_reduce(parts)
     for side in ranks:
         torch.cuda.synchronize(side.device)
-    assert torch.equal(parts[0].cpu(), parts[1].cpu())
+    assert all(torch.equal(parts[0].cpu(), part.cpu()) for part in parts[1:])
     generator = torch.Generator().manual_seed(4)
     before = [torch.randn(16, 4096, generator=generator) for _ in range(3)][2][:4]
     assert torch.allclose(ranks[0].residual[:4].cpu() - before, parts[0].cpu(), atol=1e-5)
 
 
-def test_a_prefill_of_two_gpus_is_near_that_of_one(shared: CupyEngine, alone: CupyEngine) -> None:
+def test_a_prefill_of_several_gpus_is_near_that_of_one(shared: CupyEngine, alone: CupyEngine) -> None:
     prompts = random_prompts(RAGGED)
     for made in (shared, alone):
         made.prefill(prompts, draft=True)
@@ -121,12 +123,13 @@ def test_a_prefill_of_two_gpus_is_near_that_of_one(shared: CupyEngine, alone: Cu
             near.append(float(torch.cosine_similarity(one.stream.cpu(), other.stream.cpu(), dim=0)))
     print("least cosine of last rows", min(near))
     assert min(near) > 0.999
-    first, second = shared.ranks
-    assert first.prefilled is not None and second.prefilled is not None and alone.prefilled is not None
-    for a, b in zip(first.prefilled.last, second.prefilled.last, strict=True):
-        assert torch.equal(a.stream.cpu(), b.stream.cpu())
-    assert first.b.draft is not None and second.b.draft is not None
-    assert torch.equal(first.b.draft.pages.k.cpu(), second.b.draft.pages.k.cpu())
+    first, *others = shared.ranks
+    assert first.b.draft is not None
+    for rank in others:
+        for a, b in zip(first.of_prompts.last, rank.of_prompts.last, strict=True):
+            assert torch.equal(a.stream.cpu(), b.stream.cpu())
+        assert rank.b.draft is not None
+        assert torch.equal(first.b.draft.pages.k.cpu(), rank.b.draft.pages.k.cpu())
 
 
 def test_single_launches_run_in_step(shared: CupyEngine) -> None:
@@ -156,7 +159,7 @@ def test_whole_requests_end_at_their_limit(shared: CupyEngine, alone: CupyEngine
     assert spec.tokens == plain.tokens and {len(text) for text in plain.tokens} == {60}
 
 
-def test_logits_of_two_gpus_are_near_those_of_one(shared: CupyEngine, alone: CupyEngine) -> None:
+def test_logits_of_several_gpus_are_near_those_of_one(shared: CupyEngine, alone: CupyEngine) -> None:
     for made in (shared, alone):
         made.prefill(random_prompts(RAGGED), draft=True)
     text = alone.decode(BASELINE, Budget(steps=12), ()).tokens
@@ -166,7 +169,7 @@ def test_logits_of_two_gpus_are_near_those_of_one(shared: CupyEngine, alone: Cup
             assert float(torch.cosine_similarity(one, other, dim=0)) > 0.999
 
 
-def test_a_text_is_extended_on_both(shared: CupyEngine) -> None:
+def test_a_text_is_extended_on_all(shared: CupyEngine) -> None:
     shared.prefill(random_prompts(RAGGED), draft=True)
     begun = shared.decode(BASELINE, Budget(steps=STEPS), ())
     extended = shared.extend(13)
