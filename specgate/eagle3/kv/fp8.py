@@ -19,16 +19,19 @@ from specgate.eagle3.kv.lookup import e4m3_pairs, look_up
 LARGEST: Final = 448.0
 HEADROOM: Final = 64.0
 """How many times as large as in the first position of its block a number may be."""
+LEAST: Final = 2.0**-126
 
 
 def scales_of(largest: Tensor) -> Tensor:
-    """The scales of blocks whose first position has the absolute value `largest`, float32 ≥ 0; 1 where that is 0."""
+    """The scales of blocks whose first position has the absolute value `largest`, float32 ≥ 0; 1 where that is 0, or
+    below 2^-126: GPUs may take such numbers for zeros.
+    """
     # By the bits of the numbers: a logarithm may be rounded over a power of two, and a power off it, otherwise on a GPU
     # than on a CPU.
     mantissa, exponent = torch.frexp(largest.float() * (HEADROOM / LARGEST))
     exponent = torch.where(mantissa == 0.5, exponent - 1, exponent).clamp(min=-126)
     powers = ((exponent + 127).int() << 23).view(torch.float32)
-    return torch.where(largest > 0, powers, torch.ones_like(powers))
+    return torch.where(largest >= LEAST, powers, torch.ones_like(powers))
 
 
 def encoded(numbers: Tensor, scales: Tensor) -> Tensor:

@@ -4,12 +4,15 @@
 // SCALE_POSITIONS positions of a head share a scale, a power of two that is made of the first of them alone. So what is cached
 // of a position depends on nothing behind it, a rejected draft among that. A number that is not finite becomes NaN, and so
 // comes to light in the logits.
+//
+// Kernels are compiled with -ftz=true (CuPy asks for it): a float32 below 2^-126 is zero to them, as operand and as result.
 #pragma once
 
 const int SCALE_POSITIONS = 16;
 const unsigned FP8_NAN = 0x7f;
 #define FP8_LARGEST 448.0f
-#define FP8_HEADROOM 64.0f  // how many times as large as in the first position a number may be
+#define FP8_LEAST 1.17549435e-38f  // 2^-126
+#define FP8_HEADROOM 64.0f         // how many times as large as in the first position a number may be
 
 static_assert(BLOCK == 4 * SCALE_POSITIONS, "a cache block must have the positions of four scales");
 
@@ -20,12 +23,13 @@ __device__ __forceinline__ long long scale_place(int block, int kv_head, int pos
 
 // ---- scales -----------------------------------------------------------------------------------------------------------
 
-// The scale of positions whose first has numbers up to `largest`: 2^⌈log2(64 / 448 · largest)⌉, at least 2^-126; 1 for zeros.
+// The scale of positions whose first has numbers up to `largest`: 2^⌈log2(64 / 448 · largest)⌉, at least 2^-126; 1 for zeros
+// and what counts as one, below 2^-126.
 __device__ __forceinline__ float scale_of(float largest) {
     const unsigned INFINITE = 0x7f800000u, MANTISSA = 0x007fffffu, SMALLEST = 0x00800000u;
     const unsigned bits = __float_as_uint(largest * (FP8_HEADROOM / FP8_LARGEST));
     const unsigned power = (bits + MANTISSA) & INFINITE;
-    if (bits == 0 || bits >= INFINITE) return 1;  // what is not finite has no scale, and none is needed for its code
+    if (!(largest >= FP8_LEAST) || bits >= INFINITE) return 1;  // what is not finite needs no scale for its code
     return __uint_as_float(power > SMALLEST ? power : SMALLEST);
 }
 
@@ -69,10 +73,11 @@ __device__ __forceinline__ unsigned char fp8_code(float x) {
 
 // ---- codes to numbers -------------------------------------------------------------------------------------------------
 
-// As a float32. A code's exponent and mantissa, in their places, are those of a number that is smaller by 2^120.
+// As a float32. Codes below 2^-6 are multiples of 2^-9; of all others, exponent and mantissa need new places alone.
 __device__ __forceinline__ float value_of(unsigned code) {
-    if ((code & 0x7fu) == 0x7fu) return __uint_as_float(0x7fffffffu);
-    const float size = __uint_as_float((code & 0x7fu) << 20) * __uint_as_float((120u + 127u) << 23);
+    const unsigned bits = code & 0x7fu, REBASE = (127u - 7u) << 23;
+    if (bits == 0x7fu) return __uint_as_float(0x7fffffffu);
+    const float size = bits < 8 ? (float)bits * 0.001953125f : __uint_as_float((bits << 20) + REBASE);
     return __uint_as_float(__float_as_uint(size) | (code & 0x80u) << 24);
 }
 

@@ -194,6 +194,7 @@ static float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
 static float fabsf(float x) { return __builtin_fabsf(x); }
 static float fmaxf(float x, float y) { return __builtin_fmaxf(x, y); }
 static float fminf(float x, float y) { return __builtin_fminf(x, y); }
+static float logf(float x) { return __builtin_logf(x); }
 static float rsqrtf(float x) { return 1 / sqrt(x); }
 
 // To the next float that is not less.
