@@ -104,6 +104,7 @@ static bool go_on(unsigned first, unsigned last, State waiting) {
 void launched(void (*kernel)(), unsigned columns, unsigned rows, unsigned layers, unsigned threads, unsigned shared_bytes) {
     static std::vector<uint4> bytes;
     static unsigned made = 0;
+    const Subnormals flushed(false);
     for (; made < threads; ++made) make_fiber(fibers[made]);
     body = kernel;
     gridDim = {columns, rows, layers};

@@ -203,22 +203,36 @@ static float __double2float_ru(double value) {
     return nearest < value ? __builtin_nextafterf(nearest, __builtin_inff()) : nearest;
 }
 
+// As long as it lives, float32 below 2^-126 is what it is, or zero as operand and as result. CuPy has kernels compiled for the
+// latter (-ftz=true). Other processors than x86's go on as they do.
+struct Subnormals {
+#ifdef __SSE2__
+    const unsigned before = __builtin_ia32_stmxcsr();
+    explicit Subnormals(bool kept) { __builtin_ia32_ldmxcsr(kept ? before & ~0x8040u : before | 0x8040u); }
+    ~Subnormals() { __builtin_ia32_ldmxcsr(before); }
+#else
+    explicit Subnormals(bool) {}
+#endif
+};
+
 // To nearest, ties to even.
 static unsigned rounded_bits(float value) {
     const unsigned bits = with_bits<unsigned>(value);
     if (value != value) return 0x7fff;
     return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 }
-// Two products of bfloat16 each.
+// Two products of bfloat16 each. Of these, subnormal ones are no zeros on a GPU either.
 static unsigned product_bits(unsigned a, unsigned b) {
+    const Subnormals kept(true);
     const unsigned low = rounded_bits(__uint_as_float(a << 16) * __uint_as_float(b << 16));
     return rounded_bits(__uint_as_float(a & 0xffff0000u) * __uint_as_float(b & 0xffff0000u)) << 16 | low;
 }
 static unsigned short half_bits(float value) { return with_bits<unsigned short>((_Float16)value); }
-// Like (float) of a _Float16, for which there is an instruction on few CPUs and else a slow function. The product is exact.
+// Like (float) of a _Float16, for which there is an instruction on few CPUs and else a slow function. No float32 in it is
+// subnormal, which would be zero here.
 static float half(unsigned bits) {
     const unsigned magnitude = bits & 0x7fff, sign = (bits & 0x8000) << 16;
-    const float finite = with_bits<float>(magnitude << 13) * 0x1p112f;
+    const float finite = magnitude < 0x400 ? (float)magnitude * 0x1p-24f : with_bits<float>((magnitude << 13) + (112 << 23));
     const unsigned quiet = magnitude > 0x7c00 ? 0x400000 : 0;
     const unsigned infinite = 0x7f800000 | quiet | magnitude << 13;
     return with_bits<float>(sign | (magnitude < 0x7c00 ? with_bits<unsigned>(finite) : infinite));
