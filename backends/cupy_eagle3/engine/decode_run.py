@@ -8,6 +8,7 @@ nothing to do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,11 +34,21 @@ PHASES = {
 
 
 AHEAD: Final = 4
-"""So many graphs are enqueued before the host looks whether the first of them has ended the last slot. While it looks,
-three are left to run: with eight steps each, 11 ms of the smallest pair that is measured, in which the host may be
-late. What is enqueued in vain is no more than these, and the single steps at the end of a run, before which it does not
-look.
+"""So many graphs at most are enqueued before the host looks whether the first of them has ended the last slot. What is
+enqueued in vain is no more than these, and the single steps at the end of a run, before which it does not look.
 """
+LATE_NS: Final = 10_000_000
+"""So late the host may be while it looks, if the graphs that are left to run allow it. Three graphs of eight steps of
+the smallest pair that is measured last 11 ms, one of a pair of 8B size 40.
+"""
+
+
+def graphs_ahead(graph_ns: float) -> int:
+    """How many graphs to enqueue before the first of them is looked at, where one takes `graph_ns`: as few as leave the
+    host `LATE_NS` while it looks. A step with nothing to do is not free: products begin to read weights before they
+    know.
+    """
+    return max(2, min(AHEAD, 1 + math.ceil(LATE_NS / graph_ns)))
 
 
 class IdleWatch:
@@ -134,9 +145,13 @@ def run(
     event_type: Any = torch.cuda.Event
     events = [event_type(enable_timing=True) for _ in range(len(launches) + 1)]
     look = (lambda number: idle_after(events[number])) if idle_after else None
+
+    def ahead() -> int:
+        return graphs_ahead(1e6 * events[0].elapsed_time(events[1]))
+
     with block_marker():
         events[0].record(stream)
-        count = enqueue(launches, lambda number: events[number].record(stream), look, looks)
+        count = enqueue(launches, lambda number: events[number].record(stream), look, looks, ahead)
     stream.synchronize()
     return tuple(round(since.elapsed_time(to) * 1e6) for since, to in pairwise(events[: count + 1]))
 
@@ -146,14 +161,19 @@ def enqueue(
     mark: Callable[[int], None],
     idle_after: Callable[[int], bool] | None = None,
     looks: int = 0,
+    ahead: Callable[[], int] = lambda: AHEAD,
 ) -> int:
     """Enqueue one after the other, and `mark` the end of the n-th, counted from 1. Returns how many were enqueued: all,
     or as many as were when `idle_after` said of one of them that nothing runs behind it. It is asked before the first
-    `looks` of them.
+    `looks` of them. `ahead`: how many are enqueued before the first of them is asked about, at most AHEAD; called once
+    the first of all has run.
     """
+    now = AHEAD
     for number, launch in enumerate(launches):
-        if idle_after is not None and AHEAD <= number < looks and idle_after(number - AHEAD + 1):
-            return number
+        if idle_after is not None and AHEAD <= number < looks:
+            if idle_after(number - now + 1):
+                return number
+            now = ahead() if number == AHEAD else now
         launch()
         mark(number + 1)
     return len(launches)

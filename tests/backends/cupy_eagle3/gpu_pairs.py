@@ -16,6 +16,7 @@ from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.planted.recipe import Recipe
 from specgate.pair_tools.plant.calibrate import made_draft, made_target
@@ -41,14 +42,20 @@ def checkpoints(
 
 
 def engine_of(
-    target: TargetCheckpoint, draft: DraftCheckpoint | None, sizes: Sizes, *, graphs: bool = True, plain: bool = False
+    target: TargetCheckpoint,
+    draft: DraftCheckpoint | None,
+    sizes: Sizes,
+    *,
+    graphs: bool = True,
+    plain: bool = False,
+    tuned: Tuned = NOTHING_TUNED,
 ) -> CupyEngine:
     """The checkpoints are used up."""
     facts = engine_facts(target, draft, None, {}, sizes, graphs=graphs)
     buffers = Buffers.allocate(target.geometry, draft.geometry if draft else None, sizes, "cuda")
     model = Target.of(target, sizes.positions)
     head = Draft.of(draft, model, sizes.positions) if draft else None
-    return CupyEngine(model, head, sizes, buffers, facts, graphs=graphs, plain_on_draft_error=plain)
+    return CupyEngine(model, head, sizes, buffers, facts, graphs=graphs, plain_on_draft_error=plain, tuned=tuned)
 
 
 def random_prompts(lengths: list[int], vocab: int = 2048, seed: int = 0) -> list[list[int]]:

@@ -13,6 +13,7 @@ from specgate.backends.cupy_eagle3.engine.decode_run import (
     StopRule,
     enqueue,
     experts_of,
+    graphs_ahead,
     read,
     rows_of_slots,
     step_times,
@@ -184,10 +185,12 @@ def test_experts_are_counted_per_step_and_layer_and_where_no_slot_ran_none_are()
 # ── what the host enqueues ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-@given(st.integers(0, 60), st.integers(0, 7), st.integers(1, 70))
-def test_no_graph_is_enqueued_long_after_the_one_that_ended_the_last_slot(whole: int, single: int, last: int) -> None:
+@given(st.integers(0, 60), st.integers(0, 7), st.integers(1, 70), st.integers(2, AHEAD))
+def test_no_graph_is_enqueued_long_after_the_one_that_ended_the_last_slot(
+    whole: int, single: int, last: int, ahead: int
+) -> None:
     """`whole`, `single`: graphs of several steps, and those of one step after them. `last`: the graph, counted from 1,
-    within which the last slot ends.
+    within which the last slot ends. `ahead`: what is asked for once the first graph's time is known.
     """
     graphs = whole + single
     said: list[str] = []
@@ -197,15 +200,27 @@ def test_no_graph_is_enqueued_long_after_the_one_that_ended_the_last_slot(whole:
         return number >= last
 
     count = enqueue(
-        [lambda: said.append("launch")] * graphs, lambda number: said.append(f"mark {number}"), ended, whole
+        [lambda: said.append("launch")] * graphs,
+        lambda number: said.append(f"mark {number}"),
+        ended,
+        whole,
+        lambda: ahead,
     )
-    assert count == (last + AHEAD - 1 if last + AHEAD - 1 < whole else graphs)
+    stopped = AHEAD if last == 1 else max(AHEAD + 1, last + ahead - 1)
+    assert count == (stopped if stopped < whole else graphs)
     assert [word for word in said if word != "launch" and "look" not in word] == [f"mark {n + 1}" for n in range(count)]
     looked = [int(word.split()[1]) for word in said if word.startswith("look")]
-    assert looked == list(range(1, len(looked) + 1))
-    for number in looked:  # while the host looks at one graph, three more are there to run
+    assert looked == [1, *range(AHEAD - ahead + 2, AHEAD - ahead + 1 + len(looked))][: len(looked)]
+    for number in looked:  # while the host looks at one graph, others are there to run
         before = said[: said.index(f"look {number}")]
-        assert before.count("launch") - number == AHEAD - 1
+        assert before.count("launch") - number == (AHEAD if number == 1 else ahead) - 1
+
+
+@pytest.mark.parametrize(
+    ("graph_ms", "ahead"), [(0.1, AHEAD), (3.6, AHEAD), (5.1, 3), (10.0, 2), (40.0, 2), (300.0, 2)]
+)
+def test_long_graphs_are_enqueued_later_than_short_ones(graph_ms: float, ahead: int) -> None:
+    assert graphs_ahead(graph_ms * 1e6) == ahead
 
 
 def test_a_run_that_nobody_watches_is_enqueued_whole() -> None:

@@ -26,8 +26,8 @@ PAIR = shape(8, 2, 64)
 SHAPES = gemm_shapes(Geometry(PAIR.target, PAIR.draft, PAIR.boundaries), batches=(2,), draft_lengths=(3,))
 
 
-def engine() -> CupyEngine:
-    return engine_of(*checkpoints(PAIR), Sizes(slots=2, positions=1024, max_rows=4))
+def engine(tuned: Tuned) -> CupyEngine:
+    return engine_of(*checkpoints(PAIR), Sizes(slots=2, positions=1024, max_rows=4), tuned=tuned)
 
 
 def tuned(folder: Path, configs: dict[tuple[int, int], GemmConfig]) -> Tuned:
@@ -43,8 +43,7 @@ def other_split(n: int, k: int) -> GemmConfig:
 
 
 def test_a_block_counts_its_lookups_and_the_log_holds_what_was_run(tmp_path: Path) -> None:
-    made = engine()
-    made.tuned = tuned(tmp_path, {s.weight: GemmConfig() for s in SHAPES if s.tag.startswith("TARGET_")})
+    made = engine(tuned(tmp_path, {s.weight: GemmConfig() for s in SHAPES if s.tag.startswith("TARGET_")}))
     made.shape_log = ShapeLog(tmp_path / "shapes.json")
     made.prefill(random_prompts([40, 50]), draft=True)
     for k in (0, 3):
@@ -56,8 +55,7 @@ def test_a_block_counts_its_lookups_and_the_log_holds_what_was_run(tmp_path: Pat
 
 
 def test_with_other_configurations_speculation_still_emits_the_baselines_tokens(tmp_path: Path) -> None:
-    made = engine()
-    made.tuned = tuned(tmp_path, {s.weight: other_split(*s.weight) for s in SHAPES})
+    made = engine(tuned(tmp_path, {s.weight: other_split(*s.weight) for s in SHAPES}))
     made.prefill(random_prompts([60, 9]), draft=True)
     base, spec = (made.decode(Role(k), Budget(new_tokens=48), ()) for k in (0, 3))
     assert base.counters["tuned_hits"] == base.counters["tuned_total"]
