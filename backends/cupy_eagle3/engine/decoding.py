@@ -39,7 +39,7 @@ from specgate.backends.cupy_eagle3.step.verify import Verify
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.core import Budget, EngineFacts, Role
-from specgate.eagle3.chains.table import ChainTable
+from specgate.eagle3.chains.lengths import ChainLengths
 from specgate.eagle3.counters import ENDED_EARLY
 from specgate.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError
@@ -62,7 +62,7 @@ class DecodingEngine:
     Once the draft has proved unusable, a decode run of a spec role ends with BackendError. With `plain_on_draft_error`
     such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
     `way`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
-    `table`: the most draft tokens of a decode run, by how many requests it begins with; None: as the role says.
+    `lengths`: where chains end early, as asked; the requests that a decode run begins with count as those that run.
 
     Where several GPUs share the target, `others` are the ranks beside the first. All ranks hold the same state, since
     they compute the same bits. What is read is read from the first; the others are held against it.
@@ -82,13 +82,13 @@ class DecodingEngine:
         shape_log: ShapeLog | None = None,
         way: Way | None = None,
         others: Sequence[Rank] = (),
-        table: ChainTable | None = None,
+        lengths: ChainLengths | None = None,
     ) -> None:
         self.first = Rank(target, draft, sizes, buffers, tuned=tuned, way=way)
         self.ranks = (self.first, *others)
         self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
-        self.tuned, self.shape_log, self.table = tuned, shape_log, table
+        self.tuned, self.shape_log, self.lengths = tuned, shape_log, lengths
         self.draft_error = facts.draft_error
         self.stream = self.first.stream
         self.cycles, self.graphs = self.first.cycles, self.first.graphs
@@ -213,7 +213,7 @@ class DecodingEngine:
             decoded, fault = self._decode_run(prefilled, self._drafts(role), budget, stop_token_ids)
             if fault != Fault.DRAFT_NOT_FINITE or not self.plain_on_draft_error:
                 self._check(fault)
-                return self._with_ends(decoded, role)
+                return decoded if self.lengths is None else with_ends(decoded, role.k)
             self.draft_error = FAULTS[fault]
         decoded, fault = self._decode_run(prefilled, 0, budget, stop_token_ids)
         self._check(fault)
@@ -257,17 +257,8 @@ class DecodingEngine:
         return replace(decoded, counters={**decoded.counters, **checked, **reused, **found, **of_tree}), fault
 
     def _drafts(self, role: Role) -> int:
-        """The draft tokens of each step of `role` over the prompts in the cache: K, or fewer as the table says."""
-        if not role.speculative or self.table is None:
-            return role.k
-        return min(role.k, self.table.most(len(self.first.of_prompts.prompts)))
-
-    def _with_ends(self, decoded: Decoded, role: Role) -> Decoded:
-        """With the count of chains of `role` that ended before K tokens, where this engine ends any."""
-        if self.table is None and self.sizes.confidence is None:
-            return decoded
-        ended = sum(0 <= drafts < role.k for step in decoded.drafted for drafts in step)
-        return replace(decoded, counters={**decoded.counters, ENDED_EARLY: ended})
+        """The most draft tokens of each step of `role` over the prompts in the cache: K, or fewer by their number."""
+        return role.k if self.lengths is None else self.lengths.most(role.k, len(self.first.of_prompts.prompts))
 
     def _held_against_first(self, count: int, fault: Fault) -> Fault:
         """The faults of the other ranks; where there are none, what they hold is compared with what the first does."""
@@ -403,6 +394,12 @@ def tree_counters(shape: DraftTree | None, decoded: Decoded, fault: Fault) -> di
         "mask_checked_steps": len(decoded.step_ns),
         "mask_integrity_failures": int(bool(fault & Fault.MASK_INTEGRITY)),
     }
+
+
+def with_ends(decoded: Decoded, k: int) -> Decoded:
+    """With the count of request-steps of spec-`k` whose chain ended before K tokens."""
+    ended = sum(0 <= drafts < k for step in decoded.drafted for drafts in step)
+    return replace(decoded, counters={**decoded.counters, ENDED_EARLY: ended})
 
 
 def state_of(slots: Slots, count: int, steps: int) -> tuple[object, ...]:

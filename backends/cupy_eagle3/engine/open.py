@@ -144,7 +144,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         shape_log=shape_log,
         way=way,
         others=others,
-        table=lengths.table if lengths else None,
+        lengths=lengths if head else None,
     )
 
 

@@ -194,7 +194,8 @@ def test_rows_of_chains_that_go_on_are_packed_and_an_ended_one_repeats_its_last_
     if norm_output:
         hidden = (normed.double() * (squares.double().sum(-1, keepdim=True) / HIDDEN + EPS).rsqrt()).bfloat16().double()
     for row, onto in ((0, 0), (2, 1)):
-        want = oracles.draft_input(weights.embedding[tokens[row]], hidden[row], *norms, EPS)
+        embedded = weights.embedding[tokens[row]]
+        want = oracles.draft_input(embedded, hidden[row], weights.embedding_norm, weights.feature_norm, EPS)
         assert relative_error(out[onto], want) < 5e-3
         kept = want[HIDDEN:] if norm_before_residual else hidden[row]
         assert relative_error(chains.stream[onto], kept) < 5e-3
