@@ -25,6 +25,7 @@ from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.pair_tools.plant.calibrate import made_draft, made_target
 from tests.backends.cupy_eagle3.gpu_pairs import RECIPE_A, random_prompts, shape
 from tests.backends.cupy_eagle3.kernels.host import Host
@@ -45,6 +46,11 @@ def kernels_from_source(host: Host) -> Iterator[None]:
         yield
 
 
+def made_pair(dtype: torch.dtype) -> tuple[TargetCheckpoint, DraftCheckpoint]:
+    pair, recipe = shape(2, 1, 64, hidden=128), replace(RECIPE_A, signal=0.95)
+    return made_target(recipe, pair, dtype, "cpu"), made_draft(recipe, pair, dtype, "cpu")
+
+
 @dataclass(frozen=True, slots=True)
 class Decoder:
     """A planted pair over prompts that are prefilled."""
@@ -58,9 +64,7 @@ class Decoder:
     @classmethod
     def of(cls, tree: DraftTree | None, k: int = 3, confidence: float | None = None) -> Decoder:
         """It drafts `tree`, or chains of up to `k` tokens, which end where the draft is less than `confidence` sure."""
-        pair, recipe = shape(2, 1, 64, hidden=128), replace(RECIPE_A, signal=0.95)
-        target = made_target(recipe, pair, torch.bfloat16, "cpu")
-        draft = made_draft(recipe, pair, torch.bfloat16, "cpu")
+        target, draft = made_pair(torch.bfloat16)
         tiling = FmhaConfig(kv_tile=128, warps=4, stages=2)
         sizes = Sizes(3, 230, tree.rows if tree else k + 1, fmha=tiling, tree=tree, confidence=confidence)
         b = Buffers.allocate(target.geometry, draft.geometry, sizes, "cpu")

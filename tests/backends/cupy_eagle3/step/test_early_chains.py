@@ -17,8 +17,11 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.reference.engine import ReferenceEngine
+from specgate.core import Budget, Role
+from specgate.eagle3.chains.lengths import ChainLengths
 from tests.backends.cupy_eagle3.kernels.host import Host
-from tests.backends.cupy_eagle3.step.decoder import LENGTHS, Decoder, kernels_from_source
+from tests.backends.cupy_eagle3.step.decoder import LENGTHS, Decoder, kernels_from_source, made_pair
 
 pytestmark = pytest.mark.slow("runs whole steps from their source")
 
@@ -109,6 +112,20 @@ def test_a_chain_ends_where_the_product_of_probabilities_of_the_drafts_own_logit
         assert own == [*drafts[:end], *[drafts[end - 1]] * (K - end)]
         accepted = int(whole.b.slots.accepted[slot])
         assert int(made.b.slots.accepted[slot]) == min(accepted, end)
+
+
+@pytest.mark.parametrize("name", ["low", "middle", "high"])
+def test_the_first_chains_have_the_reference_engines_lengths(name: str) -> None:
+    """Of the same weights in bfloat16, with products of probabilities that are further apart than roundings go."""
+    confidence, made = confidences()[name], decoder(confidences()[name])
+    target, draft = made_pair(torch.bfloat16)
+    oracle = ReferenceEngine(
+        *(target, draft), max_batch=3, max_positions=230, device="cpu", lengths=ChainLengths(confidence)
+    )
+    oracle.prefill(made.prefilled.prompts, draft=True)
+    want = oracle.decode(Role(K), Budget(steps=1), ())
+    block, _ = made.decode(K, 1)
+    assert (block.drafted, block.accepted) == (want.drafted, want.accepted)
 
 
 @pytest.mark.parametrize("name", ["low", "middle", "high"])
