@@ -12,7 +12,8 @@ and of rows that nobody drafted.
 
 Drafts of planted pairs are certain of every token, right or wrong, so that no confidence ends their chains: such pairs
 tell what the kernel and empty steps take, and not what a confidence gains. For that, take a pair whose draft was
-trained, such as `demo`.
+trained, such as `demo`. `--soften 0.25` makes the draft's logits a quarter: its tokens stay, and it is less sure of all
+of them, so that chains of planted pairs end at several lengths, but no sooner where they are wrong.
 """
 
 from __future__ import annotations
@@ -126,6 +127,13 @@ def lines(k: int, found: Mapping[str, Cycles], single: Cycles) -> Iterator[str]:
     default=(0.2, 0.4, 0.6, 0.8),
     show_default=True,
 )
+@click.option(
+    "--soften",
+    type=click.Choice(("1", "0.5", "0.25", "0.125")),
+    default="1",
+    show_default=True,
+    help="What the draft's logits are multiplied by, which is exact.",
+)
 @click.option("--steps", default=64, show_default=True, help="Cycles of a round.")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--source", default="mixed", show_default=True, help="mixed, code, docs, prose or random.")
@@ -135,6 +143,7 @@ def main(
     batch: tuple[int, ...],
     spec: tuple[int, ...],
     confidence: tuple[float, ...],
+    soften: str,
     steps: int,
     rounds: int,
     source: str,
@@ -144,7 +153,12 @@ def main(
     positions = context + Budget(steps=steps).longest(most) + most + 2
     request = OpenRequest(resolved, "bfloat16", max(batch), positions, most, perf_mode=False)
     made, read = open_engine(request), prompts(resolved, context, max(batch), source)
-    click.echo(f"{torch.cuda.get_device_name()}, {pair}, context {context}, {steps} cycles, {rounds} rounds")
+    assert made.draft is not None
+    if soften != "1" and not made.draft.geometry.own_lm_head:
+        raise click.UsageError("--soften: the draft has the target's LM head; take a pair whose draft has its own")
+    made.draft.weights.lm_head.mul_(float(soften))
+    said = "" if soften == "1" else f", the draft's logits times {soften}: where chains end says nothing of its errors"
+    click.echo(f"{torch.cuda.get_device_name()}, {pair}, context {context}, {steps} cycles, {rounds} rounds{said}")
     settings = {**BOUNDS, **{f"{value:g}": value for value in confidence}}
     for requests in batch:
         engines = {name: engine_with(made, requests, value) for name, value in settings.items()}

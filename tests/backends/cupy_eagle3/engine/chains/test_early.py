@@ -28,15 +28,26 @@ from tests.backends.cupy_eagle3.gpu_pairs import (
 pytestmark = pytest.mark.gpu
 
 STEPS = 24
-NEVER, ALWAYS = 1e-30, 1 - 1e-7
-"""Confidences below and above every product of probabilities."""
+NEVER, ALWAYS = 1e-30, 2.0
+"""Confidences below and above every product of probabilities, that of a draft that is certain of its tokens, too."""
+SOFTER = 0.3125
+"""The draft of recipe A is certain of every token. With its logits multiplied by this, its probabilities are spread
+from 0.3 to 0.9.
+"""
+
+
+def unsure_engine_of(name: str, recipe: str, lengths: ChainLengths, times: float) -> CupyEngine:
+    """The draft's logits are multiplied by `times`."""
+    target, draft = checkpoints_of(name, recipe, torch.bfloat16)
+    draft.tensors["lm_head.weight"].mul_(times)
+    made = engine_of(target, draft, replace(SIZES, confidence=lengths.confidence))
+    made.lengths = lengths
+    return made
 
 
 @cache
-def unsure_engine(name: str, confidence: float, recipe: str = "A") -> CupyEngine:
-    made = engine_of(*checkpoints_of(name, recipe, torch.bfloat16), replace(SIZES, confidence=confidence))
-    made.lengths = ChainLengths(confidence)
-    return made
+def unsure_engine(name: str, confidence: float, recipe: str = "A", times: float = SOFTER) -> CupyEngine:
+    return unsure_engine_of(name, recipe, ChainLengths(confidence), times)
 
 
 def drafted(block: Decoded) -> list[int]:
@@ -51,6 +62,7 @@ def test_tokens_and_logits_equal_the_baselines_bit_for_bit(name: str, confidence
     made.prefill(random_prompts(RAGGED[-batch:], seed=batch), draft=True)
     rule = StopRule((), (), SIZES.positions)
     plain, baseline = trace(made, 0, STEPS * 3, rule), tokens(made, 0, Budget(steps=STEPS * 3))
+    lengths = set[int]()
     for k in (3, 5):
         got = trace(made, k, STEPS, rule)
         common = [at for at in got if at in plain]
@@ -62,6 +74,8 @@ def test_tokens_and_logits_equal_the_baselines_bit_for_bit(name: str, confidence
         assert all(1 <= d <= k for d in counts) and len(counts) == STEPS * batch
         assert all(a <= d for row in zip(block.accepted, block.drafted, strict=True) for a, d in zip(*row, strict=True))
         assert block.counters["chains_ended_early"] == sum(d < k for d in counts)
+        lengths |= {*counts}
+    assert len(lengths) > 1
 
 
 @pytest.mark.parametrize("name", GEOMETRIES)
@@ -69,7 +83,7 @@ def test_tokens_and_logits_equal_the_baselines_bit_for_bit(name: str, confidence
 def test_a_confidence_below_every_product_gives_whole_chains_and_one_above_it_single_tokens(
     name: str, recipe: str
 ) -> None:
-    plain, whole, single = engine(name, recipe), unsure_engine(name, NEVER, recipe), unsure_engine(name, ALWAYS, recipe)
+    plain, whole, single = engine(name, recipe), *(unsure_engine(name, p, recipe, 1.0) for p in (NEVER, ALWAYS))
     for made in (plain, whole, single):
         made.prefill(random_prompts(RAGGED), draft=True)
     for made, k in ((whole, 5), (single, 1)):
@@ -122,8 +136,7 @@ def test_the_number_of_requests_picks_the_chain_of_a_decode_run() -> None:
 
 
 def test_a_confidence_and_a_table_hold_together() -> None:
-    made = engine_of(*checkpoints_of("4:1 of 64", "A", torch.bfloat16), replace(SIZES, confidence=0.5))
-    made.lengths = ChainLengths(0.5, table_of("1:5,2:3", "here"))
+    made = unsure_engine_of("4:1 of 64", "A", ChainLengths(0.5, table_of("1:5,2:3", "here")), SOFTER)
     made.prefill(random_prompts(RAGGED), draft=True)
     block = made.decode(Role(5), Budget(steps=STEPS), ())
     assert {*drafted(block)} <= {1, 2, 3} and block.counters["chains_ended_early"] == STEPS * len(RAGGED)
