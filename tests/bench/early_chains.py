@@ -156,12 +156,14 @@ def main(
     assert made.draft is not None
     if soften != "1" and not made.draft.geometry.own_lm_head:
         raise click.UsageError("--soften: the draft has the target's LM head; take a pair whose draft has its own")
-    made.draft.weights.lm_head.mul_(float(soften))
+    with torch.inference_mode():
+        made.draft.weights.lm_head.mul_(float(soften))
     said = "" if soften == "1" else f", the draft's logits times {soften}: where chains end says nothing of its errors"
     click.echo(f"{torch.cuda.get_device_name()}, {pair}, context {context}, {steps} cycles, {rounds} rounds{said}")
     settings = {**BOUNDS, **{f"{value:g}": value for value in confidence}}
     for requests in batch:
         engines = {name: engine_with(made, requests, value) for name, value in settings.items()}
+        torch.cuda.synchronize()  # engines have streams of their own, and weights and buffers were written on another
         for engine in engines.values():
             engine.prefill(read[:requests], draft=True)
         single = measured({WHOLE: engines[WHOLE]}, 1, steps, rounds)[WHOLE]
