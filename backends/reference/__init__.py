@@ -7,7 +7,6 @@ loop.py            prefill once, then rewind and decode as often as asked, with 
 state.py           what a decode run carries from cycle to cycle, and how a cycle's tokens are committed
 recorder.py        what a decode run writes down: time per step and phase, accept counts per step and slot
 drafters.py        who proposes the chain: the pair's draft, or a stand-in whose acceptance is known
-chain_lengths.py   where a chain ends before K tokens: an unsure draft, many requests
 eagle.py           the pair's draft: over accepted rows with the target's features, then on its own states
 sampling/          drawing tokens at a temperature in the place of the greedy choice
 playback.py        accept counts from a tape in the place of measured ones

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specgate.backends.reference.cache import KVCache
-from specgate.backends.reference.chain_lengths import ChainLengths
 from specgate.backends.reference.drafters import StandIn
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.facts import engine_facts, with_partial
@@ -27,6 +26,7 @@ from specgate.backends.reference.target import LlamaTarget, rope_table
 from specgate.backends.reference.tree.options import TreePlan
 from specgate.core import Budget, EngineFacts, Role
 from specgate.core.draws import TokenLaw
+from specgate.eagle3.chains.lengths import ChainLengths
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint

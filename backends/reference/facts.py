@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from specgate.backends.reference.chain_lengths import ChainLengths
 from specgate.backends.reference.drafters import StandIn
 from specgate.backends.reference.partial.options import PartialPlan
 from specgate.backends.reference.tree.options import TreePlan
 from specgate.core import EngineFacts
 from specgate.core.tape import Tape
+from specgate.eagle3.chains.lengths import ChainLengths
 from specgate.eagle3.describe import describe_rope, draft_details
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes, mode_in_words
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
@@ -100,4 +100,4 @@ def not_the_pairs(
     if tree is not None and drafts is not None:
         yield warning(tree.words)
     if lengths is not None and drafts is not None:
-        yield f"chains may end before N tokens of spec-N ({lengths.words}): the acceptance length is of shorter chains"
+        yield lengths.warning

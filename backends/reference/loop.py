@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specgate.api import Decoded, Text, block_marker
-from specgate.backends.reference.chain_lengths import ChainLengths
 from specgate.backends.reference.drafters import Drafter, StandIn, stand_in
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.ops import accept, check_finite, target_argmax
@@ -30,6 +29,7 @@ from specgate.backends.reference.state import Slots, StopRule, commit
 from specgate.backends.reference.tree.options import TreePlan
 from specgate.backends.reference.tree.verifying import VerifiesTrees, packed_masks, verify_tree
 from specgate.core import Budget, Role, Score
+from specgate.eagle3.chains.lengths import ChainLengths
 from specgate.eagle3.counters import ENDED_EARLY
 from specgate.eagle3.kv.modes import KvMode
 from specgate.eagle3.pair import DraftCheckpoint

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from specgate.api import OpenRequest
-from specgate.backends.reference.chain_lengths import BY_BATCH, CONFIDENCE, lengths_of
 from specgate.backends.reference.drafters import STAND_INS, StandIn
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.partial.options import NAMES as PARTIAL_NAMES
@@ -18,6 +17,7 @@ from specgate.backends.reference.sampling.sampler import Sampler
 from specgate.backends.reference.tree.options import check_ranks, plan_tree
 from specgate.core.tape import Tape
 from specgate.eagle3.auxiliary_layers import parse_boundaries
+from specgate.eagle3.chains.lengths import BY_BATCH, CONFIDENCE, GREEDY_ALONE, lengths_of
 from specgate.eagle3.geometry import TargetSizes
 from specgate.eagle3.kv.asked import kv_modes
 from specgate.eagle3.kv.calibration import calibration_warnings
@@ -99,7 +99,7 @@ def what_samples(request: OpenRequest) -> Sampler | None:
     if "tape" in request.options:
         raise UsageError("option tape with sampling: a tape replays what greedy cycles accepted", hint="leave one out")
     greedy = (
-        *(("tree", "its paths are of greedy tokens"), (CONFIDENCE, "it is a chain of greedy tokens")),
+        *(("tree", "its paths are of greedy tokens"), (CONFIDENCE, GREEDY_ALONE)),
         (SPECPV, "it verifies greedily"),
     )
     for option, why in greedy:

@@ -18,7 +18,7 @@
     trees/                 trees of draft tokens: read, laid out, grown, accepted, compacted
     logit_watch.py         digests of the logits that single tokens were chosen from
     stages/                the stages of a pass at which two engines can be held against each other
-    chain_table.py         how many tokens to draft by how many requests run
+    chains/                chains that have fewer than K tokens: by a table, by the draft's confidence
     counters.py            what an engine counts beside acceptance
     traffic.py             what the passes of a pair must move through memory, from its geometry
     parameters.py          the harness's own count of the weights that a step must read

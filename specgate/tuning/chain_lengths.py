@@ -9,7 +9,7 @@ from typing import Any
 
 from specgate.analysis.speculation.decoding import decoding_of
 from specgate.core import Comparison, Point, Run
-from specgate.eagle3.chain_table import SCHEMA, ChainTable
+from specgate.eagle3.chains.table import SCHEMA, ChainTable
 from specgate.errors import UsageError
 
 

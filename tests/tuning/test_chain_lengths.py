@@ -11,7 +11,7 @@ import yaml
 
 from specgate.archive.stored import load_run
 from specgate.core import Block
-from specgate.eagle3.chain_table import table_in
+from specgate.eagle3.chains.table import table_in
 from specgate.errors import UsageError
 from specgate.tuning.chain_lengths import choices, table_of
 from tests.support.command import Cli

@@ -39,6 +39,8 @@ from specgate.backends.cupy_eagle3.step.verify import Verify
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.core import Budget, EngineFacts, Role
+from specgate.eagle3.chains.lengths import ChainLengths
+from specgate.eagle3.counters import ENDED_EARLY
 from specgate.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError
 
@@ -60,6 +62,7 @@ class DecodingEngine:
     Once the draft has proved unusable, a decode run of a spec role ends with BackendError. With `plain_on_draft_error`
     such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
     `way`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
+    `lengths`: where chains end early, as asked; the requests that a decode run begins with count as those that run.
 
     Where several GPUs share the target, `others` are the ranks beside the first. All ranks hold the same state, since
     they compute the same bits. What is read is read from the first; the others are held against it.
@@ -79,12 +82,13 @@ class DecodingEngine:
         shape_log: ShapeLog | None = None,
         way: Way | None = None,
         others: Sequence[Rank] = (),
+        lengths: ChainLengths | None = None,
     ) -> None:
         self.first = Rank(target, draft, sizes, buffers, tuned=tuned, way=way)
         self.ranks = (self.first, *others)
         self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
-        self.tuned, self.shape_log = tuned, shape_log
+        self.tuned, self.shape_log, self.lengths = tuned, shape_log, lengths
         self.draft_error = facts.draft_error
         self.stream = self.first.stream
         self.cycles, self.graphs = self.first.cycles, self.first.graphs
@@ -206,10 +210,10 @@ class DecodingEngine:
         self._last_role = None
         prefilled = self._check_room(role, budget)
         if role.speculative and self.draft_error is None:
-            decoded, fault = self._decode_run(prefilled, role.k, budget, stop_token_ids)
+            decoded, fault = self._decode_run(prefilled, self._drafts(role), budget, stop_token_ids)
             if fault != Fault.DRAFT_NOT_FINITE or not self.plain_on_draft_error:
                 self._check(fault)
-                return decoded
+                return decoded if self.lengths is None else with_ends(decoded, role.k)
             self.draft_error = FAULTS[fault]
         decoded, fault = self._decode_run(prefilled, 0, budget, stop_token_ids)
         self._check(fault)
@@ -240,7 +244,9 @@ class DecodingEngine:
             elapsed_ns = run([launch[n] for n in graphs], self.stream.torch, watch, looks)
             graphs = graphs[: len(elapsed_ns)]
             mixture = self.b.target.layer.mixture
-            decoded, fault = read(self.b.slots, count, k, graphs, elapsed_ns, mixture.touched if mixture else None)
+            touched = mixture.touched if mixture else None
+            lengths = self.b.chains.length_log if self.b.chains and self.sizes.confidence_of(k) is not None else None
+            decoded, fault = read(self.b.slots, count, k, graphs, elapsed_ns, touched, lengths)
         fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.
         broken = int(bool(fault & Fault.KV_INTEGRITY))
@@ -249,6 +255,10 @@ class DecodingEngine:
         found = self._cycle(k, count).gemms.counters
         of_tree = tree_counters(self.sizes.tree_of(k), decoded, fault)
         return replace(decoded, counters={**decoded.counters, **checked, **reused, **found, **of_tree}), fault
+
+    def _drafts(self, role: Role) -> int:
+        """The most draft tokens of each step of `role` over the prompts in the cache: K, or fewer by their number."""
+        return role.k if self.lengths is None else self.lengths.most(role.k, len(self.first.of_prompts.prompts))
 
     def _held_against_first(self, count: int, fault: Fault) -> Fault:
         """The faults of the other ranks; where there are none, what they hold is compared with what the first does."""
@@ -384,6 +394,12 @@ def tree_counters(shape: DraftTree | None, decoded: Decoded, fault: Fault) -> di
         "mask_checked_steps": len(decoded.step_ns),
         "mask_integrity_failures": int(bool(fault & Fault.MASK_INTEGRITY)),
     }
+
+
+def with_ends(decoded: Decoded, k: int) -> Decoded:
+    """With the count of request-steps of spec-`k` whose chain ended before K tokens."""
+    ended = sum(0 <= drafts < k for step in decoded.drafted for drafts in step)
+    return replace(decoded, counters={**decoded.counters, ENDED_EARLY: ended})
 
 
 def state_of(slots: Slots, count: int, steps: int) -> tuple[object, ...]:

@@ -16,6 +16,7 @@ from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import EngineFacts, Sampling
 from specgate.core.traffic import LinkTraffic
+from specgate.eagle3.chains.lengths import ChainLengths
 from specgate.eagle3.describe import describe_rope, draft_details
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.kv.modes import mode_in_words
@@ -39,8 +40,10 @@ def engine_facts(
     tuned_sha256: str | None = None,
     way: Way | None = None,
     warnings: Sequence[str] = (),
+    lengths: ChainLengths | None = None,
 ) -> EngineFacts:
     """Where prompts are not prefilled in the usual way, `way` says how; `warnings`: what else a reader must know.
+    `lengths`: where chains end early.
 
     Raises BackendError where the way cannot be gone.
     """
@@ -77,6 +80,8 @@ def engine_facts(
         details["draft's KV cache"] = mode_in_words(sizes.kv.draft, "bfloat16")
     if sizes.tree is not None:
         details["draft tree"] = described(sizes.tree)
+    if lengths is not None and draft is not None:
+        details["chains go on"] = lengths.words
     if sizes.sampling is not None:
         details["sampling"] = describe_sampling(sizes.sampling)
     details |= {f"memory: {name}": in_gb(size) for name, size in memory.items()}
@@ -96,6 +101,7 @@ def engine_facts(
             *(draft.warnings if draft else ()),
             *warnings,
             *([warning(described(sizes.tree))] if sizes.tree else ()),
+            *([lengths.warning] if lengths is not None and draft is not None else ()),
         ),
         kernels=tuple(sorted(entry_points())),
         draft_error=draft_error,

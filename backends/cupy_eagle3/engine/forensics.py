@@ -28,9 +28,9 @@ class ForensicEngine(RetilingEngine):
     @torch.inference_mode()
     def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...]:
         """As `api.ShowsLogits.logits`: step by step, with the graph of a single step, reading after each."""
-        k = 0 if self.draft_error is not None else role.k
         limit = positions[-1] + 1  # a slot ends there, so a fast one needs no more room than a slow one
-        self._check_room(Role(k), Budget(new_tokens=limit))
+        self._check_room(Role(0) if self.draft_error is not None else role, Budget(new_tokens=limit))
+        k = 0 if self.draft_error is not None else self._drafts(role)
         self._last_role = None
         count, slots = len(self.first.of_prompts.prompts), self.b.slots
         watch = LogitWatch(positions, count)

@@ -11,6 +11,7 @@ from specgate.backends.cupy_eagle3.kernels.experts.expert_config import MOST_EXP
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.backends.cupy_eagle3.kernels.sampling.draw_rows import MOST_COLUMNS
 from specgate.core import Sampling
+from specgate.eagle3.chains.lengths import CONFIDENCE, GREEDY_ALONE, ChainLengths, lengths_of
 from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
 from specgate.eagle3.kv.asked import kv_modes
 from specgate.eagle3.kv.modes import DRAFT_KV, KV, KvMode, KvModes
@@ -56,6 +57,34 @@ def chosen_kv(options: Mapping[str, str]) -> KvModes:
                 hint=f"{name}={KV_MODES[-1]}; --backend reference has {mode}",
             )
     return modes
+
+
+def chosen_lengths(request: OpenRequest) -> ChainLengths | None:
+    """Where the options end chains before K tokens; None where they end none.
+
+    Raises UsageError for what cannot be meant, and for a confidence where tokens are drawn or several GPUs share the
+    target.
+    """
+    lengths = lengths_of(request.options)
+    if lengths is None or lengths.confidence is None:
+        return lengths
+    if request.sampling is not None:
+        raise UsageError(f"option {CONFIDENCE} with sampling: {GREEDY_ALONE}", hint="leave one out")
+    if (ranks := request.options.get("tp", "1")) != "1":
+        raise UsageError(
+            f"option {CONFIDENCE} with tp = {ranks}: GPUs that share a target verify whole chains",
+            hint="leave one of them out",
+        )
+    return lengths
+
+
+def check_lengths(lengths: ChainLengths | None, target: TargetGeometry) -> None:
+    """Raise UsageError for a target of which rows behind the end of a chain would reach experts of their own."""
+    if lengths is not None and lengths.confidence is not None and target.experts is not None:
+        raise UsageError(
+            f"option {CONFIDENCE}: back end cupy ends chains of dense targets alone, and this one has experts",
+            hint="--backend reference has it",
+        )
 
 
 def check_vocabulary(asked: Sampling | None, target: TargetGeometry, where: Path) -> None:

@@ -30,6 +30,7 @@ from specgate.backends.cupy_eagle3.tuned.required import describe, require
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.core.fmha import parse_config
 from specgate.eagle3.auxiliary_layers import parse_boundaries
+from specgate.eagle3.chains.lengths import BY_BATCH, CONFIDENCE
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import read_config
@@ -42,9 +43,11 @@ from specgate.errors import BackendError, CheckpointError, UsageError
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "capture": None,
+    CONFIDENCE: None,
     "draft_kv": None,
     "fmha": None,
     "graphs": ("on", "off"),
+    BY_BATCH: None,
     "kv": None,
     "log_shapes": None,
     "on_draft_error": ("fail", "baseline"),
@@ -63,10 +66,11 @@ DTYPE = torch.bfloat16
 def open_engine(request: OpenRequest) -> CupyEngine:
     """Load `request.pair`.
 
-    Options: `capture` (boundaries such as 2,18,34), `fmha` (knobs of attention such as kv_tile:512,warps:4), `graphs`
-    (on, off: every launch on its own, for profilers), `kv` and `draft_kv` (the formats of the caches of target and
-    draft: bf16, fp8), `on_draft_error` (fail; baseline: decode spec roles plainly and
-    say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation),
+    Options: `capture` (boundaries such as 2,18,34), `confidence` (a greedy chain ends where the draft is less sure),
+    `k_by_batch` (the most draft tokens by how many requests a decode run begins with), `fmha` (knobs of attention such
+    as kv_tile:512,warps:4), `graphs` (on, off: every launch on its own, for profilers), `kv` and `draft_kv` (the
+    formats of the caches of target and draft: bf16, fp8), `on_draft_error` (fail; baseline: decode spec roles plainly
+    and say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation),
     `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone, of a target with experts
     the layers without a window), `spec_config` (a speculative config that this one's must agree with), `tp` (how many
     GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of tuned
@@ -79,7 +83,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     """
     check_options(request.options)
     limits.check_request(request)
-    kv, tree = limits.chosen_kv(request.options), tree_option.chosen_tree(request)
+    kv, lengths = limits.chosen_kv(request.options), limits.chosen_lengths(request)
+    tree = tree_option.chosen_tree(request)
     ranks, fmha = option.chosen_ranks(request), chosen_fmha(request.options)
     devices = shared_gpus(ranks) if ranks > 1 else (first_gpu(),)
     device = devices[0]
@@ -90,6 +95,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
             raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
     geometry = check_target(request)
     tree_option.check_target(tree, geometry)
+    limits.check_lengths(lengths, geometry)
     option.check_target(ranks, geometry, request.pair.target / "config.json")
     tuned, shape_log = chosen_files(request.options)
     targets = load_target_parts(request.pair.target, DTYPE, devices, request.pair.rope)
@@ -98,7 +104,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     if draft is not None:
         tree_option.check_draft(tree, request.options.get("tree", ""), draft.geometry)
         option.check_draft(ranks, draft.geometry, (request.pair.draft or Path()) / "config.json")
-    sizes = replace(sizes_of(request, tree if draft else None), kv=kv)
+    confidence = lengths.confidence if lengths and draft else None
+    sizes = replace(sizes_of(request, tree if draft else None), kv=kv, confidence=confidence)
     sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(part)
     tree_option.check_memory(sizes, part)
     ways = [chosen_way(request.options, part, device) for device in devices]
@@ -127,6 +134,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         tuned_sha256=tuned.sha256(gemms.shapes),
         way=way,
         warnings=kv_warnings(request, kv, drafts=draft is not None),
+        lengths=lengths,
     )
     return CupyEngine(
         *(model, head, sizes, buffers[0], facts),
@@ -136,6 +144,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         shape_log=shape_log,
         way=way,
         others=others,
+        lengths=lengths if head else None,
     )
 
 

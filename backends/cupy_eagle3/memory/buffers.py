@@ -16,6 +16,8 @@ from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, SCALE_POSITIONS, Heads
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.peers.mailboxes import Mailboxes
+from specgate.backends.cupy_eagle3.kernels.state.chains import Chains
+from specgate.backends.cupy_eagle3.kernels.state.end_chains import parts_of
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
 from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers
@@ -164,7 +166,9 @@ class DraftBuffers:
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """`sampling`: None where decoding is greedy. `tree`: None where drafts are chains."""
+    """`sampling`: None where decoding is greedy. `tree`: None where drafts are chains. `chains`: None where no chain
+    ends before its K tokens.
+    """
 
     slots: Slots
     kv: KVBlocks
@@ -172,6 +176,7 @@ class Buffers:
     draft: DraftBuffers | None
     sampling: SamplingBuffers | None
     tree: TreeBuffers | None = None
+    chains: Chains | None = None
 
     @classmethod
     def allocate(
@@ -189,6 +194,7 @@ class Buffers:
             if sizes.sampling
             else None,
             tree=TreeBuffers.allocate(sizes.tree, draft, sizes.slots, device) if sizes.tree and draft else None,
+            chains=chain_buffers(draft, sizes, device) if draft else None,
         )
 
     @property
@@ -242,6 +248,14 @@ def draft_buffers(geometry: DraftGeometry, sizes: Sizes, device: torch.device | 
         input=of(torch.bfloat16, rows, 2 * geometry.hidden),
         choices=of(torch.int64, sizes.slots),
     )
+
+
+def chain_buffers(geometry: DraftGeometry, sizes: Sizes, device: torch.device | str) -> Chains | None:
+    """None where no chain ends before its K tokens."""
+    most, parts = sizes.most_drafts, parts_of(geometry.draft_vocab)
+    if sizes.confidence_of(most) is None:
+        return None
+    return Chains.allocate(sizes.slots, most, sizes.positions, parts, geometry.hidden, device)
 
 
 def tensors_of(buffers: object) -> Iterator[Tensor]:

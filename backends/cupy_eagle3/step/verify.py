@@ -50,13 +50,16 @@ class Verify:
         """`draft`: whose features are captured, and whose drafts are verified where there are several rows per slot.
 
         Raises ValueError for a tree of a target with experts, and for what a target that is split among GPUs cannot do:
-        trees, experts and sampling.
+        trees, experts, sampling, and chains that end early.
         """
         g, rows = target.geometry, slots * rows_per_slot
         if target.shard.ranks > 1 and (tree or g.experts or sizes.sampling):
             raise ValueError("a target that is split among GPUs is dense, and decodes greedy chains")
         if tree and g.experts is not None:
             raise ValueError("a target with experts verifies no tree")
+        early = draft is not None and sizes.confidence_of(rows_per_slot - 1) is not None
+        if early and (target.shard.ranks > 1 or g.experts is not None):
+            raise ValueError("chains end early of a dense target on one GPU alone")
         depth = sizes.tree.depth if sizes.tree and tree else 0
         nodes = TreeNodes(0, sizes.max_rows, depth) if depth else None
         self.target, self.draft, self.boundaries = target, draft, draft.boundaries if draft else ()
@@ -91,7 +94,7 @@ class Verify:
         self.accept = (
             TreeSettle(sizes.heads(g), g.layers, sizes.blocks, width, rows_per_slot, depth, sizes.max_rows)
             if depth
-            else Accept(rows_per_slot, sizes.max_rows)
+            else Accept(rows_per_slot, sizes.max_rows, ends_early=sizes.slots if early else 0)
         )
 
     def kernels(self) -> Mapping[str, Kernel]:
@@ -153,7 +156,7 @@ class Verify:
     def settle(self, b: Buffers, rows: Rows) -> None:
         """Decide how many drafts of each slot are accepted. Of a tree, put the accepted path where a chain would be."""
         if isinstance(self.accept, Accept):
-            self.accept(b.target.choices, b.slots, rows)
+            self.accept(b.target.choices, b.slots, rows, b.chains if self.accept.ends_early else None)
             return
         assert b.tree is not None and b.draft is not None
         tree, pages = b.tree, b.target.pages

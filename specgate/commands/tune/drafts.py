@@ -31,7 +31,8 @@ def drafts(runs: tuple[Path, ...], context: int | None, out: Path) -> None:
     """Choose, for every batch size that RUN... measured, the draft length with the greatest speed-up.
 
     The runs are of one pair, engine and device; `--batch 1,4,16 --spec 1,2,3,5` measures what is chosen from. The
-    reference engine takes the file as -o k_by_batch=FILE, other engines the table by their own settings.
+    reference engine and the built-in one take the file as -o k_by_batch=FILE, other engines the table by their own
+    settings.
     """
     from specgate.archive.stored import load_runs
     from specgate.files.writing import write_text

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from specgate.api import Decoded, OpenRequest
-from specgate.backends.reference.chain_lengths import ChainLengths, lengths_of
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.open import open_engine
 from specgate.core import BASELINE, Budget, PairRef, Role, Sampling
-from specgate.eagle3.chain_table import table_of
+from specgate.eagle3.chains.lengths import ChainLengths, lengths_of
+from specgate.eagle3.chains.table import table_of
 from specgate.errors import UsageError
 from tests.backends.reference.by_hand import Eagle3ByHand
 from tests.backends.reference.test_engine import PROMPTS

@@ -63,7 +63,7 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             {"device": "cpu"},
-            r"option device: not known\n  back end cupy knows: capture, draft_kv, fmha, graphs, kv, log_shapes, on_",
+            r"option device: not known\n  back end cupy knows: capture, confidence, draft_kv, fmha, graphs, k_by",
         ),
         ({"graphs": "of"}, r"option graphs = 'of'\n  known: on, off"),
         ({"fmha": "kv_tile:100"}, "kv_tile must be a multiple of 64"),
@@ -76,6 +76,11 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
             r"option kv = 'nvfp4': back end cupy caches keys and values as bf16 or fp8\n  kv=fp8; --backend reference",
         ),
         ({"kv": "fp8", "draft_kv": "nvfp4"}, r"option draft_kv = 'nvfp4': back end cupy .*\n  draft_kv=fp8; --backend"),
+        ({"confidence": "2"}, r"option confidence = 2: not a probability\n  above 0 and below 1, such as 0.3"),
+        ({"confidence": "0.3", "tree": "dynamic:8"}, r"option confidence with tree = dynamic:8: it has its own shape"),
+        ({"confidence": "0.3", "tp": "2"}, r"option confidence with tp = 2: GPUs that share a target verify whole"),
+        ({"k_by_batch": "1:3", "tree": "dynamic:8"}, r"option k_by_batch with tree = dynamic:8: it has its own shape"),
+        ({"k_by_batch": "four"}, r"option k_by_batch = 'four': 'four' is no pair of numbers"),
         ({"prefill": "slow"}, r"option prefill = 'slow'\n  known: fused, torch"),
         ({"prefill_attention": "fa4"}, r"option prefill_attention = 'fa4'\n  known: best, torch, cudnn, flash"),
     ],

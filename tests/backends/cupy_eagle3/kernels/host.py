@@ -142,7 +142,7 @@ def source(spec: Spec) -> str:
     # An address within shared memory is one within the memory that a block has been given.
     text = re.sub(r"\(unsigned\)__cvta_generic_to_shared\(memory\)", "0u", text)
     names = {name for name, _ in spec.constants}
-    compiled = compiled_text(text, tree="TREE_ROWS" in names, fp8="KV_FP8" in names)
+    compiled = compiled_text(text, tree="TREE_ROWS" in names, fp8="KV_FP8" in names, ends_early="ENDS_EARLY" in names)
     taken = re.findall(r"__global__ [^{;]*?void (\w+)\(const (?:__grid_constant__ )?(\w+) \w+\)", compiled)
     runs = "".join(
         f"""

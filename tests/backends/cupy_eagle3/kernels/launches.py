@@ -121,6 +121,7 @@ def step(
     tree: DraftTree | None = None,
     kv: KvModes = AS_COMPUTED,
     ranks: int = 1,
+    confidence: float | None = None,
 ) -> Step:
     """A step of spec-`k` over all slots but one, in an engine that has room for longer chains or for `tree`, so many
     times in a row; nothing runs. With `ranks`, of the first of so many GPUs.
@@ -142,7 +143,8 @@ def step(
     nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
-    sizes = Sizes(slots + 1, POSITIONS, tree.rows if tree else k + 2, sampling=sampling, tree=tree, kv=kv)
+    rows = tree.rows if tree else k + 2
+    sizes = Sizes(slots + 1, POSITIONS, rows, sampling=sampling, tree=tree, kv=kv, confidence=confidence)
     shard = Shard(0, ranks)
     target, draft = without_weights(shard.geometry(pair.target), pair.draft, pair.boundaries, POSITIONS)
     target = replace(target, shard=shard)
@@ -154,11 +156,16 @@ def step(
     return Step(buffers, launches, ranges)
 
 
-def compiled_text(text: str, *, tree: bool = False, fp8: bool = False) -> str:
-    """The text without what the preprocessor leaves out of a kernel for chains or trees, and for a cache in bfloat16 or
-    E4M3.
+def compiled_text(text: str, *, tree: bool = False, fp8: bool = False, ends_early: bool = False) -> str:
+    """The text without what the preprocessor leaves out of a kernel for chains, whole or not, or trees, and for a cache
+    in bfloat16 or E4M3.
     """
-    left_out = {"#if TREE_ROWS": not tree, "#if KV_FP8": not fp8, "#if !KV_FP8": fp8}
+    left_out = {
+        "#if TREE_ROWS": not tree,
+        "#if KV_FP8": not fp8,
+        "#if !KV_FP8": fp8,
+        "#if ENDS_EARLY": not ends_early,
+    }
     kept, skipping = list[str](), [False]
     for line in text.splitlines(keepends=True):
         if line.startswith("#if"):
@@ -173,8 +180,9 @@ def compiled_text(text: str, *, tree: bool = False, fp8: bool = False) -> str:
 
 
 @cache
-def source_of(stem: str, name: str, *, tree: bool = False, fp8: bool = False) -> Source:
-    text = compiled_text(re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu")), tree=tree, fp8=fp8)
+def source_of(stem: str, name: str, *, tree: bool = False, fp8: bool = False, ends_early: bool = False) -> Source:
+    without_comments = re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu"))
+    text = compiled_text(without_comments, tree=tree, fp8=fp8, ends_early=ends_early)
     head = (
         rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) (?:args|all)\) \{{(.*?)^\}}'
     )
@@ -192,7 +200,10 @@ def source_of(stem: str, name: str, *, tree: bool = False, fp8: bool = False) ->
 
 def source(launch: Launch) -> Source:
     fp8 = "scales" in launch.arguments and launch.stem in ("attention", "prefill_heads")
-    return source_of(launch.stem, launch.name, tree="masks" in launch.arguments, fp8=fp8)
+    ends_early = launch.stem in ("draft_token", "accept") and not {"onward", "chain_length"}.isdisjoint(
+        launch.arguments
+    )
+    return source_of(launch.stem, launch.name, tree="masks" in launch.arguments, fp8=fp8, ends_early=ends_early)
 
 
 def written(launch: Launch) -> list[tuple[str, Tensor]]:

@@ -68,6 +68,7 @@ SIZES = {
     "feature_rows": ("HIDDEN",),
     "draft_input": ("HIDDEN",),
     "draft_token": ("HIDDEN", "DRAFT_VOCAB"),
+    "end_chains": ("COLUMNS", "PARTS", "DRAFTS", "SLOTS"),
     "all_reduce": ("HIDDEN", "MAX_ROWS"),
     "combine_choices": ("PART", "MAX_ROWS"),
     "kv_reserve": ("BLOCKS", "MAX_BLOCKS", "MAX_POSITIONS"),
@@ -138,6 +139,9 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
     for k in LENGTHS:
         over_codes = Cycle(target, draft, narrow, 4, k).kernels().values()
         yield from (kernel.spec for kernel in over_codes if kernel.spec.stem == "attention")
+    if pair.target.experts is None:
+        unsure = Cycle(target, draft, Sizes(4, positions, 6, confidence=0.3), 4, 5).kernels().values()
+        yield from (kernel.spec for kernel in unsure if kernel.spec.stem in ("end_chains", "draft_token", "accept"))
     if pair.target.experts is not None:
         most = Cycle(target, draft, Sizes(8, positions, 8), 8, 7).kernels().values()  # as many rows as experts take
         yield from (kernel.spec for kernel in most if kernel.spec.stem.startswith("expert"))

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.eagle3.chain_table import ChainTable, table_of
+from specgate.eagle3.chains.table import ChainTable, table_of
 from specgate.errors import UsageError
 
 CONFIDENCE: Final = "confidence"
 BY_BATCH: Final = "k_by_batch"
+GREEDY_ALONE: Final = "it is a chain of greedy tokens"
+"""Why `CONFIDENCE` does not go with sampling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,11 @@ class ChainLengths:
         said = [] if self.confidence is None else [f"while the draft is {self.confidence:g} sure"]
         return ", ".join((*said, *([f"by batch {self.table}"] if self.table else [])))
 
+    @property
+    def warning(self) -> str:
+        """For readers of an engine's figures."""
+        return f"chains may end before N tokens of spec-N ({self.words}): the acceptance length is of shorter chains"
+
 
 def lengths_of(options: Mapping[str, str]) -> ChainLengths | None:
     """What `options` ask for; None where they ask for nothing. Raises UsageError for what cannot be meant."""
@@ -58,6 +65,7 @@ def lengths_of(options: Mapping[str, str]) -> ChainLengths | None:
 
 
 def share(text: str) -> float:
+    """The probability that `text` is. Raises UsageError for what is not above 0 and below 1."""
     try:
         value = float(text)
     except ValueError:
