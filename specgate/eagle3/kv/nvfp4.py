@@ -49,7 +49,9 @@ def encoded(numbers: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """
     blocks = numbers.reshape(*numbers.shape[:-1], -1, NVFP4_ELEMENTS).contiguous()
     magnitude = blocks.abs()
-    wanted = magnitude.amax(dim=-1) / LARGEST / scale
+    # A product: torch on a GPU makes one of a quotient by a number, too, and every machine is to round alike. Where the
+    # quotient is a float32, the product is that.
+    wanted = magnitude.amax(dim=-1) * (1 / LARGEST) / scale
     stored = wanted.clamp(SMALLEST_SCALE, LARGEST_SCALE).to(torch.float8_e4m3fn)
     step = (stored.float() * scale)[..., None]
     codes = torch.signbit(blocks).view(torch.uint8) << 3

@@ -86,7 +86,7 @@ def test_a_block_that_begins_with_zeros_has_the_scale_one() -> None:
 def test_nvfp4_is_the_nearest_e2m1_under_the_nearest_e4m3_scale(numbers: list[float], power: int) -> None:
     x, outer = torch.tensor(numbers), torch.tensor(2.0**power)
     codes, blocks = nvfp4.encoded(x, outer)
-    wanted = float((x.abs().max() / 6 / outer).clamp(2.0**-9, 448))
+    wanted = float((x.abs().max() * (1 / 6) / outer).clamp(2.0**-9, 448))
     assert blocks.tolist() == [nearest(wanted, E4M3)]
     step = torch.tensor(E4M3[blocks.tolist()[0]]) * outer
     unpacked = [code for byte in codes.tolist() for code in (byte & 15, byte >> 4)]
@@ -95,6 +95,16 @@ def test_nvfp4_is_the_nearest_e2m1_under_the_nearest_e4m3_scale(numbers: list[fl
     assert [code >> 3 for code in unpacked] == [int(math.copysign(1, number) < 0) for number in numbers]
     expected = torch.tensor([e2m1(code) for code in unpacked]) * step
     assert torch.equal(nvfp4.decoded(codes, blocks, outer), expected)
+
+
+@given(st.integers(1, 126), st.integers(-40, 40))
+@settings(deadline=None)
+def test_a_largest_number_of_six_scales_or_of_six_middles_of_two_makes_the_scale_that_the_quotient_does(
+    code: int, power: int
+) -> None:
+    for wanted, scale in ((E4M3[code], code), ((E4M3[code] + E4M3[min(code + 1, 126)]) / 2, code + code % 2)):
+        x, outer = torch.full((16,), 6 * wanted * 2.0**power), torch.tensor(2.0**power)
+        assert nvfp4.encoded(x, outer)[1].tolist() == [min(scale, 126)]
 
 
 def test_nvfp4_breaks_every_tie_towards_the_even_code() -> None:

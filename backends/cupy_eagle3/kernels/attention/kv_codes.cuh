@@ -108,13 +108,14 @@ __device__ __forceinline__ void update_softmax(Softmax& state, TileScores& score
     }
 }
 
-__device__ __forceinline__ void pack_probabilities(Probabilities& p, const TileScores& score) {
+// `upper`: rows g + 8 as well, else zeros. Where no such row has a query, these are zeros that the compiler knows of.
+__device__ __forceinline__ void pack_probabilities(Probabilities& p, const TileScores& score, bool upper) {
 #pragma unroll
     for (int j = 0; j < TILES / 2; ++j)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const float (&of)[4] = score[2 * j + i];
             p[j][2 * i] = pack_fp16(of[0], of[1]);
-            p[j][2 * i + 1] = HALVES > 1 ? pack_fp16(of[2], of[3]) : 0;
+            p[j][2 * i + 1] = upper ? pack_fp16(of[2], of[3]) : 0;
         }
 }

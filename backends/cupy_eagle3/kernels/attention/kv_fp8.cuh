@@ -126,7 +126,9 @@ __device__ __forceinline__ void update_softmax(Softmax& state, Scores& score, in
     update_softmax(state, score.of, unit, added, divided, key, task, me);
 }
 
-__device__ __forceinline__ void pack_probabilities(Probabilities& p, const Scores& score) { pack_probabilities(p, score.of); }
+__device__ __forceinline__ void pack_probabilities(Probabilities& p, const Scores& score) {
+    pack_probabilities(p, score.of, HALVES > 1);
+}
 
 // out += p · v for the key tile at `key`.
 __device__ __forceinline__ void multiply_values(Softmax& state, const Probabilities& p, KVRing& ring, int key) {

@@ -233,7 +233,11 @@ __device__ __forceinline__ void update_softmax(Softmax& state, Scores& score, in
     update_softmax(state, score.of, score.unit, 0, 1, key, task, me);
 }
 
-__device__ __forceinline__ void pack_probabilities(Probabilities& p, const Scores& score) { pack_probabilities(p, score.of); }
+// Rows without a query have scores of zero, whose powers are not taken. As constants, the compiler would write these anew for
+// most products: a hundred instructions.
+__device__ __forceinline__ void pack_probabilities(Probabilities& p, const Scores& score) {
+    pack_probabilities(p, score.of, true);
+}
 
 // out += p · v for the key tile at `key`, without the outer scale.
 __device__ __forceinline__ void multiply_values(Softmax& state, const Probabilities& p, KVRing& ring, int key) {

@@ -87,7 +87,7 @@ struct BlockScale {
     float step;     // its value times the outer scale, exactly
 
     __device__ __forceinline__ BlockScale(unsigned largest, float outer) {
-        const float wanted = __uint_as_float(largest) / 6.0f * inverse(outer);
+        const float wanted = __uint_as_float(largest) * (1.0f / 6.0f) * inverse(outer);
         code = largest >= 0x7f800000u ? FP8_NAN : fp8_code(fminf(fmaxf(wanted, LEAST_SCALE), FP8_LARGEST));
         step = value_of(code) * outer;
     }

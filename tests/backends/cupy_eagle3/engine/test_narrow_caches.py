@@ -147,7 +147,8 @@ def test_logits_are_as_near_to_the_float32_reference_of_the_format_as_torchs_in_
     to_exact, _ = nearness(made, exact, rounded, prompts, 40)
     print(f"{name} {mode}: {ours}; torch in bfloat16: {torchs}; to float32 throughout: {to_exact}")
     assert ours.pooled >= {"fp8": 0.998, "nvfp4": 0.98}[mode]
-    assert 1 - ours.pooled < 1.3 * (1 - torchs.pooled)
+    # Where a number lies beside a middle, one code more or less is a fiftieth of it in E4M3, and a third in E2M1.
+    assert 1 - ours.pooled < {"fp8": 1.3, "nvfp4": 1.6}[mode] * (1 - torchs.pooled)
     assert ours.pooled > to_exact.pooled
 
 

@@ -46,7 +46,7 @@ def nvfp4_by_steps(plane: Nvfp4Plane, start: int, stop: int) -> Tensor:
 
 def nvfp4_encoded_by_steps(numbers: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     blocks = numbers.reshape(*numbers.shape[:-1], -1, 16)
-    stored = (blocks.abs().amax(dim=-1) / 6.0 / scale).clamp(2.0**-9, 448.0).to(torch.float8_e4m3fn)
+    stored = (blocks.abs().amax(dim=-1) * torch.tensor(1 / 6) / scale).clamp(2.0**-9, 448.0).to(torch.float8_e4m3fn)
     size = blocks.double() / (stored.double() * scale)[..., None]
     codes = torch.zeros_like(size, dtype=torch.uint8)
     for index, middle in enumerate((0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)):
