@@ -72,10 +72,11 @@ def part_of(whole: TargetCheckpoint, shard: Shard) -> TargetCheckpoint:
     return replace(whole, tensors={name: shard.part(name, t) for name, t in whole.tensors.items()}, shard=shard)
 
 
-def sides(pair: PairGeometry, recipe: Recipe, ranks: int, slots: int = 3) -> list[Side]:
+def sides(pair: PairGeometry, recipe: Recipe, ranks: int, *, fused: bool = False, slots: int = 3) -> list[Side]:
+    """`fused`: what stands between the products of a prefill is one kernel each."""
     sizes = Sizes(slots, 230, 4, fmha=FmhaConfig(kv_tile=128, warps=4, stages=2))
     whole = made_target(recipe, pair, torch.bfloat16, "cpu")
-    way, made = Way(False, PrefillAttention((Library.TORCH,))), []
+    way, made = Way(fused, PrefillAttention((Library.TORCH,))), []
     for shard in shards(ranks):
         target = Target.of(part_of(whole, shard), sizes.positions)
         draft = Draft.of(made_draft(recipe, pair, torch.bfloat16, "cpu"), target, sizes.positions)

@@ -5,12 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+from specgate.backends.cupy_eagle3.engine import prefill_experts, prefill_mixture
+from specgate.backends.cupy_eagle3.engine.prefill_mixture import ROWS
+from specgate.backends.cupy_eagle3.engine.prefilled import prefill_prompts
+from specgate.backends.cupy_eagle3.engine.ranks import prefill_experts as of_ranks
+from specgate.backends.cupy_eagle3.engine.ranks.prefill import Prefill
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
+from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
 from specgate.eagle3.geometry import ExpertGeometry
 from specgate.pair_tools.plant.expert_geometries import mixture, plain_draft
 from specgate.pair_tools.plant.geometries import PairGeometry, dense
-from tests.backends.cupy_eagle3.engine.ranks.sides import Alone, check_split, decoded_alone
-from tests.backends.cupy_eagle3.gpu_pairs import RECIPE_A, RECIPE_EXPERTS, shape
+from tests.backends.cupy_eagle3.engine.ranks.sides import Alone, check_split, decoded_alone, sides
+from tests.backends.cupy_eagle3.gpu_pairs import RECIPE_A, RECIPE_EXPERTS, random_prompts, shape
+from tests.backends.cupy_eagle3.kernels.device import relative_error
 from tests.backends.cupy_eagle3.kernels.peers.ranks_on_host import Ranks
 
 PAIR = replace(shape(8, 4, 64, hidden=128), draft=shape(2, 1, 64, hidden=128).draft)
@@ -38,3 +47,33 @@ def test_a_split_target_speculates_bit_for_bit_and_is_near_the_whole_one(four: R
 @pytest.mark.slow("runs whole steps from their source")
 def test_a_split_mixture_of_experts_speculates_bit_for_bit_and_is_near_the_whole_one(four: Ranks) -> None:
     check_split(EXPERTS, RECIPE_OF_EXPERTS, four, decoded_alone(EXPERTS, RECIPE_OF_EXPERTS, four), 2)
+
+
+@pytest.mark.slow("compiles the kernels of a prefill")
+@pytest.mark.parametrize("rows", [ROWS, 50], ids=["together", "in several passes"])
+def test_a_split_mixture_is_prefilled_by_kernels_as_by_torch(
+    four: Ranks, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Equal prompts in two slots, whose blocks are partly copies. Every rank has the same stream, bit for bit."""
+    for module in (prefill_experts, prefill_mixture, of_ranks):
+        monkeypatch.setattr(module, "ROWS", rows)
+    first, second = random_prompts([BLOCK + 30, 40])
+    prompts, found = [first, second, first], []
+    for ranks, fused in ((1, False), (2, False), (2, True)):
+        made = sides(EXPERTS, RECIPE_OF_EXPERTS, ranks, fused=fused)
+        layout = assign_blocks(prompts, made[0].sizes)
+        assert layout.twin == (0, 1, 0)
+        if ranks == 1:
+            last = [prefill_prompts(made[0].target, made[0].draft, made[0].b, prompts, layout, made[0].way)]
+        else:
+            last = Prefill(made, chunk=48).prompts(prompts, layout, draft=True)
+        for own in last[1:]:
+            assert all(torch.equal(a.stream, b.stream) for a, b in zip(own, last[0], strict=True))
+        keys = torch.cat([side.b.target.pages.k for side in made], dim=2)  # of all heads
+        twin, slot, own_blocks = layout.blocks[0], layout.blocks[2], layout.private[2]
+        assert own_blocks > 0
+        assert torch.equal(keys[:, list(twin[-own_blocks:])], keys[:, list(slot[-own_blocks:])])
+        found.append((torch.stack([row.stream for row in last[0]]), keys.float()))
+    for streams, keys in found[1:]:
+        assert torch.cosine_similarity(streams, found[0][0], dim=1).min() > 0.9995
+        assert relative_error(keys, found[0][1]) < 0.02
