@@ -162,8 +162,10 @@ def specs_of_ranks(pair: PairGeometry, positions: int) -> Iterator[Spec]:
         part, draft = without_weights(shard.geometry(pair.target), pair.draft, pair.boundaries, positions)
         for slots, k in ((1, 0), (1, 3), (4, 3), (8, 5)):
             sizes = Sizes(slots, positions, max(LENGTHS) + 1)
-            kernels = Cycle(replace(part, shard=shard), draft, sizes, slots, k).kernels().values()
-            yield from (kernel.spec for kernel in kernels if kernel.spec.stem in stems)
+            kernels = Cycle(replace(part, shard=shard), draft, sizes, slots, k).kernels()
+            yield from (kernel.spec for kernel in kernels.values() if kernel.spec.stem in stems)
+            if pair.target.biases:
+                yield kernels["verify.layer.o"].spec  # partial sums with a bias are left by no other product
         if pair.target.experts:
             yield from (kernel.spec for kernel in prefill_kernels(shard.geometry(pair.target), None, ranks=ranks))
 
