@@ -25,11 +25,13 @@ from tests.backends.cupy_eagle3.kernels.peers.ranks_on_host import Ranks
 PAIR = replace(shape(8, 4, 64, hidden=128), draft=shape(2, 1, 64, hidden=128).draft)
 RECIPE = replace(RECIPE_A, signal=0.95)
 OF_EXPERTS = mixture(
-    dense(4, 128, 64, heads=4, kv_heads=2, head_dim=64, vocab=2048, positions=4096),
+    dense(4, 128, 128, heads=8, kv_heads=4, head_dim=64, vocab=2048, positions=4096),
     ExpertGeometry(8, 2, mxfp4=True),
     window=32,
 )
-EXPERTS = PairGeometry(OF_EXPERTS, plain_draft(OF_EXPERTS, 512, 128), (1, 2, 4), context=256, written=False)
+EXPERTS = PairGeometry(
+    OF_EXPERTS, plain_draft(replace(OF_EXPERTS, heads=4, kv_heads=2), 512, 128), (1, 2, 4), context=256, written=False
+)
 RECIPE_OF_EXPERTS = replace(RECIPE_EXPERTS, signal=0.95)
 
 
@@ -44,9 +46,17 @@ def test_a_split_target_speculates_bit_for_bit_and_is_near_the_whole_one(four: R
     check_split(PAIR, RECIPE, four, alone, ranks)
 
 
+@pytest.fixture(scope="module")
+def experts_alone(four: Ranks) -> Alone:
+    return decoded_alone(EXPERTS, RECIPE_OF_EXPERTS, four)
+
+
 @pytest.mark.slow("runs whole steps from their source")
-def test_a_split_mixture_of_experts_speculates_bit_for_bit_and_is_near_the_whole_one(four: Ranks) -> None:
-    check_split(EXPERTS, RECIPE_OF_EXPERTS, four, decoded_alone(EXPERTS, RECIPE_OF_EXPERTS, four), 2)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_split_mixture_of_experts_speculates_bit_for_bit_and_is_near_the_whole_one(
+    four: Ranks, experts_alone: Alone, ranks: int
+) -> None:
+    check_split(EXPERTS, RECIPE_OF_EXPERTS, four, experts_alone, ranks)
 
 
 @pytest.mark.slow("compiles the kernels of a prefill")
