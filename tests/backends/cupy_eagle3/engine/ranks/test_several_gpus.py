@@ -5,47 +5,31 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from itertools import permutations
 from typing import Any
 
 import pytest
 import torch
 
-from specgate.backends.cupy_eagle3.device import shared_gpus
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
-from specgate.backends.cupy_eagle3.engine.facts import engine_facts
-from specgate.backends.cupy_eagle3.engine.ranks.load import models_of
 from specgate.backends.cupy_eagle3.engine.ranks.rank import Rank, whole_logits
-from specgate.backends.cupy_eagle3.memory.buffers import Buffers
-from specgate.backends.cupy_eagle3.memory.peers import with_mailboxes
-from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import BASELINE, Budget, Role
-from specgate.eagle3.pair import TargetCheckpoint
-from specgate.eagle3.parallel.shard import Shard, shards
 from specgate.errors import BackendError
-from specgate.pair_tools.plant.calibrate import made_draft, made_target
+from tests.backends.cupy_eagle3.engine.ranks.on_gpus import engine_on, gpus_or_skip
 from tests.backends.cupy_eagle3.engine.tracing import same_prefixes
 from tests.backends.cupy_eagle3.gpu_pairs import RAGGED, RECIPE_B, random_prompts, shape
 from tests.bench.tensor_parallel.exchange import Side, check_sums, sides, time_sums
-from tests.bench.tensor_parallel.ready import compile_all
 
 pytestmark = pytest.mark.gpu
 
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # before NCCL is first used: no multicast over NVLink
 
-SIZES = Sizes(slots=8, positions=2048, max_rows=6)
 STEPS = 27
 PAIR = shape(8, 4, 128)
 
 
 @pytest.fixture(scope="module", params=[2, 4])
 def gpus(request: pytest.FixtureRequest) -> tuple[torch.device, ...]:
-    asked, shown = request.param, torch.cuda.device_count()
-    if shown < asked:
-        pytest.skip(f"needs {asked} GPUs; CUDA shows {shown} here")
-    if not all(torch.cuda.can_device_access_peer(a, b) for a, b in permutations(range(asked), 2)):
-        pytest.skip(f"needs {asked} GPUs that reach each other's memory")
-    return shared_gpus(asked)
+    return gpus_or_skip(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -53,40 +37,14 @@ def ranks(gpus: tuple[torch.device, ...]) -> list[Side]:
     return sides(gpus, 4096)
 
 
-def part_of(whole: TargetCheckpoint, shard: Shard, device: torch.device) -> TargetCheckpoint:
-    tensors = {}
-    for name, tensor in whole.tensors.items():
-        span = shard.span(name, tuple(tensor.shape))
-        own = tensor if span is None else tensor.narrow(span.axis, span.start, span.stop - span.start)
-        tensors[name] = own.clone(memory_format=torch.contiguous_format).to(device)
-    return replace(whole, tensors=tensors, shard=shard)
-
-
-def engine_on(devices: tuple[torch.device, ...]) -> CupyEngine:
-    whole = made_target(RECIPE_B, PAIR, torch.bfloat16, "cuda:0")
-    draft = made_draft(RECIPE_B, PAIR, torch.bfloat16, "cuda:0")
-    targets = [part_of(whole, shard, device) for shard, device in zip(shards(len(devices)), devices, strict=True)]
-    facts = engine_facts(targets[0], draft, None, {}, SIZES, graphs=True)
-    part = targets[0].shard.geometry(whole.geometry)
-    allocated = [Buffers.allocate(part, draft.geometry, SIZES, device) for device in devices]
-    buffers = with_mailboxes(allocated, SIZES, part.hidden) if len(devices) > 1 else allocated
-    models = models_of(targets, draft, SIZES.positions, devices)
-    for device in devices:
-        torch.cuda.synchronize(device)
-    others = [Rank(*model, SIZES, b) for model, b in zip(models[1:], buffers[1:], strict=True)]
-    made = CupyEngine(*models[0], SIZES, buffers[0], facts, others=others)
-    print(f"compiled in {compile_all(made, 8, (0, 1, 3, 5)):.1f} s")
-    return made
-
-
 @pytest.fixture(scope="module")
 def shared(gpus: tuple[torch.device, ...]) -> CupyEngine:
-    return engine_on(gpus)
+    return engine_on(gpus, PAIR, RECIPE_B)
 
 
 @pytest.fixture(scope="module")
 def alone(gpus: tuple[torch.device, ...]) -> CupyEngine:
-    return engine_on(gpus[:1])
+    return engine_on(gpus[:1], PAIR, RECIPE_B)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 1])
