@@ -73,7 +73,7 @@ class ForensicEngine(RetilingEngine):
         return first, second
 
     def _logits_after(self, slot: int, continuation: Sequence[int]) -> Tensor:
-        """The logits [V] of the token that follows prompt[slot] + continuation. They are complete, so that any stream may
+        """The logits [V] of the token that follows prompt[slot] + continuation. They are complete, so any stream may
         read them, and overwritten by what runs next.
 
         After no continuation at all, of an engine that samples alone.

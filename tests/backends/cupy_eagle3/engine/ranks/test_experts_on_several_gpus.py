@@ -16,6 +16,14 @@ from specgate.eagle3.geometry import ExpertGeometry
 from specgate.pair_tools.plant.expert_geometries import mixture, plain_draft
 from specgate.pair_tools.plant.geometries import PairGeometry, dense
 from specgate.pairs.resolve import resolve_pair
+from tests.backends.cupy_eagle3.engine.ranks.checks import (
+    STEPS,
+    check_logits,
+    check_prefill,
+    check_single_launches,
+    check_speculation,
+    check_whole_requests,
+)
 from tests.backends.cupy_eagle3.engine.ranks.on_gpus import engine_on, gpus_or_skip
 from tests.backends.cupy_eagle3.engine.tracing import same_prefixes
 from tests.backends.cupy_eagle3.gpu_pairs import RAGGED, RECIPE_EXPERTS, random_prompts, ways_on_gpu
@@ -23,7 +31,6 @@ from tests.bench.tensor_parallel.pairs import write_configs
 
 pytestmark = pytest.mark.gpu
 
-STEPS = 27
 TARGET = mixture(
     dense(4, 512, 128, heads=8, kv_heads=4, head_dim=64, vocab=2048, positions=4096),
     ExpertGeometry(8, 2, mxfp4=True),
@@ -52,41 +59,18 @@ def alone(gpus: tuple[torch.device, ...]) -> CupyEngine:
 def test_a_prefill_of_several_gpus_is_near_that_of_one_and_the_same_on_all(
     shared: CupyEngine, alone: CupyEngine, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompts = random_prompts(RAGGED)
     for made in (shared, alone):
         monkeypatch.setattr(made, "way", ways_on_gpu()[name])
-        made.prefill(prompts, draft=True)
-    first, near = shared.ranks[0], []
-    for rank in shared.ranks:
-        for one, other, own in zip(
-            alone.first.of_prompts.last, rank.of_prompts.last, first.of_prompts.last, strict=True
-        ):
-            near.append(float(torch.cosine_similarity(one.stream.cpu(), other.stream.cpu(), dim=0)))
-            assert torch.equal(other.stream.cpu(), own.stream.cpu())
-        assert rank.b.draft is not None and first.b.draft is not None
-        assert torch.equal(rank.b.draft.pages.k.cpu(), first.b.draft.pages.k.cpu())
-    print("least cosine of last rows", min(near))
-    assert min(near) > 0.999
+    check_prefill(shared, alone)
 
 
 def test_single_launches_and_graphs_give_the_same_tokens(shared: CupyEngine) -> None:
-    shared.prefill(random_prompts(RAGGED), draft=True)
-    shared.use_graphs = False
-    launched = shared.decode(BASELINE, Budget(steps=STEPS), ())
-    shared.use_graphs = True
-    replayed = shared.decode(BASELINE, Budget(steps=STEPS), ())
-    assert launched.tokens == replayed.tokens
+    check_single_launches(shared)
 
 
 @pytest.mark.parametrize("k", [1, 3, 5])
 def test_speculation_keeps_the_baselines_tokens_and_logits_bit_for_bit(shared: CupyEngine, k: int) -> None:
-    shared.prefill(random_prompts(RAGGED), draft=True)
-    plain = shared.decode(BASELINE, Budget(steps=4 * STEPS), ())
-    spec = shared.decode(Role(k), Budget(steps=STEPS), ())
-    assert same_prefixes(plain.tokens, spec.tokens)
-    assert sum(a for row in spec.accepted for a in row if a > 0) > 0
-    positions = (1, 2, 5, 11, 23)
-    assert shared.logits(Role(k), positions) == shared.logits(BASELINE, positions)
+    check_speculation(shared, k)
 
 
 @pytest.mark.parametrize("k", [0, 3])
@@ -101,20 +85,11 @@ def test_all_ranks_touch_the_same_experts(shared: CupyEngine, k: int) -> None:
 
 
 def test_whole_requests_end_at_their_limit(shared: CupyEngine) -> None:
-    shared.prefill(random_prompts(RAGGED), draft=True)
-    spec = shared.decode(Role(3), Budget(new_tokens=60), ())
-    plain = shared.decode(BASELINE, Budget(new_tokens=60), ())
-    assert spec.tokens == plain.tokens and {len(text) for text in plain.tokens} == {60}
+    check_whole_requests(shared)
 
 
 def test_logits_of_several_gpus_are_near_those_of_one(shared: CupyEngine, alone: CupyEngine) -> None:
-    for made in (shared, alone):
-        made.prefill(random_prompts(RAGGED), draft=True)
-    text = alone.decode(BASELINE, Budget(steps=12), ()).tokens
-    for slot in (0, 3, 6):
-        for n in (1, 7):
-            one, other = (made._logits_after(slot, text[slot][:n]).float().cpu() for made in (shared, alone))
-            assert float(torch.cosine_similarity(one, other, dim=0)) > 0.999
+    check_logits(shared, alone)
 
 
 def test_a_planted_folder_is_opened_part_by_part(gpus: tuple[torch.device, ...], tmp_path: Path) -> None:

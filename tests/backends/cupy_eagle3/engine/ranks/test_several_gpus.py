@@ -12,8 +12,16 @@ import torch
 
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.ranks.rank import Rank, whole_logits
-from specgate.core import BASELINE, Budget, Role
+from specgate.core import BASELINE, Budget
 from specgate.errors import BackendError
+from tests.backends.cupy_eagle3.engine.ranks.checks import (
+    STEPS,
+    check_logits,
+    check_prefill,
+    check_single_launches,
+    check_speculation,
+    check_whole_requests,
+)
 from tests.backends.cupy_eagle3.engine.ranks.on_gpus import engine_on, gpus_or_skip
 from tests.backends.cupy_eagle3.engine.tracing import same_prefixes
 from tests.backends.cupy_eagle3.gpu_pairs import RAGGED, RECIPE_B, random_prompts, shape
@@ -23,7 +31,6 @@ pytestmark = pytest.mark.gpu
 
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # before NCCL is first used: no multicast over NVLink
 
-STEPS = 27
 PAIR = shape(8, 4, 128)
 
 
@@ -70,61 +77,27 @@ def test_the_sum_is_nccls(ranks: list[Side]) -> None:
     assert torch.allclose(ranks[0].residual[:4].cpu() - before, parts[0].cpu(), atol=1e-5)
 
 
-def test_a_prefill_of_several_gpus_is_near_that_of_one(shared: CupyEngine, alone: CupyEngine) -> None:
-    prompts = random_prompts(RAGGED)
-    for made in (shared, alone):
-        made.prefill(prompts, draft=True)
-    near = []
-    for rank in shared.ranks:
-        assert rank.prefilled is not None and alone.prefilled is not None
-        for one, other in zip(rank.prefilled.last, alone.prefilled.last, strict=True):
-            near.append(float(torch.cosine_similarity(one.stream.cpu(), other.stream.cpu(), dim=0)))
-    print("least cosine of last rows", min(near))
-    assert min(near) > 0.999
-    first, *others = shared.ranks
-    assert first.b.draft is not None
-    for rank in others:
-        for a, b in zip(first.of_prompts.last, rank.of_prompts.last, strict=True):
-            assert torch.equal(a.stream.cpu(), b.stream.cpu())
-        assert rank.b.draft is not None
-        assert torch.equal(first.b.draft.pages.k.cpu(), rank.b.draft.pages.k.cpu())
+def test_a_prefill_of_several_gpus_is_near_that_of_one_and_the_same_on_all(
+    shared: CupyEngine, alone: CupyEngine
+) -> None:
+    check_prefill(shared, alone)
 
 
 def test_single_launches_run_in_step(shared: CupyEngine) -> None:
-    shared.prefill(random_prompts(RAGGED), draft=True)
-    shared.use_graphs = False
-    launched = shared.decode(BASELINE, Budget(steps=STEPS), ())
-    shared.use_graphs = True
-    replayed = shared.decode(BASELINE, Budget(steps=STEPS), ())
-    assert launched.tokens == replayed.tokens
+    check_single_launches(shared)
 
 
 @pytest.mark.parametrize("k", [1, 3, 5])
 def test_speculation_keeps_the_baselines_tokens_and_logits_bit_for_bit(shared: CupyEngine, k: int) -> None:
-    shared.prefill(random_prompts(RAGGED), draft=True)
-    plain = shared.decode(BASELINE, Budget(steps=4 * STEPS), ())
-    spec = shared.decode(Role(k), Budget(steps=STEPS), ())
-    assert same_prefixes(plain.tokens, spec.tokens)
-    assert sum(a for row in spec.accepted for a in row if a > 0) > 0
-    positions = (1, 2, 5, 11, 23)
-    assert shared.logits(Role(k), positions) == shared.logits(BASELINE, positions)
+    check_speculation(shared, k)
 
 
-def test_whole_requests_end_at_their_limit(shared: CupyEngine, alone: CupyEngine) -> None:
-    shared.prefill(random_prompts(RAGGED), draft=True)
-    spec = shared.decode(Role(3), Budget(new_tokens=60), ())
-    plain = shared.decode(BASELINE, Budget(new_tokens=60), ())
-    assert spec.tokens == plain.tokens and {len(text) for text in plain.tokens} == {60}
+def test_whole_requests_end_at_their_limit(shared: CupyEngine) -> None:
+    check_whole_requests(shared)
 
 
 def test_logits_of_several_gpus_are_near_those_of_one(shared: CupyEngine, alone: CupyEngine) -> None:
-    for made in (shared, alone):
-        made.prefill(random_prompts(RAGGED), draft=True)
-    text = alone.decode(BASELINE, Budget(steps=12), ()).tokens
-    for slot in (0, 3, 6):
-        for n in (1, 7):
-            one, other = (made._logits_after(slot, text[slot][:n]).float().cpu() for made in (shared, alone))
-            assert float(torch.cosine_similarity(one, other, dim=0)) > 0.999
+    check_logits(shared, alone)
 
 
 def test_a_text_is_extended_on_all(shared: CupyEngine) -> None:
