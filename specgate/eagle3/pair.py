@@ -24,7 +24,7 @@ from specgate.eagle3.hf_keys import Keys, read_config, read_json
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import require_room
 from specgate.eagle3.mxfp4.format import NO_NUMBER
-from specgate.eagle3.parallel.shard import WHOLE, Shard, Span, shards
+from specgate.eagle3.parallel.shard import WHOLE, Shard, shards
 from specgate.eagle3.planted.recipe import from_seed
 from specgate.eagle3.planted.source import planted_draft, planted_target
 from specgate.errors import CheckpointError
@@ -159,7 +159,7 @@ def load_target_parts(
         require_room(wanted, dtype, device, str(folder))
     loaded = [
         {
-            name: stored(read_span(files.source, name, shard.span(name, whole.shape), device), dtype)
+            name: stored(read_part(files.source, name, whole.shape, shard, device), dtype)
             for name, whole in files.wanted.items()
         }
         for shard, device, _ in parts
@@ -173,10 +173,14 @@ def load_target_parts(
     )
 
 
-def read_span(source: TensorSource, name: str, span: Span | None, device: torch.device | str) -> Tensor:
-    if span is None:
-        return source.read(name, device)
-    return source.read_part(name, span.axis, span.start, span.stop, device)
+def read_part(
+    source: TensorSource, name: str, shape: tuple[int, ...], shard: Shard, device: torch.device | str
+) -> Tensor:
+    """What the rank of `shard` has of a tensor that is whole of `shape`."""
+    if (span := shard.span(name, shape)) is not None:
+        return source.read_part(name, span.axis, span.start, span.stop, device)
+    whole = source.read(name, device)
+    return torch.zeros_like(whole) if shard.has_zeros(name) else whole
 
 
 def stored(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -67,7 +67,10 @@ class ExpertLayerWeights(Generic[Matrices]):
 
 @dataclass(frozen=True, slots=True)
 class ExpertTargetWeights(Generic[Matrices]):
-    """A target with experts: `embed` and `lm_head` [V, H], final `norm` [H]."""
+    """A target with experts: `embed` and `lm_head` [V, H], final `norm` [H].
+
+    Of a target that is split among GPUs it is one rank's part, as `shard.py` has it.
+    """
 
     embed: Tensor
     layers: tuple[ExpertLayerWeights[Matrices], ...]

@@ -31,17 +31,19 @@ def byte_outlook(plan: Plan, pair: PairRef, policy: Policy | None) -> Iterator[s
         if scenario.workload.own:
             continue
         try:
-            traffic, planted = traffic_of(pair, scenario), planted_of(pair)
+            found, planted = traffic_of(pair, scenario), planted_of(pair)
         except CheckpointError as error:
             yield "its bytes are not known: " + "; ".join(filter(None, (error.message, error.hint)))
             return
-        if traffic is None:
+        if found is None:
             continue
+        traffic, gpus = found
         if scenario.whole_requests:
             whole[point.scenario] = None
             continue
         where = f"{point.scenario} c{point.context} b{point.batch}"
-        yield f"{where}: a step reads at least {amount(step_bytes(traffic, point.context, point.batch))}"
+        each = f" on each of {gpus} GPUs" if gpus > 1 else ""
+        yield f"{where}: a step reads at least {amount(step_bytes(traffic, point.context, point.batch))}{each}"
         for role in scenario.roles:
             if role.speculative:
                 yield from of_cell(traffic, Cell(point, role), planted, policy)
@@ -57,9 +59,10 @@ def amount(size: float) -> str:
     return f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.2f} MB"
 
 
-def traffic_of(pair: PairRef, scenario: Scenario) -> Traffic | None:
-    """What the passes of `pair` must move; None where its target has no experts. Raises CheckpointError for a pair that
-    cannot be read; weights are not.
+def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int] | None:
+    """What the passes of `pair` must move on each GPU, and how many GPUs share the target: as the scenario says, where
+    the target can be divided so. None where it has no experts. Raises CheckpointError for a pair that cannot be read;
+    weights are not.
     """
     if target_geometry(read_config(pair.target), scenario.rope).experts is None:
         return None
@@ -68,12 +71,18 @@ def traffic_of(pair: PairRef, scenario: Scenario) -> Traffic | None:
     from specgate.eagle3.kv.asked import kv_modes
     from specgate.eagle3.kv.modes import DRAFT_KV, KV
     from specgate.eagle3.pair import open_draft, open_target
+    from specgate.eagle3.parallel.shard import Shard
     from specgate.eagle3.traffic import pair_traffic
 
     target = open_target(pair.target, scenario.rope).geometry
     draft = open_draft(pair.draft, target).geometry if pair.draft else None
     formats = {name: value for name, value in scenario.options.items() if name in (KV, DRAFT_KV)}
-    return pair_traffic(target, draft, getattr(torch, scenario.dtype), kv_modes(formats))
+    gpus = scenario.options.get("tp", "1")
+    shard = Shard(0, int(gpus)) if gpus.isdigit() and int(gpus) > 0 else Shard()
+    if shard.unfit(target) or shard.cuts_blocks(target):  # the engine will refuse it, by its name
+        shard = Shard()
+    part, dtype = shard.geometry(target), getattr(torch, scenario.dtype)
+    return pair_traffic(part, draft, dtype, kv_modes(formats)), shard.ranks
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,8 @@ def main(pair: str, context: int, batch: int, spec: tuple[int, ...], steps: int,
     for role in (Role(0), *(Role(k) for k in spec)):
         engine.decode(role, Budget(steps=8), ())
         block = engine.decode(role, Budget(steps=steps), ())
-        step, floor = block.elapsed_ns / len(block.step_ns) / 1e6, floor_ms(engine, role.k, context, batch, bandwidth)
+        step = block.elapsed_ns / len(block.step_ns) / 1e6
+        floor = floor_ms(engine, role.k, context, batch, bandwidth, touched(block))
         base = base or step
         click.echo(
             f"{role.name:9} {step:7.3f} ms/step ({step / base:.2f} of baseline), floor {floor:6.3f} ms "
@@ -63,13 +64,20 @@ def main(pair: str, context: int, batch: int, spec: tuple[int, ...], steps: int,
         )
 
 
-def floor_ms(engine: CupyEngine, k: int, context: int, batch: int, bandwidth: float) -> float:
+def touched(block: Decoded) -> float | None:
+    """Experts that a step of the block reached, over all layers: the mean. None of a dense target."""
+    return sum(block.experts.touched) / len(block.experts.touched) if block.experts else None
+
+
+def floor_ms(
+    engine: CupyEngine, k: int, context: int, batch: int, bandwidth: float, touched: float | None = None
+) -> float:
     """The floor of a cycle, in milliseconds, at `context` cached positions. It extends the draft over one token per
-    slot.
+    slot. `touched`: experts that it reaches, over all layers; None for as many as independent tokens would.
     """
     traffic = engine.facts().traffic
     assert traffic is not None
-    moved = pass_bytes(traffic.target, [Slot(context, k + 1)] * batch)
+    moved = pass_bytes(traffic.target, [Slot(context, k + 1)] * batch, touched=touched)
     if k and traffic.draft:
         moved += draft_bytes(traffic.draft, [Slot(context - 1, 1)] * batch, [k] * batch)
     return moved.total / bandwidth * 1e3

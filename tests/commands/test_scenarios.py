@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,20 @@ from safetensors.torch import save_file
 from specgate.analysis.experts.beforehand import cycle_cost, step_bytes
 from specgate.cli import cli
 from specgate.commands.scenarios import plan, scenarios, spec_range
+from specgate.core import PairRef
 from specgate.eagle3.geometry import DraftGeometry
 from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.layout import target_tensors
 from specgate.eagle3.pair import open_draft, open_target
+from specgate.eagle3.parallel.shard import Shard
 from specgate.eagle3.tiny import write_draft
 from specgate.eagle3.traffic import pair_traffic
 from specgate.errors import CheckpointError, ExitCode, UsageError
+from specgate.planning.byte_outlook import byte_outlook
 from specgate.planning.scenario import dump, find, shipped
 from tests.support.command import ROOT
+from tests.support.factories import plan_of, scenario
 
 
 def run(*args: str) -> Result:
@@ -151,6 +156,19 @@ def test_plan_says_what_a_cycle_of_a_pair_with_experts_costs(experts: tuple[str,
         f"  a spec-3 cycle reads {alike:.2f} times as much if all tokens of a request choose the same"
     )
     assert f", {apart:.2f} times if each chooses for itself (overlap 0)" in cycle and 1 < alike < apart
+
+
+def test_where_a_scenario_has_several_gpus_it_is_what_each_of_them_reads(experts: tuple[str, ...]) -> None:
+    target = open_target(Path(experts[1])).geometry
+    draft = open_draft(Path(experts[3]), target).geometry
+    pair = PairRef("experts", Path(experts[1]), Path(experts[3]))
+    for gpus, ranks in (("2", 2), ("4", 1), ("many", 1)):  # four cannot share two key/value heads
+        asked = plan_of(replace(scenario(), options={"tp": gpus}))
+        step, cycle, *_ = byte_outlook(asked, pair, None)
+        traffic = pair_traffic(Shard(0, ranks).geometry(target), draft, torch.float32)
+        size = f"{step_bytes(traffic, 64, 1) / 1e6:.2f} MB"
+        assert step.endswith(f"reads at least {size} on each of 2 GPUs" if ranks > 1 else f"reads at least {size}")
+        assert f" {cycle_cost(traffic, 64, 1, 3, 1.0):.2f} times as much" in cycle
 
 
 def test_plan_says_what_the_gates_of_a_policy_take(experts: tuple[str, ...], tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ class ForensicEngine(RetilingEngine):
         return first, second
 
     def _logits_after(self, slot: int, continuation: Sequence[int]) -> Tensor:
-        """The logits [V] of the token that follows prompt[slot] + continuation. They are overwritten by what runs next.
+        """The logits [V] of the token that follows prompt[slot] + continuation. They are complete, so any stream may
+        read them, and overwritten by what runs next.
 
         After no continuation at all, of an engine that samples alone.
         """
@@ -100,7 +101,9 @@ class ForensicEngine(RetilingEngine):
                     _, fault = self._cycle(0, count, rank).verify.choices(rank.b, 1)
                 self._check(fault)
         with self.stream.current():
-            return whole_logits(self.ranks, 1)[0]
+            logits = whole_logits(self.ranks, 1)[0]
+            self.stream.wait()
+        return logits
 
     @torch.inference_mode()
     def draw(

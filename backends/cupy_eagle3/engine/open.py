@@ -17,6 +17,7 @@ from specgate.backends.cupy_eagle3.engine.prefill import Way
 from specgate.backends.cupy_eagle3.engine.prefill_attention import Library
 from specgate.backends.cupy_eagle3.engine.ranks import option
 from specgate.backends.cupy_eagle3.engine.ranks.load import models_of, with_exchange
+from specgate.backends.cupy_eagle3.engine.ranks.prefill_experts import scores_bytes
 from specgate.backends.cupy_eagle3.engine.ranks.rank import Rank
 from specgate.backends.cupy_eagle3.engine.ranks.sums import sums_bytes
 from specgate.backends.cupy_eagle3.engine.retile import config_of
@@ -113,7 +114,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     way = ways[0]
     memory = memory_plan.plan(part, draft.geometry if draft else None, sizes, fused=way.fused)
     if ranks > 1:
-        memory = with_exchange(memory, mailbox_bytes(ranks, sizes, part.hidden), sums_bytes(part.hidden))
+        exchanged = sums_bytes(part.hidden) + scores_bytes(part)
+        memory = with_exchange(memory, mailbox_bytes(ranks, sizes, part.hidden), exchanged)
     graphs = request.options.get("graphs") != "off"
     with refusing_overflow(str(request.pair.target)):
         models = models_of(targets, draft, sizes.positions, devices)

@@ -31,7 +31,7 @@ from specgate.backends.cupy_eagle3.kernels.prefill.prefill_decode import Prefill
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_draft import PrefillDraft
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_gate import PrefillGate
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_heads import PrefillHeads
-from specgate.backends.cupy_eagle3.kernels.prefill.prefill_mixture import PrefillMixture
+from specgate.backends.cupy_eagle3.kernels.prefill.prefill_mixture import PrefillMixture, PrefillMixtureSum
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_route import PrefillRoute
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_stream import PrefillStream
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_swiglu import PrefillSwiglu
@@ -80,7 +80,7 @@ class Way:
             for window in {g.window(layer) for layer in range(g.layers)}:
                 self.attention.library_with_sinks(positions, heads, window, device)
         if self.fused:
-            for kernel in kernels(g, draft.geometry if draft else None, kv):
+            for kernel in kernels(g, draft.geometry if draft else None, kv, target.shard.ranks):
                 function(kernel.spec, kernel.spec.stem, torch.cuda.current_device(), kernel.shared_bytes)
 
 
@@ -171,8 +171,10 @@ def workspace_bytes(
     return positions * whole + rows * part
 
 
-def kernels(target: TargetGeometry, draft: DraftGeometry | None, kv: KvModes = AS_COMPUTED) -> Iterator[Kernel]:
-    """All that a fused prefill launches."""
+def kernels(
+    target: TargetGeometry, draft: DraftGeometry | None, kv: KvModes = AS_COMPUTED, ranks: int = 1
+) -> Iterator[Kernel]:
+    """All that a fused prefill launches. With several `ranks`, `target` is the part of one."""
     yield stream_kernel(target.hidden)
     yield heads_kernel(target.heads, target.kv_heads, target.head_dim, kv=kv.target or "bf16")
     if (experts := target.experts) is None:
@@ -182,7 +184,7 @@ def kernels(target: TargetGeometry, draft: DraftGeometry | None, kv: KvModes = A
         yield decode_kernel(2 * target.intermediate, target.hidden, Order.PAIRED)
         yield decode_kernel(target.hidden, target.intermediate, Order.PLAIN)
         yield swiglu_kernel(target.intermediate, experts)
-        yield mixture_kernel(target.hidden, experts)
+        yield (mixture_sum_kernel if ranks > 1 else mixture_kernel)(target.hidden, experts)
     if draft is not None:
         yield heads_kernel(0, draft.kv_heads, draft.head_dim, kv=kv.draft or "bf16")
         yield draft_kernel(draft.hidden)
@@ -221,6 +223,11 @@ def swiglu_kernel(intermediate: int, experts: ExpertGeometry) -> PrefillSwiglu:
 @cache
 def mixture_kernel(hidden: int, experts: ExpertGeometry) -> PrefillMixture:
     return PrefillMixture(hidden, experts)
+
+
+@cache
+def mixture_sum_kernel(hidden: int, experts: ExpertGeometry) -> PrefillMixtureSum:
+    return PrefillMixtureSum(hidden, experts)
 
 
 @cache

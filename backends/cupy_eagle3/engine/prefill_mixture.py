@@ -21,11 +21,13 @@ from specgate.backends.cupy_eagle3.engine.prefill import (
     chunks,
     decode_kernel,
     mixture_kernel,
+    mixture_sum_kernel,
     rms_norm,
     route_kernel,
     swiglu_kernel,
 )
 from specgate.backends.cupy_eagle3.kernels.experts.packing import PackedExperts
+from specgate.backends.cupy_eagle3.kernels.prefill.prefill_mixture import Places
 from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 
@@ -65,13 +67,22 @@ class Routing:
 
     @classmethod
     def of(cls, normed: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> Routing:
-        chosen, weights = routed(normed, w, experts, way)
+        return cls.by(scores_of(normed, w, way), w, experts, way)
+
+    @classmethod
+    def by(cls, scores: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> Routing:
+        """From what `scores_of` gives."""
+        chosen, weights = chosen_by(scores, w, experts, way)
         in_order, pairs = chosen.flatten().sort(stable=True)
         place = torch.empty_like(in_order)
         place[pairs] = torch.arange(len(pairs), dtype=torch.int32, device=place.device)
         every = torch.arange(experts.count, dtype=torch.int32, device=place.device)
         ends = torch.searchsorted(in_order, every, right=True, out_int32=True)
         return cls(chosen, weights, in_order, pairs // experts.per_token, place.view_as(chosen), ends)
+
+    def places(self, rows: slice) -> Places:
+        """Of some rows, as the kernels that add a row's experts up take it."""
+        return self.place[rows], self.chosen[rows], self.weights[rows]
 
 
 class Told:
@@ -116,6 +127,17 @@ def add_mixtures(parts: Sequence[Part], w: ExpertLayerWeights, g: TargetGeometry
     experts = g.experts
     assert experts is not None
     groups = Groups([Routing.of(part.normed, w, experts, way) for part in parts])
+    outs = multiplied(parts, groups, w, g, way)
+    for part, routing, out in zip(parts, groups.routings, outs, strict=True):
+        finish(part, out, w.down.bias, routing, experts, (following, g.rms_eps), way)
+
+
+def multiplied(
+    parts: Sequence[Part], groups: Groups, w: ExpertLayerWeights, g: TargetGeometry, way: Way
+) -> list[Tensor]:
+    """What the experts give for the pairs of each part, sorted, without the bias: bfloat16 [R · k, H]."""
+    experts = g.experts
+    assert experts is not None
     room = parts[0].normed.new_empty(decoded_bytes(g) // 2)
     acts = [part.normed.new_empty(len(part.x) * experts.per_token, g.intermediate) for part in parts]
     for some, weights in decoded(w.gate_up, room, groups, way):
@@ -135,8 +157,7 @@ def add_mixtures(parts: Sequence[Part], w: ExpertLayerWeights, g: TargetGeometry
                 outs[n] = product(acts[n], weights, bounds, routing, some, way)
             elif pairs.start != pairs.stop:
                 outs[n][pairs] = product(acts[n][pairs], weights, bounds, routing, some, way)
-    for part, routing, out in zip(parts, groups.routings, outs, strict=True):
-        finish(part, out, w.down.bias, routing, experts, (following, g.rms_eps), way)
+    return outs
 
 
 def decoded_bytes(g: TargetGeometry) -> int:
@@ -152,14 +173,26 @@ def experts_at_once(count: int, size: int) -> int:
 
 def routed(x: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> tuple[Tensor, Tensor]:
     """The experts of rows `x` bfloat16 [R, H], int32 [R, k], and their weights, float32 [R, k]."""
+    return chosen_by(scores_of(x, w, way), w, experts, way)
+
+
+def scores_of(x: Tensor, w: ExpertLayerWeights, way: Way) -> Tensor:
+    """What rows `x` bfloat16 [R, H] choose their experts by, float32 [R, E]: the router's logits. A kernel that reads
+    them adds the bias by itself.
+    """
     if way.fused:
-        logits = router_logits(x, w.router)
-        weights = logits.new_empty(len(x), experts.per_token)
+        return router_logits(x, w.router)
+    return F.linear(x.float(), w.router.float(), w.router_bias.float())
+
+
+def chosen_by(scores: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> tuple[Tensor, Tensor]:
+    """As `routed`, from `scores_of` the rows. A kernel may read them in the memory of another GPU."""
+    if way.fused:
+        weights = torch.empty(len(scores), experts.per_token, dtype=torch.float32, device=w.router.device)
         chosen = torch.empty_like(weights, dtype=torch.int32)
-        route_kernel(experts)(chosen, weights, logits, w.router_bias)
+        route_kernel(experts)(chosen, weights, scores, w.router_bias)
         return chosen, weights
-    logits = F.linear(x.float(), w.router.float(), w.router_bias.float())
-    ordered, places = logits.sort(dim=-1, descending=True, stable=True)
+    ordered, places = scores.to(w.router.device).sort(dim=-1, descending=True, stable=True)
     return places[:, : experts.per_token].int(), ordered[:, : experts.per_token].softmax(dim=-1)
 
 
@@ -226,13 +259,24 @@ def finish(
     """Add to a part's stream what its experts have given, `out` bfloat16 [R · k, H] of sorted pairs, and norm it."""
     if way.fused:
         kernel = mixture_kernel(part.x.shape[1], experts)
-        kernel(part.normed, part.x, out, bias, (routing.place, routing.chosen, routing.weights), norm)
+        kernel(part.normed, part.x, out, bias, routing.places(slice(None)), norm)
         return
     for rows in chunks(len(part.x), CHUNK):
-        total = torch.zeros_like(part.x[rows])
-        for place, chosen, weight in zip(
-            *(t[rows].unbind(dim=1) for t in (routing.place, routing.chosen, routing.weights)), strict=True
-        ):
-            total += (out[place].float() + bias[chosen].float()) * weight[:, None]
-        part.x[rows] += total
+        part.x[rows] += mixed(out, bias, routing.places(rows))
         part.normed[rows] = rms_norm(part.x[rows], *norm)
+
+
+def leave_sum(total: Tensor, out: Tensor, bias: Tensor, places: Places, experts: ExpertGeometry, way: Way) -> None:
+    """`total` bfloat16 [R, H] = what the experts of some rows, at `places`, have given, of all pairs' `out`."""
+    if way.fused:
+        mixture_sum_kernel(total.shape[1], experts)(total, out, bias, places)
+    else:
+        total.copy_(mixed(out, bias, places))
+
+
+def mixed(out: Tensor, bias: Tensor, places: Places) -> Tensor:
+    """The weighted sums of some rows' experts, float32 [R, H], by torch."""
+    total = torch.zeros(len(places[0]), out.shape[1], device=out.device)
+    for place, chosen, weight in zip(*(t.unbind(dim=1) for t in places), strict=True):
+        total += (out[place].float() + bias[chosen].float()) * weight[:, None]
+    return total

@@ -11,6 +11,8 @@ from specgate.backends.cupy_eagle3.kernels.experts.expert_down import ExpertDown
 from specgate.backends.cupy_eagle3.kernels.experts.expert_gate_up import ExpertGateUp
 from specgate.backends.cupy_eagle3.kernels.experts.route import Route
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
+from specgate.backends.cupy_eagle3.kernels.peers.all_reduce import AllReduce
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import LayerBuffers, Pages
 from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights
@@ -27,11 +29,23 @@ class ExpertLayer:
 
     The norm before the router, too, has no kernel of its own: the router divides by the root mean square, and leaves
     the normed rows for the experts.
+
+    Where several GPUs share the target, each has its heads, and its part of every expert's width. All of them make the
+    same router logits of the same rows, and so choose the same experts.
     """
 
     def __init__(
-        self, geometry: TargetGeometry, sizes: Sizes, slots: int, gemms: Gemms, *, rows: int, names: tuple[str, str]
+        self,
+        geometry: TargetGeometry,
+        sizes: Sizes,
+        slots: int,
+        gemms: Gemms,
+        *,
+        rows: int,
+        names: tuple[str, str],
+        ranks: int = 1,
     ) -> None:
+        """`ranks`: so many GPUs share the layer, of which `geometry` has the part of one."""
         g, most, heads = geometry, slots * rows, sizes.heads(geometry)
         assert g.experts is not None
         self.geometry, self.names = g, names
@@ -41,10 +55,12 @@ class ExpertLayer:
             window: Attention(heads, rows, window, config=sizes.fmha, sinks=g.sinks)
             for window in dict.fromkeys(map(g.window, range(g.layers)))
         }
-        self.o = gemms("TARGET_O", g.hidden, heads.width, most, feeds_norm=True, biased=g.biases)
+        self.reduce = AllReduce(g.hidden, most, ranks, sizes.rows) if ranks > 1 else None
+        ends: dict[str, bool] = {"partial": True} if self.reduce else {"feeds_norm": True}
+        self.o = gemms("TARGET_O", g.hidden, heads.width, most, biased=g.biases, **ends)
         self.route = Route(g.hidden, g.experts, most)
         self.gate_up = ExpertGateUp(g.intermediate, g.hidden, g.experts, most)
-        self.down = ExpertDown(g.hidden, g.intermediate, g.experts, most)
+        self.down = ExpertDown(g.hidden, g.intermediate, g.experts, most, partial=ranks > 1)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Name → launcher, in stream order; `attention` sees all positions, `attention_N` a window of N."""
@@ -53,6 +69,7 @@ class ExpertLayer:
             "qkv": self.qkv,
             **windows,
             "o": self.o,
+            **({"reduce": self.reduce} if self.reduce else {}),
             "route": self.route,
             "expert_gate_up": self.gate_up,
             "expert_down": self.down,
@@ -86,13 +103,27 @@ class ExpertLayer:
                 sinks=w.sinks,
                 scales=pages.scales_of(index),
             )
-            self.o(b.stream, b.attended, w.o, rows, norm=(b.pre_norm, w.post_norm), bias=w.o_bias)
+            out, norm = self._sum_of(b, w.post_norm)
+            self.o(out, b.attended, w.o, rows, norm=norm, bias=w.o_bias)
+            self._reduce(b, w.post_norm, rows)
         self.watch("o")
         with mark(self.names[1]):
             self.route(m.logits, m.x16, b.pre_norm, w.router, w.router_bias, rows, eps=eps, ahead=ahead)
             self.gate_up(m.act, m.x16, w.gate_up, m.logits, rows)
-            self.down(
-                *(b.stream, (b.pre_norm, next_norm), m.parts, m.finished, m.act, w.down, m.logits, rows),
-                log=(m.touched, step, index),
-            )
+            out, norm = self._sum_of(b, next_norm)
+            self.down(*(out, norm, m.parts, m.finished, m.act, w.down, m.logits, rows), log=(m.touched, step, index))
+            self._reduce(b, next_norm, rows)
         self.watch("down")
+
+    def _sum_of(self, b: LayerBuffers, norm: Tensor) -> tuple[Tensor, tuple[PreNormRows, Tensor] | None]:
+        """Where a product adds to the stream, and the norm that it prepares; or where it leaves its partial sums."""
+        if self.reduce is None:
+            return b.stream, (b.pre_norm, norm)
+        assert b.mailboxes is not None
+        return b.mailboxes.partial, None
+
+    def _reduce(self, b: LayerBuffers, norm: Tensor, rows: Rows) -> None:
+        """Where a product has left partial sums: stream += those of all ranks, and the input of the next norm."""
+        if self.reduce is not None:
+            assert b.mailboxes is not None
+            self.reduce(b.stream, b.pre_norm, norm, b.mailboxes, rows)

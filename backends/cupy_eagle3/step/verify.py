@@ -50,11 +50,11 @@ class Verify:
         """`draft`: whose features are captured, and whose drafts are verified where there are several rows per slot.
 
         Raises ValueError for a tree of a target with experts, and for what a target that is split among GPUs cannot do:
-        trees, experts, sampling, and chains that end early.
+        trees, sampling, and chains that end early.
         """
         g, rows = target.geometry, slots * rows_per_slot
-        if target.shard.ranks > 1 and (tree or g.experts or sizes.sampling):
-            raise ValueError("a target that is split among GPUs is dense, and decodes greedy chains")
+        if target.shard.ranks > 1 and (tree or sizes.sampling):
+            raise ValueError("a target that is split among GPUs decodes greedy chains")
         if tree and g.experts is not None:
             raise ValueError("a target with experts verifies no tree")
         early = draft is not None and sizes.confidence_of(rows_per_slot - 1) is not None
@@ -77,7 +77,7 @@ class Verify:
                 ranks=ranks,
             )
             if g.experts is None
-            else ExpertLayer(g, sizes, slots, gemms, rows=rows_per_slot, names=NAMES)
+            else ExpertLayer(g, sizes, slots, gemms, rows=rows_per_slot, names=NAMES, ranks=ranks)
         )
         self.lm_head = gemms("TARGET_LM_HEAD", g.vocab, g.hidden, rows, scaled=True, chooses=True)
         self.combine = (

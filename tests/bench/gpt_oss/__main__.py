@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,7 @@ from specgate.backends.cupy_eagle3.bench.timing import read_bandwidth
 from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.kernels.experts import route
 from specgate.backends.cupy_eagle3.stream import Stream
+from specgate.eagle3.parallel.shard import Shard
 from specgate.errors import SpecgateError
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.pair_tools.plant.geometries import PairGeometry
@@ -49,6 +51,7 @@ GOALS: Final = {"both": 0.80}
     "--ahead-megabytes", type=float, help="Of the next product's weights that a router brings into the L2 cache."
 )
 @click.option("--sweep", is_flag=True, help="Time the products in many ways to move their work, and nothing else.")
+@click.option("--tp", default=1, show_default=True, help="Time the products of one of so many GPUs, and nothing else.")
 def main(
     seconds: float,
     out: Path,
@@ -57,8 +60,11 @@ def main(
     overlap: float,
     ahead_megabytes: float | None,
     sweep: bool,
+    tp: int,
 ) -> None:
     """Check, then time, as far as the seconds reach."""
+    if tp > 1 and {*part} - {"products", "steps"}:
+        raise click.UsageError(f"--tp {tp} --part prefill: of one of several GPUs, only products are timed here")
     if ahead_megabytes is not None:
         patch.object(route, "AHEAD_BYTES", round(ahead_megabytes * 2**20)).start()
     began = time.monotonic()
@@ -109,6 +115,9 @@ def main(
         click.echo(f"{wrong} of {len(result['checks'])} checks failed: nothing is timed", err=True)
         sys.exit(1)
     shapes = {name: EXPERT_GEOMETRIES[name]() for name in geometry}
+    if tp > 1:
+        shapes = {n: replace(s, target=Shard(0, tp).geometry(s.target)) for n, s in shapes.items()}
+        part = ("products",)
     if sweep:
         for name, shape in shapes.items():
             sweep_products(name, shape, bandwidth, result)

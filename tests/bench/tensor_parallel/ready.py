@@ -15,7 +15,8 @@ def compile_all(engine: CupyEngine, slots: int, draft_lengths: Sequence[int]) ->
     began, rank = time.monotonic(), engine.first
     cycles = [rank.cycle(k, slots) for k in draft_lengths]
     specs = [kernel.spec for cycle in cycles for kernel in cycle.kernels().values()]
-    specs += [k.spec for k in kernels(rank.target.geometry, rank.draft.geometry if rank.draft else None)]
+    draft = rank.draft.geometry if rank.draft else None
+    specs += [kernel.spec for kernel in kernels(rank.target.geometry, draft, ranks=len(engine.ranks))]
     with compiler() as compiling:
         said = compiling.compile(specs)
     wrong = {spec: why for spec, why in said.items() if why}

@@ -1,17 +1,25 @@
-"""The products of a split pair, for `specgate tune gemm --shapes`."""
+"""The products of a split pair, for `specgate tune gemm --shapes`.
+
+How the products of experts move their work is not searched for: it follows from their sizes. They are listed all the
+same, with that. `python -m tests.bench.gpt_oss --sweep --tp N` times those of a part in many ways.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
+from specgate.backends.cupy_eagle3.kernels.experts.expert_down import ExpertDown
+from specgate.backends.cupy_eagle3.kernels.experts.expert_gate_up import ExpertGateUp
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
+from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.parallel.shard import Shard
-from specgate.pairs.resolve import resolve_pair
+from tests.bench.tensor_parallel.pairs import pair_of
 
 
 @click.command()
@@ -21,8 +29,25 @@ from specgate.pairs.resolve import resolve_pair
 @click.option("--spec", multiple=True, type=int, default=(0, 3))
 @click.option("--out", type=Path, required=True)
 def shapes(pair: str, ranks: int, batch: tuple[int, ...], spec: tuple[int, ...], out: Path) -> None:
-    """Write the shapes of all products of one GPU."""
-    whole = Geometry.of(resolve_pair(pair, None, None), drafts=any(spec))
+    """Write the shapes of all products of one GPU that can be tuned, and print them with those of experts."""
+    with pair_of(pair, overlap=0.5) as meant:
+        whole = Geometry.of(meant, drafts=any(spec))
     part = replace(whole, target=Shard(0, ranks).geometry(whole.target))
     ShapeLog(out).add(gemm_shapes(part, batch, spec))
     click.echo(out.read_text())
+    for line in of_experts(part.target, batch, spec):
+        click.echo(line)
+
+
+def of_experts(g: TargetGeometry, batch: tuple[int, ...], spec: tuple[int, ...]) -> Iterator[str]:
+    """The products of experts with how their work is divided, a line for each number of rows."""
+    if g.experts is None:
+        return
+    about = f"of {g.experts.count} experts, {g.experts.per_token} of a row, in MXFP4"
+    for rows in sorted({slots * (k + 1) for slots in batch for k in spec}):
+        for name, kernel, n, k in (
+            ("gate and up", ExpertGateUp(g.intermediate, g.hidden, g.experts, rows), 2 * g.intermediate, g.hidden),
+            ("down", ExpertDown(g.hidden, g.intermediate, g.experts, rows), g.hidden, g.intermediate),
+        ):
+            knobs = ", ".join(f"{knob} {value}" for knob, value in asdict(kernel.config).items())
+            yield f"{name}: {rows} x {n} x {k} {about}: {knobs}"

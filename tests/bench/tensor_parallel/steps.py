@@ -17,8 +17,8 @@ from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.core import Budget, PairRef, Role
 from specgate.core.fmha import parse_config
 from specgate.machine.bandwidth import measure
-from specgate.pairs.resolve import resolve_pair
-from tests.bench.built_in_engine import floor_ms, phases
+from tests.bench.built_in_engine import floor_ms, phases, touched
+from tests.bench.tensor_parallel.pairs import pair_of
 from tests.bench.tensor_parallel.ready import compile_all
 
 
@@ -52,16 +52,22 @@ def report(engine: CupyEngine, ranks: int, context: int, batch: int, spec: int, 
     found = {k: measured(engine, k, steps) for k in (0, spec)}
     times = {k: block.elapsed_ns / len(block.step_ns) / 1e6 for k, block in found.items()}
     for k, block in found.items():
-        floor = floor_ms(engine, k, context, batch, bandwidth)
+        floor = floor_ms(engine, k, context, batch, bandwidth, touched(block))
         rate = sum(len(t) - 1 for t in block.tokens) / block.elapsed_ns * 1e9
         click.echo(
             f"tp {ranks} {Role(k).name:9} {times[k]:7.3f} ms/step, floor {floor:6.3f} ms ({times[k] / floor:.3f}x), "
-            f"{rate:8.1f} tok/s, {phases(block)}",
+            f"{rate:8.1f} tok/s, {phases(block)}{experts_of(engine, block)}",
         )
     same = all(list(b)[: len(a)] == list(a)[: len(b)] for a, b in zip(found[0].tokens, found[spec].tokens, strict=True))
     click.echo(f"tp {ranks}: spec-{spec} emits the baseline's tokens: {same}")
     assert same, f"tp {ranks}: tokens of spec-{spec} are not the baseline's"
     return times[0]
+
+
+def experts_of(engine: CupyEngine, block: Decoded) -> str:
+    """How many experts of a layer a step reached; nothing of a dense target."""
+    found = touched(block)
+    return "" if found is None else f", {found / engine.target.geometry.layers:.1f} experts per layer"
 
 
 def first_logits(engine: CupyEngine) -> Tensor:
@@ -73,6 +79,7 @@ def first_logits(engine: CupyEngine) -> Tensor:
 
 @click.command()
 @click.option("--pair", default="planted-llama-3.1-8b-al3.0")
+@click.option("--overlap", default=0.5, help="Of neighbouring tokens' experts, in a planted mixture.")
 @click.option("--context", default=32768)
 @click.option("--batch", default=1)
 @click.option("--spec", default=3)
@@ -83,6 +90,7 @@ def first_logits(engine: CupyEngine) -> Tensor:
 @torch.inference_mode()
 def steps(
     pair: str,
+    overlap: float,
     context: int,
     batch: int,
     spec: int,
@@ -101,7 +109,8 @@ def steps(
     for ranks in tps:
         try:
             began = time.monotonic()
-            engine = opened(resolve_pair(pair, None, None), ranks, context, batch, spec, steps, option)
+            with pair_of(pair, overlap) as meant:
+                engine = opened(meant, ranks, context, batch, spec, steps, option)
             click.echo(f"tp {ranks}: opened in {time.monotonic() - began:.1f} s; {engine.facts().details['attention']}")
             click.echo(f"tp {ranks}: compiled in {compile_all(engine, batch, (0, spec)):.1f} s")
             generator = torch.Generator().manual_seed(1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from specgate.backends.cupy_eagle3.engine.facts import link_traffic
 from specgate.core.traffic import LinkTraffic, Slot, pass_bytes
 from specgate.eagle3.parallel.shard import Shard
 from specgate.eagle3.traffic import pair_traffic
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.pair_tools.plant.geometries import GEOMETRIES
 
 PAIR = GEOMETRIES["llama-3.1-8b"]()
@@ -25,6 +28,20 @@ def test_each_gpu_moves_its_part_of_weights_and_cache_and_the_whole_draft(ranks:
     norms, row = (2 * g.layers + 1) * g.hidden * 2, g.hidden * 2 * 4
     assert one.kv_read * ranks == all_of_it.kv_read and one.kv_written * ranks == all_of_it.kv_written
     assert (one.weights - norms - row) * ranks == all_of_it.weights - norms - row
+
+
+def test_each_gpu_moves_its_part_of_the_experts_that_are_touched_and_a_whole_bias() -> None:
+    pair = EXPERT_GEOMETRIES["gpt-oss-120b"]()
+    g, part = pair.target, Shard(0, 2).geometry(pair.target)
+    whole, own = (pair_traffic(one, pair.draft, torch.bfloat16) for one in (g, part))
+    assert own.draft == whole.draft
+    assert whole.target.experts is not None and own.target.experts is not None
+    bias = 2 * g.hidden  # of down: zeros but for the first rank, and read all the same
+    assert 2 * (own.target.experts.expert_bytes - bias) == whole.target.experts.expert_bytes - bias
+    assert replace(own.target.experts, expert_bytes=0) == replace(whole.target.experts, expert_bytes=0)
+    slots = [Slot(32768, 4)]
+    one, all_of_it = (pass_bytes(traffic.target, slots, touched=500.0) for traffic in (own, whole))
+    assert 2 * one.kv_read == all_of_it.kv_read and all_of_it.weights / 2 < one.weights < all_of_it.weights / 1.9
 
 
 def test_a_row_sends_its_sums_to_every_other_gpu() -> None:

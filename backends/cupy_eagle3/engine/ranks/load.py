@@ -31,6 +31,6 @@ def copied(draft: DraftCheckpoint, device: torch.device) -> DraftCheckpoint:
     return replace(draft, tensors=tensors, d2t=None if draft.d2t is None else draft.d2t.to(device))
 
 
-def with_exchange(plan: Mapping[str, int], mailboxes: int, sums: int) -> dict[str, int]:
-    """A memory plan with what ranks exchange, in bytes on each GPU."""
-    return {**plan, "exchange between GPUs": mailboxes + sums}
+def with_exchange(plan: Mapping[str, int], mailboxes: int, prefill: int) -> dict[str, int]:
+    """A memory plan with what ranks exchange in steps and in a prefill, in bytes on each GPU."""
+    return {**plan, "exchange between GPUs": mailboxes + prefill}

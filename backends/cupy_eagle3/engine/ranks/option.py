@@ -42,21 +42,20 @@ def check_target(ranks: int, g: TargetGeometry, where: Path) -> None:
     if ranks == 1:
         return
     asked = f"option {TP} = {ranks}: {where}"
-    if g.experts is not None:
-        raise UsageError(
-            f"{asked}: num_local_experts = {g.experts.count}: a target with experts is not divided yet", hint=f"{TP}=1"
-        )
+    hint = f"{TP}={' or '.join(str(n) for n in RANKS if n == 1 or not cannot_divide(n, g))}"
+    if why := cannot_divide(ranks, g):
+        raise UsageError(f"{asked}: {why}", hint=hint)
+
+
+def cannot_divide(ranks: int, g: TargetGeometry) -> str | None:
+    """Key and value of a size that cannot be divided among `ranks` GPUs, and what it should be; None where all can."""
     if unfit := Shard(0, ranks).unfit(g):
         key, value = next(iter(unfit.items()))
-        fine = [n for n in RANKS if not Shard(0, n).unfit(g)]
-        raise UsageError(
-            f"{asked}: {key} = {value} cannot be divided by {ranks}", hint=f"{TP}={' or '.join(map(str, fine))}"
-        )
+        return f"{key} = {value} cannot be divided by {ranks}"
     if g.intermediate // ranks % K_CHUNK:
-        raise UsageError(
-            f"{asked}: intermediate_size = {g.intermediate}: each GPU needs a multiple of {K_CHUNK} of it",
-            hint=f"a smaller {TP}",
-        )
+        whole = "" if g.experts is None else ", whole blocks of MXFP4 numbers of every expert"
+        return f"intermediate_size = {g.intermediate}: each GPU needs a multiple of {K_CHUNK} of it{whole}"
+    return None
 
 
 def check_draft(ranks: int, g: DraftGeometry, where: Path) -> None:

@@ -2,14 +2,12 @@
 
 Each rank has its heads and its part of the feed-forward width, and the whole stream. After each product that leaves
 partial sums, the ranks add up all parts (`sums.py`). The draft is prefilled on every rank, from streams with the same
-bits.
+bits. How a mixture of experts is gone through is in `prefill_experts.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +15,6 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.engine.prefill import (
     CHUNK,
-    Way,
     cache_heads,
     capture,
     chunks,
@@ -27,35 +24,14 @@ from specgate.backends.cupy_eagle3.engine.prefill import (
     project,
 )
 from specgate.backends.cupy_eagle3.engine.prefill_attention import attend_last, split_heads
+from specgate.backends.cupy_eagle3.engine.prefill_experts import Passage, together
 from specgate.backends.cupy_eagle3.engine.prefilled import LastRow, copy_tail
+from specgate.backends.cupy_eagle3.engine.ranks.one_of_ranks import OneOfRanks
+from specgate.backends.cupy_eagle3.engine.ranks.prefill_experts import ExpertPrefill
 from specgate.backends.cupy_eagle3.engine.ranks.sums import PartialSums, add_parts
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
-from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.cache_layout import CacheLayout
-from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.eagle3.weights import LayerWeights, TargetWeights
-
-
-class OnStream(Protocol):
-    """As `stream.Stream`; `torch` is None on a CPU."""
-
-    @property
-    def torch(self) -> torch.cuda.Stream | None: ...
-
-    def current(self) -> AbstractContextManager[None]: ...
-
-
-class OneOfRanks(Protocol):
-    """What a prefill needs of a rank."""
-
-    target: Target
-    draft: Draft | None
-    b: Buffers
-    way: Way
-    device: torch.device
-
-    @property
-    def stream(self) -> OnStream: ...
 
 
 class RankPass:
@@ -100,39 +76,53 @@ class RankPass:
 
 
 class Prefill:
-    """Prefills prompts on all `ranks`. Nothing here waits for a GPU."""
+    """Prefills prompts on all `ranks`. Nothing here waits for a GPU but for how many rows go to which experts."""
 
     def __init__(self, ranks: Sequence[OneOfRanks], chunk: int = CHUNK) -> None:
         self.ranks, self.chunk = ranks, chunk
-        streams, devices = [rank.stream.torch for rank in ranks], [rank.device for rank in ranks]
-        self.sums = PartialSums(streams, devices, chunk, ranks[0].target.geometry.hidden)
+        streams, devices, g = [r.stream.torch for r in ranks], [r.device for r in ranks], ranks[0].target.geometry
+        self.sums = PartialSums(streams, devices, chunk, g.hidden)
+        self.experts = ExpertPrefill(ranks, self.sums, chunk) if g.experts else None
 
     def prompts(self, prompts: Sequence[Sequence[int]], layout: CacheLayout, *, draft: bool) -> list[list[LastRow]]:
         """Every prompt into the blocks of its slot, and equal prompts once. Returns the last rows of every rank."""
-        last: list[list[LastRow]] = [[] for _ in self.ranks]
-        for slot, twin in enumerate(layout.twin):
-            if twin == slot:
-                rows = self.prompt(prompts[slot], layout.blocks[slot], draft=draft)
-            else:
-                rows = [own[twin] for own in last]
-                for rank in self.ranks:
-                    with rank.stream.current():
+        first = [slot for slot, twin in enumerate(layout.twin) if twin == slot]
+        found: list[dict[int, LastRow]] = [{} for _ in self.ranks]
+        for slots in self._waves(first, prompts):
+            rows = self._wave([(prompts[slot], layout.blocks[slot]) for slot in slots], draft=draft)
+            for own, last in zip(found, rows, strict=True):
+                own.update(zip(slots, last, strict=True))
+        for rank in self.ranks:
+            with rank.stream.current():
+                for slot, twin in enumerate(layout.twin):
+                    if twin != slot:
                         copy_tail(rank.b, layout, twin, slot)
-            for own, row in zip(last, rows, strict=True):
-                own.append(row)
-        return last
+        return [[own[twin] for twin in layout.twin] for own in found]
 
-    def prompt(self, tokens: Sequence[int], blocks: Sequence[int], *, draft: bool) -> list[LastRow]:
-        """One prompt on all ranks: the target, then the draft of each."""
+    def _waves(self, slots: Sequence[int], prompts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+        """Slots whose prompts go through the layers together; of a dense target it is one each."""
+        if self.experts is None:
+            return [[slot] for slot in slots]
+        return [slots[wave.start : wave.stop] for wave in together([len(prompts[slot]) for slot in slots])]
+
+    def _wave(self, prompts: Sequence[tuple[Sequence[int], Sequence[int]]], *, draft: bool) -> list[list[LastRow]]:
+        """Prompts of (tokens, blocks) on all ranks: the target, then the draft of each. The last rows of every rank."""
         heads = [rank.draft if draft else None for rank in self.ranks]
         boundaries = heads[0].boundaries if heads[0] else ()
-        passes, last = self.target(tokens, blocks, boundaries), list[LastRow]()
-        for rank, one, head in zip(self.ranks, passes, heads, strict=True):
+        passes: Sequence[Sequence[RankPass | Passage]]
+        if self.experts is None:
+            passes = [[one] for prompt in prompts for one in self.target(*prompt, boundaries)]
+        else:
+            passes = self.experts.wave(prompts, boundaries)
+        last = list[list[LastRow]]()
+        for rank, of_prompts, head in zip(self.ranks, passes, heads, strict=True):
+            last.append([])
             with rank.stream.current():
-                if head is not None and one.features is not None and rank.b.draft is not None:
-                    prefill_draft(head, rank.b.draft.pages, one.tokens, one.blocks, one.features, way=rank.way)
-                features = one.features[-1].clone() if one.features is not None else None
-                last.append(LastRow(one.x[-1].clone(), features))
+                for one in of_prompts:
+                    if head is not None and one.features is not None and rank.b.draft is not None:
+                        prefill_draft(head, rank.b.draft.pages, one.tokens, one.blocks, one.features, way=rank.way)
+                    features = one.features[-1].clone() if one.features is not None else None
+                    last[-1].append(LastRow(one.x[-1].clone(), features))
         return last
 
     def target(self, tokens: Sequence[int], blocks: Sequence[int], boundaries: tuple[int, ...]) -> list[RankPass]:

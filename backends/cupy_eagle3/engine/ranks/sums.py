@@ -53,12 +53,15 @@ class PartialSums:
                     stream.wait_event(made)
 
 
-def add_parts(x: Tensor, parts: Sequence[Tensor], weight: Tensor, eps: float, way: Way) -> Tensor:
-    """x float32 [R, H] += part of rank 0, += part of rank 1, …; returns its norm with `weight`, bfloat16 [R, H].
+def add_parts(
+    x: Tensor, parts: Sequence[Tensor], weight: Tensor, eps: float, way: Way, normed: Tensor | None = None
+) -> Tensor:
+    """x float32 [R, H] += part of rank 0, += part of rank 1, …; returns its norm with `weight`, bfloat16 [R, H]:
+    `normed`, if given.
 
     Ranks add in the same order, so that they get the same bits.
     """
-    normed = torch.empty_like(x, dtype=torch.bfloat16)
+    normed = torch.empty_like(x, dtype=torch.bfloat16) if normed is None else normed
     for part in parts:
         # A kernel of ours reads another GPU's memory as its own; torch does not.
         add(x, part if way.fused else part.to(x.device), weight, eps, way, normed)

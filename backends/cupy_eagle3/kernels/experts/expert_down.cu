@@ -5,6 +5,9 @@
 // the last of them adds the parts up: always in the order of the places, whoever comes last. It also leaves the pre-norm input
 // of the next norm, normed = stream · norm_weight, and its squares; and it clears the count.
 //
+// With PARTIAL, other GPUs have the rest of k: `stream` becomes the sum over the places, to which nothing is added, and no norm
+// is prepared. That is for all_reduce.cu to do.
+//
 // The routing is made, and the first weights are requested, while the product before this one still runs: whoever wrote the
 // logits has ended before that product let this kernel start.
 //
@@ -14,6 +17,10 @@
 #include "bf16.cuh"
 #include "dependent.cuh"
 #include "expert_matmul.cuh"
+
+#ifndef PARTIAL
+#define PARTIAL 0
+#endif
 
 static_assert(TILES_OF_EXPERT * 16 == N_OUT, "N_OUT must be a multiple of 16: a tile has 16 rows");
 
@@ -74,7 +81,7 @@ __device__ __forceinline__ void count_parts(int* finished, int group, int turn) 
 }
 
 // stream += the sum of the parts, and the next norm's input, for COLUMNS columns of all rows. Eight neighbouring lanes have the
-// columns of one sum of squares.
+// columns of one sum of squares. Of partial sums, the sum alone.
 __device__ __forceinline__ void add_parts(const ExpertDownArguments& args, int group, int rows, const Thread& me) {
     for (int n = threadIdx.x; n - me.lane < rows * COLUMNS; n += THREADS) {
         const int row = n / COLUMNS, column = group * COLUMNS + n % COLUMNS;
@@ -89,10 +96,11 @@ __device__ __forceinline__ void add_parts(const ExpertDownArguments& args, int g
             float sum = part[0];
 #pragma unroll
             for (int place = 1; place < PER_TOKEN; ++place) sum += part[place];
-            value = args.stream[at] + sum;
+            value = PARTIAL ? sum : args.stream[at] + sum;
             args.stream[at] = value;
-            args.normed[at] = to_bf16(value * to_float(args.norm_weight[column]));
+            if (!PARTIAL) args.normed[at] = to_bf16(value * to_float(args.norm_weight[column]));
         }
+        if (PARTIAL) continue;
         float square = value * value;
 #pragma unroll
         for (int step = 4; step; step /= 2) square += __shfl_xor_sync(FULL_WARP, square, step);

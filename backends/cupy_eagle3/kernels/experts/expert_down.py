@@ -21,14 +21,24 @@ TILES: Final = 2
 class ExpertDown(Kernel):
     """stream[r] += Σ_j weight_j · (act[r · k + j] · downᵀ + bias) over the places j of row r, in their order; and the
     `PreNormRows` of the next norm. The weights are the softmax over the row's k largest logits.
+
+    With `partial` it is stream[r] = that sum, and no norm: other GPUs have the rest of the experts' width.
     """
 
     def __init__(
-        self, hidden: int, intermediate: int, experts: ExpertGeometry, rows: int, config: ExpertConfig | None = None
+        self,
+        hidden: int,
+        intermediate: int,
+        experts: ExpertGeometry,
+        rows: int,
+        config: ExpertConfig | None = None,
+        *,
+        partial: bool = False,
     ) -> None:
         """`rows`: the most that this launcher will see. Raises ValueError for a mixture that no kernel is made for."""
         check_experts(experts, rows)
         self.hidden, self.intermediate, self.experts, self.rows = hidden, intermediate, experts, rows
+        self.partial = partial
         self.tiles = hidden // TILE
         self.config = (config or ExpertConfig.usual(intermediate, self.tiles, TILES)).at(rows).fitted()
         super().__init__(
@@ -38,6 +48,7 @@ class ExpertDown(Kernel):
             tiles_of_expert=self.tiles,
             experts_together=1,
             **constants_of(experts, self.config, rows),
+            **({"partial": 1} if partial else {}),
             shared_bytes=self.config.shared_bytes,
         )
 
@@ -45,7 +56,7 @@ class ExpertDown(Kernel):
     def __call__(
         self,
         stream: Tensor,
-        norm: tuple[PreNormRows, Tensor],
+        norm: tuple[PreNormRows, Tensor] | None,
         parts: Tensor,
         finished: Tensor,
         act: Tensor,
@@ -55,10 +66,11 @@ class ExpertDown(Kernel):
         *,
         log: tuple[Tensor, Tensor, int],
     ) -> None:
-        """`stream` float32 [R, H]; `norm`: where the rows of the next norm are left, and its weight bfloat16 [H];
-        `parts` float32 [R · k, H] is a workspace; `finished` int32 [H / 16] is zero before and after; `act` float16
-        [R · k, F]; `weight` in the order PLAIN; `logits` float32 [R, E]. `log`: where the number of experts that have
-        rows is stored, int32 [steps, layers], for which step, int32 [1], and for which layer.
+        """`stream` float32 [R, H]; `norm`: where the rows of the next norm are left, and its weight bfloat16 [H], or
+        None of a launcher that is `partial`; `parts` float32 [R · k, H] is a workspace; `finished` int32 [H / 16] is
+        zero before and after; `act` float16 [R · k, F]; `weight` in the order PLAIN; `logits` float32 [R, E]. `log`:
+        where the number of experts that have rows is stored, int32 [steps, layers], for which step, int32 [1], and for
+        which layer.
 
         Raises ValueError for operands that this launcher was not made for.
         """
@@ -66,10 +78,15 @@ class ExpertDown(Kernel):
             raise ValueError(f"{rows.most} rows for a launcher of {self.rows}")
         if weight.order is not Order.PLAIN:
             raise ValueError(f"weights in the order {weight.order.name}: rows have to be in PLAIN order")
+        if (norm is None) != self.partial:
+            raise ValueError(f"made for partial = {self.partial}")
         count, pairs = self.experts.count, rows.most * self.experts.per_token
         expect("stream", stream, (rows.most, self.hidden), torch.float32)
-        norm[0].check(rows.most, self.hidden)
-        expect("norm weight", norm[1], (self.hidden,), torch.bfloat16)
+        left: tuple[Tensor | None, Tensor | None, Tensor | None] = None, None, None
+        if norm is not None:
+            norm[0].check(rows.most, self.hidden)
+            expect("norm weight", norm[1], (self.hidden,), torch.bfloat16)
+            left = norm[0].rows, norm[0].squares, norm[1]
         expect("parts", parts, (pairs, self.hidden), torch.float32)
         expect("finished", finished, (self.tiles,), torch.int32)
         expect("act", act, (pairs, self.intermediate), torch.float16)
@@ -85,14 +102,14 @@ class ExpertDown(Kernel):
             (self.config.warps * 32,),
             {
                 "stream": stream,
-                "normed": norm[0].rows,
-                "squares": norm[0].squares,
+                "normed": left[0],
+                "squares": left[1],
                 "parts": parts,
                 "finished": finished,
                 "act": act,
                 "weight": weight.tiles,
                 "bias": weight.bias,
-                "norm_weight": norm[1],
+                "norm_weight": left[2],
                 "logits": logits,
                 "active_count": rows.active_count,
                 "touched": touched,

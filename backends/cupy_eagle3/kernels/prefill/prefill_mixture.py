@@ -9,6 +9,11 @@ from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expe
 from specgate.backends.cupy_eagle3.kernels.prefill.threads import row_threads
 from specgate.eagle3.geometry import ExpertGeometry
 
+Places = tuple[Tensor, Tensor, Tensor]
+"""Of each row and place: where it lies among the sorted pairs, int32 [R, k], its expert, int32 [R, k], and its weight,
+float32 [R, k].
+"""
+
 
 class PrefillMixture(Kernel):
     """x float32 [R, H] += Σ_j weight_j · (out_j + bias) over the k experts of a row, in their order; and `normed`
@@ -26,22 +31,17 @@ class PrefillMixture(Kernel):
         x: Tensor,
         out: Tensor,
         bias: Tensor,
-        routing: tuple[Tensor, Tensor, Tensor],
+        routing: Places,
         norm: tuple[Tensor, float],
     ) -> None:
-        """`out` bfloat16 [R · k, H], in the order of experts; `bias` bfloat16 [E, H]. `routing`: of each row and place,
-        where it lies in `out`, int32 [R, k], its expert, int32 [R, k], and its weight, float32 [R, k]. `norm`: its
-        weight bfloat16 [H], and its epsilon.
+        """`out` bfloat16 [R · k, H], in the order of experts; `bias` bfloat16 [E, H]. `norm`: its weight bfloat16 [H],
+        and its epsilon.
         """
-        rows, k = len(x), self.experts.per_token
+        rows = len(x)
         place, chosen, weights = routing
         expect("normed", normed, (rows, self.hidden), torch.bfloat16)
         expect("x", x, (rows, self.hidden), torch.float32)
-        expect("out", out, (rows * k, self.hidden), torch.bfloat16)
-        expect("bias", bias, (self.experts.count, self.hidden), torch.bfloat16)
-        expect("place", place, (rows, k), torch.int32)
-        expect("chosen", chosen, (rows, k), torch.int32)
-        expect("weights", weights, (rows, k), torch.float32)
+        check_pairs(out, bias, routing, rows, self.hidden, self.experts)
         expect("norm weight", norm[0], (self.hidden,), torch.bfloat16)
         self.launch(
             "prefill_mixture",
@@ -59,3 +59,47 @@ class PrefillMixture(Kernel):
                 "eps": norm[1],
             },
         )
+
+
+class PrefillMixtureSum(Kernel):
+    """`total` bfloat16 [R, H] = Σ_j weight_j · (out_j + bias) over the k experts of a row, in their order, rounded
+    once: what one of several GPUs has of a mixture.
+    """
+
+    def __init__(self, hidden: int, experts: ExpertGeometry) -> None:
+        threads = row_threads(hidden)
+        super().__init__("prefill_mixture", hidden=hidden, per_token=experts.per_token, threads=threads, partial=1)
+        self.hidden, self.experts, self.threads = hidden, experts, threads
+
+    @announced
+    def __call__(self, total: Tensor, out: Tensor, bias: Tensor, routing: Places) -> None:
+        """`out` bfloat16, all pairs in the order of experts, […, H]; `bias` bfloat16 [E, H]."""
+        place, chosen, weights = routing
+        expect("total", total, (len(place), self.hidden), torch.bfloat16)
+        check_pairs(out, bias, routing, len(place), self.hidden, self.experts)
+        self.launch(
+            "prefill_mixture",
+            (len(place),),
+            (self.threads,),
+            {
+                "normed": total,
+                "x": None,
+                "out": out,
+                "bias": bias,
+                "place": place,
+                "chosen": chosen,
+                "weights": weights,
+                "weight": None,
+                "eps": 0.0,
+            },
+        )
+
+
+def check_pairs(out: Tensor, bias: Tensor, routing: Places, rows: int, hidden: int, experts: ExpertGeometry) -> None:
+    """Raise ValueError for what does not belong to `rows` rows, or more, of such a mixture."""
+    place, chosen, weights = routing
+    expect("out", out, (rows * experts.per_token, hidden), torch.bfloat16)
+    expect("bias", bias, (experts.count, hidden), torch.bfloat16)
+    expect("place", place, (rows, experts.per_token), torch.int32)
+    expect("chosen", chosen, (rows, experts.per_token), torch.int32)
+    expect("weights", weights, (rows, experts.per_token), torch.float32)

@@ -11,7 +11,7 @@
 // row's candidate in the pool), scores and masks (what a row looks at: rows above it, and itself) [slot][FOREST]; input
 // [row][2 · HIDDEN]; stream, next_stream and normed [row][HIDDEN]; squares [row][HIDDEN / 8].
 #include "dependent.cuh"
-#include "draft_row.cuh"
+#include "draft_hidden.cuh"
 #include "joined_rows.cuh"
 #include "slots.cuh"
 
@@ -39,21 +39,6 @@ struct TreeGrowArguments {
     const int* active_count;
     float eps;
 };
-
-// The hidden state of a row of the level before.
-__device__ __forceinline__ void load_hidden(HalfRow& hidden, const TreeGrowArguments& args, int row) {
-    float scale = 1;
-    if (NORM_OUTPUT) {
-        float sum = 0;
-        for (int i = threadIdx.x; i < HIDDEN / 8; i += THREADS) sum += args.squares[(long long)row * (HIDDEN / 8) + i];
-        scale = rsqrtf(block_sum<THREADS>(sum) / HIDDEN + args.eps);
-    }
-    const long long from = (long long)row * HIDDEN;
-    auto own = [&](int i) {
-        return NORM_OUTPUT ? to_float(to_bf16(to_float(args.normed[from + i]) * scale)) : args.stream[from + i];
-    };
-    hidden.load(own, args.feature_norm);
-}
 
 // Which candidate is the level's row `own`: its source in x, its rank in y. By one warp.
 __device__ __forceinline__ int2 candidate_of(const Candidate (&joined)[SOURCES][TOP], int own) {

@@ -10,7 +10,7 @@
 // [row][PARTS][TOP], as tree_top.cu leaves them; drafts [slot][MAX_ROWS]; input [row][2 · HIDDEN]; stream, next_stream and
 // normed [row][HIDDEN]; squares [row][HIDDEN / 8].
 #include "dependent.cuh"
-#include "draft_row.cuh"
+#include "draft_hidden.cuh"
 #include "largest.cuh"
 #include "slots.cuh"
 
@@ -41,21 +41,6 @@ __device__ __forceinline__ Choice choice_of_rank(const Choice (&lists)[PARTS][TO
 #pragma unroll 1
     for (int n = 0; n < rank; ++n) next = take_next<PARTS, TOP>(taken, of);
     return next;
-}
-
-// The hidden state of a row of the level before.
-__device__ __forceinline__ void load_hidden(HalfRow& hidden, const TreeTokenArguments& args, int row) {
-    float scale = 1;
-    if (NORM_OUTPUT) {
-        float sum = 0;
-        for (int i = threadIdx.x; i < HIDDEN / 8; i += THREADS) sum += args.squares[(long long)row * (HIDDEN / 8) + i];
-        scale = rsqrtf(block_sum<THREADS>(sum) / HIDDEN + args.eps);
-    }
-    const long long from = (long long)row * HIDDEN;
-    auto own = [&](int i) {
-        return NORM_OUTPUT ? to_float(to_bf16(to_float(args.normed[from + i]) * scale)) : args.stream[from + i];
-    };
-    hidden.load(own, args.feature_norm);
 }
 
 extern "C" __global__ __launch_bounds__(THREADS) void tree_token(const __grid_constant__ TreeTokenArguments args) {

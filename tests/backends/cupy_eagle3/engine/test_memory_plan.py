@@ -9,14 +9,19 @@ import torch
 
 from specgate.backends.cupy_eagle3.engine import memory_plan
 from specgate.backends.cupy_eagle3.engine.memory_plan import plan, require
+from specgate.backends.cupy_eagle3.engine.ranks.prefill_experts import scores_bytes
 from specgate.backends.cupy_eagle3.kernels.heads import OUTER_BYTES
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, bytes_of, tensors_of
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import Sampling
 from specgate.eagle3.geometry import DraftGeometry
 from specgate.eagle3.kv.modes import KvModes
+from specgate.eagle3.layout import target_tensors
+from specgate.eagle3.memory import weight_bytes
+from specgate.eagle3.parallel.shard import Shard
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.errors import EnvironmentRefused
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from tests.backends.cupy_eagle3.kernels.codes.caches import CODES
 from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET
 
@@ -59,6 +64,17 @@ def test_a_cache_in_nvfp4_is_half_a_byte_and_a_scale_of_sixteen_elements_and_lit
     heads, blocks = TARGET.layers * TARGET.kv_heads + DRAFT.kv_heads, 3 * 4
     of_block = 64 * 2 * (64 // 2 + 64 // 16)
     assert plan(TARGET, DRAFT, NVFP4)["key/value cache"] == blocks * heads * (of_block + OUTER_BYTES)
+
+
+def test_a_gpu_that_has_a_part_of_a_mixture_needs_less_and_room_for_the_routers_scores() -> None:
+    pair, sizes = EXPERT_GEOMETRIES["gpt-oss-120b"](), Sizes(slots=1, positions=32768, max_rows=4)
+    part = Shard(0, 2).geometry(pair.target)
+    whole, own = (plan(g, pair.draft, sizes) for g in (pair.target, part))
+    assert all(own[purpose] < size for purpose, size in whole.items())
+    assert scores_bytes(part) == 4 * 32768 * 128 and scores_bytes(TARGET) == 0
+    wanted = (Shard(0, ranks).wanted(target_tensors(pair.target)) for ranks in (1, 2))
+    all_weights, of_part = (weight_bytes(tensors, torch.bfloat16) for tensors in wanted)
+    assert all_weights / 2 < of_part < 0.52 * all_weights
 
 
 def test_planning_allocates_nothing() -> None:

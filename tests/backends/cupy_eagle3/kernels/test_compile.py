@@ -160,15 +160,20 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
 
 def specs_of_ranks(pair: PairGeometry, positions: int) -> Iterator[Spec]:
     """What only GPUs that share a target run, where it can be divided."""
-    for ranks in (2, 4) if pair.target.experts is None else ():
+    stems = {"all_reduce", "combine_choices"} | ({"expert_gate_up", "expert_down"} if pair.target.experts else set())
+    for ranks in (2, 4):
         shard = Shard(0, ranks)
-        if shard.unfit(pair.target):
+        if shard.unfit(pair.target) or shard.cuts_blocks(pair.target):
             continue
         part, draft = without_weights(shard.geometry(pair.target), pair.draft, pair.boundaries, positions)
         for slots, k in ((1, 0), (1, 3), (4, 3), (8, 5)):
             sizes = Sizes(slots, positions, max(LENGTHS) + 1)
-            kernels = Cycle(replace(part, shard=shard), draft, sizes, slots, k).kernels().values()
-            yield from (kernel.spec for kernel in kernels if kernel.spec.stem in ("all_reduce", "combine_choices"))
+            kernels = Cycle(replace(part, shard=shard), draft, sizes, slots, k).kernels()
+            yield from (kernel.spec for kernel in kernels.values() if kernel.spec.stem in stems)
+            if pair.target.biases:
+                yield kernels["verify.layer.o"].spec  # partial sums with a bias are left by no other product
+        if pair.target.experts:
+            yield from (kernel.spec for kernel in prefill_kernels(shard.geometry(pair.target), None, ranks=ranks))
 
 
 def with_constant(spec: Spec, name: str, value: int) -> Spec:

@@ -2,200 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
-from specgate.api import Decoded
-from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, read
-from specgate.backends.cupy_eagle3.engine.decoding import state_of
-from specgate.backends.cupy_eagle3.engine.prefill import Way
-from specgate.backends.cupy_eagle3.engine.prefill_attention import Library, PrefillAttention
-from specgate.backends.cupy_eagle3.engine.prefilled import (
-    FirstTokens,
-    Prefilled,
-    first_tokens,
-    prefill_prompts,
-    put_last_rows,
-    top2_of,
-)
+from specgate.backends.cupy_eagle3.engine import prefill_experts, prefill_mixture
+from specgate.backends.cupy_eagle3.engine.prefill_mixture import ROWS
+from specgate.backends.cupy_eagle3.engine.prefilled import prefill_prompts
+from specgate.backends.cupy_eagle3.engine.ranks import prefill_experts as of_ranks
 from specgate.backends.cupy_eagle3.engine.ranks.prefill import Prefill
-from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
-from specgate.backends.cupy_eagle3.kernels.peers import all_reduce, combine_choices
-from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
-from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
-from specgate.backends.cupy_eagle3.memory.model import Draft, Target
-from specgate.backends.cupy_eagle3.memory.peers import with_mailboxes
-from specgate.backends.cupy_eagle3.memory.sizes import Sizes
-from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.eagle3.geometry import ExpertGeometry
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
-from specgate.eagle3.pair import TargetCheckpoint
-from specgate.eagle3.parallel.shard import Shard, shards
-from specgate.pair_tools.plant.calibrate import made_draft, made_target
-from tests.backends.cupy_eagle3.gpu_pairs import RECIPE_A, random_prompts, shape
-from tests.backends.cupy_eagle3.kernels.host import Host
-from tests.backends.cupy_eagle3.kernels.peers.ranks_on_host import Ranks, on_host
+from specgate.pair_tools.plant.expert_geometries import mixture, plain_draft
+from specgate.pair_tools.plant.geometries import PairGeometry, dense
+from tests.backends.cupy_eagle3.engine.ranks.sides import Alone, check_split, decoded_alone, sides
+from tests.backends.cupy_eagle3.gpu_pairs import RECIPE_A, RECIPE_EXPERTS, random_prompts, shape
+from tests.backends.cupy_eagle3.kernels.device import relative_error
+from tests.backends.cupy_eagle3.kernels.peers.ranks_on_host import Ranks
 
-CPU = torch.device("cpu")
-LENGTHS = [5, BLOCK - 2, BLOCK + 5]
 PAIR = replace(shape(8, 4, 64, hidden=128), draft=shape(2, 1, 64, hidden=128).draft)
 RECIPE = replace(RECIPE_A, signal=0.95)
-
-
-class NoStream:
-    torch = None
-
-    def current(self) -> Any:
-        return nullcontext()
-
-
-@dataclass
-class Side:
-    """One rank on the CPU, as a prefill and a step want it."""
-
-    target: Target
-    draft: Draft | None
-    b: Buffers
-    way: Way
-    sizes: Sizes
-    prefilled: Prefilled | None = None
-    device: torch.device = CPU
-    stream: NoStream = NoStream()  # noqa: RUF009 (it has no state)
-
-
-def part_of(whole: TargetCheckpoint, shard: Shard) -> TargetCheckpoint:
-    def own(name: str, tensor: Tensor) -> Tensor:
-        span = shard.span(name, tuple(tensor.shape))
-        return tensor.clone() if span is None else tensor.narrow(span.axis, span.start, span.stop - span.start).clone()
-
-    return replace(whole, tensors={name: own(name, t).contiguous() for name, t in whole.tensors.items()}, shard=shard)
-
-
-def sides(ranks: int, kv: KvModes, slots: int = 3) -> list[Side]:
-    sizes = Sizes(slots, 230, 4, fmha=FmhaConfig(kv_tile=128, warps=4, stages=2), kv=kv)
-    whole = made_target(RECIPE, PAIR, torch.bfloat16, "cpu")
-    way, made = Way(False, PrefillAttention((Library.TORCH,))), []
-    for shard in shards(ranks):
-        target = Target.of(part_of(whole, shard), sizes.positions)
-        draft = Draft.of(made_draft(RECIPE, PAIR, torch.bfloat16, "cpu"), target, sizes.positions)
-        b = Buffers.allocate(target.geometry, draft.geometry, sizes, "cpu")
-        made.append(Side(target, draft, b, way, sizes))
-    if ranks > 1:
-        for side, b in zip(made, with_mailboxes([s.b for s in made], sizes, PAIR.target.hidden), strict=True):
-            side.b = b
-    return made
-
-
-def prefill(made: Sequence[Side], ranks: Ranks) -> None:
-    prompts = random_prompts(LENGTHS)
-    layout = assign_blocks(prompts, made[0].sizes)
-    if len(made) == 1:
-        last = [prefill_prompts(made[0].target, made[0].draft, made[0].b, prompts, layout, made[0].way)]
-    else:
-        last = Prefill(made, chunk=48).prompts(prompts, layout, draft=True)
-
-    def choose(rank: int) -> FirstTokens:
-        side = made[rank]
-        verify = Cycle(side.target, side.draft, side.sizes, 3, 0).verify
-        side.b.kv.copy_(layout.kv)
-        if len(made) == 1:
-            return first_tokens(verify, side.b, last[0], LENGTHS)[0]
-        put_last_rows(verify, side.b, last[rank], LENGTHS)
-        verify.head(side.b, side.b.slots.rows(3, 1))
-        tokens, fault = verify.choices(side.b, 3)
-        assert not fault
-        return FirstTokens(tokens, top2_of(side.b.target.layer.logits[:3]))
-
-    chosen = ranks.each(choose, range(len(made)))
-    assert len({c.tokens for c in chosen}) == 1
-    for side, rows, first in zip(made, last, chosen, strict=True):
-        side.prefilled = Prefilled(
-            prompts=tuple(map(tuple, prompts)),
-            layout=layout,
-            first=first,
-            kv=KVBlocks(*(t.clone() for t in side.b.kv.tensors())),
-            features=torch.stack([row.features for row in rows if row.features is not None]),
-            last=tuple(rows),
-        )
-
-
-def decode(made: Sequence[Side], ranks: Ranks, k: int, steps: int) -> tuple[Decoded, dict[tuple[int, int], Tensor]]:
-    """What is decoded, and the whole vocabulary's logits of every (slot, position) whose context is the text."""
-
-    def run(rank: int) -> tuple[Any, dict[tuple[int, int], Tensor], tuple[object, ...]]:
-        side, found = made[rank], {}
-        cycle, slots = Cycle(side.target, side.draft, side.sizes, 3, k), side.b.slots
-        assert side.prefilled is not None
-        side.prefilled.rewind(side.b, StopRule((), (), side.sizes.positions))
-        for _ in range(steps):
-            active, lengths = slots.active[: int(slots.active_count)].tolist(), slots.length.tolist()
-            cycle(side.b)
-            assert not slots.fault.any(), slots.fault
-            for a, slot in enumerate(active):
-                for t in range(int(slots.accepted[slot]) + 1):
-                    found[slot, lengths[slot] + t] = side.b.target.layer.logits[a * cycle.rows + t].clone()
-        return read(slots, 3, k, [1] * steps, [0] * steps)[0], found, state_of(slots, 3, steps)
-
-    sides_read = ranks.each(run, range(len(made)))
-    assert all(state == sides_read[0][2] for _, _, state in sides_read)
-    logits = {at: torch.cat([found[at] for _, found, _ in sides_read]) for at in sides_read[0][1]}
-    return sides_read[0][0], logits
-
-
-@pytest.fixture(scope="module")
-def four(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    made = Ranks(4, tmp_path_factory.mktemp("ranks"), host)
-    with on_host(host), pytest.MonkeyPatch.context() as patch:
-        for module in (all_reduce, combine_choices):
-            patch.setattr(module, "LIMIT_MS", 120_000)  # another rank may still compile
-        yield made
-    made.close()
+OF_EXPERTS = mixture(
+    dense(4, 128, 128, heads=8, kv_heads=4, head_dim=64, vocab=2048, positions=4096),
+    ExpertGeometry(8, 2, mxfp4=True),
+    window=32,
+)
+EXPERTS = PairGeometry(
+    OF_EXPERTS, plain_draft(replace(OF_EXPERTS, heads=4, kv_heads=2), 512, 128), (1, 2, 4), context=256, written=False
+)
+RECIPE_OF_EXPERTS = replace(RECIPE_EXPERTS, signal=0.95)
 
 
 @pytest.fixture(scope="module", params=[AS_COMPUTED, KvModes("nvfp4", "nvfp4")], ids=["bf16", "nvfp4"])
-def alone(four: Ranks, request: pytest.FixtureRequest) -> tuple[list[Side], Decoded, dict[tuple[int, int], Tensor]]:
-    made = sides(1, request.param)
-    prefill(made, four)
-    return made, *decode(made, four, 0, 6)
+def alone(four: Ranks, request: pytest.FixtureRequest) -> Alone:
+    return decoded_alone(PAIR, RECIPE, four, request.param)
 
 
 @pytest.mark.slow("runs whole steps from their source")
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_a_split_target_speculates_bit_for_bit_and_is_near_the_whole_one(
-    four: Ranks, alone: tuple[list[Side], Decoded, dict[tuple[int, int], Tensor]], ranks: int
+def test_a_split_target_speculates_bit_for_bit_and_is_near_the_whole_one(four: Ranks, alone: Alone, ranks: int) -> None:
+    check_split(PAIR, RECIPE, four, alone, ranks)
+
+
+@pytest.fixture(scope="module")
+def experts_alone(four: Ranks) -> Alone:
+    return decoded_alone(EXPERTS, RECIPE_OF_EXPERTS, four)
+
+
+@pytest.mark.slow("runs whole steps from their source")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_split_mixture_of_experts_speculates_bit_for_bit_and_is_near_the_whole_one(
+    four: Ranks, experts_alone: Alone, ranks: int
 ) -> None:
-    kv = alone[0][0].sizes.kv
-    least, least_of_logits = (0.9995, 0.999) if kv == AS_COMPUTED else (0.98, 0.97)
-    made = sides(ranks, kv)
-    prefill(made, four)
-    one, other = alone[0][0].prefilled, made[0].prefilled
-    assert one is not None and other is not None
-    for a, b in zip(one.last, other.last, strict=True):
-        assert torch.cosine_similarity(a.stream, b.stream, dim=0) > least
-    for side in made[1:]:
-        assert side.prefilled is not None
-        assert all(torch.equal(a.stream, b.stream) for a, b in zip(other.last, side.prefilled.last, strict=True))
-        assert side.b.draft is not None and made[0].b.draft is not None
-        assert torch.equal(side.b.draft.pages.k, made[0].b.draft.pages.k)
-    plain, wanted = decode(made, four, 0, 6)
-    spec, logits = decode(made, four, 3, 4)
-    assert all(list(a)[: len(b)] == list(b)[: len(a)] for a, b in zip(plain.tokens, spec.tokens, strict=True))
-    common = [at for at in logits if at in wanted]
-    assert len(common) >= 12
-    assert all(torch.equal(logits[at], wanted[at]) for at in common)
-    assert sum(a for row in spec.accepted for a in row) > 0, spec.accepted
-    # Up to where rounding makes another choice, the whole target's logits are as good as these.
-    texts = list(zip(alone[1].tokens, plain.tokens, strict=True))
-    near = [
-        torch.cosine_similarity(logits, wanted[slot, at], dim=0)
-        for (slot, at), logits in alone[2].items()
-        if texts[slot][0][: at - LENGTHS[slot] + 1] == texts[slot][1][: at - LENGTHS[slot] + 1]
-    ]
-    assert len(near) >= 6 and min(near) > least_of_logits, near
+    check_split(EXPERTS, RECIPE_OF_EXPERTS, four, experts_alone, ranks)
+
+
+@pytest.mark.slow("compiles the kernels of a prefill")
+@pytest.mark.parametrize("rows", [ROWS, 50], ids=["together", "in several passes"])
+def test_a_split_mixture_is_prefilled_by_kernels_as_by_torch(
+    four: Ranks, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Equal prompts in two slots, whose blocks are partly copies. Every rank has the same stream, bit for bit."""
+    for module in (prefill_experts, prefill_mixture, of_ranks):
+        monkeypatch.setattr(module, "ROWS", rows)
+    first, second = random_prompts([BLOCK + 30, 40])
+    prompts, found = [first, second, first], []
+    for ranks, fused in ((1, False), (2, False), (2, True)):
+        made = sides(EXPERTS, RECIPE_OF_EXPERTS, ranks, fused=fused)
+        layout = assign_blocks(prompts, made[0].sizes)
+        assert layout.twin == (0, 1, 0)
+        if ranks == 1:
+            last = [prefill_prompts(made[0].target, made[0].draft, made[0].b, prompts, layout, made[0].way)]
+        else:
+            last = Prefill(made, chunk=48).prompts(prompts, layout, draft=True)
+        for own in last[1:]:
+            assert all(torch.equal(a.stream, b.stream) for a, b in zip(own, last[0], strict=True))
+        keys = torch.cat([side.b.target.pages.k for side in made], dim=2)  # of all heads
+        twin, slot, own_blocks = layout.blocks[0], layout.blocks[2], layout.private[2]
+        assert own_blocks > 0
+        assert torch.equal(keys[:, list(twin[-own_blocks:])], keys[:, list(slot[-own_blocks:])])
+        found.append((torch.stack([row.stream for row in last[0]]), keys.float()))
+    for streams, keys in found[1:]:
+        assert torch.cosine_similarity(streams, found[0][0], dim=1).min() > 0.9995
+        assert relative_error(keys, found[0][1]) < 0.02

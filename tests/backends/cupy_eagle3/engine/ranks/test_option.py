@@ -16,6 +16,7 @@ from specgate.backends.cupy_eagle3.engine import open as opening
 from specgate.backends.cupy_eagle3.engine.ranks import option
 from specgate.core import PairRef, Sampling
 from specgate.errors import EnvironmentRefused, UsageError
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from tests.backends.cupy_eagle3.pairs import DRAFT, MIXTURE, TARGET
 
 WHERE = Path("folder/config.json")
@@ -81,9 +82,23 @@ def test_sizes_that_cannot_be_divided_are_refused_with_their_key(sizes: dict[str
     option.check_target(1, g, WHERE)
 
 
-def test_experts_are_refused() -> None:
-    with pytest.raises(UsageError, match="num_local_experts = 8: a target with experts is not divided yet"):
-        option.check_target(2, MIXTURE, WHERE)
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "gpt-oss-120b"])
+def test_two_gpus_share_the_published_mixtures_and_four_would_cut_their_blocks(name: str) -> None:
+    g = EXPERT_GEOMETRIES[name]().target
+    option.check_target(1, g, WHERE)
+    option.check_target(2, g, WHERE)
+    said = (
+        r"option tp = 4: folder/config.json: intermediate_size = 2880: each GPU needs a multiple of 32 of it, whole "
+        r"blocks of MXFP4 numbers of every expert\n  tp=1 or 2$"
+    )
+    with pytest.raises(UsageError, match=said):
+        option.check_target(4, g, WHERE)
+
+
+def test_a_mixture_whose_width_four_can_have_is_not_refused() -> None:
+    option.check_target(4, replace(MIXTURE, heads=8, kv_heads=4, intermediate=128), WHERE)
+    with pytest.raises(UsageError, match=r"num_key_value_heads = 2 cannot be divided by 4\n  tp=1$"):
+        option.check_target(4, MIXTURE, WHERE)
 
 
 def test_a_draft_without_a_head_is_refused() -> None:

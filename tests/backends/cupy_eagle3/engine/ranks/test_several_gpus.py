@@ -5,47 +5,38 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from itertools import permutations
 from typing import Any
 
 import pytest
 import torch
 
-from specgate.backends.cupy_eagle3.device import shared_gpus
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
-from specgate.backends.cupy_eagle3.engine.facts import engine_facts
-from specgate.backends.cupy_eagle3.engine.ranks.load import models_of
 from specgate.backends.cupy_eagle3.engine.ranks.rank import Rank, whole_logits
-from specgate.backends.cupy_eagle3.memory.buffers import Buffers
-from specgate.backends.cupy_eagle3.memory.peers import with_mailboxes
-from specgate.backends.cupy_eagle3.memory.sizes import Sizes
-from specgate.core import BASELINE, Budget, Role
-from specgate.eagle3.pair import TargetCheckpoint
-from specgate.eagle3.parallel.shard import Shard, shards
+from specgate.core import BASELINE, Budget
 from specgate.errors import BackendError
-from specgate.pair_tools.plant.calibrate import made_draft, made_target
+from tests.backends.cupy_eagle3.engine.ranks.checks import (
+    STEPS,
+    check_logits,
+    check_prefill,
+    check_single_launches,
+    check_speculation,
+    check_whole_requests,
+)
+from tests.backends.cupy_eagle3.engine.ranks.on_gpus import engine_on, gpus_or_skip
 from tests.backends.cupy_eagle3.engine.tracing import same_prefixes
 from tests.backends.cupy_eagle3.gpu_pairs import RAGGED, RECIPE_B, random_prompts, shape
 from tests.bench.tensor_parallel.exchange import Side, check_sums, sides, time_sums
-from tests.bench.tensor_parallel.ready import compile_all
 
 pytestmark = pytest.mark.gpu
 
 os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # before NCCL is first used: no multicast over NVLink
 
-SIZES = Sizes(slots=8, positions=2048, max_rows=6)
-STEPS = 27
 PAIR = shape(8, 4, 128)
 
 
 @pytest.fixture(scope="module", params=[2, 4])
 def gpus(request: pytest.FixtureRequest) -> tuple[torch.device, ...]:
-    asked, shown = request.param, torch.cuda.device_count()
-    if shown < asked:
-        pytest.skip(f"needs {asked} GPUs; CUDA shows {shown} here")
-    if not all(torch.cuda.can_device_access_peer(a, b) for a, b in permutations(range(asked), 2)):
-        pytest.skip(f"needs {asked} GPUs that reach each other's memory")
-    return shared_gpus(asked)
+    return gpus_or_skip(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -53,40 +44,14 @@ def ranks(gpus: tuple[torch.device, ...]) -> list[Side]:
     return sides(gpus, 4096)
 
 
-def part_of(whole: TargetCheckpoint, shard: Shard, device: torch.device) -> TargetCheckpoint:
-    tensors = {}
-    for name, tensor in whole.tensors.items():
-        span = shard.span(name, tuple(tensor.shape))
-        own = tensor if span is None else tensor.narrow(span.axis, span.start, span.stop - span.start)
-        tensors[name] = own.clone(memory_format=torch.contiguous_format).to(device)
-    return replace(whole, tensors=tensors, shard=shard)
-
-
-def engine_on(devices: tuple[torch.device, ...]) -> CupyEngine:
-    whole = made_target(RECIPE_B, PAIR, torch.bfloat16, "cuda:0")
-    draft = made_draft(RECIPE_B, PAIR, torch.bfloat16, "cuda:0")
-    targets = [part_of(whole, shard, device) for shard, device in zip(shards(len(devices)), devices, strict=True)]
-    facts = engine_facts(targets[0], draft, None, {}, SIZES, graphs=True)
-    part = targets[0].shard.geometry(whole.geometry)
-    allocated = [Buffers.allocate(part, draft.geometry, SIZES, device) for device in devices]
-    buffers = with_mailboxes(allocated, SIZES, part.hidden) if len(devices) > 1 else allocated
-    models = models_of(targets, draft, SIZES.positions, devices)
-    for device in devices:
-        torch.cuda.synchronize(device)
-    others = [Rank(*model, SIZES, b) for model, b in zip(models[1:], buffers[1:], strict=True)]
-    made = CupyEngine(*models[0], SIZES, buffers[0], facts, others=others)
-    print(f"compiled in {compile_all(made, 8, (0, 1, 3, 5)):.1f} s")
-    return made
-
-
 @pytest.fixture(scope="module")
 def shared(gpus: tuple[torch.device, ...]) -> CupyEngine:
-    return engine_on(gpus)
+    return engine_on(gpus, PAIR, RECIPE_B)
 
 
 @pytest.fixture(scope="module")
 def alone(gpus: tuple[torch.device, ...]) -> CupyEngine:
-    return engine_on(gpus[:1])
+    return engine_on(gpus[:1], PAIR, RECIPE_B)
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 1])
@@ -112,61 +77,27 @@ def test_the_sum_is_nccls(ranks: list[Side]) -> None:
     assert torch.allclose(ranks[0].residual[:4].cpu() - before, parts[0].cpu(), atol=1e-5)
 
 
-def test_a_prefill_of_several_gpus_is_near_that_of_one(shared: CupyEngine, alone: CupyEngine) -> None:
-    prompts = random_prompts(RAGGED)
-    for made in (shared, alone):
-        made.prefill(prompts, draft=True)
-    near = []
-    for rank in shared.ranks:
-        assert rank.prefilled is not None and alone.prefilled is not None
-        for one, other in zip(rank.prefilled.last, alone.prefilled.last, strict=True):
-            near.append(float(torch.cosine_similarity(one.stream.cpu(), other.stream.cpu(), dim=0)))
-    print("least cosine of last rows", min(near))
-    assert min(near) > 0.999
-    first, *others = shared.ranks
-    assert first.b.draft is not None
-    for rank in others:
-        for a, b in zip(first.of_prompts.last, rank.of_prompts.last, strict=True):
-            assert torch.equal(a.stream.cpu(), b.stream.cpu())
-        assert rank.b.draft is not None
-        assert torch.equal(first.b.draft.pages.k.cpu(), rank.b.draft.pages.k.cpu())
+def test_a_prefill_of_several_gpus_is_near_that_of_one_and_the_same_on_all(
+    shared: CupyEngine, alone: CupyEngine
+) -> None:
+    check_prefill(shared, alone)
 
 
 def test_single_launches_run_in_step(shared: CupyEngine) -> None:
-    shared.prefill(random_prompts(RAGGED), draft=True)
-    shared.use_graphs = False
-    launched = shared.decode(BASELINE, Budget(steps=STEPS), ())
-    shared.use_graphs = True
-    replayed = shared.decode(BASELINE, Budget(steps=STEPS), ())
-    assert launched.tokens == replayed.tokens
+    check_single_launches(shared)
 
 
 @pytest.mark.parametrize("k", [1, 3, 5])
 def test_speculation_keeps_the_baselines_tokens_and_logits_bit_for_bit(shared: CupyEngine, k: int) -> None:
-    shared.prefill(random_prompts(RAGGED), draft=True)
-    plain = shared.decode(BASELINE, Budget(steps=4 * STEPS), ())
-    spec = shared.decode(Role(k), Budget(steps=STEPS), ())
-    assert same_prefixes(plain.tokens, spec.tokens)
-    assert sum(a for row in spec.accepted for a in row if a > 0) > 0
-    positions = (1, 2, 5, 11, 23)
-    assert shared.logits(Role(k), positions) == shared.logits(BASELINE, positions)
+    check_speculation(shared, k)
 
 
-def test_whole_requests_end_at_their_limit(shared: CupyEngine, alone: CupyEngine) -> None:
-    shared.prefill(random_prompts(RAGGED), draft=True)
-    spec = shared.decode(Role(3), Budget(new_tokens=60), ())
-    plain = shared.decode(BASELINE, Budget(new_tokens=60), ())
-    assert spec.tokens == plain.tokens and {len(text) for text in plain.tokens} == {60}
+def test_whole_requests_end_at_their_limit(shared: CupyEngine) -> None:
+    check_whole_requests(shared)
 
 
 def test_logits_of_several_gpus_are_near_those_of_one(shared: CupyEngine, alone: CupyEngine) -> None:
-    for made in (shared, alone):
-        made.prefill(random_prompts(RAGGED), draft=True)
-    text = alone.decode(BASELINE, Budget(steps=12), ()).tokens
-    for slot in (0, 3, 6):
-        for n in (1, 7):
-            one, other = (made._logits_after(slot, text[slot][:n]).float().cpu() for made in (shared, alone))
-            assert float(torch.cosine_similarity(one, other, dim=0)) > 0.999
+    check_logits(shared, alone)
 
 
 def test_a_text_is_extended_on_all(shared: CupyEngine) -> None:

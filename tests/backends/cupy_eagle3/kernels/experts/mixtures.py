@@ -25,17 +25,15 @@ from tests.backends.cupy_eagle3.kernels.device import poisoned as poisoned_on
 EPS = 1e-5
 
 
-def random_experts(
-    count: int, rows: int, columns: int, order: Order, seed: int, device: str
-) -> tuple[PackedExperts, Tensor]:
-    """(packed, as bfloat16 [E, N, K]): numbers of variance 1 / K."""
+def random_experts(count: int, rows: int, columns: int, seed: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Blocks, scales and bias as a checkpoint has them, of numbers of variance 1 / K."""
     generator = torch.Generator(device=device).manual_seed(seed)
     shape = (count, rows, columns // 32)
     blocks = torch.randint(256, (*shape, 16), dtype=torch.uint8, device=device, generator=generator)
     usual = round(127 - torch.log2(torch.tensor(2.93 * columns**0.5)).item())
     scales = torch.randint(usual - 1, usual + 2, shape, device=device, generator=generator).to(torch.uint8)
     bias = (0.3 * torch.randn(count, rows, device=device, generator=generator)).bfloat16()
-    return PackedExperts.of(blocks, scales, bias, order), decoded(blocks, scales, torch.bfloat16)
+    return blocks, scales, bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +69,12 @@ class Mixture:
         self.experts, self.hidden, self.intermediate, self.device = experts, hidden, intermediate, device
         self.router = self._normal(experts.count, hidden, scale=2 * hidden**-0.5, seed=seed)
         self.router_bias = self._normal(experts.count, scale=0.5, seed=seed)
-        self.gate_up, self.gate_up_numbers = random_experts(
-            experts.count, 2 * intermediate, hidden, Order.PAIRED, seed, device
-        )
-        self.down, self.down_numbers = random_experts(
-            experts.count, hidden, intermediate, Order.PLAIN, seed + 1, device
-        )
+        self.gate_up_stored = random_experts(experts.count, 2 * intermediate, hidden, seed, device)
+        self.gate_up = PackedExperts.of(*self.gate_up_stored, Order.PAIRED)
+        self.gate_up_numbers = decoded(*self.gate_up_stored[:2], torch.bfloat16)
+        self.down_stored = random_experts(experts.count, hidden, intermediate, seed + 1, device)
+        self.down = PackedExperts.of(*self.down_stored, Order.PLAIN)
+        self.down_numbers = decoded(*self.down_stored[:2], torch.bfloat16)
         self.norm_weight = self._normal(hidden, seed=seed + 2)
 
     def _normal(self, *shape: int, scale: float = 1.0, seed: int) -> Tensor:

@@ -8,10 +8,14 @@ from itertools import pairwise
 import pytest
 from torch import Tensor
 
+from specgate.backends.cupy_eagle3.engine.prefill import kernels as prefill_kernels
 from specgate.backends.cupy_eagle3.kernels.loader import packed
+from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.pair_tools.plant.geometries import PairGeometry
 from tests.backends.cupy_eagle3.kernels.launches import (
     PAIRS,
+    POSITIONS,
     Launch,
     lets_go_early,
     overlap,
@@ -20,20 +24,24 @@ from tests.backends.cupy_eagle3.kernels.launches import (
     touched_early,
     written,
 )
-from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, TARGET
+from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, without_weights
 
 SHARED = PairGeometry(
     replace(TARGET, heads=8, kv_heads=4, intermediate=128), DRAFT, BOUNDARIES, context=0, written=True
 )
+EXPERTS = PairGeometry(
+    replace(MIXTURE, heads=8, kv_heads=4, intermediate=128), DRAFT, BOUNDARIES, context=0, written=True
+)
 
 
-@pytest.mark.parametrize("name", ["shared", "llama-3.1-8b"])
+@pytest.mark.parametrize("name", ["shared", "experts", "llama-3.1-8b"])
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize(("k", "slots"), [(0, 1), (3, 2), (5, 7)])
 def test_each_argument_is_what_its_field_declares(
     monkeypatch: pytest.MonkeyPatch, name: str, ranks: int, k: int, slots: int
 ) -> None:
-    for launch in step(monkeypatch, {**PAIRS, "shared": SHARED}[name], k, slots, ranks=ranks).launches:
+    pairs = {**PAIRS, "shared": SHARED, "experts": EXPERTS}
+    for launch in step(monkeypatch, pairs[name], k, slots, ranks=ranks).launches:
         declared, made, end = source(launch).fields, packed(launch.arguments), 0
         assert [field.name for field in declared] == list(launch.arguments), launch.name
         for field, argument in zip(declared, launch.arguments.values(), strict=True):
@@ -58,6 +66,31 @@ def test_products_that_divide_k_leave_partial_sums_which_are_added_up_right_behi
             assert before.arguments["normed"] is None
 
 
+def test_the_products_of_experts_leave_partial_sums_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = step(monkeypatch, EXPERTS, 0, 2, ranks=2).launches
+    names = [launch.name for launch in launches]
+    product, attention = "matmul_rows", ["attention", "attention_combine"]
+    layer = [product, *attention, product, "all_reduce", "route", "expert_gate_up", "expert_down", "all_reduce"]
+    end = [product, "combine_choices", "accept", "commit"]
+    assert names == ["kv_reserve", "embed_rows", *(MIXTURE.layers * layer), *end]
+    for before, launch in pairwise(launches):
+        if launch.name == "all_reduce":
+            left = before.arguments["stream" if before.name == "expert_down" else "out"]
+            assert left is launch.arguments["partial"] and before.arguments["normed"] is None
+            assert before.name == "expert_down" or before.arguments["bias"] is not None
+
+
+def test_a_mixture_on_one_gpu_has_nothing_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same kernels, compiled with the same constants, as before there were parts of experts."""
+    launches = step(monkeypatch, EXPERTS, 3, 2).launches
+    assert not [launch.name for launch in launches if launch.name in ("all_reduce", "combine_choices")]
+    target, draft = without_weights(EXPERTS.target, DRAFT, BOUNDARIES, POSITIONS)
+    kernels = [*Cycle(target, draft, Sizes(2, POSITIONS, 4), 2, 3).kernels().values(), *prefill_kernels(MIXTURE, DRAFT)]
+    assert not [kernel.spec.stem for kernel in kernels if "PARTIAL" in dict(kernel.spec.constants)]
+    shared = prefill_kernels(MIXTURE, DRAFT, ranks=2)
+    assert [kernel.spec.stem for kernel in shared if "PARTIAL" in dict(kernel.spec.constants)] == ["prefill_mixture"]
+
+
 def test_the_draft_runs_on_every_rank_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [launch.name for launch in step(monkeypatch, SHARED, 3, 2, ranks=2).launches]
     drafting = names[: names.index("embed_rows")]
@@ -71,10 +104,11 @@ def test_a_whole_targets_step_has_nothing_of_this(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("k", [0, 1, 3])
+@pytest.mark.parametrize("pair", [SHARED, EXPERTS], ids=["dense", "experts"])
 def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes(
-    monkeypatch: pytest.MonkeyPatch, k: int
+    monkeypatch: pytest.MonkeyPatch, k: int, pair: PairGeometry
 ) -> None:
-    launches, running, found = step(monkeypatch, SHARED, k, 3, times=3, ranks=2).launches, list[Launch](), set[str]()
+    launches, running, found = step(monkeypatch, pair, k, 3, times=3, ranks=2).launches, list[Launch](), set[str]()
     for before, launch in pairwise(launches):
         running = [before, *(running if lets_go_early(before) else [])]
         for own, early in touched_early(launch):

@@ -1,0 +1,195 @@
+"""Prompts of a target with a mixture of experts that is split among several GPUs: `engine/prefill_experts.py`, all
+ranks side by side, as `prefill.py` does it for a dense target.
+
+Each rank has its heads, with their sinks, and its part of every expert's width. The first rank's router decides for
+all: cuBLAS promises no equal bits on two GPUs, and ranks that disagreed would add up parts of different experts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specgate.backends.cupy_eagle3.engine import prefill_sinks
+from specgate.backends.cupy_eagle3.engine.prefill import capture, chunks
+from specgate.backends.cupy_eagle3.engine.prefill_experts import Passage, layer_of, queries_keys_values, together
+from specgate.backends.cupy_eagle3.engine.prefill_mixture import (
+    ROWS,
+    Groups,
+    Part,
+    Routing,
+    leave_sum,
+    multiplied,
+    scores_of,
+)
+from specgate.backends.cupy_eagle3.engine.ranks.one_of_ranks import OneOfRanks
+from specgate.backends.cupy_eagle3.engine.ranks.sums import PartialSums, add_parts
+from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights
+from specgate.backends.cupy_eagle3.memory.model import Target
+from specgate.backends.cupy_eagle3.memory.peers import reachable
+from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.weights import TargetWeights
+
+Prompt = tuple[Sequence[int], Sequence[int]]
+"""Its tokens, and its cache blocks in order of position."""
+
+
+def scores_bytes(g: TargetGeometry) -> int:
+    """What `FirstRouter` takes, on the first GPU."""
+    return 0 if g.experts is None else 4 * ROWS * g.experts.count
+
+
+class FirstRouter:
+    """The router's scores on the first rank, float32 [ROWS, E], where all ranks can read them.
+
+    They are overwritten by those of the next rows. The first rank's stream has then waited for the others' sums of the
+    rows before, which these have made after they had read the scores.
+    """
+
+    def __init__(self, ranks: Sequence[OneOfRanks], g: TargetGeometry) -> None:
+        assert g.experts is not None
+        self.ranks, self.experts = ranks, g.experts
+        self.room = reachable((ROWS, g.experts.count), ranks[0].device, torch.float32)
+        new_event: Any = torch.cuda.Event
+        self._made: Any = new_event() if ranks[0].device.type == "cuda" else None
+
+    def groups(self, parts: Sequence[Sequence[Part]], layer: int) -> list[Groups]:
+        """The experts of all parts' rows on every rank. `parts`: the same of every rank; ROWS rows of each at most."""
+        first, scores, at = self.ranks[0], list[Tensor](), 0
+        with first.stream.current():
+            for part in parts[0]:
+                scores.append(self.room[at : at + len(part.x)])
+                scores[-1].copy_(scores_of(part.normed, layer_of(first.target, layer), first.way))
+                at += len(part.x)
+            if self._made is not None:
+                self._made.record(first.stream.torch)
+        found = list[Groups]()
+        for rank in self.ranks:
+            with rank.stream.current():
+                if rank is not first and rank.stream.torch is not None:
+                    rank.stream.torch.wait_event(self._made)
+                w = layer_of(rank.target, layer)
+                found.append(Groups([Routing.by(own, w, self.experts, rank.way) for own in scores]))
+        return found
+
+
+class ExpertPrefill:
+    """Prefills prompts of a target with experts on all `ranks`. Of the GPUs it awaits only how many rows go to which
+    experts, once per layer.
+    """
+
+    def __init__(self, ranks: Sequence[OneOfRanks], sums: PartialSums, chunk: int) -> None:
+        self.ranks, self.sums, self.chunk = ranks, sums, chunk
+        self.g = ranks[0].target.geometry
+        self.router = FirstRouter(ranks, self.g)
+
+    def wave(self, prompts: Sequence[Prompt], boundaries: tuple[int, ...]) -> list[list[Passage]]:
+        """As `prefill_expert_prompts`, in the same order. Returns the passages of every rank."""
+        passages, layers = list[list[Passage]](), self.g.layers
+        for rank in self.ranks:
+            with rank.stream.current():
+                passages.append([begun(rank, *prompt, boundaries) for prompt in prompts])
+        for i in range(layers - 1):
+            for n in range(len(prompts)):
+                self._attend([own[n] for own in passages], i)
+            self._through_experts([[part for p in own for part in p.parts] for own in passages], i)
+            self._capture(passages, boundaries, i + 1)
+        last = [self._last_rows([own[n] for own in passages], boundaries) for n in range(len(prompts))]
+        if layers in boundaries:
+            self._through_experts([[part for p in own for part in p.parts] for own in passages], layers - 1)
+            self._capture(passages, boundaries, layers)
+        self._through_experts([[rows[n] for rows in last] for n in range(len(self.ranks))], layers - 1)
+        for n, rank in enumerate(self.ranks):
+            with rank.stream.current():
+                for passage, rows in zip(passages[n], last, strict=True):
+                    passage.x[-1:] = rows[n].x
+        return passages
+
+    def _attend(self, prompt: Sequence[Passage], i: int) -> None:
+        """A prompt, as each rank has it, through the attention of layer `i`, and its keys and values into the cache."""
+        mixed = list[Tensor]()
+        for n, rank in enumerate(self.ranks):
+            with rank.stream.current():
+                q, k, v = queries_keys_values(prompt[n], rank.target, rank.b.target.pages, i, self.chunk, rank.way)
+                sinks = layer_of(rank.target, i).sinks
+                mixed.append(rank.way.attention.with_sinks(q, k, v, sinks, self.g.window(i)))
+        self._add_attention([Part(p.x, p.normed) for p in prompt], mixed, i)
+
+    def _last_rows(self, prompt: Sequence[Passage], boundaries: tuple[int, ...]) -> list[Part]:
+        """As `prefill_experts.last_row`, of every rank."""
+        i = self.g.layers - 1
+        parts, rows, mixed = list[Part](), list[Tensor](), list[Tensor]()
+        for n, rank in enumerate(self.ranks):
+            with rank.stream.current():
+                p, sinks = prompt[n], layer_of(rank.target, i).sinks
+                parts.append(Part(p.x[-1:].clone(), torch.empty_like(p.normed[-1:])))
+                q, k, v = queries_keys_values(p, rank.target, rank.b.target.pages, i, self.chunk, rank.way)
+                rows.append(prefill_sinks.last_row(q[-1:], k, v, sinks, self.g.window(i)))
+                if self.g.layers in boundaries:
+                    mixed.append(rank.way.attention.with_sinks(q, k, v, sinks, self.g.window(i)))
+        self._add_attention(parts, rows, i)
+        if mixed:
+            self._add_attention([Part(p.x, p.normed) for p in prompt], mixed, i)
+        return parts
+
+    def _add_attention(self, parts: Sequence[Part], mixed: Sequence[Tensor], i: int) -> None:
+        """x += Σ over ranks of `mixed` bfloat16 [R, N·D] · their part of the output projection, whose bias the first
+        has; `normed` becomes the norm of x before the experts.
+        """
+        for rows in chunks(len(mixed[0]), self.chunk):
+            room = self.sums.begin(rows.stop - rows.start)
+            for n, rank in enumerate(self.ranks):
+                with rank.stream.current():
+                    w = layer_of(rank.target, i)
+                    torch.addmm(w.o_bias, mixed[n][rows], w.o.t(), out=room[n])
+            self._add(parts, rows, room, [layer_of(rank.target, i).post_norm for rank in self.ranks])
+
+    def _through_experts(self, parts: Sequence[Sequence[Part]], i: int) -> None:
+        """All parts, as each rank has them, through the experts of layer `i`, as many at a time as have ROWS rows."""
+        for some in together([len(part.x) for part in parts[0]]):
+            self._add_mixtures([own[some.start : some.stop] for own in parts], i)
+
+    def _add_mixtures(self, parts: Sequence[Sequence[Part]], i: int) -> None:
+        """x += Σ over ranks of their part of the rows' experts; `normed` becomes the norm behind the layer."""
+        groups, outs, experts = self.router.groups(parts, i), list[list[Tensor]](), self.router.experts
+        weights = [layer_of(rank.target, i) for rank in self.ranks]
+        for n, rank in enumerate(self.ranks):
+            with rank.stream.current():
+                outs.append(multiplied(parts[n], groups[n], weights[n], self.g, rank.way))
+        for at, part in enumerate(parts[0]):
+            for rows in chunks(len(part.x), self.chunk):
+                room = self.sums.begin(rows.stop - rows.start)
+                for n, rank in enumerate(self.ranks):
+                    with rank.stream.current():
+                        places = groups[n].routings[at].places(rows)
+                        leave_sum(room[n], outs[n][at], weights[n].down.bias, places, experts, rank.way)
+                self._add([own[at] for own in parts], rows, room, [following(rank.target, i) for rank in self.ranks])
+
+    def _add(self, parts: Sequence[Part], rows: slice, room: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
+        """Rows of the stream += what all ranks have left in `room`, on every rank, and their norm."""
+        self.sums.end()
+        for n, rank in enumerate(self.ranks):
+            with rank.stream.current():
+                x, normed = parts[n].x[rows], parts[n].normed[rows]
+                add_parts(x, room, norms[n], self.g.rms_eps, rank.way, normed)
+
+    def _capture(self, passages: Sequence[Sequence[Passage]], boundaries: tuple[int, ...], boundary: int) -> None:
+        for n, rank in enumerate(self.ranks):
+            with rank.stream.current():
+                for passage in passages[n]:
+                    capture(passage.features, passage.x, boundaries, boundary)
+
+
+def begun(rank: OneOfRanks, tokens: Sequence[int], blocks: Sequence[int], boundaries: tuple[int, ...]) -> Passage:
+    held, where = (torch.tensor(ids, device=rank.device) for ids in (tokens, blocks))
+    return Passage.begin(rank.target, held, where, boundaries, rank.way)
+
+
+def following(target: Target, i: int) -> Tensor:
+    """The weight of the norm after layer `i`."""
+    assert not isinstance(target.weights, TargetWeights)
+    layers: tuple[ExpertLayerWeights, ...] = target.weights.layers
+    return layers[i + 1].input_norm if i + 1 < len(layers) else target.weights.norm
