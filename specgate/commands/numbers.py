@@ -48,6 +48,17 @@ class Axis(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.
         return tuple(sorted(numbers))
 
 
+def joined(ctx: click.Context, param: click.Parameter, values: tuple[Any, ...]) -> Any:
+    """What an option says that may be repeated, each time with an `Axis`: all of its numbers, or None.
+
+    Raises click.BadParameter for numbers beside a word.
+    """
+    words = [value for value in values if not isinstance(value, tuple)]
+    if words and any(value != words[0] for value in values):
+        raise click.BadParameter(f"{words[0]!r} stands by itself, without numbers beside it.", ctx, param)
+    return words[0] if words else tuple(sorted({number for value in values for number in value})) or None
+
+
 def count(least: int = 1, most: int = STEPS) -> click.IntRange:
     """A whole number from `least` to `most`."""
     return click.IntRange(least, most)

@@ -18,6 +18,8 @@ from specgate.commands.numbers import (
     PREFIX,
     RUNS,
     WARMUP_RUNS,
+    Axis,
+    joined,
 )
 from specgate.errors import UsageError
 
@@ -97,10 +99,16 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--debug", is_flag=True, help="Show tracebacks."),
 )
 
+
+def axis(name: str, numbers: Axis, metavar: str, what: str) -> Callable[[Any], Any]:
+    """An option with a list of numbers. Given twice it has both: elsewhere such options are repeated."""
+    return click.option(name, type=numbers, multiple=True, callback=joined, metavar=metavar, help=what)
+
+
 _QUESTION: tuple[Callable[[Any], Any], ...] = (
-    click.option("--context", type=CONTEXTS, metavar="N,…", help="Prompt lengths, e.g. 8K,32K; with a file: classes."),
-    click.option("--batch", type=BATCH_SIZES, metavar="N,…", help="Prompts decoded together, e.g. 1,4."),
-    click.option("--spec", type=DRAFT_LENGTHS, metavar="K,…", help="Draft tokens per cycle, e.g. 2,3,5."),
+    axis("--context", CONTEXTS, "N,…", "Prompt lengths, e.g. 8K,32K; with a file: classes."),
+    axis("--batch", BATCH_SIZES, "N,…", "Prompts decoded together, e.g. 1,4."),
+    axis("--spec", DRAFT_LENGTHS, "K,…", "Draft tokens per cycle, e.g. 2,3,5."),
     click.option(
         "--prompts",
         type=click.Path(path_type=Path),

@@ -143,6 +143,16 @@ def test_an_axis_that_cannot_be_read_says_what_would_be_right(option: str, value
     assert f"Invalid value for '{option}'" in refused.stderr and "whole numbers from 1 to" in refused.stderr
 
 
+def test_an_axis_that_is_given_twice_has_the_numbers_of_both(cli: Cli) -> None:
+    twice = ("--context", "1K", "--batch", "4", "--batch", "2,1", "--spec", "3", "--spec", "2", "--batch", "4")
+    once = ("--context", "1K", "--batch", "1,2,4", "--spec", "2,3")
+    found = [cli.run("plan", "--backend", "fake", *said, pair=False).stdout for said in (twice, once)]
+    assert found[0] == found[1] and "own-c1024.b1_2_4.s2_3\t" in found[0]
+    refused = cli.run("plan", "--context", "own", "--context", "1K", pair=False)
+    assert refused.returncode == ExitCode.USAGE
+    assert "'own' stands by itself, without numbers beside it" in refused.stderr
+
+
 def test_the_resolved_question_can_be_kept_as_a_scenario(cli: Cli) -> None:
     shown = cli.run("scenarios", "show", "cpu-1k-single", "--context", "2K", pair=False).stdout
     cli.write("kept.yaml", shown)

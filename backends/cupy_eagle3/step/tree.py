@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 
 
-class TreeLevel:
+class TreeLevel(ABC):
     """The launchers of one level: candidates behind the rows before it, its tokens, and the draft's layer over those of
     its nodes that have children, where any have.
     """
@@ -41,9 +42,9 @@ class TreeLevel:
         )
 
     @property
+    @abstractmethod
     def own(self) -> Mapping[str, Kernel]:
         """What makes tokens of candidates, by name."""
-        raise NotImplementedError
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order."""
@@ -55,11 +56,11 @@ class TreeLevel:
             **{f"layer.{name}": kernel for name, kernel in layer.items()},
         }
 
+    @abstractmethod
     def tokens(self, b: Buffers, before: LayerBuffers, here: LayerBuffers, rows: Rows) -> None:
         """The level's tokens from the candidates behind `rows`, whose streams are in `before`; and the draft's input,
         whose streams go to `here`.
         """
-        raise NotImplementedError
 
 
 class FixedLevel(TreeLevel):

@@ -68,12 +68,11 @@ def test_a_role_whose_constant_clock_is_lower_by_8_percent_is_told_apart_in_shor
     assert clock_shifts(found)[0].beyond(LIMIT)
 
 
+@settings(max_examples=40)
 @given(st.floats(0.5, 3), st.integers(1000, 1980))
 def test_a_constant_clock_is_its_own_mean_without_error(length: float, mhz: int) -> None:
-    plan, blocks, samples = heated(lambda _: mhz, {"baseline": 2.0, "spec-3": length}, prompt_sets=4)
-    (found,) = conditions_of(plan, blocks, samples).values()
-    assert found.gpu.common_clocks is not None
-    for clock in found.gpu.common_clocks.decoding.values():
+    """Of 32 blocks: with fewer, blocks as short as the time between two samples can have none in common."""
+    for clock in held(lambda _: mhz, {"baseline": 2.0, "spec-3": length}).decoding.values():
         assert clock.mhz == pytest.approx(mhz)
         assert clock.standard_error_mhz is None or clock.standard_error_mhz < 1e-6
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, with_headers
+from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, packed, with_headers
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.peers import with_mailboxes
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
@@ -208,6 +208,19 @@ def source(launch: Launch) -> Source:
         launch.arguments
     )
     return source_of(launch.stem, launch.name, tree="masks" in launch.arguments, kv=kv, ends_early=ends_early)
+
+
+def check_arguments(launches: Sequence[Launch]) -> None:
+    """Each argument is what its field declares, by name, type and place in the struct (natural alignment)."""
+    for launch in launches:
+        declared, made, end = source(launch).fields, packed(launch.arguments), 0
+        assert [field.name for field in declared] == list(launch.arguments), launch.name
+        for field, argument in zip(declared, launch.arguments.values(), strict=True):
+            assert field.takes(argument), f"{launch.name}: {field}"
+            at = -(-end // field.bytes) * field.bytes
+            end = at + field.bytes
+            placed = getattr(type(made), field.name)
+            assert (placed.offset, placed.size) == (at, field.bytes), f"{launch.name}: {field}"
 
 
 def written(launch: Launch) -> list[tuple[str, Tensor]]:

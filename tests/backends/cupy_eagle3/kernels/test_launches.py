@@ -36,6 +36,7 @@ from tests.backends.cupy_eagle3.kernels.launches import (
     SMALL,
     TREE,
     Launch,
+    check_arguments,
     lets_go_early,
     overlap,
     reached,
@@ -64,25 +65,10 @@ def test_what_joins_attention_takes_no_shared_memory_of_its_ring(monkeypatch: py
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize(("k", "slots"), [(0, 1), (0, 7), (1, 3), (3, 1), (5, 7)])
 @pytest.mark.parametrize("sampled", SAMPLED)
-def test_each_argument_is_what_its_field_declares(
+def test_each_argument_is_what_its_field_declares_and_lies_where_the_compiler_lays_it(
     monkeypatch: pytest.MonkeyPatch, name: str, k: int, slots: int, sampled: str
 ) -> None:
-    for launch in step(monkeypatch, PAIRS[name], k, slots, sampling=SAMPLED[sampled]).launches:
-        declared = source(launch).fields
-        assert [field.name for field in declared] == list(launch.arguments), launch.name
-        for field, argument in zip(declared, launch.arguments.values(), strict=True):
-            assert field.takes(argument), f"{launch.name}: {field}"
-
-
-@pytest.mark.parametrize("pair", [SMALL, EXPERTS], ids=["dense", "experts"])
-def test_a_struct_is_laid_out_as_the_compiler_lays_it_out(monkeypatch: pytest.MonkeyPatch, pair: PairGeometry) -> None:
-    for launch in step(monkeypatch, pair, 3, 2, sampling=REJECTED).launches:
-        made, end = packed(launch.arguments), 0
-        for field in source(launch).fields:
-            at = -(-end // field.bytes) * field.bytes  # natural alignment
-            end = at + field.bytes
-            placed = getattr(type(made), field.name)
-            assert (placed.offset, placed.size) == (at, field.bytes), f"{launch.name}: {field}"
+    check_arguments(step(monkeypatch, PAIRS[name], k, slots, sampling=SAMPLED[sampled]).launches)
 
 
 @pytest.mark.parametrize("name", ["small", "smollm2-135m", "llama-3.1-8b"])
@@ -91,15 +77,9 @@ def test_a_struct_is_laid_out_as_the_compiler_lays_it_out(monkeypatch: pytest.Mo
 def test_each_argument_of_a_trees_step_is_what_its_field_declares(
     monkeypatch: pytest.MonkeyPatch, name: str, k: int, slots: int, tree: DraftTree
 ) -> None:
-    for launch in step(monkeypatch, PAIRS[name], k, slots, tree=tree).launches:
-        declared, made, end = source(launch).fields, packed(launch.arguments), 0
-        assert [field.name for field in declared] == list(launch.arguments), launch.name
-        for field, argument in zip(declared, launch.arguments.values(), strict=True):
-            assert field.takes(argument), f"{launch.name}: {field}"
-            at = -(-end // field.bytes) * field.bytes
-            end = at + field.bytes
-            assert getattr(type(made), field.name).offset == at, f"{launch.name}: {field}"
-        assert all(0 < blocks <= 65535 for blocks in launch.grid)
+    launches = step(monkeypatch, PAIRS[name], k, slots, tree=tree).launches
+    check_arguments(launches)
+    assert all(0 < blocks <= 65535 for launch in launches for blocks in launch.grid)
 
 
 def test_a_tree_is_drafted_level_by_level_and_verified_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,15 +133,9 @@ def test_a_role_whose_part_of_a_tree_is_a_chain_drafts_the_chain(monkeypatch: py
 def test_each_argument_of_a_step_whose_chains_end_early_is_what_its_field_declares(
     monkeypatch: pytest.MonkeyPatch, name: str, k: int, slots: int
 ) -> None:
-    for launch in step(monkeypatch, PAIRS[name], k, slots, confidence=0.3).launches:
-        declared, made, end = source(launch).fields, packed(launch.arguments), 0
-        assert [field.name for field in declared] == list(launch.arguments), launch.name
-        for field, argument in zip(declared, launch.arguments.values(), strict=True):
-            assert field.takes(argument), f"{launch.name}: {field}"
-            at = -(-end // field.bytes) * field.bytes
-            end = at + field.bytes
-            assert getattr(type(made), field.name).offset == at, f"{launch.name}: {field}"
-        assert all(0 < blocks <= 65535 for blocks in launch.grid)
+    launches = step(monkeypatch, PAIRS[name], k, slots, confidence=0.3).launches
+    check_arguments(launches)
+    assert all(0 < blocks <= 65535 for launch in launches for blocks in launch.grid)
 
 
 def test_chains_that_may_end_early_take_one_launch_more_per_draft_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.engine.prefill import kernels as prefill_kernels
-from specgate.backends.cupy_eagle3.kernels.loader import packed
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.pair_tools.plant.geometries import PairGeometry
@@ -17,9 +16,9 @@ from tests.backends.cupy_eagle3.kernels.launches import (
     PAIRS,
     POSITIONS,
     Launch,
+    check_arguments,
     lets_go_early,
     overlap,
-    source,
     step,
     touched_early,
     written,
@@ -41,14 +40,7 @@ def test_each_argument_is_what_its_field_declares(
     monkeypatch: pytest.MonkeyPatch, name: str, ranks: int, k: int, slots: int
 ) -> None:
     pairs = {**PAIRS, "shared": SHARED, "experts": EXPERTS}
-    for launch in step(monkeypatch, pairs[name], k, slots, ranks=ranks).launches:
-        declared, made, end = source(launch).fields, packed(launch.arguments), 0
-        assert [field.name for field in declared] == list(launch.arguments), launch.name
-        for field, argument in zip(declared, launch.arguments.values(), strict=True):
-            assert field.takes(argument), f"{launch.name}: {field}"
-            at = -(-end // field.bytes) * field.bytes
-            end = at + field.bytes
-            assert getattr(type(made), field.name).offset == at, f"{launch.name}: {field}"
+    check_arguments(step(monkeypatch, pairs[name], k, slots, ranks=ranks).launches)
 
 
 def test_products_that_divide_k_leave_partial_sums_which_are_added_up_right_behind_them(
