@@ -20,8 +20,6 @@ from torch import Tensor
 from specgate.backends.reference.drafters import Drafter
 from specgate.backends.reference.ops import accept, check_finite, target_argmax
 from specgate.backends.reference.partial.attending import Choice, FullLook, PartialLook
-from specgate.backends.reference.partial.blocks import BLOCK
-from specgate.backends.reference.partial.options import PartialPlan
 from specgate.backends.reference.recorder import Recorder
 from specgate.backends.reference.state import Slots
 from specgate.backends.reference.target import Look
@@ -36,6 +34,7 @@ from specgate.eagle3.counters import (
     SPECPV_READ,
     SPECPV_SHORT,
 )
+from specgate.eagle3.specpv.asked import BLOCK, PartialPlan
 
 COUNTED: Final = (
     *(SPECPV_PARTIAL, SPECPV_FULL, SPECPV_SHORT, SPECPV_PARTIAL_ACCEPTED, SPECPV_FULL_ACCEPTED),
