@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specgate.backends.cupy_eagle3.kernels.attention.kept import KEPT
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
-from specgate.backends.cupy_eagle3.kernels.partial.kept import KEPT
 from specgate.eagle3.specpv.asked import PartialPlan
 
 

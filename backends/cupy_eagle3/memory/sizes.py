@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig, usual_config
+from specgate.backends.cupy_eagle3.kernels.attention.kept import KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
-from specgate.backends.cupy_eagle3.kernels.partial.kept import KeptBlocks
 from specgate.core import Sampling
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes

@@ -7,12 +7,12 @@ from typing import Final, Literal
 
 import torch
 
+from specgate.backends.cupy_eagle3.kernels.attention.kept import KEPT, KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.partial.block_bounds import BlockBounds
 from specgate.backends.cupy_eagle3.kernels.partial.block_scores import BlockScores
 from specgate.backends.cupy_eagle3.kernels.partial.choose_blocks import ChooseBlocks
-from specgate.backends.cupy_eagle3.kernels.partial.kept import KEPT, KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes

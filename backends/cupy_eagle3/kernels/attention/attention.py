@@ -11,9 +11,9 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.device import shared_memory_limit
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import STATIC_SHARED_BYTES, FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.attention.kept import KEPT, KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.heads import Heads, expect_pages
 from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, announced, expect
-from specgate.backends.cupy_eagle3.kernels.partial.kept import KEPT, KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 
 QUERY_TILE = 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specgate.backends.cupy_eagle3.kernels.attention.kept import KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
-from specgate.backends.cupy_eagle3.kernels.partial.kept import KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows, Slots
 
 

@@ -7,9 +7,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from specgate.backends.cupy_eagle3.kernels.attention.kept import KEPT, KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
-from specgate.backends.cupy_eagle3.kernels.partial.kept import KEPT, KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 
 THREADS: Final = 512

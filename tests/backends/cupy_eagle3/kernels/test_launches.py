@@ -18,8 +18,10 @@ from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.loader import kernel_files, packed
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.partial import FULL, PARTIAL, PLAIN, Kind
 from specgate.core import Sampling
 from specgate.eagle3.kv.modes import KvModes
+from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.pair_tools.plant.geometries import PairGeometry
@@ -49,6 +51,7 @@ from tests.backends.cupy_eagle3.kernels.launches import (
 )
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, WINDOW, without_weights
 
+IN_PART = PartialPlan(1, 3, 2, 6)
 FORMATS = [
     *(KvModes("fp8"), KvModes(None, "fp8"), KvModes("fp8", "fp8")),
     *(KvModes("nvfp4"), KvModes(None, "nvfp4"), KvModes("nvfp4", "nvfp4"), KvModes("fp8", "nvfp4")),
@@ -182,6 +185,52 @@ def test_where_chains_end_early_nothing_is_touched_early_that_may_still_be_writt
 ) -> None:
     launches, running, found = (
         step(monkeypatch, PAIRS[name], k, 3, times=3, confidence=0.3).launches,
+        list[Launch](),
+        set[str](),
+    )
+    for before, launch in pairwise(launches):
+        running = [before, *(running if lets_go_early(before) else [])]
+        for own, early in touched_early(launch):
+            for other in running:
+                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
+                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    assert found == {"feature_rows.active_count while kv_reserve may write active_count"}
+
+
+@pytest.mark.parametrize("name", ["small", "smollm2-135m", "llama-3.1-8b"])
+@pytest.mark.parametrize(("k", "slots"), [(1, 3), (3, 1), (5, 4)])
+@pytest.mark.parametrize("kind", [FULL, PARTIAL])
+def test_each_argument_of_a_step_that_verifies_in_part_or_behind_such_is_what_its_field_declares(
+    monkeypatch: pytest.MonkeyPatch, name: str, k: int, slots: int, kind: Kind
+) -> None:
+    launches = step(monkeypatch, PAIRS[name], k, slots, partial=IN_PART, kind=kind).launches
+    check_arguments(launches)
+    assert all(0 < blocks <= 65535 for launch in launches for blocks in launch.grid)
+    assert all(0 < torch.Size(launch.block).numel() <= 1024 for launch in launches)
+
+
+def test_a_full_verification_runs_more_rows_and_chooses_and_a_partial_one_launches_what_a_plain_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of = {kind: step(monkeypatch, SMALL, 3, 2, partial=IN_PART, kind=kind).launches for kind in (PLAIN, FULL, PARTIAL)}
+    names = {kind: [launch.name for launch in launches] for kind, launches in of.items()}
+    assert names[PARTIAL] == names[PLAIN]
+    mine = ["block_bounds", "block_scores", "choose_blocks"]
+    at = names[FULL].index("block_bounds")
+    assert names[FULL][at : at + 3] == mine and names[FULL][-2:] == ["accept_replayed", "commit"]
+    assert names[FULL].count("wide_attention") == TARGET.layers and "accept" not in names[FULL]
+    rows = [next(launch.grid for launch in of[kind] if launch.name == "embed_rows") for kind in (PARTIAL, FULL)]
+    assert rows == [(2 * 4,), (2 * 12,)]
+    assert names[FULL][: names[FULL].index("embed_rows")] == names[PLAIN][: names[PLAIN].index("embed_rows")]
+
+
+@pytest.mark.parametrize("name", ["small", "smollm2-135m"])
+@pytest.mark.parametrize("kind", [FULL, PARTIAL])
+def test_of_a_step_that_verifies_in_part_nothing_is_touched_early_that_may_still_be_written(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: Kind
+) -> None:
+    launches, running, found = (
+        step(monkeypatch, PAIRS[name], 3, 3, times=3, partial=IN_PART, kind=kind).launches,
         list[Launch](),
         set[str](),
     )

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.attention.kept import KEPT, KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.partial.block_bounds import BlockBounds
 from specgate.backends.cupy_eagle3.kernels.partial.block_scores import BlockScores
 from specgate.backends.cupy_eagle3.kernels.partial.choose_blocks import ChooseBlocks
-from specgate.backends.cupy_eagle3.kernels.partial.kept import KEPT, KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.partial.wide_attention import WideAttention
 from specgate.backends.reference.partial.blocks import block_scores, choose, first_of_window, summaries
 from tests.backends.cupy_eagle3.kernels.device import counted, normal, relative_error, rotated, rows_of
