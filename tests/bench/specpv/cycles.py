@@ -1,7 +1,7 @@
 """Cycles of the built-in engine that verify over a part of the cache, beside those that verify over all of it.
 
-    python -m tests.bench.specpv_cycles --context 8192 --context 16384 --context 32768 --context 65536
-    python -m tests.bench.specpv_cycles --pair demo --context 8192 --source mixed --retrieval 64
+    python -m tests.bench.specpv.cycles --context 8192 --context 16384 --context 32768 --context 65536
+    python -m tests.bench.specpv.cycles --pair demo --context 8192 --source mixed --retrieval 64
 
 A pair is loaded once; every setting is an engine of its own over the same weights and prompts. Rounds alternate between
 the settings, and of each the fastest round counts. Per setting: milliseconds per cycle, averaged over partial and full
