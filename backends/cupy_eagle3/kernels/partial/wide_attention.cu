@@ -4,14 +4,14 @@
 //
 // What one block does: one chunk, for one key/value head of one slot and up to WARPS query tiles of 16 query rows, a tile for
 // each warp. The queries of the heads that share the key/value head are packed into tiles, row t · HEADS_PER_KV + head.
-//   load       all threads copy a key tile of 32 positions, keys and values, into a ring of STAGES stages, which all warps
-//              read: so the cache is read once for all of a block's queries. What the rows add to the cache enters it here
-//   multiply   every warp multiplies its queries with every key tile, in the order of positions
+//   load       all threads copy a cache block, keys and values, into a ring of STAGES stages, which all warps read: so the
+//              cache is read once for all of a block's queries. What the rows add to the cache enters it here
+//   multiply   every warp multiplies its queries with every key tile of 32 positions, in their order
 //   epilogue   the chunk's output, not yet divided, and its maximum and sum, go to `partial` and `partial_stats`
 //
 // It also leaves the rotated queries of the newest ASKED_ROWS rows, those at length[slot] and behind, in `asked`
 // [slot][ASKED_ROWS][HEADS][HEAD_DIM]: these choose which blocks of the cache the next partial verifications keep. Rows behind
-// them have no meaning, and what they leave in the cache is written anew before anybody reads it.
+// them have no meaning: nothing of them enters the cache, and tiles that have no other rows are left out, with zeros as output.
 //
 // Fragments, key tiles in shared memory, pages and workspaces: as in `attention.cu`, `kv_ring.cuh` and `kv_bf16.cuh`.
 #include "async_copy.cuh"
@@ -35,7 +35,9 @@ const int QKV_HEADS = HEADS + 2 * KV_HEADS;
 const int TILE_KEYS = 32;
 const int LOADS_32 = HEAD_DIM / 32, LOADS_8 = HEAD_DIM / 8;  // parts of a head
 const int PIECE = HEAD_DIM / 8 * TILE_KEYS;                  // 16-byte loads of the keys or the values of a key tile
-const int COPIES = 2 * PIECE / 32;                           // of a warp's lanes together, for keys and values
+const int COPIES = 2 * PIECE / 32;                           // of a warp's lanes together, for keys and values of a tile
+const int TILES_OF_BLOCK = BLOCK / TILE_KEYS;
+const int STAGE = TILES_OF_BLOCK * 2 * PIECE;
 const int BLOCKS_PER_SM = WARPS <= 6 ? 2 : 1;
 #define MASKED (-__int_as_float(0x7f800000))
 #define LOWEST (-1e30f)
@@ -64,33 +66,32 @@ __device__ __forceinline__ float power_of_two(float x) {
 
 struct Task {
     int chunk, kv_head, a, slot;
-    int tile;            // of the warp
-    int position, last;  // of the first and the last row
-    int end;             // of the positions of the chunk that any row sees
-    int entry;           // of the block table, one per lane: the chunk's blocks
+    int tile;             // of the warp
+    int position, count;  // of the first row, and how many rows there are that have a meaning
+    int end;              // of the positions of the chunk that any of these sees
+    int entry;            // of the block table, one per lane: the chunk's blocks
     bool idle;
 };
 
 // ---- load -------------------------------------------------------------------------------------------------------------
 
-// The stages [STAGES][keys, values][PIECE].
+// The stages [STAGES][TILES_OF_BLOCK][keys, values][PIECE].
 extern __shared__ uint4 memory[];
 
-// The warp's part of the keys and values at `key`, into a stage.
-__device__ __forceinline__ void copy_tile(const WideAttentionArguments& args, const Task& task, const Thread& me,
-                                          unsigned address, int key) {
-    const int stage = (key - task.chunk * CHUNK) / TILE_KEYS % STAGES;
-    const int block = __shfl_sync(FULL_WARP, task.entry, (key - task.chunk * CHUNK) / BLOCK);
+// The warp's part of the cache block at `key`, keys and values, into its stage.
+__device__ __forceinline__ void copy_block(const WideAttentionArguments& args, const Task& task, const Thread& me,
+                                           unsigned address, int key) {
+    const int number = (key - task.chunk * CHUNK) / BLOCK;  // of the chunk
+    const int block = __shfl_sync(FULL_WARP, task.entry, number);
     const long long at = ((long long)block * KV_HEADS + task.kv_head) * BLOCK * HEAD_DIM;
-    const bf16* keys = args.k_pages + at + (key % BLOCK + 8 * (me.g / 2) + me.g % 2) * HEAD_DIM + 8 * me.c;
-    const bf16* values = args.v_pages + at + key % BLOCK + me.g * BLOCK + 8 * me.c;
-    const unsigned to = address + LOAD * (stage * 2 * PIECE + me.lane);
-#pragma unroll
-    for (int round = 0; round < (COPIES + WARPS - 1) / WARPS; ++round) {
-        const int n = round * WARPS + me.warp, of_values = n - COPIES / 2;
-        if (n >= COPIES) break;
-        const bf16* from =
-            of_values < 0 ? keys + 2 * (n / LOADS_32) * HEAD_DIM + n % LOADS_32 * 32 : values + of_values * 8 * BLOCK;
+    const bf16* keys = args.k_pages + at + (8 * (me.g / 2) + me.g % 2) * HEAD_DIM + 8 * me.c;
+    const bf16* values = args.v_pages + at + me.g * BLOCK + 8 * me.c;
+    const unsigned to = address + LOAD * (number % STAGES * STAGE + me.lane);
+#pragma unroll 4
+    for (int n = me.warp; n < TILES_OF_BLOCK * COPIES; n += WARPS) {
+        const int tile = n / COPIES, of_tile = n % COPIES, of_values = of_tile - COPIES / 2;
+        const int of_keys = (tile * TILE_KEYS + 2 * (of_tile / LOADS_32)) * HEAD_DIM + of_tile % LOADS_32 * 32;
+        const bf16* from = of_values < 0 ? keys + of_keys : values + tile * TILE_KEYS + of_values * 8 * BLOCK;
         copy_async(to + LOAD * (n * 32), from);
     }
 }
@@ -98,7 +99,7 @@ __device__ __forceinline__ void copy_tile(const WideAttentionArguments& args, co
 // New positions of this chunk: keys, rotated, and values into the cache.
 __device__ __forceinline__ void append_rows(const WideAttentionArguments& args, const Task& task) {
     const int* table = args.block_table + task.slot * MAX_BLOCKS;
-    for (int n = threadIdx.x; n < ROWS * HALF_DIM; n += THREADS) {
+    for (int n = threadIdx.x; n < task.count * HALF_DIM; n += THREADS) {
         const int t = n / HALF_DIM, i = n % HALF_DIM, at = task.position + t;
         if (at / CHUNK != task.chunk) continue;
         const float* key = args.qkv + (((long long)task.a * ROWS + t) * QKV_HEADS + HEADS + task.kv_head) * HEAD_DIM;
@@ -163,12 +164,14 @@ __device__ __forceinline__ void multiply_tile(Softmax& state, const uint4* keys,
 #pragma unroll
     for (int wide = 0; wide < LOADS_32; ++wide) {
         const uint4 lower = queries[me.warp][wide][0][me.lane], upper = queries[me.warp][wide][1][me.lane];
+        uint4 k[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const uint4 k = keys[(i * LOADS_32 + wide) * 32];
-            mma_bf16(score[i], lower.x, lower.y, lower.z, lower.w, k.x, k.y);
-            mma_bf16(score[i], upper.x, upper.y, upper.z, upper.w, k.z, k.w);
-        }
+        for (int i = 0; i < 4; ++i) k[i] = keys[(i * LOADS_32 + wide) * 32];
+        // No product waits for the one just before it.
+#pragma unroll
+        for (int i = 0; i < 4; ++i) mma_bf16(score[i], lower.x, lower.y, lower.z, lower.w, k[i].x, k[i].y);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) mma_bf16(score[i], upper.x, upper.y, upper.z, upper.w, k[i].z, k[i].w);
     }
     const float scale = LOG2E_OVER_SQRT_HEAD_DIM;
     const bool all_seen = key + TILE_KEYS - 1 <= task.position;  // by every row
@@ -203,10 +206,14 @@ __device__ __forceinline__ void multiply_tile(Softmax& state, const uint4* keys,
     }
     const uint4* values = keys + PIECE;
 #pragma unroll
-    for (int n = 0; n < LOADS_8; ++n) {
-        const uint4 v = values[n * 32];
-        mma_bf16(state.out[n], p[0], p[1], p[2], p[3], v.x, v.y);
-        mma_bf16(state.out[n], p[4], p[5], p[6], p[7], v.z, v.w);
+    for (int from = 0; from < LOADS_8; from += 4) {
+        uint4 v[4];
+#pragma unroll
+        for (int n = 0; n < 4; ++n) v[n] = values[(from + n) * 32];
+#pragma unroll
+        for (int n = 0; n < 4; ++n) mma_bf16(state.out[from + n], p[0], p[1], p[2], p[3], v[n].x, v[n].y);
+#pragma unroll
+        for (int n = 0; n < 4; ++n) mma_bf16(state.out[from + n], p[4], p[5], p[6], p[7], v[n].z, v[n].w);
     }
 }
 
@@ -237,9 +244,10 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void wide_attent
     task.chunk = blockIdx.x / TILE_GROUPS, task.kv_head = blockIdx.y, task.a = blockIdx.z;
     task.tile = group * WARPS + me.warp;
     task.slot = args.active[task.a];  // beyond active_count, too, a slot that exists
-    task.position = args.first[task.slot], task.last = task.position + ROWS - 1;
-    task.idle = task.a >= count || task.chunk * CHUNK > task.last;
-    task.end = min(task.last + 1, (task.chunk + 1) * CHUNK);
+    task.position = args.first[task.slot];
+    task.count = min(args.length[task.slot] - task.position + ASKED_ROWS, ROWS);
+    task.end = min(task.position + task.count, (task.chunk + 1) * CHUNK);
+    task.idle = task.a >= count || task.chunk * CHUNK > task.position + ROWS - 1;  // what joins chunks takes those of all rows
     task.entry = args.block_table[task.slot * MAX_BLOCKS +
                                   min(task.chunk * (CHUNK / BLOCK) + min(me.lane, CHUNK / BLOCK - 1), MAX_BLOCKS - 1)];
     // A block that waited would hold a place that one with work may need: see attention.cu.
@@ -252,7 +260,7 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void wide_attent
     // Keys and values of earlier steps, before anything else is known.
 #pragma unroll 1
     for (int n = 0; n < STAGES - 1; ++n)
-        if (begin + (n + 1) * TILE_KEYS <= known) copy_tile(args, task, me, address, begin + n * TILE_KEYS);
+        if (begin + (n + 1) * BLOCK <= known) copy_block(args, task, me, address, begin + n * BLOCK);
 
     await_previous();
     let_next_start();
@@ -263,21 +271,27 @@ extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM) void wide_attent
     }
 #pragma unroll 1
     for (int n = 0; n < STAGES - 1; ++n) {
-        const int key = begin + n * TILE_KEYS;
-        if (key + TILE_KEYS > known && key < task.end) copy_tile(args, task, me, address, key);
+        const int key = begin + n * BLOCK;
+        if (key + BLOCK > known && key < task.end) copy_block(args, task, me, address, key);
         end_of_group();
     }
 
     Softmax state(task, me);
-    for (int key = begin; key < task.end; key += TILE_KEYS) {
+    const bool works = task.tile * 16 / HEADS_PER_KV < task.count;
+#pragma unroll 1
+    for (int key = begin; key < task.end; key += BLOCK) {
         await_copies<STAGES - 2>();
-        __syncthreads();  // all have their copies of this tile, and have multiplied the one before
-        const int then = key + (STAGES - 1) * TILE_KEYS;
-        if (then < task.end) copy_tile(args, task, me, address, then);
+        __syncthreads();  // all have their copies of this block, and have multiplied the one before
+        const int then = key + (STAGES - 1) * BLOCK;
+        if (then < task.end) copy_block(args, task, me, address, then);
         end_of_group();
-        const int stage = (key - begin) / TILE_KEYS % STAGES;
-        if (task.tile < QUERY_TILES) multiply_tile(state, memory + stage * 2 * PIECE + me.lane, key, task, me);
+        const uint4* stage = memory + (key - begin) / BLOCK % STAGES * STAGE + me.lane;
+#pragma unroll 1
+        for (int tile = 0; works && tile < TILES_OF_BLOCK && key + tile * TILE_KEYS < task.end; ++tile)
+            multiply_tile(state, stage + tile * 2 * PIECE, key + tile * TILE_KEYS, task, me);
     }
     await_copies<0>();
+    // A row without a meaning has a sum all the same, by which its zeros are divided.
+    if (!works) state.sum[0] = state.sum[1] = 1;
     if (task.tile < QUERY_TILES) store_tile(args, state, task, me);
 }

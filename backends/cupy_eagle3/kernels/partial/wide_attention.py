@@ -10,13 +10,13 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.attention.attention import QUERY_TILE, Attention
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
-from specgate.backends.cupy_eagle3.kernels.heads import Heads, expect_pages
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads, expect_pages
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 
 MOST_WARPS: Final = 8
-STAGES: Final = 4
-"""Key tiles that a block has room for in shared memory."""
+STAGES: Final = {64: 4, 128: 2}
+"""Size of a head → cache blocks that a block has room for in shared memory, so that two of them share an SM."""
 
 
 class WideAttention(Kernel):
@@ -24,7 +24,8 @@ class WideAttention(Kernel):
     values in bfloat16. Row t of a slot stands at position `first` + t.
 
     As `Attention` does, it rotates queries and keys, and writes the new keys and values into the cache. The newest
-    `asked_rows` rows are those at position `length` and behind; their queries, rotated, are left in `asked`.
+    `asked_rows` rows are those at position `length` and behind; their queries, rotated, are left in `asked`. Rows
+    behind them have no meaning, and leave the cache alone.
     """
 
     def __init__(self, heads: Heads, rows_per_slot: int, asked_rows: int, config: FmhaConfig | None = None) -> None:
@@ -37,6 +38,7 @@ class WideAttention(Kernel):
         tiles = -(-(heads.heads // heads.kv_heads) * rows_per_slot // QUERY_TILE)
         self.groups = -(-tiles // MOST_WARPS)
         self.warps = -(-tiles // self.groups)
+        stages = STAGES[heads.head_dim]
         super().__init__(
             "wide_attention",
             **heads.constants,
@@ -45,9 +47,9 @@ class WideAttention(Kernel):
             chunk=self.joined.config.kv_tile,
             max_chunks=self.joined.max_chunks,
             warps=self.warps,
-            stages=STAGES,
+            stages=stages,
             log2e_over_sqrt_head_dim=math.log2(math.e) / math.sqrt(heads.head_dim),
-            shared_bytes=STAGES * 2 * 32 * heads.head_dim * 2,
+            shared_bytes=stages * 2 * BLOCK * heads.head_dim * 2,
         )
 
     def partial_shapes(self, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -124,7 +124,9 @@ def test_a_full_pass_sees_everything_and_leaves_keys_values_and_the_newest_queri
     )
     for slot, begin in enumerate(first):
         keys, values = (x.cpu() for x in cache.text(slot, begin + rows))
-        for row in {0, 1, rows // 2, rows - 1}:
+        meant = length[slot] - begin + asked
+        assert out[slot * rows : (slot + 1) * rows].isfinite().all()
+        for row in {0, 1, meant // 2, meant - 1}:
             q, key, value = (x.cpu() for x in cache.turned(qkv[slot, row], begin + row))
             assert torch.equal(keys[:, begin + row], key.bfloat16().double())
             assert torch.equal(values[:, begin + row], value.bfloat16().double())
@@ -133,10 +135,12 @@ def test_a_full_pass_sees_everything_and_leaves_keys_values_and_the_newest_queri
             if 0 <= (asks := begin + row - length[slot]) < asked:
                 assert torch.equal(queries[slot, asks].cpu(), q.bfloat16())
     after = cache.k.clone()
-    for slot, begin in enumerate(first):  # what is before the rows has not changed
-        mine = cache.rows(slot, 0, begin)[0]
+    for slot, begin in enumerate(first):  # what is before the rows, and behind those with a meaning, has not changed
+        end = length[slot] + asked
+        mine = [cache.rows(slot, at, count)[0] for at, count in ((0, begin), (end, POSITIONS - end))]
         cache.k.copy_(before)
-        assert torch.equal(mine, cache.rows(slot, 0, begin)[0])
+        old = [cache.rows(slot, at, count)[0] for at, count in ((0, begin), (end, POSITIONS - end))]
+        assert all(torch.equal(one, other) for one, other in zip(mine, old, strict=True))
         cache.k.copy_(after)
 
 
@@ -153,9 +157,9 @@ def test_rows_of_a_full_pass_have_the_keys_and_values_that_the_usual_attention_g
     usual = cache.attend(qkv, Attention(shape, rows, config=config), first)
     pages = cache.k.clone(), cache.v.clone()
     cache.restored(*before)
-    kernel = WideAttention(shape, rows, 4, config)
+    kernel = WideAttention(shape, rows, rows, config)
     out = torch.full((slots * rows, shape.width), float("nan"), dtype=torch.bfloat16, device=device)
-    queries = torch.zeros(slots, 4, heads, head_dim, dtype=torch.bfloat16, device=device)
+    queries = torch.zeros(slots, rows, heads, head_dim, dtype=torch.bfloat16, device=device)
     kernel(
         *(out, workspace(kernel, slots, device), cache.k, cache.v, queries, qkv.flatten(0, 1), cache.rope, cache.table),
         *(counted(first, device), counted(first, device), rows_of(range(slots), rows, slots, device)),
