@@ -10,11 +10,14 @@ import torch
 
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
-from specgate.backends.cupy_eagle3.engine.partial.schedule import kinds_of
+from specgate.backends.cupy_eagle3.engine.partial.schedule import graphs_of, kinds_of
+from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.step.partial import FULL, PARTIAL
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import Budget, Role
 from specgate.eagle3.specpv.asked import PartialPlan
+from specgate.run import profiler
+from tests.backends.cupy_eagle3.engine.test_quiet import HOST_CALLS
 from tests.backends.cupy_eagle3.engine.tracing import reference_logits, same_prefixes
 from tests.backends.cupy_eagle3.gpu_pairs import (
     GEOMETRIES,
@@ -141,3 +144,17 @@ def test_slots_that_end_leave_a_run_in_order() -> None:
     stop = whole.tokens[2][17]
     block = made.decode(Role(3), Budget(new_tokens=60, ignore_eos=False), (stop,))
     assert block.tokens[2] == whole.tokens[2][: whole.tokens[2].index(stop) + 1]
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_between_the_first_and_the_last_cycle_there_are_graph_launches_and_our_kernels_alone(batch: int) -> None:
+    made, lengths = in_part(), LONG[:batch]
+    made.prefill(random_prompts(lengths), draft=True)
+    made.decode(Role(3), Budget(steps=STEPS), ())
+    decoded, seen = profiler.trace(made, Role(3), Budget(steps=STEPS))
+    kinds = kinds_of(made.sizes, 3, lengths, STEPS)
+    assert seen.unseen is None and len(decoded.step_ns) == STEPS and seen.copies == {}
+    assert set(seen.calls) <= HOST_CALLS and seen.calls["cudaGraphLaunch"] == len(graphs_of(kinds))
+    assert set(seen.kernels) <= entry_points() and seen.kernels["commit"] == STEPS
+    assert seen.kernels["choose_blocks"] == seen.kernels["accept_replayed"] == kinds.count(FULL)
+    assert seen.kernels["accept"] == kinds.count(PARTIAL)
