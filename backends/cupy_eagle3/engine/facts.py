@@ -88,6 +88,8 @@ def engine_facts(
         details["chains go on"] = lengths.words
     if plan is not None:
         details |= plan.details(positions)
+        if most := sizes.partial_passes_of(sizes.most_drafts):
+            details["SpecPV cycles"] = f"{most} partial verifications of spec-{sizes.most_drafts} behind each full one"
     if sizes.sampling is not None:
         details["sampling"] = describe_sampling(sizes.sampling)
     details |= {f"memory: {name}": in_gb(size) for name, size in memory.items()}

@@ -244,6 +244,21 @@ def test_of_a_step_that_verifies_in_part_nothing_is_touched_early_that_may_still
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 5])
+def test_an_engine_that_verifies_in_full_launches_what_it_launched_before_any_verified_in_part(
+    monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    """No kernel of it has a constant or an argument of parts; and so it is in the plain steps of one that does."""
+    for plan in (None, IN_PART):
+        made = step(monkeypatch, SMALL, k, 3, partial=plan)
+        assert (made.buffers.partial is None) == (plan is None)
+        of_parts = {"kept", "dropped", "verified", "bounded"}
+        assert not [launch.name for launch in made.launches if of_parts & {*launch.arguments}]
+        target, draft = without_weights(SMALL.target, SMALL.draft, SMALL.boundaries, POSITIONS)
+        kernels = Cycle(target, draft, Sizes(4, POSITIONS, k + 2, partial=plan), 3, k).kernels().values()
+        assert not [n for kernel in kernels for n, _ in kernel.spec.constants if n in ("KEPT_BLOCKS", "REPLAYS")]
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 5])
 def test_an_engine_of_whole_chains_launches_what_it_launched_before_any_ended_early(
     monkeypatch: pytest.MonkeyPatch, k: int
 ) -> None:

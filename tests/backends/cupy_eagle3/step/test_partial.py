@@ -262,3 +262,25 @@ def test_prompts_of_which_nothing_is_left_out_are_verified_as_ever() -> None:
         found = each.decode(K, 3)[0].tokens
         assert text is None or found == text
         text = found
+
+
+def test_a_shorter_role_of_the_engine_runs_its_own_rows_again(decoder: Decoder) -> None:
+    """Spec-1 has as many partial passes as its two tokens a step allow, and fewer rows than the engine has room for."""
+    made, b, plan = decoder, decoder.b, PLAN
+    kinds = kinds_of(made.sizes, 1, LENGTHS, 5)
+    assert kinds == (FULL, PARTIAL, PARTIAL, PARTIAL, FULL) and made.sizes.full_rows_of(1) == 8
+    assert b.partial is not None
+    cycles = {kind: Cycle(made.model, made.draft, made.sizes, 3, 1, kind=kind) for kind in (FULL, PARTIAL)}
+    made.prefilled.rewind(b, StopRule((), (), made.sizes.positions), plan)
+    for kind in kinds:
+        before = b.slots.length.tolist()
+        cycles[kind](b)
+        assert not b.slots.fault.any()
+        gained = [n + a + 1 for n, a in zip(before, b.slots.accepted.tolist(), strict=True)]
+        assert b.slots.length.tolist() == gained
+        assert kind == PARTIAL or b.partial.verified.tolist() == gained
+    first = Cycle(made.model, made.draft, made.sizes, 3, 0)
+    text = text_of(made, 0)[0]
+    made.prefilled.rewind(b, StopRule((), (), made.sizes.positions), plan)
+    first(b)
+    assert text_of(made, 0)[0] == text
