@@ -118,8 +118,8 @@ class Regime:
 
 REGIMES: Final = (
     Regime(128, 4, 8192, FmhaConfig(kv_tile=1024)),
-    # Arithmetic takes longer than reading, so that a third block on every SM is worth more chunks to join.
-    Regime(128, 1, 0, FmhaConfig(kv_tile=704), kv="nvfp4"),
+    # Arithmetic takes longer than reading: a third block on every SM, and fewer early copies in others' way.
+    Regime(128, 1, 0, FmhaConfig(kv_tile=704, stages=2), kv="nvfp4"),
     Regime(128, 1, 0, FmhaConfig(kv_tile=1024)),
     Regime(0, 4, 8192, FmhaConfig(kv_tile=896, warps=8, stages=3)),
     # Blocks of one slot leave some SMs to the products around attention.

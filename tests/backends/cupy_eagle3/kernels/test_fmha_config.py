@@ -22,7 +22,9 @@ from specgate.eagle3.kv.modes import MODES, KvMode
 
 def test_each_regime_has_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fmha_config, "multiprocessors", lambda: None)
-    by_regime = {(regime.head_dim, regime.slots, regime.positions): regime.config for regime in REGIMES if regime.kv is None}
+    by_regime = {
+        (regime.head_dim, regime.slots, regime.positions): regime.config for regime in REGIMES if regime.kv is None
+    }
     for dim, least in ((128, 128), (64, 0)):
 
         def usual(slots: int, positions: int, dim: int = dim) -> FmhaConfig:
