@@ -19,7 +19,7 @@ from specgate.backends.cupy_eagle3.bench.accounts import visible_cache
 from specgate.backends.cupy_eagle3.bench.oracles import relative_error
 from specgate.backends.cupy_eagle3.bench.stage import Stage
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, SCALE_POSITIONS
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.rows.draft_input import DraftInput
@@ -31,9 +31,10 @@ from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.state.commit import Commit
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import FREE
 from specgate.backends.cupy_eagle3.kernels.state.kv_reserve import KVReserve
+from specgate.backends.cupy_eagle3.memory.coded_pages import held, held_value
 from specgate.backends.cupy_eagle3.step.recording import Call
 from specgate.eagle3.geometry import DraftGeometry
-from specgate.eagle3.kv import fp8
+from specgate.eagle3.kv.modes import KvMode
 
 Finding = tuple[float, float]
 """The error, and its tolerance."""
@@ -43,8 +44,8 @@ ROUNDED: Final = 4e-3
 """Tolerance of results that are rounded to bfloat16, whose mantissa has eight bits."""
 ATTENDED: Final = 6e-3
 """Tolerance of attention, whose queries, probabilities and results are rounded to bfloat16."""
-CODED: Final = 4e-2
-"""Tolerance of what E4M3 holds of a number: four bits."""
+CODED: Final[Mapping[KvMode, float]] = {"bf16": ROUNDED, "fp8": 4e-2, "nvfp4": 0.15}
+"""Tolerance of what a cache holds of a key: eight bits of each number, four, or two or fewer."""
 WRONG: Final = (math.inf, 0.0)
 
 
@@ -118,7 +119,7 @@ def matmul(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Findi
 
 
 def attention(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
-    """What enters the cache, then what is read out of it, as numbers: a cache in E4M3 holds a key's nearest code."""
+    """What enters the cache, then what is read out of it, as numbers: a cache of codes holds a key's nearest one."""
     kernel: Any = call.kernel
     h, rows, table = kernel.heads, named["rows"], named["block_table"]
     visible, both = visible_cache(kernel, named, stage.context), h.heads + h.kv_heads
@@ -126,25 +127,21 @@ def attention(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Fi
     call()
     for slot in range(rows.slots):
         blocks = table[slot, : visible.last // BLOCK + 1].long()
-        keys = named["k_pages"][blocks].transpose(0, 1).flatten(1, 2)
-        values = named["v_pages"][blocks].permute(1, 0, 3, 2).flatten(1, 2)
-        scales = None
-        if h.fp8:
-            scales = named["scales"][blocks].permute(3, 1, 0, 2).flatten(2)  # [2, G, P / SCALE_POSITIONS]
-            of_positions = scales.repeat_interleave(SCALE_POSITIONS, dim=2)[..., None]
-            keys, values = fp8.decoded(keys, of_positions[0]), fp8.decoded(values, of_positions[1])
+        k_pages, v_pages = (named[name][blocks] for name in ("k_pages", "v_pages"))
+        scales = None if h.kv == "bf16" else named["scales"][blocks]
+        if scales is None:
+            keys, values = k_pages.transpose(0, 1), v_pages.permute(1, 0, 3, 2)
+        else:
+            keys, values = (rows.permute(2, 0, 1, 3) for rows in held(h.kv, k_pages, v_pages, scales))
+        keys, values = keys.flatten(1, 2), values.flatten(1, 2)
         for t in range(kernel.appended):
             # Where the draft extends, which the stage lets it do over all rows, the last one asks.
             position = visible.last - kernel.appended + 1 + t
             heads = named["qkv"][slot * kernel.appended + t].view(-1, h.head_dim)
             turned = oracles.rope(heads[:both], *(angles[position] for angles in named["table"]))
-            if scales is None:
-                yield close(keys[:, position], turned[h.heads :], ROUNDED)
-                yield equal(values[:, position], heads[both:].bfloat16())
-            else:
-                scale = scales[1, :, position // SCALE_POSITIONS, None]
-                yield close(keys[:, position], turned[h.heads :], CODED)
-                yield equal(values[:, position], fp8.decoded(fp8.encoded(heads[both:], scale), scale))
+            value = heads[both:].bfloat16() if scales is None else held_value(h.kv, scales, position, heads[both:])
+            yield close(keys[:, position], turned[h.heads :], CODED[h.kv])
+            yield equal(values[:, position], value)
             query_row = t - kernel.appended + visible.rows
             if query_row >= 0:
                 want = oracles.attention(turned[: h.heads], keys, values, position, visible.window)

@@ -15,7 +15,6 @@ from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
 from specgate.backends.cupy_eagle3.bench.synthetic import require_dense_pair
 from specgate.backends.cupy_eagle3.bench.timing import read_bandwidth, time_launches
 from specgate.backends.cupy_eagle3.device import first_gpu, l2_bytes
-from specgate.backends.cupy_eagle3.engine import limits
 from specgate.backends.cupy_eagle3.kernels.compiling import compiler
 from specgate.backends.cupy_eagle3.kernels.loader import Launch
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
@@ -23,6 +22,7 @@ from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.core import Role
 from specgate.core.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
+from specgate.eagle3.kv.asked import kv_modes
 from specgate.eagle3.kv.modes import DRAFT_KV, KV, KvModes
 from specgate.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError, UsageError
@@ -69,10 +69,12 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
 
 
 def chosen_kv(request: KernelBenchRequest) -> KvModes:
-    """The formats of the caches. Raises UsageError for other options: random weights need none."""
+    """The formats of the caches. Raises UsageError for names that are none, and for other options: random weights need
+    none.
+    """
     if other := [name for name in request.options if name not in (KV, DRAFT_KV)]:
         raise UsageError(f"option {other[0]}: not of the benchmark of kernels", hint=f"known: {KV}, {DRAFT_KV}")
-    return limits.chosen_kv(request.options)
+    return kv_modes(request.options)
 
 
 def timings(role: Role, stage: Stage, stream: Stream) -> Iterator[KernelTiming]:

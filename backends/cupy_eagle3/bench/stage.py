@@ -14,6 +14,7 @@ from specgate.api import OpenRequest
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.engine import limits
 from specgate.backends.cupy_eagle3.engine.decode_run import StartState, StopRule
+from specgate.backends.cupy_eagle3.kernels.heads import OUTER_BYTES
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
@@ -25,8 +26,10 @@ from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
 from specgate.core import PairRef, Role
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.kv import fp8
-from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvMode, KvModes
 
+NOISE_SCALE = 43
+"""0.34 in E4M3: numbers of any code of E2M1 then have a mean square of one."""
 SLACK = 2048
 """Positions beyond the context, as 512 cycles of spec-3 need them. The tiling of attention depends on it."""
 
@@ -72,7 +75,9 @@ class Stage:
         """The caches, with noise."""
         for pages in self.b.pages:
             for layer in (*pages.k, *pages.v):
-                layer.copy_(noise_like(layer))
+                layer.copy_(noise_like(layer, pages.kv))
+            if pages.kv == "nvfp4" and pages.scales is not None:
+                pages.scales[..., :-OUTER_BYTES] = NOISE_SCALE
         if self.b.draft is not None:
             self.b.draft.features.normal_()
 
@@ -98,10 +103,14 @@ class Stage:
         out.copy_(torch.randint_like(out, self.geometry.target.vocab))
 
 
-def noise_like(cached: Tensor) -> Tensor:
-    """Normal numbers, in E4M3 as the codes of these over a scale of one, which is what pages begin with."""
+def noise_like(cached: Tensor, kv: KvMode) -> Tensor:
+    """Normal numbers, in E4M3 as the codes of these over a scale of one, which is what pages begin with; in NVFP4 any
+    codes.
+    """
+    if kv == "nvfp4":
+        return torch.randint_like(cached, 256)
     noise = torch.randn(cached.shape, device=cached.device)
-    return fp8.encoded(noise, torch.ones((), device=cached.device)) if cached.dtype == torch.uint8 else noise
+    return fp8.encoded(noise, torch.ones((), device=cached.device)) if kv == "fp8" else noise
 
 
 def random_stages(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from specgate.api import OpenRequest
 from specgate.backends.cupy_eagle3.kernels.experts.expert_config import MOST_EXPERTS, MOST_PLACES, MOST_ROWS
@@ -13,16 +11,12 @@ from specgate.backends.cupy_eagle3.kernels.sampling.draw_rows import MOST_COLUMN
 from specgate.core import Sampling
 from specgate.eagle3.chains.lengths import CONFIDENCE, GREEDY_ALONE, ChainLengths, lengths_of
 from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
-from specgate.eagle3.kv.asked import kv_modes
-from specgate.eagle3.kv.modes import DRAFT_KV, KV, KvMode, KvModes
 from specgate.errors import CheckpointError, UsageError
 from specgate.sampling.settings import check_settings
 
 HEAD_DIMS = (64, 128)
 MAX_GROUP = 8
 MAX_QUERY_ROWS = 8
-KV_MODES: Final[tuple[KvMode, ...]] = ("bf16", "fp8")
-"""Formats of the cache that attention has."""
 
 
 def check_request(request: OpenRequest) -> None:
@@ -43,20 +37,6 @@ def check_request(request: OpenRequest) -> None:
         )
     if request.sampling is not None:
         check_settings(request.sampling)
-
-
-def chosen_kv(options: Mapping[str, str]) -> KvModes:
-    """The formats of the caches that the options name. Raises UsageError for those that no kernel has, and for a tree
-    beside them.
-    """
-    modes = kv_modes(options)
-    for name, mode in ((KV, modes.target), (DRAFT_KV, modes.draft)):
-        if mode is not None and mode not in KV_MODES:
-            raise UsageError(
-                f"option {name} = {mode!r}: back end cupy caches keys and values as {' or '.join(KV_MODES)}",
-                hint=f"{name}={KV_MODES[-1]}; --backend reference has {mode}",
-            )
-    return modes
 
 
 def chosen_lengths(request: OpenRequest) -> ChainLengths | None:

@@ -35,6 +35,7 @@ from specgate.eagle3.chains.lengths import BY_BATCH, CONFIDENCE
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import read_config
+from specgate.eagle3.kv.asked import kv_modes
 from specgate.eagle3.kv.calibration import calibration_warnings
 from specgate.eagle3.kv.modes import DRAFT_KV, KV, KvModes
 from specgate.eagle3.memory import free_bytes, refusing_overflow
@@ -70,13 +71,13 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     Options: `capture` (boundaries such as 2,18,34), `confidence` (a greedy chain ends where the draft is less sure),
     `k_by_batch` (the most draft tokens by how many requests a decode run begins with), `fmha` (knobs of attention such
     as kv_tile:512,warps:4), `graphs` (on, off: every launch on its own, for profilers), `kv` and `draft_kv` (the
-    formats of the caches of target and draft: bf16, fp8), `on_draft_error` (fail; baseline: decode spec roles plainly
-    and say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by operation),
-    `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone, of a target with experts
-    the layers without a window), `spec_config` (a speculative config that this one's must agree with), `tp` (how many
-    GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of tuned
-    configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that are
-    run).
+    formats of the caches of target and draft: bf16, fp8, nvfp4), `on_draft_error` (fail; baseline: decode spec roles
+    plainly and say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by
+    operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone, of a target
+    with experts the layers without a window), `spec_config` (a speculative config that this one's must agree with),
+    `tp` (how many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned`
+    (a file of tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the
+    products that are run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where a GPU is missing, too old, too small or out of reach of
@@ -84,7 +85,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     """
     check_options(request.options)
     limits.check_request(request)
-    kv, lengths = limits.chosen_kv(request.options), limits.chosen_lengths(request)
+    kv, lengths = kv_modes(request.options), limits.chosen_lengths(request)
     tree = tree_option.chosen_tree(request)
     ranks, fmha = option.chosen_ranks(request), chosen_fmha(request.options)
     devices = shared_gpus(ranks) if ranks > 1 else (first_gpu(),)

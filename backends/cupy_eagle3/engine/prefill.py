@@ -25,7 +25,7 @@ from specgate.backends.cupy_eagle3.engine.prefill_attention import (
     split_heads,
 )
 from specgate.backends.cupy_eagle3.kernels.experts.packing import Order
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, SCALE_POSITIONS, Heads
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, function
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_decode import PrefillDecode
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_draft import PrefillDraft
@@ -36,10 +36,10 @@ from specgate.backends.cupy_eagle3.kernels.prefill.prefill_route import PrefillR
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_stream import PrefillStream
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_swiglu import PrefillSwiglu
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
+from specgate.backends.cupy_eagle3.memory.coded_pages import held, made_pages
 from specgate.backends.cupy_eagle3.memory.model import Draft, RopeTable, Target
 from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
-from specgate.eagle3.kv import fp8
-from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvMode, KvModes
 from specgate.eagle3.weights import LayerWeights, TargetWeights
 
 CHUNK = 4096
@@ -176,7 +176,7 @@ def kernels(
 ) -> Iterator[Kernel]:
     """All that a fused prefill launches. With several `ranks`, `target` is the part of one."""
     yield stream_kernel(target.hidden)
-    yield heads_kernel(target.heads, target.kv_heads, target.head_dim, fp8=kv.target == "fp8")
+    yield heads_kernel(target.heads, target.kv_heads, target.head_dim, kv=kv.target or "bf16")
     if (experts := target.experts) is None:
         yield gate_kernel(target.intermediate)
     else:
@@ -186,7 +186,7 @@ def kernels(
         yield swiglu_kernel(target.intermediate, experts)
         yield (mixture_sum_kernel if ranks > 1 else mixture_kernel)(target.hidden, experts)
     if draft is not None:
-        yield heads_kernel(0, draft.kv_heads, draft.head_dim, fp8=kv.draft == "fp8")
+        yield heads_kernel(0, draft.kv_heads, draft.head_dim, kv=kv.draft or "bf16")
         yield draft_kernel(draft.hidden)
 
 
@@ -196,8 +196,8 @@ def stream_kernel(hidden: int) -> PrefillStream:
 
 
 @cache
-def heads_kernel(heads: int, kv_heads: int, head_dim: int, *, fp8: bool = False) -> PrefillHeads:
-    return PrefillHeads(heads, kv_heads, head_dim, fp8=fp8)
+def heads_kernel(heads: int, kv_heads: int, head_dim: int, *, kv: KvMode = "bf16") -> PrefillHeads:
+    return PrefillHeads(heads, kv_heads, head_dim, kv=kv)
 
 
 @cache
@@ -326,7 +326,7 @@ def cache_heads(
     that is narrower, they become what it holds of them.
     """
     if way.fused:
-        kernel = heads_kernel(g.heads, g.kv_heads, g.head_dim, fp8=pages.scales is not None)
+        kernel = heads_kernel(g.heads, g.kv_heads, g.head_dim, kv=pages.kv)
         kernel(qkv, pages.k[layer], pages.v[layer], blocks, table, pages.scales_of(layer))
         return
     for rows in chunks(len(qkv), chunk):
@@ -352,31 +352,20 @@ def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def write_pages(pages: Pages, layer: int, blocks: Tensor, k: Tensor, v: Tensor) -> None:
     """k, v [P', G, D] of positions 0 … P' − 1 into their blocks; the rest of the last block becomes zeros.
 
-    Into a cache in E4M3 they go as codes, and become what these stand for.
+    Into a cache of codes they go as such, and become what these stand for.
     """
     used = blocks[: -(-len(k) // BLOCK)]
     pad = len(used) * BLOCK - len(k)
-    numbers = [F.pad(t, (0, 0, 0, 0, 0, pad)).view(len(used), BLOCK, *t.shape[1:]) for t in (k, v)]
-    if pages.scales is not None:
-        for i, t in enumerate((k, v)):
-            numbers[i], scales = quantised(numbers[i])
-            pages.scales[layer, used, ..., i] = scales.transpose(1, 2)
-            of_rows = scales.repeat_interleave(SCALE_POSITIONS, dim=1)[..., None]
-            t.copy_(fp8.decoded(numbers[i], of_rows).flatten(0, 1)[: len(t)])
-    pages.k[layer, used] = numbers[0].transpose(1, 2)
-    pages.v[layer, used] = numbers[1].permute(0, 2, 3, 1)
-
-
-def quantised(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """`rows` [blocks, BLOCK, G, D] as E4M3: (codes uint8 of that shape, scales [blocks, BLOCK / SCALE_POSITIONS, G]).
-
-    What is not finite becomes NaN.
-    """
-    numbers = rows.float()
-    largest = numbers[:, ::SCALE_POSITIONS].abs().amax(dim=-1)
-    scales = fp8.scales_of(torch.where(largest.isfinite(), largest, 0.0))
-    of_rows = scales.repeat_interleave(SCALE_POSITIONS, dim=1)[..., None]
-    return fp8.encoded(torch.where(numbers.isfinite(), numbers, torch.nan), of_rows), scales
+    keys, values = (F.pad(t, (0, 0, 0, 0, 0, pad)).view(len(used), BLOCK, *t.shape[1:]) for t in (k, v))
+    if pages.scales is None:
+        pages.k[layer, used] = keys.transpose(1, 2)
+        pages.v[layer, used] = values.permute(0, 2, 3, 1)
+        return
+    made = made_pages(pages.kv, keys, values)
+    for of_layers, of_blocks in zip((pages.k, pages.v, pages.scales), made, strict=True):
+        of_layers[layer, used] = of_blocks
+    for t, numbers in zip((k, v), held(pages.kv, *made), strict=True):
+        t.copy_(numbers.flatten(0, 1)[: len(t)])
 
 
 def capture(features: Tensor | None, x: Tensor, boundaries: tuple[int, ...], boundary: int) -> None:

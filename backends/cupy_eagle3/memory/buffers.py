@@ -13,40 +13,42 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, SCALE_POSITIONS, Heads
+from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.cupy_eagle3.kernels.peers.mailboxes import Mailboxes
 from specgate.backends.cupy_eagle3.kernels.state.chains import Chains
 from specgate.backends.cupy_eagle3.kernels.state.end_chains import parts_of
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
+from specgate.backends.cupy_eagle3.memory.nvfp4_pages import blank
 from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.memory.trees import TreeBuffers, widest
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.kv.modes import KvMode
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """The paged cache: `k` [layers, blocks, G, BLOCK, D], `v` [layers, blocks, G, D, BLOCK], bfloat16.
-
-    In E4M3, both are its bits as uint8, and `scales` float32 [layers, blocks, G, BLOCK / SCALE_POSITIONS, 2] has those
-    of keys and values.
+    """The paged cache in the format `kv`: `k` and `v` [layers, blocks, …], of each block what `Heads.page_shapes` says,
+    and `scales` [layers, blocks, …], in formats that have some, what `Heads.scale_shape` says.
     """
 
     k: Tensor
     v: Tensor
     scales: Tensor | None = None
+    kv: KvMode = "bf16"
 
     @classmethod
     def allocate(cls, layers: int, blocks: int, heads: Heads, device: torch.device | str) -> Pages:
         # Zeros, because a masked position still enters a product: what it holds must be finite.
-        g, d, dtype = heads.kv_heads, heads.head_dim, torch.uint8 if heads.fp8 else torch.bfloat16
-        return cls(
-            torch.zeros(layers, blocks, g, BLOCK, d, dtype=dtype, device=device),
-            torch.zeros(layers, blocks, g, d, BLOCK, dtype=dtype, device=device),
-            torch.ones(layers, blocks, g, BLOCK // SCALE_POSITIONS, 2, device=device) if heads.fp8 else None,
-        )
+        k, v = (torch.zeros(layers, blocks, *of, dtype=heads.cached, device=device) for of in heads.page_shapes)
+        if heads.scale_shape is None:
+            return cls(k, v)
+        shape, dtype = heads.scale_shape
+        pages = cls(k, v, torch.empty(layers, blocks, *shape, dtype=dtype, device=device), heads.kv)
+        pages.clear()
+        return pages
 
     def scales_of(self, layer: int) -> Tensor | None:
         return None if self.scales is None else self.scales[layer]
@@ -55,8 +57,10 @@ class Pages:
         """Back to what `allocate` makes."""
         self.k.zero_()
         self.v.zero_()
-        if self.scales is not None:
+        if self.kv == "fp8" and self.scales is not None:
             self.scales.fill_(1.0)
+        if self.kv == "nvfp4" and self.scales is not None:
+            blank(self.scales)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,4 +86,4 @@ class Sizes:
 
     def heads(self, geometry: TargetGeometry | DraftGeometry) -> Heads:
         g, mode = geometry, self.kv.draft if isinstance(geometry, DraftGeometry) else self.kv.target
-        return Heads(g.heads, g.kv_heads, g.head_dim, self.positions, fp8=mode == "fp8")
+        return Heads(g.heads, g.kv_heads, g.head_dim, self.positions, mode or "bf16")

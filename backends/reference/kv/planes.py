@@ -61,7 +61,7 @@ def allocate(
     if mode == "nvfp4":
         halves = torch.zeros(batch, heads, positions, size // 2, dtype=torch.uint8, device=device)
         blocks = torch.zeros(batch, heads, positions, size // NVFP4_ELEMENTS, dtype=torch.uint8, device=device)
-        plane = Nvfp4Plane(name, halves, blocks, torch.ones(batch, device=device))
+        plane = Nvfp4Plane(name, halves, blocks, torch.ones(batch, heads, device=device))
         plane.clear()
         return plane
     return torch.zeros(shape, dtype=torch.bfloat16 if mode == "bf16" else dtype, device=device)
@@ -144,7 +144,7 @@ class Fp8Plane:
 
 @dataclass(frozen=True, slots=True)
 class Nvfp4Plane:
-    """`codes` uint8 [B, G, S, D/2]; `blocks` uint8 [B, G, S, D/16], the bits of E4M3; `scale` float32 [B]. See
+    """`codes` uint8 [B, G, S, D/2]; `blocks` uint8 [B, G, S, D/16], the bits of E4M3; `scale` float32 [B, G]. See
     `eagle3.kv.nvfp4`.
     """
 
@@ -165,15 +165,15 @@ class Nvfp4Plane:
         largest = finite_largest(numbers, positions, self.name, "nvfp4")
         slot, row = (positions == 0).nonzero(as_tuple=True)
         if len(slot):
-            self.scale[slot] = nvfp4.slot_scale(largest[slot, row].amax(dim=-1))
-        codes, blocks = nvfp4.encoded(numbers, self.scale[:, None, None, None])
+            self.scale[slot] = nvfp4.outer_scales(largest[slot, row])
+        codes, blocks = nvfp4.encoded(numbers, self.scale[:, None, :, None])
         all_slots = torch.arange(len(positions), device=positions.device)[:, None]
         self.codes[all_slots, :, positions] = codes
         self.blocks[all_slots, :, positions] = blocks
 
     def read(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
         codes, blocks = self.codes[:, :, start:stop], self.blocks[:, :, start:stop]
-        scale = self.scale[:, None, None]
+        scale = self.scale[..., None]
         # Of E4M3 the codes 1 to 126 are positive numbers; 0 less 1 is 255.
         if not (sound(scale).all() & (blocks - 1 < 126).all()):
             check_scales(scale, self.name, "nvfp4", 0, 0)
@@ -233,13 +233,13 @@ def sound(scales: Tensor) -> Tensor:
 def check_scales(scales: Tensor, name: str, mode: KvMode, positions: int, start: int) -> None:
     """Raise BackendError where a scale of [B, G, blocks] is zero, infinite or no number, with its place.
 
-    `positions` of a block, the first of which is at `start`; 0: the scale is of a whole slot.
+    `positions` of a block, the first of which is at `start`; 0: the scale is of a whole slot's head.
     """
     broken = ~sound(scales)
     if broken.any():
         slot, head, block = broken.nonzero()[0].tolist()
         first = start + block * positions
-        at = f", head {head}, positions {first} to {first + positions - 1}" if positions else ""
+        at = f", head {head}" + (f", positions {first} to {first + positions - 1}" if positions else "")
         raise BackendError(
             f"kv = {mode}: {name}, slot {slot}{at}: the scale is {float(scales[slot, head, block])}",
             hint="scales are positive and finite: something else than the engine has written to its cache",

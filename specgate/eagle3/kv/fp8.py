@@ -26,10 +26,15 @@ def scales_of(largest: Tensor) -> Tensor:
     """The scales of blocks whose first position has the absolute value `largest`, float32 ≥ 0; 1 where that is 0, or
     below 2^-126: GPUs may take such numbers for zeros.
     """
+    return powers_above(largest, HEADROOM / LARGEST, -126)
+
+
+def powers_above(largest: Tensor, share: float, lowest: int) -> Tensor:
+    """The least powers of two that are at least `share` · `largest` and 2^`lowest`, float32; 1 for what counts as 0."""
     # By the bits of the numbers: a logarithm may be rounded over a power of two, and a power off it, otherwise on a GPU
     # than on a CPU.
-    mantissa, exponent = torch.frexp(largest.float() * (HEADROOM / LARGEST))
-    exponent = torch.where(mantissa == 0.5, exponent - 1, exponent).clamp(min=-126)
+    mantissa, exponent = torch.frexp(largest.float() * share)
+    exponent = torch.where(mantissa == 0.5, exponent - 1, exponent).clamp(min=lowest)
     powers = ((exponent + 127).int() << 23).view(torch.float32)
     return torch.where(largest >= LEAST, powers, torch.ones_like(powers))
 

@@ -78,23 +78,33 @@ def test_a_scale_is_a_power_of_two_that_leaves_the_first_position_its_headroom(l
 
 def test_a_block_that_begins_with_zeros_has_the_scale_one() -> None:
     assert fp8.scales_of(torch.tensor([0.0])).tolist() == [1.0]
-    assert nvfp4.slot_scale(torch.tensor([0.0])).tolist() == [1.0]
+    assert nvfp4.outer_scales(torch.tensor([0.0])).tolist() == [1.0]
 
 
-@given(st.lists(NUMBERS, min_size=16, max_size=16), st.floats(2**-10, 100, width=32))
+@given(st.lists(NUMBERS, min_size=16, max_size=16), st.integers(-10, 7))
 @settings(max_examples=200, deadline=None)
-def test_nvfp4_is_the_nearest_e2m1_under_the_nearest_e4m3_scale(numbers: list[float], scale: float) -> None:
-    x, outer = torch.tensor(numbers), torch.tensor(scale)
+def test_nvfp4_is_the_nearest_e2m1_under_the_nearest_e4m3_scale(numbers: list[float], power: int) -> None:
+    x, outer = torch.tensor(numbers), torch.tensor(2.0**power)
     codes, blocks = nvfp4.encoded(x, outer)
-    wanted = float((x.abs().max() / 6 / outer).clamp(2.0**-9, 448))
+    wanted = float((x.abs().max() * (1 / 6) / outer).clamp(2.0**-9, 448))
     assert blocks.tolist() == [nearest(wanted, E4M3)]
     step = torch.tensor(E4M3[blocks.tolist()[0]]) * outer
     unpacked = [code for byte in codes.tolist() for code in (byte & 15, byte >> 4)]
-    for number, code in zip((x.abs() / step).tolist(), unpacked, strict=True):
+    for number, code in zip((x.abs().double() / step).tolist(), unpacked, strict=True):
         assert code & 7 == nearest(number, E2M1)
     assert [code >> 3 for code in unpacked] == [int(math.copysign(1, number) < 0) for number in numbers]
     expected = torch.tensor([e2m1(code) for code in unpacked]) * step
     assert torch.equal(nvfp4.decoded(codes, blocks, outer), expected)
+
+
+@given(st.integers(1, 126), st.integers(-40, 40))
+@settings(deadline=None)
+def test_a_largest_number_of_six_scales_or_of_six_middles_of_two_makes_the_scale_that_the_quotient_does(
+    code: int, power: int
+) -> None:
+    for wanted, scale in ((E4M3[code], code), ((E4M3[code] + E4M3[min(code + 1, 126)]) / 2, code + code % 2)):
+        x, outer = torch.full((16,), 6 * wanted * 2.0**power), torch.tensor(2.0**power)
+        assert nvfp4.encoded(x, outer)[1].tolist() == [min(scale, 126)]
 
 
 def test_nvfp4_breaks_every_tie_towards_the_even_code() -> None:
@@ -115,11 +125,19 @@ def test_no_scale_of_a_block_is_zero_or_no_number() -> None:
     )
 
 
-def test_the_slots_scale_gives_position_0_a_block_scale_with_room_on_both_sides() -> None:
-    row = torch.linspace(-3.7, 3.7, 16)
-    scale = nvfp4.slot_scale(row.abs().max())
+@pytest.mark.parametrize("largest", [2.0**-90, 0.013, 1.0, 3.7, 10.5, 10.50001, 1e9])
+def test_a_heads_scale_is_a_power_of_two_that_leaves_position_0_room_on_both_sides(largest: float) -> None:
+    row = torch.linspace(-largest, largest, 16)
+    scale = nvfp4.outer_scales(row.abs().max())
+    assert math.log2(float(scale)).is_integer()
     _, blocks = nvfp4.encoded(row, scale)
-    assert [E4M3[b] for b in blocks.tolist()] == [448 / 256]
+    assert all(448 / 256 / 2 <= E4M3[b] <= 448 / 256 for b in blocks.tolist())
+
+
+def test_no_middle_is_a_number_that_a_gpu_may_take_for_zero() -> None:
+    smallest = nvfp4.outer_scales(torch.tensor([2.0**-126, 2.0**-115]))
+    assert smallest.tolist() == [2.0**nvfp4.LEAST_EXPONENT] * 2 and 2.0**-112 * 2.0**-9 * nvfp4.MIDDLES[0] > 2.0**-126
+    assert nvfp4.outer_scales(torch.tensor([2.0**-127])).tolist() == [1.0]
 
 
 @pytest.mark.gpu
@@ -131,7 +149,7 @@ def test_a_gpu_makes_the_codes_and_scales_of_a_cpu() -> None:
     codes = fp8.encoded(numbers, scales[:, None])
     assert torch.equal(fp8.encoded(numbers.cuda(), scales[:, None].cuda()).cpu(), codes)
     assert torch.equal(fp8.decoded(codes.cuda(), scales[:, None].cuda()).cpu(), fp8.decoded(codes, scales[:, None]))
-    outer = nvfp4.slot_scale(largest)[:, None]
+    outer = nvfp4.outer_scales(largest)[:, None]
     on_cpu, on_gpu = nvfp4.encoded(numbers, outer), nvfp4.encoded(numbers.cuda(), outer.cuda())
     assert all(torch.equal(a, b.cpu()) for a, b in zip(on_cpu, on_gpu, strict=True))
     assert torch.equal(nvfp4.decoded(*on_gpu, outer.cuda()).cpu(), nvfp4.decoded(*on_cpu, outer))

@@ -43,7 +43,7 @@ def test_a_position_of_eight_heads_of_128_takes_so_many_bytes(mode: KvMode | Non
 def test_a_cache_holds_as_many_bytes_as_its_positions_are_said_to(mode: KvMode | None) -> None:
     positions, layers, heads, size = 1024, 2, 3, 64
     cache = KVCache.allocate(layers, 1, heads, positions, size, torch.float32, "cpu", mode)
-    of_slots = 2 * layers * 4 if mode == "nvfp4" else 0  # its float32 scales, one of each plane and slot
+    of_slots = 2 * layers * heads * 4 if mode == "nvfp4" else 0  # its float32 scales, of each plane, slot and head
     said = layers * positions * position_bytes(mode, heads, size, 4)
     # a position's share of the scales is rounded up to whole bytes
     assert 0 <= said - (cache.bytes - of_slots) < layers * positions

@@ -1,7 +1,7 @@
 """Attention over the paged cache.
 
-attention.py    launches `attention.cu`; its headers are `kv_ring.cuh` (keys and values on their way), `kv_bf16.cuh` and
-                `kv_fp8.cuh` (what differs between the formats of the cache), `rope.cuh` and `tree_rows.cuh` (rows that
-                are nodes of a tree)
+attention.py    launches `attention.cu`; its headers are `kv_ring.cuh` (keys and values on their way), `kv_bf16.cuh`,
+                `kv_fp8.cuh` and `kv_nvfp4.cuh` (what differs between the formats of the cache), `kv_codes.cuh` (what
+                the last two share), `rope.cuh` and `tree_rows.cuh` (rows that are nodes of a tree)
 fmha_config.py  how its work is divided, and which division an engine uses by itself
 """

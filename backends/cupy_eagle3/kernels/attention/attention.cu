@@ -15,12 +15,13 @@
 // every COMBINE_WARPS-th chunk, and divides. With SINKS, every head has a learnt logit, its sink, which enters the divisor as
 // one more position would, and has no value.
 //
-// KV_FP8: in which of two formats the cache is, bfloat16 (kv_bf16.cuh) or E4M3 with scales (kv_fp8.cuh). These have
-// load_queries, append_new_rows and what multiplies; the rest is the same.
+// KV_FP8, KV_NVFP4: in which format the cache is, bfloat16 (kv_bf16.cuh), E4M3 with scales (kv_fp8.cuh) or NVFP4
+// (kv_nvfp4.cuh); what the latter two share is in kv_codes.cuh. These have load_queries, append_new_rows and what multiplies;
+// the rest is the same.
 //
 // Layouts: qkv [rows][HEADS + 2 · KV_HEADS][HEAD_DIM] float32, APPENDED_ROWS rows per slot; k_pages
 // [block][KV_HEADS][BLOCK][HEAD_DIM] and, transposed, v_pages [block][KV_HEADS][HEAD_DIM][BLOCK]; of E4M3, scales
-// [block][KV_HEADS][BLOCK / SCALE_POSITIONS][key, value]; cosine and sine
+// [block][KV_HEADS][BLOCK / SCALE_POSITIONS][key, value]; of NVFP4, all three as nvfp4.cuh has them; cosine and sine
 // [position][HEAD_DIM / 2]; partial [row][head][MAX_CHUNKS][HEAD_DIM]; partial_stats [row][head][MAX_CHUNKS]; out
 // [row][head][HEAD_DIM]; sinks [head]. Where the draft extends (`counts` given), only the first counts[slot] rows of qkv exist,
 // the last of them stands at length + offset, and that one alone is a query row.
@@ -45,6 +46,10 @@
 #ifndef KV_FP8
 #define KV_FP8 0
 #endif
+#ifndef KV_NVFP4
+#define KV_NVFP4 0
+#endif
+#define KV_CODES (KV_FP8 || KV_NVFP4)
 
 // How many positions the query rows stand at; threads of a block and, of a tree, the registers that they may have: all.
 #if TREE_ROWS
@@ -67,17 +72,21 @@ const int QUERIES = HEADS_PER_KV * QUERY_ROWS;  // of a slot and a key/value hea
 const int QUERY_TILES = (QUERIES + 15) / 16;
 const int HALVES = QUERIES > 8 ? 2 : 1;  // halves of a tile's 16 rows that have a query
 const int QKV_HEADS = HEADS + 2 * KV_HEADS;
-const int TILE_KEYS = KV_FP8 ? 64 : 32;       // positions of a key tile
+const int TILE_KEYS = KV_CODES ? 64 : 32;     // positions of a key tile
 #define MASKED (-__int_as_float(0x7f800000))  // minus infinity: its power of two is an exact zero
 #define LOWEST (-1e30f)  // a maximum below every score that is not masked; its powers, too, are exact zeros
 
 struct AttentionArguments {
     float* partial;
     float2* partial_stats;
-#if KV_FP8
+#if KV_CODES
     unsigned char* k_pages;
     unsigned char* v_pages;
+#if KV_NVFP4
+    unsigned char* scales;
+#else
     float* scales;
+#endif
 #else
     bf16* k_pages;
     bf16* v_pages;
@@ -129,6 +138,9 @@ struct Task {
     int appended, oldest_new;     // how many rows enter the cache, and the position of the first of them
     int chunk, begin, end;        // the chunk, and the positions of it that any row sees
     int entry;                    // of the block table, one per lane: the chunk's blocks
+#if KV_NVFP4
+    int first_block;
+#endif
     bool idle;
 #if TREE_ROWS
     const long long* masks;  // of the slot's nodes
@@ -151,6 +163,9 @@ __device__ __forceinline__ Task find_task(const AttentionArguments& args, const 
     t.oldest_new = args.counts ? t.position - t.appended + 1 : t.position;
     t.chunk = first_chunk(t.position) + t.place;
     const int* table = args.block_table + t.slot * MAX_BLOCKS;
+#if KV_NVFP4
+    t.first_block = table[0];
+#endif
     t.entry = table[min(t.chunk * (CHUNK / BLOCK) + min(me.lane, CHUNK / BLOCK - 1), MAX_BLOCKS - 1)];
 #if TREE_ROWS
     t.masks = args.masks + t.slot * TREE_STRIDE;
@@ -208,9 +223,16 @@ struct Softmax {
 };
 
 // What differs between the formats of the cache: load_queries, append_new_rows, multiply_keys, update_softmax, multiply_values.
+#if KV_CODES
+#include "kv_codes.cuh"
+#endif
+#if KV_NVFP4
+#include "kv_nvfp4.cuh"
+#endif
 #if KV_FP8
 #include "kv_fp8.cuh"
-#else
+#endif
+#if !KV_CODES
 #include "kv_bf16.cuh"
 #endif
 
@@ -282,6 +304,9 @@ extern "C" __global__ __launch_bounds__(LAUNCH_BOUNDS) void attention(const Atte
     const int known = min(task.oldest_new, (task.chunk + 1) * CHUNK);  // positions before it are of earlier steps
 #endif
     ring.fill_early(known);
+#if KV_NVFP4
+    if (task.oldest_new > 0) ring.find_outer();  // else a new row makes them
+#endif
 
     await_previous();
     let_next_start();
@@ -295,6 +320,9 @@ extern "C" __global__ __launch_bounds__(LAUNCH_BOUNDS) void attention(const Atte
     __syncthreads();
     if (grows) ring.fill_late(known);
 #endif
+#if KV_NVFP4
+    if (task.oldest_new == 0) ring.find_outer();
+#endif
 
     Softmax state(task, me);
     for (int key = ring.first; key < task.end; key += TILES_PER_TURN * TILE_STRIDE) {
@@ -306,6 +334,9 @@ extern "C" __global__ __launch_bounds__(LAUNCH_BOUNDS) void attention(const Atte
         multiply_values(state, p, ring, key);
     }
     await_copies<0>();
+#if KV_NVFP4
+    scale_outputs(state, ring);
+#endif
     __syncthreads();
 
     const Outputs outputs = reinterpret_cast<Outputs>(memory);

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.device import shared_memory_limit
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import STATIC_SHARED_BYTES, FmhaConfig
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, SCALE_POSITIONS, Heads
+from specgate.backends.cupy_eagle3.kernels.heads import Heads, expect_pages
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 
@@ -58,8 +58,8 @@ def joining_warps(chunks: int) -> int:
 class Attention(Kernel):
     """softmax(q·kᵀ/√D)·v for `rows_per_slot` consecutive query rows per slot, over paged keys and values.
 
-    Before that it rotates queries and keys, and writes the new keys and values into the cache: bfloat16, or, where the
-    heads say `fp8`, E4M3 with a scale per SCALE_POSITIONS positions and head.
+    Before that it rotates queries and keys, and writes the new keys and values into the cache, in the format that the
+    heads name.
 
     qkv: float32 [R', (N + 2G)·D], `appended` rows per slot (default: the query rows alone); out: bfloat16 [R, N·D]. Row
     t of a slot stands at position length + offset + t. It sees itself and what is before it, at most `window` positions
@@ -85,7 +85,7 @@ class Attention(Kernel):
         tree: TreeNodes | None = None,
     ) -> None:
         """Raises ValueError for more nodes than a mask has bits, for rows that no kernel has, and for a tree over a
-        cache in E4M3.
+        cache of codes.
         """
         self.heads, self.window, self.sinks = heads, window, sinks
         self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
@@ -93,11 +93,11 @@ class Attention(Kernel):
             raise ValueError(f"{rows_per_slot} of {self.appended} rows are query rows: all or one must be")
         if tree is not None and (tree.first + rows_per_slot > MOST_NODES or self.appended != rows_per_slot):
             raise ValueError(f"{tree} of {rows_per_slot} rows: at most {MOST_NODES} nodes, all of which are query rows")
-        if tree is not None and heads.fp8:
-            raise ValueError("a tree over a cache in fp8: its rows are cached before their scales are known")
+        if tree is not None and heads.kv != "bf16":
+            raise ValueError(f"a tree over a cache in {heads.kv}: its rows are cached before their scales are known")
         self.tree = tree
         static = STATIC_SHARED_BYTES + (tree.shared_bytes(rows_per_slot, heads.head_dim) if tree else 0)
-        self.config = (config or FmhaConfig()).fitted(heads.head_dim, shared_memory_limit() - static, fp8=heads.fp8)
+        self.config = (config or FmhaConfig()).fitted(heads.head_dim, shared_memory_limit() - static, kv=heads.kv)
         self.statistics = statistics
         tile = self.config.kv_tile
         chunks = -(-heads.positions // tile)
@@ -131,7 +131,7 @@ class Attention(Kernel):
             sinks=int(sinks),
             log2e=math.log2(math.e),
             **nodes,
-            shared_bytes=self.config.ring_bytes(heads.head_dim, fp8=heads.fp8),
+            shared_bytes=self.config.ring_bytes(heads.head_dim, kv=heads.kv),
         )
 
     def partial_shapes(self, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -161,8 +161,8 @@ class Attention(Kernel):
     ) -> None:
         """`rows`: the query rows; `table`: cos and sin, float32 [P, D/2]; `statistics`: int32 [4], which STATISTICS are
         added to; `sinks`: bfloat16 [N]; `masks`: of a tree's nodes, int64 [S, masks], bit m for node m. Pages, and the
-        `scales` of a cache in E4M3: as `memory.Pages` has them of one layer. Raises ValueError for what this launcher
-        was not made for.
+        `scales` of formats that have some: as `memory.Pages` has them of one layer. Raises ValueError for what this
+        launcher was not made for.
         """
         h = self.heads
         if rows.per_slot != self.rows_per_slot:
@@ -179,13 +179,7 @@ class Attention(Kernel):
             expect("sinks", sinks, (h.heads,), torch.bfloat16)
         expect("qkv", qkv, (rows.slots * self.appended, h.qkv_width), torch.float32)
         expect("out", out, (rows.most, h.width), torch.bfloat16)
-        cached = torch.uint8 if h.fp8 else torch.bfloat16
-        expect("k_pages", k_pages, (1, h.kv_heads, BLOCK, h.head_dim), cached)
-        expect("v_pages", v_pages, (1, h.kv_heads, h.head_dim, BLOCK), cached)
-        if (scales is not None) != h.fp8:
-            raise ValueError(f"made for scales: {h.fp8}")
-        if scales is not None:
-            expect("scales", scales, (len(k_pages), h.kv_heads, BLOCK // SCALE_POSITIONS, 2), torch.float32)
+        expect_pages(h, k_pages, v_pages, scales)
         expect("cosine", table[0], (h.positions, h.head_dim // 2), torch.float32)
         expect("block_table", block_table, (rows.slots, h.max_blocks), torch.int32)
         for name, given, shape in zip(("partial", "stats"), partial, self.partial_shapes(rows.slots), strict=True):

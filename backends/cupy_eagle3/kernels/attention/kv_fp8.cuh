@@ -1,71 +1,22 @@
-// Keys and values in E4M3 with scales (fp8.cuh), as `attention.cu` takes them: half the bytes, made float16 in registers on
-// their way to the tensor core. Every code is exact in float16, and the product is the same as of bfloat16.
+// Keys and values in E4M3 with scales (fp8.cuh), as `attention.cu` takes them: half the bytes.
 //
 // Scales stay out of the tensor core. Those of keys multiply scores. Those of values multiply probabilities, which are powers:
 // the scale's exponent is added to theirs. The largest product is 2^ROOM, so that the others keep their bits in float16,
 // however small the values are. The sum of probabilities has no scale, so each lane divides its part again: its keys in a key
 // tile share one.
-//
-// A query beyond float16 becomes infinite, and so comes to light in the logits.
 #pragma once
 #include "block.cuh"
-#include "fp16.cuh"
 #include "fp8.cuh"
+#include "kv_codes.cuh"
 #include "kv_ring.cuh"
 #include "rope.cuh"
 
-static_assert(TILE_KEYS == BLOCK && LOADED == SCALE_POSITIONS,
-              "a key tile must be a cache block, a lane's keys those of a scale");
-static_assert(HEAD_DIM % 64 == 0 && LOADS_WIDE == HEAD_DIM / 64, "HEAD_DIM must be a multiple of 64");
+static_assert(LOADED == SCALE_POSITIONS && LOADS_WIDE == WIDE, "a lane's keys must be those of a scale");
 
-#define ROOM 15.0f               // float16 goes up to 2^15 and some, and down to 2^-24
 const int LEAST_EXPONENT = -64;  // values with a smaller scale are read as if they had this one, which is next to nothing, too
 const int EACH = HALF_DIM / 32;  // pairs of a head's row that a lane has
 
-// ---- load: queries and new rows ---------------------------------------------------------------------------------------
-
-// The queries are operand A: rows g and g + 8 at k 16c + 4j … 16c + 4j + 3 of every 64-wide part, j = 0 … 3 after each other.
-// Of row g + 8 · half, eight elements from `i` on, a multiple of 8, are stored.
-__device__ __forceinline__ void store_query(int i, int half, const float (&eight)[8], const Thread& me) {
-    const int lane = me.lane / 4 * 4 + i % 64 / 16;
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-        const int load = i / 64 * 4 + i % 16 / 4 + n;
-        unsigned* to = &queries[load / 2][load % 2][lane].x + half;
-        to[0] = pack_fp16(eight[4 * n], eight[4 * n + 1]), to[2] = pack_fp16(eight[4 * n + 2], eight[4 * n + 3]);
-    }
-}
-
-// As `rotate_eight` of rope.cuh, in float32.
-__device__ __forceinline__ void rotate_eight(float (&low)[8], float (&high)[8], const float* in, const float* cosine,
-                                             const float* sine) {
-#pragma unroll
-    for (int i = 0; i < 8; i += 4) {
-        const float4 x = *reinterpret_cast<const float4*>(in + i), y = *reinterpret_cast<const float4*>(in + i + HALF_DIM);
-        const float4 cos = *reinterpret_cast<const float4*>(cosine + i), sin = *reinterpret_cast<const float4*>(sine + i);
-        const float2 pairs[4] = {rotated(x.x, y.x, cos.x, sin.x), rotated(x.y, y.y, cos.y, sin.y),
-                                 rotated(x.z, y.z, cos.z, sin.z), rotated(x.w, y.w, cos.w, sin.w)};
-#pragma unroll
-        for (int n = 0; n < 4; ++n) low[i + n] = pairs[n].x, high[i + n] = pairs[n].y;
-    }
-}
-
-// Rotated, as float16, into shared memory; rows that have no query are zero.
-__device__ __forceinline__ void load_queries(const AttentionArguments& args, const Task& task, const Thread& me) {
-    for (int n = me.warp; n < LOADS_32; n += WARPS) {
-        const int wide = n / 2, half = n % 2, index = task.tile * 16 + me.g + 8 * half, t = index / HEADS_PER_KV;
-        const int i = wide * 32 + 8 * me.c;
-        float low[8] = {}, high[8] = {};
-        if (index < QUERIES) {
-            const int row = task.a * APPENDED_ROWS + (args.counts ? task.appended - 1 : t);
-            const long long angle = (long long)(task.position + DEPTH_OF(task, t)) * HALF_DIM + i;
-            const float* in = args.qkv + ((long long)row * QKV_HEADS + task.head_of(index)) * HEAD_DIM + i;
-            rotate_eight(low, high, in, args.cosine + angle, args.sine + angle);
-        }
-        store_query(i, half, low, me);
-        store_query(i + HALF_DIM, half, high, me);
-    }
-}
+// ---- load: new rows ---------------------------------------------------------------------------------------------------
 
 // A new row's key, rotated, or its value: a lane has the pairs of elements lane + 32 m and HALF_DIM behind them.
 struct NewRow {
@@ -128,16 +79,11 @@ __device__ __forceinline__ void append_new_rows(const AttentionArguments& args, 
 
 // ---- dequantise and multiply ------------------------------------------------------------------------------------------
 
-const int TILES = TILE_KEYS / 8;
-
-// Of a key tile: scores, operand C, of rows g and g + 8 of the query tile and keys 16c + 2i and 16c + 2i + 1 of the tile in
-// of[i]; and the scales of the lane's keys (x) and values (y).
+// And the scales of the lane's keys (x) and values (y).
 struct Scores {
-    float of[TILES][4];
+    TileScores of;
     float2 scale;
 };
-// Their powers as operand A: of keys 16c + 4j … 16c + 4j + 3, rows g and g + 8 of the first two, then of the other two.
-typedef unsigned Probabilities[TILES / 2][4];
 
 // d += a · b, of which b are four codes.
 __device__ __forceinline__ void multiply_codes(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3,
@@ -170,59 +116,18 @@ __device__ __forceinline__ void multiply_keys(Scores& score, KVRing& ring, int k
     ring.refill(0, key);
 }
 
-// Online softmax: the scores of a key tile become powers of two, times the scale of the values, at most 2^ROOM times as large
-// as the largest so far, and what came before shrinks to match.
+// The scale of the values is a power of two, whose exponent is added to those of the probabilities.
 __device__ __forceinline__ void update_softmax(Softmax& state, Scores& score, int key, const Task& task, const Thread& me) {
     // A scale that nothing of ours has written makes NaN of all that it scales.
     const bool known = sound(score.scale.x) && sound(score.scale.y);
     const float unit = known ? score.scale.x * (float)LOG2E_OVER_SQRT_HEAD_DIM : __uint_as_float(0x7fffffffu);
     const int exponent = max(exponent_of(score.scale.y), LEAST_EXPONENT);
     const float added = exponent, divided = __uint_as_float((unsigned)(127 - exponent) << 23);
-    const bool all_seen =  // by every row
-        key + TILE_KEYS - 1 <= min(task.position, task.end - 1) && (WINDOW == 0 || key > task.last - WINDOW);
-#pragma unroll
-    for (int half = 0; half < HALVES; ++half) {
-        auto at = [&](int i) -> float& { return score.of[i / 2][2 * half + i % 2]; };  // of key 16c + i
-#pragma unroll
-        for (int i = 0; i < LOADED; ++i) at(i) = fmaf(at(i), unit, added);
-        if (!all_seen)
-#pragma unroll
-            for (int i = 0; i < LOADED; ++i) {
-                const int here = key + LOADED * me.c + i;
-                if (here >= task.end || here > state.newest[half] || here < state.oldest[half]) at(i) = MASKED;
-            }
-        float highest = at(0);
-#pragma unroll
-        for (int i = 1; i < LOADED; ++i) highest = fmaxf(highest, at(i));
-        highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 1));
-        highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 2));
-        highest = fmaxf(state.top[half], highest - ROOM);
-        const float shrink = power_of_two(state.top[half] - highest);
-        state.top[half] = highest;
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < LOADED; ++i) {
-            at(i) = power_of_two(at(i) - highest);
-            sum += at(i);
-        }
-        state.sum[half] = fmaf(sum, divided, state.sum[half] * shrink);
-#pragma unroll
-        for (int n = 0; n < LOADS_8; ++n) {
-            state.out[n][2 * half] *= shrink;
-            state.out[n][2 * half + 1] *= shrink;
-        }
-    }
+    update_softmax(state, score.of, unit, added, divided, key, task, me);
 }
 
 __device__ __forceinline__ void pack_probabilities(Probabilities& p, const Scores& score) {
-#pragma unroll
-    for (int j = 0; j < TILES / 2; ++j)
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const float (&of)[4] = score.of[2 * j + i];
-            p[j][2 * i] = pack_fp16(of[0], of[1]);
-            p[j][2 * i + 1] = HALVES > 1 ? pack_fp16(of[2], of[3]) : 0;
-        }
+    pack_probabilities(p, score.of, HALVES > 1);
 }
 
 // out += p · v for the key tile at `key`.

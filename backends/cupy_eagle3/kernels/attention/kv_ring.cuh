@@ -10,8 +10,9 @@
 // tile: so the probabilities that a lane holds are those of keys LOADED · c … LOADED · (c + 1) - 1, which are the keys that its
 // 16-byte load of values is for, and lanes need not exchange them.
 //
-// Of a cache in E4M3 (kv_fp8.cuh), a key tile is a cache block. With its keys, each lane copies the scales of keys and values
-// LOADED · c … LOADED · (c + 1) - 1, which are those that share them.
+// Of a cache of codes, a key tile is a cache block. Of E4M3 (kv_fp8.cuh), each lane copies with its keys the scales of keys and
+// values LOADED · c … LOADED · (c + 1) - 1, which are those that share them. Of NVFP4 (kv_nvfp4.cuh), pages lie in the order
+// in which lanes take them (nvfp4.cuh), and scales come with the keys.
 //
 // Early copies are paced: where PACE_KILOBYTES is not 0, a warp has no more kilobytes of these on their way at a time. What
 // memory cannot serve yet would only stand in the way of the small reads that the kernels before this one wait for.
@@ -20,27 +21,32 @@
 #include "bf16.cuh"
 #include "block.cuh"
 #include "mma.cuh"
-#if KV_FP8
+#if KV_CODES
 #include "fp8.cuh"
 #endif
+#if KV_NVFP4
+#include "nvfp4.cuh"
+#endif
 
-#if KV_FP8
+#if KV_CODES
 typedef unsigned char Cached;
 #else
 typedef bf16 Cached;
 #endif
 
-const int LOADED = LOAD / (int)sizeof(Cached);    // numbers of a 16-byte load
-const int LOADS_32 = HEAD_DIM / 32;               // 32-wide parts of a head
-const int LOADS_8 = HEAD_DIM / 8;                 // 8-wide parts of a head
-const int LOADS_WIDE = HEAD_DIM / (4 * LOADED);   // parts of a key that four lanes load at once
-const int PIECE = HEAD_DIM / LOADED * TILE_KEYS;  // 16-byte loads of a piece
-const int TILE_STRIDE = TILE_KEYS * WARPS;        // positions between two key tiles of a warp
+// Numbers of a 16-byte load.
+const int LOADED = KV_NVFP4 ? 2 * LOAD : LOAD / (int)sizeof(Cached);
+const int LOADS_32 = HEAD_DIM / 32;                    // 32-wide parts of a head
+const int LOADS_8 = HEAD_DIM / 8;                      // 8-wide parts of a head
+const int LOADS_WIDE = HEAD_DIM / (4 * LOADED);        // parts of a key that four lanes load at once
+const int PIECE = HEAD_DIM / LOADED * TILE_KEYS;       // 16-byte loads of a piece
+const int SCALE_LOADS = KV_NVFP4 ? HEAD_DIM / 64 : 1;  // of a lane, with its keys
+const int TILE_STRIDE = TILE_KEYS * WARPS;             // positions between two key tiles of a warp
 // With short heads there is too little to do for a tile of 32 keys alone.
 const int TILES_PER_TURN = HEAD_DIM == 64 && TILE_KEYS == 32 ? 2 : 1;
 
-// The rings [STAGES][WARPS][PIECE], behind them, of E4M3, the scales of their pieces [STAGES][WARPS][32], and, when
-// these have been used, the warps' outputs [WARPS][16][HEAD_DIM].
+// The rings [STAGES][WARPS][PIECE]; behind them, of codes, the scales of their pieces [STAGES][WARPS][SCALE_LOADS][32]; of
+// NVFP4, the scales of the warps' values as float16; and, when these have been used, the warps' outputs [WARPS][16][HEAD_DIM].
 extern __shared__ uint4 memory[];
 
 struct KVRing {
@@ -49,6 +55,11 @@ struct KVRing {
     const Cached *k_pages, *v_pages;
 #if KV_FP8
     const float* scales;
+#endif
+#if KV_NVFP4
+    const unsigned char* scales;
+    float2 outer = {};     // scales of keys and of values
+    unsigned unsound = 0;  // not zero: a scale that nothing of ours has written
 #endif
     const unsigned address;  // of the rings in shared memory
     int first;               // position of the warp's first key tile
@@ -59,7 +70,7 @@ struct KVRing {
           task(task),
           k_pages(args.k_pages),
           v_pages(args.v_pages),
-#if KV_FP8
+#if KV_CODES
           scales(args.scales),
 #endif
           address(shared_address(memory)),
@@ -79,11 +90,20 @@ struct KVRing {
 
     __device__ __forceinline__ int index(int stage) const { return (stage * WARPS + me.warp) * PIECE + me.lane; }
 
-#if KV_FP8
+#if KV_CODES
     // The lane's place among the scales of the ring's pieces.
     __device__ __forceinline__ int scale_index(int stage) const {
-        return STAGES * WARPS * PIECE + (stage * WARPS + me.warp) * 32 + me.lane;
+        return STAGES * WARPS * PIECE + (stage * WARPS + me.warp) * 32 * SCALE_LOADS + me.lane;
     }
+#endif
+#if KV_NVFP4
+    // Request the outer scales of the slot, which its first cache block has.
+    __device__ __forceinline__ void find_outer() {
+        const unsigned char* at = scales + ((long long)task.first_block * KV_HEADS + task.kv_head) * SCALE_STRIDE;
+        outer = *reinterpret_cast<const float2*>(at + SCALE_BYTES);
+    }
+#endif
+#if KV_FP8
     // The scales of the lane's keys and values, of the keys that `await_piece` has waited for.
     __device__ __forceinline__ float2 scales_of_piece() const {
         return reinterpret_cast<const float2*>(memory + scale_index(stage))[me.c % 2];
@@ -101,6 +121,21 @@ struct KVRing {
     // group of copies.
     __device__ __forceinline__ void copy(int stage, bool values, int key, bool paced) const {
         const int block = __shfl_sync(FULL_WARP, task.entry, (key - task.chunk * CHUNK) / BLOCK);
+#if KV_NVFP4
+        const long long page = (long long)block * KV_HEADS + task.kv_head;
+        const unsigned to = address + LOAD * index(stage);
+        const Cached* from = (values ? v_pages : k_pages) + page * CODE_BYTES + LOAD * me.lane;
+        if (!values)
+#pragma unroll
+            for (int n = 0; n < SCALE_LOADS; ++n)
+                copy_async(address + LOAD * (scale_index(stage) + 32 * n),
+                           scales + page * SCALE_STRIDE + LOAD * (me.lane + 32 * n));
+#pragma unroll
+        for (int n = 0; n < PIECE / 32; ++n) {
+            copy_async(to + LOAD * (n * 32), from + LOAD * (n * 32));
+            pace(paced, n);
+        }
+#else
         const long long at = ((long long)block * KV_HEADS + task.kv_head) * BLOCK * HEAD_DIM;
         const unsigned to = address + LOAD * index(stage);
         if (values) {
@@ -123,6 +158,7 @@ struct KVRing {
                     pace(paced, n * LOADS_WIDE + wide);
                 }
         }
+#endif
     }
 
     // Request the first pieces, as far as they hold positions of earlier steps alone, those before `known`.

@@ -21,6 +21,13 @@ __device__ __forceinline__ unsigned pack_fp16(float low, float high) {
     return packed;
 }
 
+// Two products, of the lower halves and of the upper ones. Subnormal numbers are no zeros.
+__device__ __forceinline__ unsigned product_fp16(unsigned a, unsigned b) {
+    unsigned product;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
+}
+
 // m16n8k16 with fragments as in mma.cuh: d = a · b + c.
 __device__ __forceinline__ void mma_fp16(float (&d)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
                                          unsigned b1, float c0, float c1, float c2, float c3) {

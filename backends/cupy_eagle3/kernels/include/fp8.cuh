@@ -7,6 +7,7 @@
 //
 // Kernels are compiled with -ftz=true (CuPy asks for it): a float32 below 2^-126 is zero to them, as operand and as result.
 #pragma once
+#include "fp16.cuh"
 
 const int SCALE_POSITIONS = 16;
 const unsigned FP8_NAN = 0x7f;
@@ -23,17 +24,22 @@ __device__ __forceinline__ long long scale_place(int block, int kv_head, int pos
 
 // ---- scales -----------------------------------------------------------------------------------------------------------
 
-// The scale of positions whose first has numbers up to `largest`: 2^⌈log2(64 / 448 · largest)⌉, at least 2^-126; 1 for zeros
-// and what counts as one, below 2^-126.
-__device__ __forceinline__ float scale_of(float largest) {
-    const unsigned INFINITE = 0x7f800000u, MANTISSA = 0x007fffffu, SMALLEST = 0x00800000u;
-    const unsigned bits = __float_as_uint(largest * (FP8_HEADROOM / FP8_LARGEST));
+// 2^⌈log2(share · largest)⌉, at least the power of two with the bits `smallest`; 1 for zeros and what counts as one, below
+// 2^-126.
+__device__ __forceinline__ float power_above(float largest, float share, unsigned smallest) {
+    const unsigned INFINITE = 0x7f800000u, MANTISSA = 0x007fffffu;
+    const unsigned bits = __float_as_uint(largest * share);
     const unsigned power = (bits + MANTISSA) & INFINITE;
     if (!(largest >= FP8_LEAST) || bits >= INFINITE) return 1;  // what is not finite needs no scale for its code
-    return __uint_as_float(power > SMALLEST ? power : SMALLEST);
+    return __uint_as_float(power > smallest ? power : smallest);
 }
 
-// Whether it is one that `scale_of` makes, so that its inverse is a normal number, too.
+// The scale of positions whose first has numbers up to `largest`: 2^⌈log2(64 / 448 · largest)⌉, at least 2^-126.
+__device__ __forceinline__ float scale_of(float largest) {
+    return power_above(largest, FP8_HEADROOM / FP8_LARGEST, 0x00800000u);
+}
+
+// Whether it is one that `power_above` makes, so that its inverse is a normal number, too.
 __device__ __forceinline__ bool sound(float scale) { return __float_as_uint(scale) - 0x00800000u <= 0x7e000000u; }
 
 // Of a power of two, the inverse.
@@ -86,17 +92,11 @@ struct FourNumbers {
     unsigned low, high;
 };
 
-__device__ __forceinline__ unsigned times_256(unsigned pair) {
-    unsigned product;
-    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(pair), "r"(0x5c005c00u));
-    return product;
-}
-
 // Two codes, each the upper byte of a half. One bit lower, exponent and mantissa are in their places, of a number that is
 // smaller by 2^8; a subnormal one stands for a subnormal one. NaN has no such place.
 __device__ __forceinline__ unsigned two_by_bits(unsigned codes) {
     const unsigned sizes = codes & 0x7f007f00u, nan = (sizes + 0x01000100u) >> 15 & 0x00010001u;
-    return times_256(sizes >> 1) | (codes & 0x80008000u) | nan * 0x7fffu;
+    return product_fp16(sizes >> 1, 0x5c005c00u) | (codes & 0x80008000u) | nan * 0x7fffu;
 }
 
 __device__ __forceinline__ FourNumbers four_by_bits(unsigned word) {

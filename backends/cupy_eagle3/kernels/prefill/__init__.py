@@ -3,7 +3,7 @@
 They work on whole rows of a prompt, of which there are thousands, and move each row through memory once.
 
 prefill_stream.py  the residual stream: embedded or added to, and normed
-prefill_heads.py   queries and keys rotated, keys and values into the paged cache (prefill_fp8.cuh: into one in E4M3)
+prefill_heads.py   queries and keys rotated, keys and values into the paged cache (cached/: into one in E4M3 or NVFP4)
 prefill_gate.py    SiLU(gate) · up
 prefill_draft.py   the draft's input
 prefill_route.py   the experts of each row, and their weights

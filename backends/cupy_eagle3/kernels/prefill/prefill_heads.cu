@@ -4,7 +4,8 @@
 // Layouts: qkv [position][(HEADS + 2 · KV_HEADS) · HEAD_DIM]; k_pages [block][KV_HEADS][BLOCK][HEAD_DIM]; v_pages
 // [block][KV_HEADS][HEAD_DIM][BLOCK], both of one layer; cosine and sine [position][HEAD_DIM / 2].
 //
-// KV_FP8: the cache is in E4M3, and a second kernel, `prefill_fp8`, puts keys and values into it (prefill_fp8.cuh).
+// KV_FP8, KV_NVFP4: the cache is in E4M3 or NVFP4, and kernels of their own put keys and values into it (prefill_fp8.cuh,
+// prefill_nvfp4.cuh).
 //
 // blockIdx.x is a cache block. Of blockIdx.y, the first PARTS have TOGETHER heads each, which share an angle's cosine and sine;
 // the others have the values of one head each, and transpose them.
@@ -14,6 +15,13 @@
 
 #ifndef KV_FP8
 #define KV_FP8 0
+#endif
+#ifndef KV_NVFP4
+#define KV_NVFP4 0
+#endif
+#define KV_CODES (KV_FP8 || KV_NVFP4)
+#if KV_CODES
+#include "fp8.cuh"
 #endif
 
 static_assert(HEAD_DIM % 16 == 0 && BLOCK % 8 == 0, "HEAD_DIM must be a multiple of 16, BLOCK of 8");
@@ -52,7 +60,7 @@ __device__ __forceinline__ void rotate(uint4& low, uint4& high, const float (&co
 }
 
 __device__ __forceinline__ void rotate_heads(const PrefillHeadsArguments& args, int first) {
-#if !KV_FP8
+#if !KV_CODES
     const long long block = args.blocks[blockIdx.x];
 #endif
     for (int item = threadIdx.x; item < BLOCK * EIGHTS / 2; item += THREADS) {
@@ -81,7 +89,7 @@ __device__ __forceinline__ void rotate_heads(const PrefillHeadsArguments& args, 
                 *reinterpret_cast<uint4*>(head + HALF_DIM) = high[n];
             }
         }
-#if !KV_FP8
+#if !KV_CODES
 #pragma unroll
         for (int n = 0; n < TOGETHER; ++n) {
             const int head = first + n - HEADS;
@@ -133,5 +141,19 @@ extern "C" __global__ __launch_bounds__(THREADS) void prefill_heads(const Prefil
 extern "C" __global__ __launch_bounds__(THREADS) void prefill_fp8(const PrefillFp8Arguments args) {
     await_previous();
     quantise_sixteen(args);
+}
+#endif
+
+#if KV_NVFP4
+#include "prefill_nvfp4.cuh"
+
+extern "C" __global__ __launch_bounds__(64) void prefill_nvfp4_outer(const PrefillNvfp4Arguments args) {
+    await_previous();
+    make_outer(args);
+}
+
+extern "C" __global__ __launch_bounds__(THREADS) void prefill_nvfp4(const PrefillNvfp4Arguments args) {
+    await_previous();
+    quantise_block(args);
 }
 #endif

@@ -7,8 +7,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, SCALE_POSITIONS
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, SWITCHES, Heads, expect_pages
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
+from specgate.eagle3.kv.modes import KvMode
 
 THREADS: Final = 256
 TOGETHER: Final = 4
@@ -19,17 +20,17 @@ class PrefillHeads(Kernel):
     """Rotates the queries and keys of positions 0 … P − 1 in place, in `qkv` bfloat16 [P, (N + 2G)·D], and writes keys
     and values into the cache of one layer.
 
-    `k_pages` [blocks, G, BLOCK, D] and `v_pages` [blocks, G, D, BLOCK], bfloat16; `blocks` int64: the blocks of the
-    positions, in order; `table`: cos and sin, float32 [P', D/2]. N may be 0.
+    `blocks` int64: the blocks of the positions, in order; `table`: cos and sin, float32 [P', D/2]. N may be 0. Pages,
+    and the scales of formats that have some: as `memory.Pages` has them of one layer.
 
-    With `fp8`, pages are E4M3, `scales` float32 [blocks, G, BLOCK / SCALE_POSITIONS, 2] is filled as well, and keys and
-    values in `qkv` become what the cache holds of them.
+    In another format than bfloat16, keys and values in `qkv` become what the cache holds of them.
     """
 
-    def __init__(self, heads: int, kv_heads: int, head_dim: int, *, fp8: bool = False) -> None:
+    def __init__(self, heads: int, kv_heads: int, head_dim: int, *, kv: KvMode = "bf16") -> None:
+        """`kv`: the format of the cache."""
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-        super().__init__("prefill_heads", **sizes, block=BLOCK, threads=THREADS, **({"kv_fp8": 1} if fp8 else {}))
-        self.heads, self.kv_heads, self.head_dim, self.fp8 = heads, kv_heads, head_dim, fp8
+        super().__init__("prefill_heads", **sizes, block=BLOCK, threads=THREADS, **SWITCHES[kv])
+        self.sizes = Heads(heads, kv_heads, head_dim, BLOCK, kv)
 
     @announced
     def __call__(
@@ -41,45 +42,38 @@ class PrefillHeads(Kernel):
         table: tuple[Tensor, Tensor],
         scales: Tensor | None = None,
     ) -> None:
-        """Raises ValueError for scales where there are none, and the other way around."""
-        if (scales is not None) != self.fp8:
-            raise ValueError(f"made for scales: {self.fp8}")
-        positions, g, d = len(qkv), self.kv_heads, self.head_dim
+        """Raises ValueError for pages of another format, scales where there are none, and the other way around."""
+        h, positions, plain = self.sizes, len(qkv), scales is None
         used = -(-positions // BLOCK)
-        expect("qkv", qkv, (positions, (self.heads + 2 * g) * d), torch.bfloat16)
-        cached = torch.uint8 if self.fp8 else torch.bfloat16
-        expect("k_pages", k_pages, (1, g, BLOCK, d), cached)
-        expect("v_pages", v_pages, (1, g, d, BLOCK), cached)
+        expect_pages(h, k_pages, v_pages, scales)
+        expect("qkv", qkv, (positions, h.qkv_width), torch.bfloat16)
         expect("blocks", blocks, (used,), torch.int64)
         for name, angles in zip(("cosine", "sine"), table, strict=True):
-            expect(name, angles, (positions, d // 2), torch.float32)
+            expect(name, angles, (positions, h.head_dim // 2), torch.float32)
         self.launch(
             "prefill_heads",
-            (used, -(-(self.heads + g) // TOGETHER) + (0 if self.fp8 else g)),
+            (used, -(-(h.heads + h.kv_heads) // TOGETHER) + (h.kv_heads if plain else 0)),
             (THREADS,),
             {
                 "qkv": qkv,
-                "k_pages": None if self.fp8 else k_pages,
-                "v_pages": None if self.fp8 else v_pages,
+                "k_pages": k_pages if plain else None,
+                "v_pages": v_pages if plain else None,
                 "blocks": blocks,
                 "cosine": table[0],
                 "sine": table[1],
                 "positions": positions,
             },
         )
-        if scales is None:
+        if plain:
             return
-        expect("scales", scales, (len(k_pages), g, BLOCK // SCALE_POSITIONS, 2), torch.float32)
-        self.launch(
-            "prefill_fp8",
-            (used, g),
-            (THREADS,),
-            {
-                "qkv": qkv,
-                "k_pages": k_pages,
-                "v_pages": v_pages,
-                "scales": scales,
-                "blocks": blocks,
-                "positions": positions,
-            },
-        )
+        arguments = {
+            "qkv": qkv,
+            "k_pages": k_pages,
+            "v_pages": v_pages,
+            "scales": scales,
+            "blocks": blocks,
+            "positions": positions,
+        }
+        if h.kv == "nvfp4":
+            self.launch("prefill_nvfp4_outer", (1, h.kv_heads), (64,), arguments)
+        self.launch(f"prefill_{h.kv}", (used, h.kv_heads), (THREADS,), arguments)

@@ -1,4 +1,4 @@
-"""The benchmark of kernels over caches in E4M3: what attention moves, and how it is checked."""
+"""The benchmark of kernels over caches of codes: what attention moves, and how it is checked."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from specgate.backends.cupy_eagle3.bench.groups import groups_of
 from specgate.backends.cupy_eagle3.bench.run import bench_kernels, timings
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.heads import OUTER_BYTES
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.core import PairRef, Role
 from specgate.core.kernel_bench import KernelBenchRequest
@@ -25,13 +26,16 @@ from specgate.eagle3.traffic import pair_traffic
 from specgate.errors import UsageError
 from specgate.pair_tools.plant.geometries import GEOMETRIES
 from tests.backends.cupy_eagle3.bench.staged import no_launches, staged
+from tests.backends.cupy_eagle3.kernels.codes.caches import CODES
 from tests.backends.cupy_eagle3.kernels.host import Host
 
-BOTH = KvModes("fp8", "fp8")
+BOTH = [KvModes(mode, mode) for mode in CODES]
 
 
 @pytest.mark.parametrize("k", [0, 1, 4])
-@pytest.mark.parametrize("kv", [BOTH, KvModes("fp8"), KvModes(None, "fp8")], ids=str)
+@pytest.mark.parametrize(
+    "kv", [*BOTH, *(KvModes(mode) for mode in CODES), *(KvModes(None, mode) for mode in CODES)], ids=str
+)
 def test_weights_and_cache_of_a_step_are_its_floor(monkeypatch: pytest.MonkeyPatch, k: int, kv: KvModes) -> None:
     no_launches(monkeypatch)
     pair, slots, context = GEOMETRIES["llama-3.1-8b"](), 2, 4096
@@ -47,20 +51,27 @@ def test_weights_and_cache_of_a_step_are_its_floor(monkeypatch: pytest.MonkeyPat
     assert 0 < moved - floor.total < 0.02 * floor.total
 
 
-def test_attention_moves_each_code_and_each_scale_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kv", BOTH, ids=CODES)
+def test_attention_moves_each_code_and_each_scale_once(monkeypatch: pytest.MonkeyPatch, kv: KvModes) -> None:
+    """But for the outer scales of a slot, which are a few bytes."""
     no_launches(monkeypatch)
     slots, context = 3, 704
-    stage = staged(3, slots, context, kv=BOTH)
+    stage = staged(3, slots, context, kv=kv)
     target = [call for call in stage.calls if isinstance(call.kernel, Attention)][-1]
     block = sum(target.named[name][0].nbytes for name in ("k_pages", "v_pages", "scales"))
+    if kv.target == "nvfp4":
+        block -= OUTER_BYTES * target.named["k_pages"].shape[1]
     new = slots * 4
     projections = target.named["qkv"][:new].nbytes
     assert account(target, context)["attention"].size == slots * context * block / 64 + new * block / 64 + projections
 
 
 @pytest.mark.slow("runs whole steps from their source")
+@pytest.mark.parametrize("kv", BOTH, ids=CODES)
 @pytest.mark.parametrize("k", [0, 3])
-def test_attention_is_right_and_another_cache_is_noticed(host: Host, monkeypatch: pytest.MonkeyPatch, k: int) -> None:
+def test_attention_is_right_and_another_cache_is_noticed(
+    host: Host, monkeypatch: pytest.MonkeyPatch, k: int, kv: KvModes
+) -> None:
     no_launches(monkeypatch)
 
     def enqueue(kernel: Kernel, *arguments: Any, **keywords: Any) -> None:
@@ -69,7 +80,7 @@ def test_attention_is_right_and_another_cache_is_noticed(host: Host, monkeypatch
     monkeypatch.setattr(Kernel, "enqueue", enqueue)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     with torch.inference_mode():
-        stage = staged(k, slots=2, context=125, device="cpu", kv=BOTH)
+        stage = staged(k, slots=2, context=125, device="cpu", kv=kv)
         calls = [call for call in stage.calls if isinstance(call.kernel, Attention)]
         for call in calls:
             error, tolerance = check(call, stage)
@@ -78,7 +89,7 @@ def test_attention_is_right_and_another_cache_is_noticed(host: Host, monkeypatch
         def with_other_scales(kernel: Kernel, name: str, *arguments: Any, **keywords: Any) -> None:
             host.enqueue(kernel, name, *arguments, **keywords)
             if name == "attention":
-                arguments[2]["scales"].mul_(2.0)
+                arguments[2]["scales"].mul_(2)
 
         monkeypatch.setattr(Kernel, "enqueue", with_other_scales)
         error, tolerance = check(calls[-1], stage)
@@ -89,7 +100,7 @@ def test_other_options_than_formats_are_refused(tmp_path: Any) -> None:
     pair = PairRef("p", *write_random_pair(tmp_path, seed=1))
     for options, said in (
         ({"graphs": "off"}, r"option graphs: not of the benchmark of kernels\n  known: kv, draft_kv"),
-        ({"kv": "nvfp4"}, r"option kv = 'nvfp4': back end cupy caches"),
+        ({"kv": "fp4"}, r"option kv = 'fp4'\n  known: bf16, fp8, nvfp4"),
         ({"draft_kv": "e5m2"}, r"option draft_kv = 'e5m2'\n  known: bf16, fp8, nvfp4"),
     ):
         with pytest.raises(UsageError, match=said):
@@ -97,13 +108,14 @@ def test_other_options_than_formats_are_refused(tmp_path: Any) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("kv", BOTH, ids=CODES)
 @pytest.mark.parametrize("k", [0, 3])
-def test_every_kernel_of_a_step_is_right_and_takes_time(k: int) -> None:
+def test_every_kernel_of_a_step_is_right_and_takes_time(k: int, kv: KvModes) -> None:
     from specgate.backends.cupy_eagle3.stream import Stream
 
     stream = Stream()
     with torch.inference_mode(), stream.current():
-        stage = staged(k, slots=2, context=1024, device="cuda", kv=BOTH)
+        stage = staged(k, slots=2, context=1024, device="cuda", kv=kv)
         for timing in timings(Role(k), stage, stream):
             assert timing.right, f"{timing.tag}: {timing.error}"
             assert timing.us > 0 and timing.per_step > 0

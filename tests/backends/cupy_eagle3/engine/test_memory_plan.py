@@ -10,6 +10,7 @@ import torch
 from specgate.backends.cupy_eagle3.engine import memory_plan
 from specgate.backends.cupy_eagle3.engine.memory_plan import plan, require
 from specgate.backends.cupy_eagle3.engine.ranks.prefill_experts import scores_bytes
+from specgate.backends.cupy_eagle3.kernels.heads import OUTER_BYTES
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, bytes_of, tensors_of
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.core import Sampling
@@ -21,18 +22,21 @@ from specgate.eagle3.parallel.shard import Shard
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.errors import EnvironmentRefused
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from tests.backends.cupy_eagle3.kernels.codes.caches import CODES
 from tests.backends.cupy_eagle3.pairs import DRAFT, TARGET
 
 SIZES = Sizes(slots=3, positions=200, max_rows=4)
 TREE = TreeShape.of([(0,), (1,), (0, 0), (0, 1), (1, 2)])
 SAMPLED = Sizes(3, 200, 4, sampling=Sampling(top_p=0.9, logit_bias=((3, -1.0),)))
-NARROW = Sizes(3, 200, 4, kv=KvModes("fp8", "fp8"))
+NARROW, NVFP4 = (Sizes(3, 200, 4, kv=KvModes(mode, mode)) for mode in CODES)
 PLAN = {"key/value cache": 5_000_000_000, "buffers of a step": 400_000_000, "prefill workspace": 30_000_000}
 
 
 @pytest.mark.parametrize("draft", [None, DRAFT, replace(DRAFT, window=64)], ids=["none", "full", "window"])
 @pytest.mark.parametrize(
-    "sizes", [SIZES, Sizes(1, 64, 1), Sizes(8, 65, 8), SAMPLED, Sizes(2, 90, TREE.rows, tree=TREE), NARROW], ids=str
+    "sizes",
+    [SIZES, Sizes(1, 64, 1), Sizes(8, 65, 8), SAMPLED, Sizes(2, 90, TREE.rows, tree=TREE), NARROW, NVFP4],
+    ids=str,
 )
 def test_the_plan_is_what_the_allocation_takes(draft: DraftGeometry | None, sizes: Sizes) -> None:
     buffers = Buffers.allocate(TARGET, draft, sizes, "cpu")
@@ -54,6 +58,12 @@ def test_a_cache_in_fp8_is_a_byte_and_a_scale_of_sixteen_positions() -> None:
         plan(TARGET, DRAFT, sizes)["key/value cache"] for sizes in (SIZES, NARROW, of_target, of_draft)
     )
     assert sum(parts) == whole + narrow
+
+
+def test_a_cache_in_nvfp4_is_half_a_byte_and_a_scale_of_sixteen_elements_and_little_beside_a_block() -> None:
+    heads, blocks = TARGET.layers * TARGET.kv_heads + DRAFT.kv_heads, 3 * 4
+    of_block = 64 * 2 * (64 // 2 + 64 // 16)
+    assert plan(TARGET, DRAFT, NVFP4)["key/value cache"] == blocks * heads * (of_block + OUTER_BYTES)
 
 
 def test_a_gpu_that_has_a_part_of_a_mixture_needs_less_and_room_for_the_routers_scores() -> None:

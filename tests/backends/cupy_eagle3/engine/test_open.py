@@ -71,11 +71,7 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"fmha": "512"}, "write KNOB:NUMBER,KNOB:NUMBER"),
         ({"on_draft_error": "ignore"}, r"option on_draft_error = 'ignore'\n  known: fail, baseline"),
         ({"kv": "int8"}, r"option kv = 'int8'\n  known: bf16, fp8, nvfp4"),
-        (
-            {"kv": "nvfp4"},
-            r"option kv = 'nvfp4': back end cupy caches keys and values as bf16 or fp8\n  kv=fp8; --backend reference",
-        ),
-        ({"kv": "fp8", "draft_kv": "nvfp4"}, r"option draft_kv = 'nvfp4': back end cupy .*\n  draft_kv=fp8; --backend"),
+        ({"kv": "fp8", "draft_kv": "fp4"}, r"option draft_kv = 'fp4'\n  known: bf16, fp8, nvfp4"),
         ({"confidence": "2"}, r"option confidence = 2: not a probability\n  above 0 and below 1, such as 0.3"),
         ({"confidence": "0.3", "tree": "dynamic:8"}, r"option confidence with tree = dynamic:8: it has its own shape"),
         ({"confidence": "0.3", "tp": "2"}, r"option confidence with tp = 2: GPUs that share a target verify whole"),
@@ -90,12 +86,13 @@ def test_an_option_that_cannot_be_meant_is_refused(request_: OpenRequest, option
         BACKEND.open(replace(request_, options=options))
 
 
+@pytest.mark.parametrize("mode", ["fp8", "nvfp4"])
 @pytest.mark.parametrize("name", ["kv", "draft_kv"])
-def test_a_narrow_cache_beside_a_tree_is_refused(request_: OpenRequest, name: str) -> None:
+def test_a_narrow_cache_beside_a_tree_is_refused(request_: OpenRequest, name: str, mode: str) -> None:
     with pytest.raises(
-        UsageError, match=f"option {name} = fp8 with a tree: its rows are cached before their positions"
+        UsageError, match=f"option {name} = {mode} with a tree: its rows are cached before their positions"
     ):
-        BACKEND.open(replace(request_, options={name: "fp8", "tree": "tree.yaml"}))
+        BACKEND.open(replace(request_, options={name: mode, "tree": "tree.yaml"}))
 
 
 def test_what_is_asked_of_caches_is_in_words_a_warning_where_a_checkpoint_says_otherwise(tmp_path: Path) -> None:

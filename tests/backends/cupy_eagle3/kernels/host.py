@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, Spec, packed
+from specgate.eagle3.kv.modes import KvMode
 from tests.backends.cupy_eagle3.kernels.launches import compiled_text
 
 COMPILER: Final = shutil.which("g++")
@@ -58,7 +59,7 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     "ld.relaxed.sys.global.v2.b64": "mail.first = arrived_word(at); mail.second = arrived_word(at + 1);",
     "mov.b64": "time = nanoseconds();",  # of whoever waits for another GPU
     "mov.u32": "lanes_before = 0;",
-    "mul.rn.f16x2": "product = half_product_bits(pair, 0x5c005c00u);",
+    "mul.rn.f16x2": "product = half_product_bits(a, b);",
     "mov.u64": "now = 0;",  # the time stands still
     "prefetch.global.L2": "",
     "st.relaxed.sys.global.v2.b64": "sent_word(to, low), sent_word(to + 1, high);",
@@ -142,7 +143,8 @@ def source(spec: Spec) -> str:
     # An address within shared memory is one within the memory that a block has been given.
     text = re.sub(r"\(unsigned\)__cvta_generic_to_shared\(memory\)", "0u", text)
     names = {name for name, _ in spec.constants}
-    compiled = compiled_text(text, tree="TREE_ROWS" in names, fp8="KV_FP8" in names, ends_early="ENDS_EARLY" in names)
+    kv: KvMode = "nvfp4" if "KV_NVFP4" in names else "fp8" if "KV_FP8" in names else "bf16"
+    compiled = compiled_text(text, tree="TREE_ROWS" in names, kv=kv, ends_early="ENDS_EARLY" in names)
     taken = re.findall(r"__global__ [^{;]*?void (\w+)\(const (?:__grid_constant__ )?(\w+) \w+\)", compiled)
     runs = "".join(
         f"""

@@ -19,7 +19,7 @@ from specgate.backends.cupy_eagle3.memory.peers import with_mailboxes
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.core import Sampling
-from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvMode, KvModes
 from specgate.eagle3.parallel.shard import Shard
 from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
@@ -156,14 +156,16 @@ def step(
     return Step(buffers, launches, ranges)
 
 
-def compiled_text(text: str, *, tree: bool = False, fp8: bool = False, ends_early: bool = False) -> str:
+def compiled_text(text: str, *, tree: bool = False, kv: KvMode = "bf16", ends_early: bool = False) -> str:
     """The text without what the preprocessor leaves out of a kernel for chains, whole or not, or trees, and for a cache
-    in bfloat16 or E4M3.
+    in the format `kv`.
     """
     left_out = {
         "#if TREE_ROWS": not tree,
-        "#if KV_FP8": not fp8,
-        "#if !KV_FP8": fp8,
+        "#if KV_FP8": kv != "fp8",
+        "#if KV_NVFP4": kv != "nvfp4",
+        "#if KV_CODES": kv == "bf16",
+        "#if !KV_CODES": kv != "bf16",
         "#if ENDS_EARLY": not ends_early,
     }
     kept, skipping = list[str](), [False]
@@ -180,9 +182,9 @@ def compiled_text(text: str, *, tree: bool = False, fp8: bool = False, ends_earl
 
 
 @cache
-def source_of(stem: str, name: str, *, tree: bool = False, fp8: bool = False, ends_early: bool = False) -> Source:
+def source_of(stem: str, name: str, *, tree: bool = False, kv: KvMode = "bf16", ends_early: bool = False) -> Source:
     without_comments = re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu"))
-    text = compiled_text(without_comments, tree=tree, fp8=fp8, ends_early=ends_early)
+    text = compiled_text(without_comments, tree=tree, kv=kv, ends_early=ends_early)
     head = (
         rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) (?:args|all)\) \{{(.*?)^\}}'
     )
@@ -199,11 +201,13 @@ def source_of(stem: str, name: str, *, tree: bool = False, fp8: bool = False, en
 
 
 def source(launch: Launch) -> Source:
-    fp8 = "scales" in launch.arguments and launch.stem in ("attention", "prefill_heads")
+    kv: KvMode = "bf16"
+    if launch.stem in ("attention", "prefill_heads") and isinstance(scales := launch.arguments.get("scales"), Tensor):
+        kv = "nvfp4" if scales.dtype == torch.uint8 else "fp8"
     ends_early = launch.stem in ("draft_token", "accept") and not {"onward", "chain_length"}.isdisjoint(
         launch.arguments
     )
-    return source_of(launch.stem, launch.name, tree="masks" in launch.arguments, fp8=fp8, ends_early=ends_early)
+    return source_of(launch.stem, launch.name, tree="masks" in launch.arguments, kv=kv, ends_early=ends_early)
 
 
 def check_arguments(launches: Sequence[Launch]) -> None:

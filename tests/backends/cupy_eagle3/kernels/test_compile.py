@@ -44,7 +44,7 @@ from specgate.core import Sampling
 from specgate.core.gemms import GemmShape
 from specgate.eagle3.hf.draft import draft_geometry
 from specgate.eagle3.hf_keys import read_config
-from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
+from specgate.eagle3.kv.modes import AS_COMPUTED, MODES, KvMode, KvModes
 from specgate.eagle3.parallel.shard import Shard
 from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
@@ -117,6 +117,8 @@ TREES: tuple[DraftTree, ...] = (
     DynamicGrowth(2, 63, 63),
     DynamicGrowth(3, 1, 3),
 )
+CODES = (KvModes("fp8", "fp8"), KvModes("nvfp4", "nvfp4"))
+"""Caches that hold codes."""
 DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
 
 
@@ -135,10 +137,10 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         sizes = Sizes(slots, positions, max(LENGTHS) + 1)
         for k in LENGTHS:
             yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
-    narrow = Sizes(4, positions, 6, kv=KvModes("fp8", "fp8"))
-    for k in LENGTHS:
-        over_codes = Cycle(target, draft, narrow, 4, k).kernels().values()
-        yield from (kernel.spec for kernel in over_codes if kernel.spec.stem == "attention")
+    for kv in CODES:
+        for k in LENGTHS:
+            over_codes = Cycle(target, draft, Sizes(4, positions, 6, kv=kv), 4, k).kernels().values()
+            yield from (kernel.spec for kernel in over_codes if kernel.spec.stem == "attention")
     if pair.target.experts is None:
         unsure = Cycle(target, draft, Sizes(4, positions, 6, confidence=0.3), 4, 5).kernels().values()
         yield from (kernel.spec for kernel in unsure if kernel.spec.stem in ("end_chains", "draft_token", "accept"))
@@ -151,7 +153,7 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
     for asked in SAMPLED:
         drawing = Cycle(target, draft, Sizes(1, positions, 4, sampling=asked), 1, 3).kernels()
         yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
-    for kv in (AS_COMPUTED, KvModes("fp8", "fp8")):
+    for kv in (AS_COMPUTED, *CODES):
         yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft, kv))
     yield from specs_of_ranks(pair, positions)
 
@@ -299,10 +301,11 @@ def test_what_is_compiled_for_a_chain_has_nothing_of_trees() -> None:
 
 def test_what_is_compiled_for_a_cache_in_bfloat16_has_nothing_of_codes() -> None:
     for kernel in (Attention(Heads(8, 2, 64, 500), 4), PrefillHeads(8, 2, 64)):
-        plain, narrow = (compiled_text(kernel.spec.source, fp8=fp8) for fp8 in (False, True))
-        assert "fp8_code" in narrow and "fp8_code" not in plain
-        assert not re.search("scale_of|dequantised|E4M3", re.sub(r"//[^\n]*", "", plain))
-        assert not any("FP8" in name for name, _ in kernel.spec.constants)
+        plain, *narrow = (compiled_text(kernel.spec.source, kv=kv) for kv in MODES)
+        assert all("fp8_code" in text for text in narrow) and "fp8_code" not in plain
+        assert "BlockScale" in narrow[1] and "BlockScale" not in narrow[0]
+        assert not re.search("scale_of|dequantised|E4M3|BlockScale", re.sub(r"//[^\n]*", "", plain))
+        assert not any(name.startswith("KV_") and name != "KV_HEADS" for name, _ in kernel.spec.constants)
 
 
 def test_no_two_kernel_files_have_the_same_name() -> None:
@@ -453,12 +456,12 @@ def test_large_products_have_registers_as_their_work_is_cut_on_a_gpu_that_ships_
 
 
 @pytest.mark.slow("compiles hundreds of kernels")
-@pytest.mark.parametrize("fp8", [False, True], ids=["bf16", "fp8"])
+@pytest.mark.parametrize("kv", MODES)
 @pytest.mark.parametrize("heads", [Heads(9, 3, 64, POSITIONS), Heads(32, 8, 128, POSITIONS)], ids=["64", "128"])
 def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted_on_for(
-    monkeypatch: pytest.MonkeyPatch, heads: Heads, fp8: bool, compiler: Compiler
+    monkeypatch: pytest.MonkeyPatch, heads: Heads, kv: KvMode, compiler: Compiler
 ) -> None:
-    heads = replace(heads, fp8=fp8)
+    heads = replace(heads, kv=kv)
     monkeypatch.setattr(attention, "shared_memory_limit", lambda: 226 * 1024)
     monkeypatch.setattr(fmha_config, "shared_memory_limit", lambda: 226 * 1024)
     monkeypatch.setattr(fmha_config, "multiprocessors", lambda: Multiprocessors(132, 228 * 1024))
@@ -466,7 +469,7 @@ def test_attention_has_registers_for_all_blocks_that_an_sm_of_an_h200_is_counted
     outcomes = compiler.compile_all("sm_90", [Attention(heads, rows, config=config).spec for config, rows in tiled])
     for (config, _), outcome in zip(tiled, outcomes, strict=True):
         assert outcome.compiled and not outcome.spilled
-        blocks = config.blocks_per_sm(heads.head_dim, 228 * 1024, fp8=fp8)
+        blocks = config.blocks_per_sm(heads.head_dim, 228 * 1024, kv=kv)
         assert blocks * 32 * config.warps * outcome.registers <= 65536
 
 

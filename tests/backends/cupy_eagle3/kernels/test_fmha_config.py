@@ -17,11 +17,14 @@ from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import (
     usual_config,
 )
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
+from specgate.eagle3.kv.modes import MODES, KvMode
 
 
 def test_each_regime_has_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fmha_config, "multiprocessors", lambda: None)
-    by_regime = {(regime.head_dim, regime.slots, regime.positions): regime.config for regime in REGIMES}
+    by_regime = {
+        (regime.head_dim, regime.slots, regime.positions): regime.config for regime in REGIMES if regime.kv is None
+    }
     for dim, least in ((128, 128), (64, 0)):
 
         def usual(slots: int, positions: int, dim: int = dim) -> FmhaConfig:
@@ -41,6 +44,10 @@ def test_each_regime_has_its_configuration(monkeypatch: pytest.MonkeyPatch) -> N
         (Heads(9, 3, 64, 33280), 1, 832, 120),
         (Heads(9, 3, 64, 18500), 4, 896, 252),
         (Heads(9, 3, 64, 300), 1, 832, 3),
+        (Heads(32, 8, 128, 34816, "fp8"), 1, 1088, 256),
+        (Heads(32, 8, 128, 33280, "nvfp4"), 1, 704, 384),  # three on each SM
+        (Heads(32, 8, 128, 18500, "nvfp4"), 4, 1600, 384),
+        (Heads(9, 3, 64, 18500, "nvfp4"), 4, 896, 252),
     ],
     ids=str,
 )
@@ -52,6 +59,18 @@ def test_attention_is_tiled_into_whole_waves_of_blocks(
     config = usual_config(heads, slots)
     assert config.kv_tile == tile
     assert -(-heads.positions // config.kv_tile) * heads.kv_heads * slots == blocks
+
+
+@pytest.mark.parametrize("kv", MODES)
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_a_block_has_room_for_its_warps_outputs_and_fits_into_the_memory_that_it_is_fitted_to(
+    kv: KvMode, head_dim: int
+) -> None:
+    for config in (FmhaConfig(stages=stages, warps=warps) for stages in range(1, 9) for warps in (2, 4, 8)):
+        assert config.ring_bytes(head_dim, kv=kv) >= config.warps * 16 * head_dim * 4
+        fitted = config.fitted(head_dim, 90 * 1024, kv=kv)
+        assert fitted.stages == config.stages or config.ring_bytes(head_dim, kv=kv) > 90 * 1024
+        assert fitted.stages == 1 or fitted.ring_bytes(head_dim, kv=kv) <= 90 * 1024
 
 
 @given(

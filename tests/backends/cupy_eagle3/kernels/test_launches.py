@@ -49,7 +49,10 @@ from tests.backends.cupy_eagle3.kernels.launches import (
 )
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, WINDOW, without_weights
 
-FORMATS = [KvModes("fp8"), KvModes(None, "fp8"), KvModes("fp8", "fp8")]
+FORMATS = [
+    *(KvModes("fp8"), KvModes(None, "fp8"), KvModes("fp8", "fp8")),
+    *(KvModes("nvfp4"), KvModes(None, "nvfp4"), KvModes("nvfp4", "nvfp4"), KvModes("fp8", "nvfp4")),
+]
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -298,7 +301,7 @@ def test_each_argument_of_a_step_over_narrower_caches_is_what_its_field_declares
     attentions = [launch for launch in made.launches if launch.name == "attention"]
     narrow = sum("scales" in launch.arguments for launch in attentions)
     layers = PAIRS[name].target.layers
-    assert narrow == layers * (kv.target == "fp8") + (len(attentions) - layers) * (kv.draft == "fp8")
+    assert narrow == layers * (kv.target is not None) + (len(attentions) - layers) * (kv.draft is not None)
 
 
 @pytest.mark.parametrize("kv", FORMATS)

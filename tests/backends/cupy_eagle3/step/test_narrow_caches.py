@@ -1,4 +1,4 @@
-"""Whole steps over caches in E4M3 on a CPU, each kernel run from its own source: speculation beside its baseline, and
+"""Whole steps over caches of codes on a CPU, each kernel run from its own source: speculation beside its baseline, and
 the baseline beside the reference engine's of the same format.
 """
 
@@ -18,19 +18,21 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, read
 from specgate.backends.cupy_eagle3.engine.prefilled import Prefilled, first_tokens, prefill_prompts
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
-from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, SCALE_POSITIONS
+from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, OUTER_BYTES, SCALE_POSITIONS
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, tensors_of
 from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
+from specgate.backends.cupy_eagle3.memory.nvfp4_pages import block_scales, key_codes, outer_of, value_codes
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.reference.engine import ReferenceEngine
-from specgate.eagle3.kv.modes import KvModes
+from specgate.eagle3.kv.modes import KvMode, KvModes
 from specgate.pair_tools.plant.calibrate import made_draft, made_target
 from tests.backends.cupy_eagle3.engine.tracing import reference_logits, same_prefixes
 from tests.backends.cupy_eagle3.gpu_pairs import RECIPE_A, random_prompts, shape
+from tests.backends.cupy_eagle3.kernels.codes.caches import CODES
 from tests.backends.cupy_eagle3.kernels.host import Host
 
 pytestmark = pytest.mark.slow("runs whole steps from their source")
@@ -39,7 +41,11 @@ PAIR, RECIPE = shape(2, 1, 64, hidden=128), replace(RECIPE_A, signal=0.95)
 LENGTHS = [5, BLOCK - 2, 2 * BLOCK - 4, 2 * BLOCK - 4]
 """Prompts that end within a scale's positions, before a block, and at the end of a chunk; the last two are equal."""
 K = 3
-FORMATS = {"target": KvModes("fp8"), "draft": KvModes(None, "fp8"), "both": KvModes("fp8", "fp8")}
+FORMATS = {
+    f"{name} {mode}": kv
+    for mode in CODES
+    for name, kv in (("target", KvModes(mode)), ("draft", KvModes(None, mode)), ("both", KvModes(mode, mode)))
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,12 @@ class Decoder:
         """What the target's cache holds of the positions of a slot before `end`, layer by layer, in its own format."""
         blocks = self.b.kv.block_table[slot, : -(-end // BLOCK)].long()
         pages = self.b.target.pages
+        if pages.kv == "nvfp4":
+            assert pages.scales is not None
+            codes = key_codes(pages.k[:, blocks]), value_codes(pages.v[:, blocks])
+            scales = pages.scales[:, blocks]
+            rows = [of.transpose(1, 2).flatten(2, 3)[:, :, :end] for of in (*codes, *block_scales(scales))]
+            return [*rows, outer_of(scales[:, 0])]
         keys = pages.k[:, blocks].transpose(1, 2).flatten(2, 3)[:, :, :end]
         values = pages.v[:, blocks].permute(0, 2, 1, 4, 3).flatten(2, 3)[:, :, :end]
         if pages.scales is None:
@@ -168,14 +180,17 @@ def test_equal_prompts_decode_alike(plain: tuple[Any, Mapping[tuple[int, int], T
     assert at and all(torch.equal(logits[2, position], logits[3, position]) for position in at)
 
 
-def test_the_baseline_is_nearer_to_the_reference_engines_of_its_format_than_to_that_in_float32() -> None:
+@pytest.mark.parametrize("format_", CODES)
+def test_the_baseline_is_nearer_to_the_reference_engines_of_its_format_than_to_that_in_float32(
+    format_: KvMode,
+) -> None:
     """Codes of numbers that differ in their last bits of bfloat16 are one apart now and then, which is a sixteenth: so
-    whole passes agree no better. `kernels/fp8/` compares code by code.
+    whole passes agree no better. `kernels/codes/` compares code by code.
     """
-    made = Decoder.of(FORMATS["both"])
+    made = Decoder.of(KvModes(format_, format_))
     text, logits = made.decode(0, 6)
     errors = []
-    for mode in ("fp8", None):
+    for mode in (format_, None):
         oracle = ReferenceEngine(
             made_target(RECIPE, PAIR, torch.float32, "cpu"),
             made_draft(RECIPE, PAIR, torch.float32, "cpu"),
@@ -192,13 +207,16 @@ def test_the_baseline_is_nearer_to_the_reference_engines_of_its_format_than_to_t
         ]
         found, want = (torch.stack([row[i] for row in rows]).double() for i in (0, 1))
         errors.append(float((found - want).norm() / want.norm()))
-    assert errors[0] < 0.05 and errors[0] < 0.75 * errors[1]
+    assert errors[0] < {"fp8": 0.05, "nvfp4": 0.15}[format_] and errors[0] < 0.75 * errors[1]
 
 
-def test_a_cache_is_narrower_in_memory_as_the_format_says() -> None:
+@pytest.mark.parametrize("mode", CODES)
+def test_a_cache_is_narrower_in_memory_as_the_format_says(mode: KvMode) -> None:
     narrow, plain = (
         Buffers.allocate(PAIR.target, PAIR.draft, Sizes(2, 100, 4, kv=kv), "meta")
-        for kv in (FORMATS["both"], KvModes())
+        for kv in (KvModes(mode, mode), KvModes())
     )
     sizes = [[sum(t.nbytes for t in tensors_of(pages)) for pages in b.pages] for b in (narrow, plain)]
-    assert [n / p for n, p in zip(*sizes, strict=True)] == [(64 + 4 / 16) / 128] * 2
+    assert [n / p for n, p in zip(*sizes, strict=True)] == [
+        {"fp8": 64 + 4 / 16, "nvfp4": 32 + 4 + OUTER_BYTES / (2 * BLOCK)}[mode] / 128
+    ] * 2

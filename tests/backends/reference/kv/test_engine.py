@@ -150,7 +150,7 @@ def test_a_scale_of_zero_in_nvfp4_is_named_too(pair: PairRef) -> None:
         engine.decode(BASELINE, LONG, ())
     engine.prefill(PROMPTS, draft=False)
     plane.scale[0] = float("inf")
-    with pytest.raises(BackendError, match="keys of layer 0, slot 0: the scale is inf"):
+    with pytest.raises(BackendError, match="keys of layer 0, slot 0, head 0: the scale is inf"):
         engine.decode(BASELINE, LONG, ())
 
 

@@ -33,6 +33,7 @@ from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.peers import with_mailboxes
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.pair import TargetCheckpoint
 from specgate.eagle3.parallel.shard import Shard, shards
 from specgate.eagle3.planted.recipe import Recipe
@@ -72,9 +73,17 @@ def part_of(whole: TargetCheckpoint, shard: Shard) -> TargetCheckpoint:
     return replace(whole, tensors={name: shard.part(name, t) for name, t in whole.tensors.items()}, shard=shard)
 
 
-def sides(pair: PairGeometry, recipe: Recipe, ranks: int, *, fused: bool = False, slots: int = 3) -> list[Side]:
+def sides(
+    pair: PairGeometry,
+    recipe: Recipe,
+    ranks: int,
+    *,
+    fused: bool = False,
+    slots: int = 3,
+    kv: KvModes = AS_COMPUTED,
+) -> list[Side]:
     """`fused`: what stands between the products of a prefill is one kernel each."""
-    sizes = Sizes(slots, 230, 4, fmha=FmhaConfig(kv_tile=128, warps=4, stages=2))
+    sizes = Sizes(slots, 230, 4, fmha=FmhaConfig(kv_tile=128, warps=4, stages=2), kv=kv)
     whole = made_target(recipe, pair, torch.bfloat16, "cpu")
     way, made = Way(fused, PrefillAttention((Library.TORCH,))), []
     for shard in shards(ranks):
@@ -144,9 +153,9 @@ def decode(made: Sequence[Side], ranks: Ranks, k: int, steps: int) -> tuple[Deco
     return sides_read[0][0], logits
 
 
-def decoded_alone(pair: PairGeometry, recipe: Recipe, ranks: Ranks) -> Alone:
+def decoded_alone(pair: PairGeometry, recipe: Recipe, ranks: Ranks, kv: KvModes = AS_COMPUTED) -> Alone:
     """By one rank that has the whole target."""
-    made = sides(pair, recipe, 1)
+    made = sides(pair, recipe, 1, kv=kv)
     prefill(made, ranks)
     return made, *decode(made, ranks, 0, 6)
 
@@ -155,12 +164,14 @@ def check_split(pair: PairGeometry, recipe: Recipe, threads: Ranks, alone: Alone
     """Prefilled and decoded by `ranks` ranks: all of them have the same, spec-3 has the baseline's tokens and logits,
     and these are near the whole target's.
     """
-    made = sides(pair, recipe, ranks)
+    kv = alone[0][0].sizes.kv
+    least, least_of_logits = (0.9995, 0.999) if kv == AS_COMPUTED else (0.98, 0.97)
+    made = sides(pair, recipe, ranks, kv=kv)
     prefill(made, threads)
     one, other = alone[0][0].prefilled, made[0].prefilled
     assert one is not None and other is not None
     for a, b in zip(one.last, other.last, strict=True):
-        assert torch.cosine_similarity(a.stream, b.stream, dim=0) > 0.9995
+        assert torch.cosine_similarity(a.stream, b.stream, dim=0) > least
     for side in made[1:]:
         assert side.prefilled is not None
         assert all(torch.equal(a.stream, b.stream) for a, b in zip(other.last, side.prefilled.last, strict=True))
@@ -180,4 +191,4 @@ def check_split(pair: PairGeometry, recipe: Recipe, threads: Ranks, alone: Alone
         for (slot, at), logits in alone[2].items()
         if texts[slot][0][: at - LENGTHS[slot] + 1] == texts[slot][1][: at - LENGTHS[slot] + 1]
     ]
-    assert len(near) >= 6 and min(near) > 0.999, near
+    assert len(near) >= 6 and min(near) > least_of_logits, near

@@ -15,6 +15,7 @@ from specgate.backends.cupy_eagle3.engine.ranks.prefill import Prefill
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
 from specgate.eagle3.geometry import ExpertGeometry
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.pair_tools.plant.expert_geometries import mixture, plain_draft
 from specgate.pair_tools.plant.geometries import PairGeometry, dense
 from tests.backends.cupy_eagle3.engine.ranks.sides import Alone, check_split, decoded_alone, sides
@@ -35,9 +36,9 @@ EXPERTS = PairGeometry(
 RECIPE_OF_EXPERTS = replace(RECIPE_EXPERTS, signal=0.95)
 
 
-@pytest.fixture(scope="module")
-def alone(four: Ranks) -> Alone:
-    return decoded_alone(PAIR, RECIPE, four)
+@pytest.fixture(scope="module", params=[AS_COMPUTED, KvModes("nvfp4", "nvfp4")], ids=["bf16", "nvfp4"])
+def alone(four: Ranks, request: pytest.FixtureRequest) -> Alone:
+    return decoded_alone(PAIR, RECIPE, four, request.param)
 
 
 @pytest.mark.slow("runs whole steps from their source")
