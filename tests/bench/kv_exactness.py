@@ -6,6 +6,10 @@ Of every text the last tokens are scored, each with all tokens before it cached 
 dtype that the engine computes in: the mean and the smallest cosine of a row of logits, how often the likeliest token is
 the same, and the perplexity of the text. `mixed` text is from packages that are installed here; no pair was trained on
 the prompts that scenarios measure (`docs/own-prompts.md`).
+
+`--beside float32` computes all of it a second time, in that dtype, and says how far apart two right engines are in each
+format: a number that they round differently may get another code, and a coarser format has codes further apart. It is
+what a check of an engine's tokens by another engine has to expect.
 """
 
 from __future__ import annotations
@@ -54,7 +58,8 @@ class Found:
 @click.option("--scored", default=128, show_default=True, help="Tokens at the end of each text that are scored.")
 @click.option("--dtype", type=click.Choice(("float32", "bfloat16")), default="float32", show_default=True)
 @click.option("--source", default="mixed", show_default=True, help="mixed, code, docs, prose or random.")
-def main(pair: str, context: str, texts: int, scored: int, dtype: str, source: str) -> None:
+@click.option("--beside", type=click.Choice(("float32", "bfloat16")), help="Another dtype to compute all of it in.")
+def main(pair: str, context: str, texts: int, scored: int, dtype: str, source: str, beside: str | None) -> None:
     """Print one line per context and format."""
     found = resolve_pair(pair, None, None)
     click.echo(f"{pair}, {dtype}, {texts} {source} texts of each length, the last {scored} tokens scored")
@@ -64,7 +69,12 @@ def main(pair: str, context: str, texts: int, scored: int, dtype: str, source: s
         for mode in MODES:
             logits, engine = scored_by(found, mode, read, scored, dtype)
             click.echo(line(length, mode, compared(exact, logits, read, engine)))
+            del engine
+            if beside:
+                click.echo(f"{length:7,}  {mode:12} {apart(logits, scored_by(found, mode, read, scored, beside)[0])}")
         click.echo(f"{length:7,}  {EXACT:12} perplexity {perplexity(exact, read):8.4f}")
+        if beside:
+            click.echo(f"{length:7,}  {EXACT:12} {apart(exact, scored_by(found, None, read, scored, beside)[0])}")
 
 
 def prompts(pair: PairRef, length: int, texts: int, source: str) -> Sequence[Sequence[int]]:
@@ -118,6 +128,18 @@ def compared(
     ends = [float((p.codes & 127 == BROKEN).float().mean()) for p in planes]
     saturated = sum(ends) / len(ends) if ends else None
     return Found(float(cosines.mean()), float(cosines.min()), float(top1), loss(logits, texts), saturated)
+
+
+def apart(logits: Sequence[Tensor], others: Sequence[Tensor]) -> str:
+    """How often `others` choose another token, by how much `logits` have that one below their own choice, and the root
+    mean square of what a logit differs by.
+    """
+    a, b = torch.cat(list(logits)).float(), torch.cat(list(others)).float()
+    behind = a.amax(dim=-1) - a.gather(-1, b.argmax(dim=-1, keepdim=True))[:, 0]
+    worst = ", ".join(f"{gap:.3f}" for gap in behind.sort(descending=True).values[:5].tolist())
+    differ = int((a.argmax(dim=-1) != b.argmax(dim=-1)).sum())
+    off = float((a - b).square().mean().sqrt())
+    return f"two dtypes: {differ} of {len(a)} choices differ, the furthest by {worst} in logits; a logit by {off:.4f}"
 
 
 def loss(logits: Sequence[Tensor], texts: Sequence[Sequence[int]]) -> float:

@@ -62,6 +62,7 @@ def test_list_names_every_shipped_scenario_with_its_question() -> None:
         "micro-8b-32k-single",
         "micro-8b-4k-sampled",
         "micro-8b-drawn",
+        "variants-8b",
     ]
 
 

@@ -97,7 +97,8 @@ def beside_ring(head_dim: int, kv: KvMode) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """The configuration for heads of `head_dim` and more, `slots` slots and more, `positions` positions and more.
+    """The configuration for heads of `head_dim` and more, `slots` slots and more, `positions` positions and more, where
+    `kv` is None or the format of their cache.
 
     The tile of `config` is still to be fitted to whole waves of blocks. A wave takes `share` of the places that a GPU
     has for blocks.
@@ -108,13 +109,17 @@ class Regime:
     positions: int
     config: FmhaConfig
     share: float = 1.0
+    kv: KvMode | None = None
 
     def holds(self, heads: Heads, slots: int) -> bool:
-        return heads.head_dim >= self.head_dim and slots >= self.slots and heads.positions >= self.positions
+        fits = heads.head_dim >= self.head_dim and slots >= self.slots and heads.positions >= self.positions
+        return fits and self.kv in (None, heads.kv)
 
 
 REGIMES: Final = (
     Regime(128, 4, 8192, FmhaConfig(kv_tile=1024)),
+    # Arithmetic takes longer than reading: a third block on every SM, and fewer early copies in others' way.
+    Regime(128, 1, 0, FmhaConfig(kv_tile=704, stages=2), kv="nvfp4"),
     Regime(128, 1, 0, FmhaConfig(kv_tile=1024)),
     Regime(0, 4, 8192, FmhaConfig(kv_tile=896, warps=8, stages=3)),
     # Blocks of one slot leave some SMs to the products around attention.
