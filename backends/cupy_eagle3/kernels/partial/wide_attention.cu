@@ -38,7 +38,12 @@ const int PIECE = HEAD_DIM / 8 * TILE_KEYS;                  // 16-byte loads of
 const int COPIES = 2 * PIECE / 32;                           // of a warp's lanes together, for keys and values of a tile
 const int TILES_OF_BLOCK = BLOCK / TILE_KEYS;
 const int STAGE = TILES_OF_BLOCK * 2 * PIECE;
+// Blocks that shall fit an SM at once, which limits their registers; an SM of sm_120 has no shared memory for two.
+#if __CUDA_ARCH__ >= 1200
+const int BLOCKS_PER_SM = 1;
+#else
 const int BLOCKS_PER_SM = WARPS <= 6 ? 2 : 1;
+#endif
 #define MASKED (-__int_as_float(0x7f800000))
 #define LOWEST (-1e30f)
 
@@ -175,29 +180,34 @@ __device__ __forceinline__ void multiply_tile(Softmax& state, const uint4* keys,
     }
     const float scale = LOG2E_OVER_SQRT_HEAD_DIM;
     const bool all_seen = key + TILE_KEYS - 1 <= task.position;  // by every row
+    float shrink[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         auto at = [&](int i) -> float& { return score[i / 2][2 * half + i % 2]; };  // of key 8c + i
-        float highest = state.top[half];
+        float highest = MASKED;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            at(i) *= scale;
             if (!all_seen && key + 8 * me.c + i > state.newest[half]) at(i) = MASKED;
             highest = fmaxf(highest, at(i));
         }
         highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 1));
         highest = fmaxf(highest, __shfl_xor_sync(FULL_WARP, highest, 2));
-        const float shrink = power_of_two(state.top[half] - highest);
+        highest = fmaxf(state.top[half], highest * scale);
+        shrink[half] = power_of_two(state.top[half] - highest);
         state.top[half] = highest;
-        state.sum[half] *= shrink;
+        state.sum[half] *= shrink[half];
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            at(i) = power_of_two(at(i) - highest);
+            at(i) = power_of_two(fmaf(at(i), scale, -highest));
             state.sum[half] += at(i);
         }
-#pragma unroll
-        for (int n = 0; n < LOADS_8; ++n) state.out[n][2 * half] *= shrink, state.out[n][2 * half + 1] *= shrink;
     }
+    // A maximum seldom grows: mostly there is nothing to shrink.
+    if (__ballot_sync(FULL_WARP, shrink[0] != 1 || shrink[1] != 1))
+#pragma unroll
+        for (int n = 0; n < LOADS_8; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) state.out[n][i] *= shrink[i / 2];
     unsigned p[8];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
