@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from specgate.backends.reference.target import Look
 from specgate.eagle3.counters import (
     SPECPV_CACHED,
     SPECPV_CHECKED,
+    SPECPV_COUNTED,
     SPECPV_FULL,
     SPECPV_FULL_ACCEPTED,
     SPECPV_OVERRULED,
@@ -35,11 +36,6 @@ from specgate.eagle3.counters import (
     SPECPV_SHORT,
 )
 from specgate.eagle3.specpv.asked import BLOCK, PartialPlan
-
-COUNTED: Final = (
-    *(SPECPV_PARTIAL, SPECPV_FULL, SPECPV_SHORT, SPECPV_PARTIAL_ACCEPTED, SPECPV_FULL_ACCEPTED),
-    *(SPECPV_CHECKED, SPECPV_OVERRULED, SPECPV_READ, SPECPV_CACHED),
-)
 
 
 @runtime_checkable
@@ -80,7 +76,7 @@ class PartialVerifier:
         self.verified = prompts.clone()
         """Positions [B] whose keys and values are those of full passes."""
         self.choice: Choice | None = None
-        recorder.counters.update(dict.fromkeys(COUNTED, 0))
+        recorder.counters.update(dict.fromkeys(SPECPV_COUNTED, 0))
 
     def cycle(self, slots: Slots, drafter: Drafter, k: int) -> PartlyVerified:
         """One cycle of spec-`k`. Raises BackendError where logits are not finite."""

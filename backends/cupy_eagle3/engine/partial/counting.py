@@ -9,6 +9,7 @@ from specgate.backends.cupy_eagle3.step.partial import Kind
 from specgate.eagle3.counters import (
     SPECPV_CACHED,
     SPECPV_CHECKED,
+    SPECPV_COUNTED,
     SPECPV_FULL,
     SPECPV_FULL_ACCEPTED,
     SPECPV_OVERRULED,
@@ -18,11 +19,6 @@ from specgate.eagle3.counters import (
     SPECPV_SHORT,
 )
 from specgate.eagle3.specpv.asked import BLOCK, PartialPlan
-
-COUNTED = (
-    *(SPECPV_PARTIAL, SPECPV_FULL, SPECPV_SHORT, SPECPV_PARTIAL_ACCEPTED, SPECPV_FULL_ACCEPTED),
-    *(SPECPV_CHECKED, SPECPV_OVERRULED, SPECPV_READ, SPECPV_CACHED),
-)
 
 
 def counters_of(
@@ -36,7 +32,7 @@ def counters_of(
     did not run), behind prompts of these `lengths`. `overruled`: the tokens that full verifications would not have
     chosen.
     """
-    found = Counter(dict.fromkeys(COUNTED, 0))
+    found = Counter(dict.fromkeys(SPECPV_COUNTED, 0))
     for slot, prompt in enumerate(lengths):
         length, verified, dropped = prompt, prompt, 0
         for kind, row in zip(kinds, accepted, strict=False):

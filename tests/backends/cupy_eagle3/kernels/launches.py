@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -303,6 +304,18 @@ def lets_go_early(launch: Launch) -> bool:
     """Whether the next kernel may start before this one has waited."""
     body = source(launch).body
     return body.index("let_next_start();") < body.index("await_previous();")
+
+
+def mixed_up(launches: Sequence[Launch]) -> set[str]:
+    """What a kernel touches before it waits while one that may still run may write it, in words."""
+    running, found = list[Launch](), set[str]()
+    for before, launch in pairwise(launches):
+        running = [before, *(running if lets_go_early(before) else [])]
+        for own, early in touched_early(launch):
+            for other in running:
+                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
+                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    return found
 
 
 def overlap(one: Tensor, other: Tensor) -> bool:

@@ -40,6 +40,7 @@ from tests.backends.cupy_eagle3.kernels.launches import (
     Launch,
     check_arguments,
     lets_go_early,
+    mixed_up,
     overlap,
     reached,
     source,
@@ -183,17 +184,7 @@ def test_the_draft_of_one_token_has_nothing_that_could_end_it(monkeypatch: pytes
 def test_where_chains_end_early_nothing_is_touched_early_that_may_still_be_written(
     monkeypatch: pytest.MonkeyPatch, name: str, k: int
 ) -> None:
-    launches, running, found = (
-        step(monkeypatch, PAIRS[name], k, 3, times=3, confidence=0.3).launches,
-        list[Launch](),
-        set[str](),
-    )
-    for before, launch in pairwise(launches):
-        running = [before, *(running if lets_go_early(before) else [])]
-        for own, early in touched_early(launch):
-            for other in running:
-                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
-                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    found = mixed_up(step(monkeypatch, PAIRS[name], k, 3, times=3, confidence=0.3).launches)
     assert found == {"feature_rows.active_count while kv_reserve may write active_count"}
 
 
@@ -229,17 +220,7 @@ def test_a_full_verification_runs_more_rows_and_chooses_and_a_partial_one_launch
 def test_of_a_step_that_verifies_in_part_nothing_is_touched_early_that_may_still_be_written(
     monkeypatch: pytest.MonkeyPatch, name: str, kind: Kind
 ) -> None:
-    launches, running, found = (
-        step(monkeypatch, PAIRS[name], 3, 3, times=3, partial=IN_PART, kind=kind).launches,
-        list[Launch](),
-        set[str](),
-    )
-    for before, launch in pairwise(launches):
-        running = [before, *(running if lets_go_early(before) else [])]
-        for own, early in touched_early(launch):
-            for other in running:
-                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
-                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    found = mixed_up(step(monkeypatch, PAIRS[name], 3, 3, times=3, partial=IN_PART, kind=kind).launches)
     assert found == {"feature_rows.active_count while kv_reserve may write active_count"}
 
 
@@ -373,13 +354,7 @@ def test_each_argument_of_a_step_over_narrower_caches_is_what_its_field_declares
 def test_over_narrower_caches_nothing_is_touched_early_that_may_still_be_written(
     monkeypatch: pytest.MonkeyPatch, k: int, kv: KvModes
 ) -> None:
-    launches, running, found = step(monkeypatch, SMALL, k, 3, times=3, kv=kv).launches, list[Launch](), set[str]()
-    for before, launch in pairwise(launches):
-        running = [before, *(running if lets_go_early(before) else [])]
-        for own, early in touched_early(launch):
-            for other in running:
-                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
-                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    found = mixed_up(step(monkeypatch, SMALL, k, 3, times=3, kv=kv).launches)
     first = "feature_rows" if k else "embed_rows"
     assert found == {f"{first}.active_count while kv_reserve may write active_count"}
 
@@ -391,13 +366,8 @@ def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes
     monkeypatch: pytest.MonkeyPatch, k: int, pair: PairGeometry, sampled: str
 ) -> None:
     made = step(monkeypatch, pair, k, 3, times=3, sampling=SAMPLED[sampled])
-    launches, running, found = made.launches, list[Launch](), set[str]()
-    for before, launch in pairwise(launches):
-        running = [before, *(running if lets_go_early(before) else [])]
-        for own, early in touched_early(launch):
-            for other in running:
-                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
-                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    launches = made.launches
+    found = mixed_up(launches)
     # Only for a fault, and then nobody reads what comes of it. What counts tokens stands between the two.
     first = "feature_rows" if k else "embed_rows"
     apart = launches[1].name == "count_tokens"
