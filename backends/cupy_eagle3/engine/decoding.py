@@ -252,11 +252,11 @@ class DecodingEngine:
             watch = partial(self._idle.idle_after, active_count=self.b.slots.active_count)
             looks = sum(len(of) > 1 for of in graphs) if budget.steps is None else 0
             elapsed_ns = run([launch[of] for of in graphs], self.stream.torch, watch, looks)
-            sizes = [len(of) for of in graphs[: len(elapsed_ns)]]
+            lengths_of = [len(of) for of in graphs[: len(elapsed_ns)]]
             mixture = self.b.target.layer.mixture
             touched = mixture.touched if mixture else None
             lengths = self.b.chains.length_log if self.b.chains and self.sizes.confidence_of(k) is not None else None
-            decoded, fault = read(self.b.slots, count, k, sizes, elapsed_ns, touched, lengths)
+            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched, lengths)
             in_part = self._partial_counters(k, kinds, decoded)
         fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.
@@ -366,7 +366,7 @@ class DecodingEngine:
 
         return replay_all
 
-    def _cycle(self, k: int, count: int, rank: Rank | None = None, kind: Kind = "plain") -> Cycle:
+    def _cycle(self, k: int, count: int, rank: Rank | None = None, kind: Kind = PLAIN) -> Cycle:
         """That of the first rank, where none is given."""
         rank = rank or self.first
         new = (k, count, kind) not in rank.cycles

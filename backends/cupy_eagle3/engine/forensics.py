@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from specgate.backends.cupy_eagle3.engine.ranks.rank import whole_logits
 from specgate.backends.cupy_eagle3.engine.retile import RetilingEngine
 from specgate.backends.cupy_eagle3.engine.sampled import law_of, put_requests, top2_of_draw
 from specgate.backends.cupy_eagle3.engine.stages import StagePasses, first_shown
-from specgate.backends.cupy_eagle3.step.partial import Kind
+from specgate.backends.cupy_eagle3.step.partial import FULL, Kind
 from specgate.core import Budget, Role, Sampling
 from specgate.core.draws import TokenLaw
 from specgate.eagle3.logit_watch import LogitWatch
@@ -38,22 +38,22 @@ class ForensicEngine(RetilingEngine):
         watch = LogitWatch(positions, count)
         path = self.b.tree.path if self.b.tree is not None and self.sizes.tree_of(k) else None
         with self.stream.current():
-            # Every step emits a token at least.
-            kinds = iter(kinds_of(self.sizes, k, self._prompt_lengths, limit))
+            kinds = kinds_of(self.sizes, k, self._prompt_lengths, limit)  # every step emits a token at least
+            launch = {kind: self.step(k, count, (kind,)) for kind in dict.fromkeys(kinds)}
+            ahead = iter(kinds)
             for rank in self.ranks:
                 with rank.stream.current():
                     rank.of_prompts.rewind(rank.b, StopRule((), (), limit), self.sizes.partial)
             while not watch.complete:
                 if not (running := slots.active[: int(slots.active_count)].tolist()):
                     break  # a position that no step reaches: `shown` says so
-                before, kind = slots.emitted[:count].tolist(), next(kinds)
+                before, kind = slots.emitted[:count].tolist(), next(ahead)
                 again = self._rows_run_again(kind)
-                launch = self._single_step(k, count, kind)
-                launch()
+                launch[kind]()
                 self._wait()
                 self._check(self._faults())
                 emitted = slots.emitted[:count].tolist()
-                of_slot = self.sizes.full_rows_of(k) if kind == "full" else self.sizes.rows_of(k)
+                of_slot = self.sizes.full_rows_of(k) if kind == FULL else self.sizes.rows_of(k)
                 where = path if again is None else again[:, None] + torch.arange(k + 1, device=again.device)
                 rows = rows_of_slots(whole_logits(self.ranks, len(running) * of_slot), running, of_slot, where)
                 for slot, own in rows.items():
@@ -63,19 +63,9 @@ class ForensicEngine(RetilingEngine):
 
     def _rows_run_again(self, kind: Kind) -> Tensor | None:
         """How many rows [S] of the next step come before that of the newest token; None of one that runs none again."""
-        if kind != "full" or self.b.partial is None:
+        if kind != FULL or self.b.partial is None:
             return None
         return self.b.slots.length - self.b.partial.verified
-
-    def _single_step(self, k: int, count: int, kind: Kind) -> Callable[[], None]:
-        """As `step`, in the middle of a run: a capture clears the list of active slots, so it is put back."""
-        listed = [(rank, rank.b.slots.active.clone(), rank.b.slots.active_count.clone()) for rank in self.ranks]
-        made = self.step(k, count, (kind,))
-        for rank, active, active_count in listed:
-            with rank.stream.current():
-                rank.b.slots.active.copy_(active)
-                rank.b.slots.active_count.copy_(active_count)
-        return made
 
     @torch.inference_mode()
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:

@@ -27,7 +27,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.peers import mailbox_bytes, with_mailboxes
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
-from specgate.backends.cupy_eagle3.step.partial import Kind
+from specgate.backends.cupy_eagle3.step.partial import FULL, PLAIN
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuned.required import describe, require
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
@@ -129,7 +129,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     with refusing_overflow(str(request.pair.target)):
         models = models_of(targets, draft, sizes.positions, devices)
         model, head = models[0]
-        kind: Kind = "full" if sizes.partial else "plain"
+        kind = FULL if sizes.partial else PLAIN
         gemms = Cycle(model, head, sizes, sizes.slots, sizes.most_drafts if head else 0, tuned, kind).gemms
         require(tuned, gemms.lookups, request.pair, perf_mode=request.perf_mode)
         fullest = min(devices, key=free_bytes)

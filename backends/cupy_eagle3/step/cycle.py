@@ -13,7 +13,7 @@ from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.chain import Chain
-from specgate.backends.cupy_eagle3.step.partial import Kind
+from specgate.backends.cupy_eagle3.step.partial import FULL, PLAIN, Kind
 from specgate.backends.cupy_eagle3.step.tree import Tree
 from specgate.backends.cupy_eagle3.step.verify import Verify
 from specgate.backends.cupy_eagle3.tuned.gemms import Configurations, Gemms
@@ -33,19 +33,19 @@ class Cycle:
         slots: int,
         k: int,
         tuned: Configurations = NOTHING_TUNED,
-        kind: Kind = "plain",
+        kind: Kind = PLAIN,
     ) -> None:
         """`tuned`: where the configurations of its products are looked up. `kind`: how it verifies. Raises ValueError
         for K without a draft, and for a part of the cache where the sizes have none.
         """
         if k and draft is None:
             raise ValueError(f"spec-{k} without a draft")
-        if kind != "plain" and (not k or sizes.partial is None):
+        if kind != PLAIN and (not k or sizes.partial is None):
             raise ValueError(f"spec-{k} is not verified in part: it takes drafts, and sizes that say what a part is")
         self.slots, self.k, self.kind = slots, k, kind
         self.gemms = Gemms(tuned)
-        shape, self.rows = sizes.tree_of(k), sizes.full_rows_of(k) if kind == "full" else sizes.rows_of(k)
-        reserved = sizes.reserved_of(k) if kind == "full" or sizes.partial is None else self.rows
+        shape, self.rows = sizes.tree_of(k), sizes.full_rows_of(k) if kind == FULL else sizes.rows_of(k)
+        reserved = sizes.reserved_of(k) if kind == FULL or sizes.partial is None else self.rows
         self.reserve = KVReserve(sizes.slots, reserved, sizes.positions, sizes.max_blocks, sizes.blocks)
         self.tree = Tree(draft, sizes, slots, shape, self.gemms) if draft and shape else None
         self.chain = Chain(draft, sizes, slots, k, self.gemms) if draft and k and not shape else None
@@ -79,7 +79,7 @@ class Cycle:
 
     def reserve_blocks(self, b: Buffers) -> None:
         """For all rows: those of a full verification begin where the positions end that an earlier one has seen."""
-        replayed = b.partial if self.kind == "full" else None
+        replayed = b.partial if self.kind == FULL else None
         self.reserve(b.kv, replace(b.slots, length=replayed.verified) if replayed else b.slots)
 
     def __call__(self, b: Buffers) -> None:

@@ -23,7 +23,7 @@ from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.expert_layer import ExpertLayer
 from specgate.backends.cupy_eagle3.step.layer import Layer, RowPositions
-from specgate.backends.cupy_eagle3.step.partial import Kind, Selection
+from specgate.backends.cupy_eagle3.step.partial import FULL, PARTIAL, PLAIN, Kind, Selection
 from specgate.backends.cupy_eagle3.step.rejection import Rejection
 from specgate.backends.cupy_eagle3.step.token_draw import TokenDraw
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
@@ -50,7 +50,7 @@ class Verify:
         draft: Draft | None = None,
         *,
         tree: bool = False,
-        kind: Kind = "plain",
+        kind: Kind = PLAIN,
         k: int | None = None,
     ) -> None:
         """`draft`: whose features are captured, and whose drafts are verified where there are several rows per slot.
@@ -66,13 +66,13 @@ class Verify:
             raise ValueError("a target with experts verifies no tree")
         drafts, heads = rows_per_slot - 1 if k is None else k, sizes.heads(g)
         self.kind: Kind = kind
-        replay = Replay(drafts, sizes.positions) if kind == "full" else None
+        replay = Replay(drafts, sizes.positions) if kind == FULL else None
         attention: Attention | WideAttention | None = None
-        if kind == "full":
+        if kind == FULL:
             attention = WideAttention(heads, rows_per_slot, sizes.max_rows, sizes.fmha)
-        elif kind == "partial":
+        elif kind == PARTIAL:
             attention = partial_attention(g, sizes, drafts)
-        self.selection = Selection(heads, sizes, drafts) if kind == "full" else None
+        self.selection = Selection(heads, sizes, drafts) if kind == FULL else None
         early = draft is not None and sizes.confidence_of(drafts) is not None
         if early and (target.shard.ranks > 1 or g.experts is not None):
             raise ValueError("chains end early of a dense target on one GPU alone")
@@ -111,7 +111,7 @@ class Verify:
         self.accept: TreeSettle | AcceptReplayed | Accept
         if depth:
             self.accept = TreeSettle(heads, g.layers, sizes.blocks, width, rows_per_slot, depth, sizes.max_rows)
-        elif kind == "full":
+        elif kind == FULL:
             of_text = rows_per_slot, sizes.max_rows, sizes.positions
             self.accept = AcceptReplayed(sizes.kept_of(drafts), drafts, *of_text)
         else:
@@ -137,9 +137,9 @@ class Verify:
         t, w = b.target.layer, self.target.weights
         norms = [*(layer.input_norm for layer in w.layers), w.norm]
         masks = b.tree.masks if isinstance(self.accept, TreeSettle) and b.tree else None
-        partial = None if self.kind == "plain" else b.partial
+        partial = None if self.kind == PLAIN else b.partial
         at = RowPositions(self.target.rope, b.kv, b.slots.length, masks=masks, partial=partial)
-        replayed = b.partial.verified if self.kind == "full" and b.partial else None
+        replayed = b.partial.verified if self.kind == FULL and b.partial else None
         if self.count:
             assert b.sampling is not None
             self.count(b.sampling.history, b.slots, rows)
@@ -204,7 +204,7 @@ class Verify:
         return tuple(slots.target_tokens[listed, 0].tolist()), Fault(int(slots.fault))
 
     def _capture(self, b: Buffers, rows: Rows, boundary: int) -> None:
-        begins = (b.slots.length, b.partial.verified) if self.kind == "full" and b.partial else None
+        begins = (b.slots.length, b.partial.verified) if self.kind == FULL and b.partial else None
         for chunk, wanted in enumerate(self.boundaries):
             if wanted == boundary:
                 assert b.draft is not None

@@ -19,7 +19,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
-from specgate.backends.cupy_eagle3.step.partial import Kind
+from specgate.backends.cupy_eagle3.step.partial import PLAIN, Kind
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 
@@ -46,7 +46,7 @@ class Rank:
         self._loaded: set[tuple[int, int]] = set()
         self.prefilled: Prefilled | None = None
 
-    def cycle(self, k: int, count: int, kind: Kind = "plain") -> Cycle:
+    def cycle(self, k: int, count: int, kind: Kind = PLAIN) -> Cycle:
         """A step of spec-`k` over `count` slots."""
         if (k, count, kind) not in self.cycles:
             with torch.cuda.device(self.device):
@@ -90,7 +90,7 @@ class Rank:
         self.graphs.clear()
         self._loaded.clear()
 
-    def launch(self, k: int, count: int, kind: Kind = "plain") -> None:
+    def launch(self, k: int, count: int, kind: Kind = PLAIN) -> None:
         """One step, kernel by kernel."""
         cycle = self.cycle(k, count, kind)
         with self.stream.current():
