@@ -1,4 +1,4 @@
-"""Whole steps on a CPU, each kernel run from its own source, of a small planted pair over prompts of three slots."""
+"""Whole steps on a CPU, each kernel run from its own source, of a small planted pair over prompts of some slots."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
 from specgate.backends.cupy_eagle3.step.partial import bound_prompts
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.pair_tools.plant.calibrate import made_draft, made_target
@@ -70,23 +71,25 @@ class Decoder:
         k: int = 3,
         confidence: float | None = None,
         partial: PartialPlan | None = None,
-        lengths: list[int] = LENGTHS,
+        prompts: Sequence[Sequence[int]] | None = None,
+        kv: KvModes = AS_COMPUTED,
     ) -> Decoder:
         """It drafts `tree`, or chains of up to `k` tokens, which end where the draft is less than `confidence` sure,
-        and are verified in part as `partial` says. `lengths`: of the prompts.
+        and are verified in part as `partial` says. `kv`: the formats of the caches.
         """
+        prompts = prompts or random_prompts(LENGTHS)
+        slots, lengths = len(prompts), [*map(len, prompts)]
         target, draft = made_pair(torch.bfloat16)
         tiling = FmhaConfig(kv_tile=128, warps=4, stages=2)
-        sizes = Sizes(3, 230, tree.rows if tree else k + 1, fmha=tiling, tree=tree, confidence=confidence)
+        sizes = Sizes(slots, 230, tree.rows if tree else k + 1, fmha=tiling, tree=tree, confidence=confidence, kv=kv)
         sizes = replace(sizes, positions=max(230, max(lengths) + 120), partial=partial)
         b = Buffers.allocate(target.geometry, draft.geometry, sizes, "cpu")
         model = Target.of(target, sizes.positions)
         head = Draft.of(draft, model, sizes.positions)
-        prompts = random_prompts(lengths)
         layout = assign_blocks(prompts, sizes)
         last = prefill_prompts(model, head, b, prompts, layout)
         b.kv.copy_(layout.kv)
-        first, fault = first_tokens(Cycle(model, head, sizes, 3, 0).verify, b, last, lengths)
+        first, fault = first_tokens(Cycle(model, head, sizes, slots, 0).verify, b, last, lengths)
         assert not fault
         if partial is not None:
             bound_prompts(b, target.geometry, sizes, lengths)
@@ -104,10 +107,11 @@ class Decoder:
     ) -> tuple[Any, dict[tuple[int, int], Tensor]]:
         """What is decoded, and the logits [V] of each (slot, position) whose context is the emitted text.
 
-        With `known`, the text of every slot, some path of each tree, or the first tokens of each chain, are made the
-        text's; else nearly nothing would be accepted of so small a pair.
+        With `known`, the text of every slot, some path of each tree, or some tokens at the beginning of each chain, are
+        made the text's; else nearly nothing would be accepted of so small a pair.
         """
-        cycle, slots, found = Cycle(self.model, self.draft, self.sizes, 3, k), self.b.slots, {}
+        count, slots, found = self.sizes.slots, self.b.slots, {}
+        cycle = Cycle(self.model, self.draft, self.sizes, count, k)
         drafts, dice = cycle.tree or cycle.chain, random.Random(1)
 
         def helped(b: Buffers) -> None:
@@ -115,7 +119,7 @@ class Decoder:
             drafts(b)
             for slot, text in enumerate(known):
                 parents = b.tree.parents[slot].tolist() if b.tree else [0, *range(k)]
-                for depth, node in enumerate(path_to(dice.randrange(1, len(parents)), parents)[1:], 1):
+                for depth, node in enumerate(path_to(dice.randrange(len(parents)), parents)[1:], 1):
                     slots.drafts[slot, node - 1] = text[int(slots.emitted[slot]) + depth - 1]
 
         if known is not None and cycle.tree:
@@ -134,4 +138,4 @@ class Decoder:
                     found[slot, lengths[slot] + t] = row.clone()
         early = self.sizes.confidence_of(k) is not None
         log = self.b.chains.length_log if self.b.chains and early else None
-        return read(slots, 3, k, [1] * steps, [0] * steps, chain_lengths=log)[0], found
+        return read(slots, count, k, [1] * steps, [0] * steps, chain_lengths=log)[0], found

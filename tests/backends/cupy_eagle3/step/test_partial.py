@@ -21,6 +21,7 @@ from specgate.backends.cupy_eagle3.step.partial import FULL, PARTIAL, PLAIN, Kin
 from specgate.backends.reference.partial.blocks import block_scores
 from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.weights import TargetWeights
+from tests.backends.cupy_eagle3.gpu_pairs import random_prompts
 from tests.backends.cupy_eagle3.kernels.device import relative_error, rotated
 from tests.backends.cupy_eagle3.kernels.host import Host
 from tests.backends.cupy_eagle3.step.decoder import Decoder, kernels_from_source
@@ -42,7 +43,7 @@ def kernels_on_the_cpu(host: Host) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def decoder() -> Decoder:
-    return Decoder.of(None, K, partial=PLAN, lengths=LENGTHS)
+    return Decoder.of(None, K, partial=PLAN, prompts=random_prompts(LENGTHS))
 
 
 class Hand(TargetByHand):
@@ -255,9 +256,10 @@ def test_a_slot_that_ends_leaves_the_others_rows_alone(decoder: Decoder) -> None
 
 
 def test_prompts_of_which_nothing_is_left_out_are_verified_as_ever() -> None:
-    made = Decoder.of(None, K, partial=PLAN, lengths=[70, 40, 79])
+    prompts = random_prompts([70, 40, 79])
+    made = Decoder.of(None, K, partial=PLAN, prompts=prompts)
     assert kinds_of(made.sizes, K, [70, 40, 79], 6) == (PLAIN,) * 6
-    plain, text = Decoder.of(None, K, lengths=[70, 40, 79]), None
+    plain, text = Decoder.of(None, K, prompts=prompts), None
     for each in (made, plain):
         found = each.decode(K, 3)[0].tokens
         assert text is None or found == text
