@@ -85,11 +85,9 @@ class ExpertLayer:
         rows: Rows,
         at: RowPositions,
         step: Tensor,
-        ahead: Tensor,
     ) -> None:
         """Run layer `index` on the rows in `b.pre_norm`. Adds its result to `b.stream`, and leaves the input of the
-        norm with weight `next_norm` [H] in `b.pre_norm`; `step` [1] is the number of the step, and `ahead` the weight
-        of the product that comes next.
+        norm with weight `next_norm` [H] in `b.pre_norm`; `step` [1] is the number of the step.
         """
         m, eps = b.mixture, self.geometry.rms_eps
         assert m is not None
@@ -108,7 +106,7 @@ class ExpertLayer:
             self._reduce(b, w.post_norm, rows)
         self.watch("o")
         with mark(self.names[1]):
-            self.route(m.logits, m.x16, b.pre_norm, w.router, w.router_bias, rows, eps=eps, ahead=ahead)
+            self.route(m.logits, m.x16, b.pre_norm, w.router, w.router_bias, rows, eps=eps)
             self.gate_up(m.act, m.x16, w.gate_up, m.logits, rows)
             out, norm = self._sum_of(b, next_norm)
             self.down(*(out, norm, m.parts, m.finished, m.act, w.down, m.logits, rows), log=(m.touched, step, index))

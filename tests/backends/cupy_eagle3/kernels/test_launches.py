@@ -463,16 +463,6 @@ def test_the_second_product_of_experts_routes_and_reads_weights_while_the_first_
     assert early == {"active_count"}
 
 
-def test_the_router_brings_the_next_products_first_weights_into_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    launches = step(monkeypatch, EXPERTS, 0, 2).launches
-    products = [launch.arguments["weight"] for launch in launches if launch.name == "matmul_rows"]
-    routers = [launch for launch in launches if launch.name == "route"]
-    assert all(one.arguments["ahead"] is other for one, other in zip(routers, products[2::2], strict=True))
-    for launch in routers:
-        weight, lines = launch.arguments["ahead"], launch.arguments["ahead_lines"]
-        assert isinstance(weight, Tensor) and isinstance(lines, int) and 0 < lines <= weight.nbytes // 128
-
-
 def test_which_kernels_let_the_next_start_before_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     launches = step(monkeypatch, SMALL, 2, 2).launches
     assert {launch.name for launch in launches if lets_go_early(launch)} == {"matmul_rows", "attention_combine"}
