@@ -52,7 +52,7 @@ class ExpertLayer:
         self.watch: Callable[[Place], None] = unwatched
         self.qkv = gemms("TARGET_QKV", heads.qkv_width, g.hidden, most, scaled=True, biased=g.biases)
         self.attention = {
-            window: Attention(heads, rows, window, config=sizes.fmha, sinks=g.sinks)
+            window: Attention(heads, rows, window, config=sizes.fmha, sinks=g.sinks, may_join=window is not None)
             for window in dict.fromkeys(map(g.window, range(g.layers)))
         }
         self.reduce = AllReduce(g.hidden, most, ranks, sizes.rows) if ranks > 1 else None
@@ -100,6 +100,7 @@ class ExpertLayer:
                 offset=at.offset,
                 sinks=w.sinks,
                 scales=pages.scales_of(index),
+                finished=m.joined,
             )
             out, norm = self._sum_of(b, w.post_norm)
             self.o(out, b.attended, w.o, rows, norm=norm, bias=w.o_bias)

@@ -27,6 +27,8 @@ within a chunk, and those worked on.
 """
 
 
+MOST_JOINED: Final = 8
+"""Most chunks that attention itself may join: no sum of those that join them has two."""
 MOST_NODES: Final = 64
 """Nodes of a tree with its root: a mask has 64 bits."""
 
@@ -70,6 +72,9 @@ class Attention(Kernel):
     With `tree`, row t is a node of a tree, and stands behind the slot's first position by the number of nodes above it.
     It sees what is before that position, and of the tree the nodes of its mask. What it sees stands where it would
     stand in a chain, and so a row's bits are the chain's of its path.
+
+    With `may_join`, and where a row sees few chunks, attention joins them itself. The bits are the same, and a launch
+    is saved. It is worth it for windows: a row that sees two chunks or more waits for the last of their blocks.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class Attention(Kernel):
         config: FmhaConfig | None = None,
         statistics: bool = False,
         sinks: bool = False,
+        may_join: bool = False,
         tree: TreeNodes | None = None,
     ) -> None:
         """Raises ValueError for more nodes than a mask has bits, for rows that no kernel has, and for a tree over a
@@ -104,6 +110,7 @@ class Attention(Kernel):
         self.joining = joining_warps(chunks)  # not of the window's chunks: their number depends on that of the rows
         behind = tree.levels if tree else rows_per_slot - 1
         self.max_chunks = chunks if window is None else min(chunks, (window + behind - 1) // tile + 2)
+        self.joins = may_join and self.max_chunks <= MOST_JOINED
         nodes = (
             {
                 "tree_rows": tree.first + rows_per_slot,
@@ -131,6 +138,7 @@ class Attention(Kernel):
             sinks=int(sinks),
             log2e=math.log2(math.e),
             **nodes,
+            **({"joins": 1} if self.joins else {}),
             shared_bytes=self.config.ring_bytes(heads.head_dim, kv=heads.kv),
         )
 
@@ -158,10 +166,12 @@ class Attention(Kernel):
         sinks: Tensor | None = None,
         masks: Tensor | None = None,
         scales: Tensor | None = None,
+        finished: Tensor | None = None,
     ) -> None:
         """`rows`: the query rows; `table`: cos and sin, float32 [P, D/2]; `statistics`: int32 [4], which STATISTICS are
         added to; `sinks`: bfloat16 [N]; `masks`: of a tree's nodes, int64 [S, masks], bit m for node m. Pages, and the
-        `scales` of formats that have some: as `memory.Pages` has them of one layer. Raises ValueError for what this
+        `scales` of formats that have some: as `memory.Pages` has them of one layer. `finished`: where chunks are joined
+        here, int32 [S · G · tiles], zero before and after. Raises ValueError for what this
         launcher was not made for.
         """
         h = self.heads
@@ -207,8 +217,11 @@ class Attention(Kernel):
                 "active_count": rows.active_count,
                 "offset": offset,
                 **of_tree,
+                **({"out": out, "sinks": sinks, "finished": finished} if self.joins else {}),
             },
         )
+        if self.joins:
+            return
         self.launch(
             "attention_combine",
             (rows.most, h.heads),

@@ -156,9 +156,11 @@ def step(
     return Step(buffers, launches, ranges)
 
 
-def compiled_text(text: str, *, tree: bool = False, kv: KvMode = "bf16", ends_early: bool = False) -> str:
-    """The text without what the preprocessor leaves out of a kernel for chains, whole or not, or trees, and for a cache
-    in the format `kv`.
+def compiled_text(
+    text: str, *, tree: bool = False, kv: KvMode = "bf16", ends_early: bool = False, joins: bool = False
+) -> str:
+    """The text without what the preprocessor leaves out of a kernel for chains, whole or not, or trees, for a cache in
+    the format `kv`, and of attention that `joins` chunks or does not.
     """
     left_out = {
         "#if TREE_ROWS": not tree,
@@ -167,6 +169,7 @@ def compiled_text(text: str, *, tree: bool = False, kv: KvMode = "bf16", ends_ea
         "#if KV_CODES": kv == "bf16",
         "#if !KV_CODES": kv != "bf16",
         "#if ENDS_EARLY": not ends_early,
+        "#if JOINS": not joins,
     }
     kept, skipping = list[str](), [False]
     for line in text.splitlines(keepends=True):
@@ -182,9 +185,11 @@ def compiled_text(text: str, *, tree: bool = False, kv: KvMode = "bf16", ends_ea
 
 
 @cache
-def source_of(stem: str, name: str, *, tree: bool = False, kv: KvMode = "bf16", ends_early: bool = False) -> Source:
+def source_of(
+    stem: str, name: str, *, tree: bool = False, kv: KvMode = "bf16", ends_early: bool = False, joins: bool = False
+) -> Source:
     without_comments = re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu"))
-    text = compiled_text(without_comments, tree=tree, kv=kv, ends_early=ends_early)
+    text = compiled_text(without_comments, tree=tree, kv=kv, ends_early=ends_early, joins=joins)
     head = (
         rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) (?:args|all)\) \{{(.*?)^\}}'
     )
@@ -207,7 +212,10 @@ def source(launch: Launch) -> Source:
     ends_early = launch.stem in ("draft_token", "accept") and not {"onward", "chain_length"}.isdisjoint(
         launch.arguments
     )
-    return source_of(launch.stem, launch.name, tree="masks" in launch.arguments, kv=kv, ends_early=ends_early)
+    joins = launch.name == "attention" and "finished" in launch.arguments
+    return source_of(
+        *(launch.stem, launch.name), tree="masks" in launch.arguments, kv=kv, ends_early=ends_early, joins=joins
+    )
 
 
 def check_arguments(launches: Sequence[Launch]) -> None:

@@ -436,12 +436,17 @@ def test_a_step_that_draws_is_a_greedy_step_but_for_what_draws(
     assert specs[0] == specs[1]
 
 
-def test_a_layer_with_experts_has_seven_kernels_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_with_experts_has_seven_kernels_in_this_order_and_one_less_where_it_slides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     launches = step(monkeypatch, EXPERTS, 0, 2).launches
-    names = [launch.name for launch in launches]
-    attention, product = ["attention", "attention_combine"], "matmul_rows"
-    layer = [product, *attention, product, "route", "expert_gate_up", "expert_down"]
-    assert names == ["kv_reserve", "embed_rows", *(MIXTURE.layers * layer), product, "accept", "commit"]
+    names, product = [launch.name for launch in launches], "matmul_rows"
+    layers = list[str]()
+    for index in range(MIXTURE.layers):
+        attention = ["attention"] if MIXTURE.window(index) else ["attention", "attention_combine"]
+        layers += [product, *attention, product, "route", "expert_gate_up", "expert_down"]
+    assert names == ["kv_reserve", "embed_rows", *layers, product, "accept", "commit"]
+    assert {MIXTURE.window(index) is None for index in range(MIXTURE.layers)} == {True, False}
 
 
 def test_a_sliding_layer_has_blocks_for_the_chunks_of_its_window_alone() -> None:
