@@ -463,7 +463,7 @@ def test_the_second_product_of_experts_routes_and_reads_weights_while_the_first_
 ) -> None:
     launches = step(monkeypatch, EXPERTS, 1, 2).launches
     early = {name for name, _ in touched_early(next(la for la in launches if la.name == "expert_down"))}
-    assert early == {"logits", "weight", "active_count"}
+    assert early == {"logits", "weight", "active_count", "norm_weight"}
     early = {name for name, _ in touched_early(next(la for la in launches if la.name == "expert_gate_up"))}
     assert early == {"active_count"}
 
