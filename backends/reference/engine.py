@@ -16,7 +16,6 @@ from specgate.backends.reference.facts import engine_facts, with_partial
 from specgate.backends.reference.gpt_oss import GptOssTarget
 from specgate.backends.reference.gpt_oss_weights import pack_gpt_oss
 from specgate.backends.reference.loop import SpeculativeLoop
-from specgate.backends.reference.partial.options import PartialPlan
 from specgate.backends.reference.playback import Playback
 from specgate.backends.reference.sampling.draws import draw_texts, show_distribution
 from specgate.backends.reference.sampling.log_probs import LogProbabilities
@@ -30,6 +29,7 @@ from specgate.eagle3.chains.lengths import ChainLengths
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.logit_watch import LogitWatch
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.weights import TargetWeights, pack_target
 from specgate.errors import BackendError
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import torch
 
 from specgate.backends.reference.drafters import StandIn
-from specgate.backends.reference.partial.options import PartialPlan
 from specgate.backends.reference.tree.options import TreePlan
 from specgate.core import EngineFacts
 from specgate.core.tape import Tape
@@ -16,6 +15,7 @@ from specgate.eagle3.chains.lengths import ChainLengths
 from specgate.eagle3.describe import describe_rope, draft_details
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes, mode_in_words
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.traffic import pair_traffic
 from specgate.eagle3.trees.asked import warning
 

@@ -19,7 +19,6 @@ from specgate.api import Decoded, Text, block_marker
 from specgate.backends.reference.drafters import Drafter, StandIn, stand_in
 from specgate.backends.reference.eagle import EagleDrafter
 from specgate.backends.reference.ops import accept, check_finite, target_argmax
-from specgate.backends.reference.partial.options import PartialPlan
 from specgate.backends.reference.partial.verifying import LooksElsewhere, PartialVerifier
 from specgate.backends.reference.playback import Playback, as_accepted
 from specgate.backends.reference.recorder import Recorder
@@ -33,6 +32,7 @@ from specgate.eagle3.chains.lengths import ChainLengths
 from specgate.eagle3.counters import ENDED_EARLY
 from specgate.eagle3.kv.modes import KvMode
 from specgate.eagle3.pair import DraftCheckpoint
+from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.trees.growing import Growth
 from specgate.eagle3.trees.masks import broken_rows
 from specgate.eagle3.weights import Vocabulary

@@ -10,8 +10,6 @@ import torch
 from specgate.api import OpenRequest
 from specgate.backends.reference.drafters import STAND_INS, StandIn
 from specgate.backends.reference.engine import ReferenceEngine
-from specgate.backends.reference.partial.options import NAMES as PARTIAL_NAMES
-from specgate.backends.reference.partial.options import SPECPV, check_target, plan_partial
 from specgate.backends.reference.playback import Playback
 from specgate.backends.reference.sampling.sampler import Sampler
 from specgate.backends.reference.tree.options import check_ranks, plan_tree
@@ -24,6 +22,8 @@ from specgate.eagle3.kv.calibration import calibration_warnings
 from specgate.eagle3.kv.modes import DRAFT_KV, KV, check_head
 from specgate.eagle3.pair import DraftCheckpoint, load_draft, load_target
 from specgate.eagle3.spec_config.launching import check_chain
+from specgate.eagle3.specpv.asked import NAMES as PARTIAL_NAMES
+from specgate.eagle3.specpv.asked import SPECPV, check_target, plan_partial
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.sampling.settings import check_settings
 
@@ -44,7 +44,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     of accept counts to replay), `tree` (a tree file, or dynamic:NODES) and `tree_width`, `confidence` (a chain ends
     where the draft is less sure), `k_by_batch` (the most draft tokens by how many requests run), `kv` and `draft_kv`
     (the formats of the caches of target and draft: bf16, fp8, nvfp4), `specpv` (lossy or lossless: verification over a
-    part of the cache) and what `partial.options` has beside it.
+    part of the cache) and what `specpv.asked` has beside it.
 
     Raises UsageError for options, draft lengths and contexts that make no sense, CheckpointError for a bad pair,
     EnvironmentRefused where it does not fit into memory, BackendError for a missing draft.

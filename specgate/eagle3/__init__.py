@@ -16,6 +16,7 @@
     auxiliary_layers.py    which hidden states of the target feed the draft
     spec_config/           speculative configs of any engine: read, checked, and laid side by side
     trees/                 trees of draft tokens: read, laid out, grown, accepted, compacted
+    specpv/                what verification over a part of the cache is asked for
     logit_watch.py         digests of the logits that single tokens were chosen from
     stages/                the stages of a pass at which two engines can be held against each other
     chains/                chains that have fewer than K tokens: by a table, by the draft's confidence

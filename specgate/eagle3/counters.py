@@ -44,6 +44,11 @@ SPECPV_READ: Final = "specpv_read_positions"
 """Cached positions that all of these passes read of each layer."""
 SPECPV_CACHED: Final = "specpv_cached_positions"
 """Cached positions that there were for them."""
+SPECPV_COUNTED: Final = (
+    *(SPECPV_PARTIAL, SPECPV_FULL, SPECPV_SHORT, SPECPV_PARTIAL_ACCEPTED, SPECPV_FULL_ACCEPTED),
+    *(SPECPV_CHECKED, SPECPV_OVERRULED, SPECPV_READ, SPECPV_CACHED),
+)
+"""All of these."""
 
 
 def speculation_counters(

@@ -12,7 +12,8 @@ import torch
 
 from specgate.api import Decoded, Text
 from specgate.backends.cupy_eagle3.engine.decode_run import IdleWatch, StopRule, read, run, text_of
-from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH, graph_sizes
+from specgate.backends.cupy_eagle3.engine.partial.counting import counters_of
+from specgate.backends.cupy_eagle3.engine.partial.schedule import graphs_of, kinds_of
 from specgate.backends.cupy_eagle3.engine.prefill import Way
 from specgate.backends.cupy_eagle3.engine.prefilled import (
     FirstTokens,
@@ -35,6 +36,7 @@ from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.peers import reset
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.partial import PLAIN, Kind, bound_prompts
 from specgate.backends.cupy_eagle3.step.verify import Verify
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
@@ -42,6 +44,7 @@ from specgate.core import Budget, EngineFacts, Role
 from specgate.eagle3.chains.lengths import ChainLengths
 from specgate.eagle3.counters import ENDED_EARLY
 from specgate.eagle3.memory import refusing_overflow
+from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.errors import BackendError
 
 FAULTS: Mapping[Fault, str] = {
@@ -63,6 +66,7 @@ class DecodingEngine:
     such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
     `way`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
     `lengths`: where chains end early, as asked; the requests that a decode run begins with count as those that run.
+    `asked_plan`: how chains are verified in part, as asked; `sizes.partial` is None where no request is long enough.
 
     Where several GPUs share the target, `others` are the ranks beside the first. All ranks hold the same state, since
     they compute the same bits. What is read is read from the first; the others are held against it.
@@ -83,12 +87,14 @@ class DecodingEngine:
         way: Way | None = None,
         others: Sequence[Rank] = (),
         lengths: ChainLengths | None = None,
+        asked_plan: PartialPlan | None = None,
     ) -> None:
         self.first = Rank(target, draft, sizes, buffers, tuned=tuned, way=way)
         self.ranks = (self.first, *others)
         self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
         self.tuned, self.shape_log, self.lengths = tuned, shape_log, lengths
+        self.asked_plan = asked_plan or sizes.partial
         self.draft_error = facts.draft_error
         self.stream = self.first.stream
         self.cycles, self.graphs = self.first.cycles, self.first.graphs
@@ -146,6 +152,9 @@ class DecodingEngine:
             else:
                 last = self._prefill.prompts(prompts, layout, draft=draft)
             first, fault = self._first_tokens(heads, last, layout, [*map(len, prompts)])
+            if self.b.partial is not None and draft:
+                bound_prompts(self.b, self.target.geometry, self.sizes, [*map(len, prompts)])
+                self.stream.wait()
             elapsed = time.perf_counter_ns() - began
             self._check(fault)
             for rank, rows, chosen in zip(self.ranks, last, first, strict=True):
@@ -229,32 +238,47 @@ class DecodingEngine:
         limit = budget.new_tokens or self.sizes.positions  # a budget of steps never ends a slot for its length
         eos, stop = ((), ()) if budget.ignore_eos else (self.target.geometry.eos_token_ids, tuple(stop_token_ids))
         with self.stream.current():
-            graphs = graph_sizes(steps)
-            launch = {n: self.step(k, count, n) for n in set(graphs)}
+            kinds = kinds_of(self.sizes, k, self._prompt_lengths, steps)
+            graphs = graphs_of(kinds)
+            launch = {of: self.step(k, count, of) for of in set(graphs)}
             for rank in self.ranks:
                 with rank.stream.current():
-                    rank.of_prompts.rewind(rank.b, StopRule(eos, stop, limit))
+                    rank.of_prompts.rewind(rank.b, StopRule(eos, stop, limit), self.sizes.partial)
                     # What the first step reserves, by itself. Seen on H200s, and not understood: where a graph follows
                     # sixteen copies or fills (not six), and no kernel of ours was launched since, its steps are slower,
                     # and so are all after it.
-                    rank.cycle(k, count).reserve(rank.b.kv, rank.b.slots)
+                    rank.cycle(k, count, *kinds[:1]).reserve_blocks(rank.b)
             self._wait()
             watch = partial(self._idle.idle_after, active_count=self.b.slots.active_count)
-            looks = graphs.count(STEPS_PER_GRAPH) if budget.steps is None else 0
-            elapsed_ns = run([launch[n] for n in graphs], self.stream.torch, watch, looks)
-            graphs = graphs[: len(elapsed_ns)]
+            looks = sum(len(of) > 1 for of in graphs) if budget.steps is None else 0
+            elapsed_ns = run([launch[of] for of in graphs], self.stream.torch, watch, looks)
+            lengths_of = [len(of) for of in graphs[: len(elapsed_ns)]]
             mixture = self.b.target.layer.mixture
             touched = mixture.touched if mixture else None
             lengths = self.b.chains.length_log if self.b.chains and self.sizes.confidence_of(k) is not None else None
-            decoded, fault = read(self.b.slots, count, k, graphs, elapsed_ns, touched, lengths)
+            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched, lengths)
+            in_part = self._partial_counters(k, kinds, decoded)
         fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.
         broken = int(bool(fault & Fault.KV_INTEGRITY))
         checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
         reused = {"cache_hit_tokens": prefilled.layout.reused_positions}
-        found = self._cycle(k, count).gemms.counters
+        found = self._cycle(k, count, kind=next(iter(kinds), PLAIN)).gemms.counters
         of_tree = tree_counters(self.sizes.tree_of(k), decoded, fault)
-        return replace(decoded, counters={**decoded.counters, **checked, **reused, **found, **of_tree}), fault
+        counters = {**decoded.counters, **checked, **reused, **found, **of_tree, **in_part}
+        return replace(decoded, counters=counters), fault
+
+    @property
+    def _prompt_lengths(self) -> list[int]:
+        return [*map(len, self.first.of_prompts.prompts)]
+
+    def _partial_counters(self, k: int, kinds: Sequence[Kind], decoded: Decoded) -> dict[str, int]:
+        """What a run of spec-`k` reports of partial and full verifications, where these were asked for."""
+        if self.asked_plan is None or not k:
+            return {}
+        count, p = len(self.first.of_prompts.prompts), self.b.partial
+        overruled = 0 if p is None else int(p.overruled[:count].sum())
+        return counters_of(self.asked_plan, kinds, decoded.accepted, self._prompt_lengths, overruled)
 
     def _drafts(self, role: Role) -> int:
         """The most draft tokens of each step of `role` over the prompts in the cache: K, or fewer by their number."""
@@ -297,40 +321,41 @@ class DecodingEngine:
             more = steps + 2
             if int(slots.length[:count].max()) + more > self.sizes.positions:
                 raise BackendError(f"extend: {steps} more steps exceed {self.sizes.positions} cached positions")
-            graphs = graph_sizes(steps)
+            graphs = graphs_of((PLAIN,) * steps)
             # Captured before the first of them runs. A capture clears the list of active slots, so it is put back.
             listed = [(rank, rank.b.slots.active.clone(), rank.b.slots.active_count.clone()) for rank in self.ranks]
-            launch = {n: self.step(0, count, n) for n in set(graphs)}
+            launch = {of: self.step(0, count, of) for of in set(graphs)}
             for rank, active, active_count in listed:
                 with rank.stream.current():
                     rank.b.slots.active.copy_(active)
                     rank.b.slots.active_count.copy_(active_count)
             self._wait()
-            run([launch[n] for n in graphs], self.stream.torch)
+            run([launch[of] for of in graphs], self.stream.torch)
             found, fault = text_of(slots, count), Fault(int(slots.fault))
         fault |= self._held_against_first(count, fault)
         self._last_role = None
         self._check(fault)
         return found
 
-    def step(self, k: int, count: int, steps: int = 1) -> Callable[[], None]:
-        """`steps` steps of spec-`k` over `count` slots, on every rank. Their graphs are captured at first use, with no
-        slot active.
+    def step(self, k: int, count: int, kinds: tuple[Kind, ...] = (PLAIN,)) -> Callable[[], None]:
+        """A step of spec-`k` over `count` slots for each of `kinds`, on every rank. Their graphs are captured at first
+        use, with no slot active.
         """
         for rank in self.ranks:
-            self._cycle(k, count, rank)
+            for kind in dict.fromkeys(kinds):
+                self._cycle(k, count, rank, kind)
 
         def launches() -> None:
-            for _ in range(steps):
+            for kind in kinds:
                 for rank in self.ranks:
-                    rank.launch(k, count)
+                    rank.launch(k, count, kind)
 
         if not self.use_graphs:
             if len(self.ranks) > 1:
                 for rank in self.ranks:
                     rank.load(k, count)
             return launches
-        replays = [rank.replay(k, count, steps) for rank in self.ranks]
+        replays = [rank.replay(k, count, kinds) for rank in self.ranks]
         if len(replays) == 1:
             return replays[0]
 
@@ -341,11 +366,11 @@ class DecodingEngine:
 
         return replay_all
 
-    def _cycle(self, k: int, count: int, rank: Rank | None = None) -> Cycle:
+    def _cycle(self, k: int, count: int, rank: Rank | None = None, kind: Kind = PLAIN) -> Cycle:
         """That of the first rank, where none is given."""
         rank = rank or self.first
-        new = (k, count) not in rank.cycles
-        cycle = rank.cycle(k, count)
+        new = (k, count, kind) not in rank.cycles
+        cycle = rank.cycle(k, count, kind)
         if new and self.shape_log and rank is self.first:
             self.shape_log.add(cycle.gemms.shapes)
         return cycle

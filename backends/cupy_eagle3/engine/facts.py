@@ -21,6 +21,7 @@ from specgate.eagle3.describe import describe_rope, draft_details
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.eagle3.kv.modes import mode_in_words
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.traffic import pair_traffic
 from specgate.eagle3.trees.asked import described, warning
 
@@ -41,9 +42,12 @@ def engine_facts(
     way: Way | None = None,
     warnings: Sequence[str] = (),
     lengths: ChainLengths | None = None,
+    plan: PartialPlan | None = None,
+    positions: int = 0,
 ) -> EngineFacts:
     """Where prompts are not prefilled in the usual way, `way` says how; `warnings`: what else a reader must know.
-    `lengths`: where chains end early.
+    `lengths`: where chains end early. `plan`: how chains are verified in part, of requests of at most so many
+    `positions`.
 
     Raises BackendError where the way cannot be gone.
     """
@@ -82,6 +86,10 @@ def engine_facts(
         details["draft tree"] = described(sizes.tree)
     if lengths is not None and draft is not None:
         details["chains go on"] = lengths.words
+    if plan is not None:
+        details |= plan.details(positions)
+        if most := sizes.partial_passes_of(sizes.most_drafts):
+            details["SpecPV cycles"] = f"{most} partial verifications of spec-{sizes.most_drafts} behind each full one"
     if sizes.sampling is not None:
         details["sampling"] = describe_sampling(sizes.sampling)
     details |= {f"memory: {name}": in_gb(size) for name, size in memory.items()}
@@ -102,6 +110,7 @@ def engine_facts(
             *warnings,
             *([warning(described(sizes.tree))] if sizes.tree else ()),
             *([lengths.warning] if lengths is not None and draft is not None else ()),
+            *(plan.warnings(positions) if plan is not None else ()),
         ),
         kernels=tuple(sorted(entry_points())),
         draft_error=draft_error,

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, rows_of_slots
+from specgate.backends.cupy_eagle3.engine.partial.schedule import kinds_of
 from specgate.backends.cupy_eagle3.engine.prefilled import first_tokens
 from specgate.backends.cupy_eagle3.engine.ranks.rank import whole_logits
 from specgate.backends.cupy_eagle3.engine.retile import RetilingEngine
 from specgate.backends.cupy_eagle3.engine.sampled import law_of, put_requests, top2_of_draw
 from specgate.backends.cupy_eagle3.engine.stages import StagePasses, first_shown
+from specgate.backends.cupy_eagle3.step.partial import FULL, Kind
 from specgate.core import Budget, Role, Sampling
 from specgate.core.draws import TokenLaw
 from specgate.eagle3.logit_watch import LogitWatch
@@ -36,24 +38,34 @@ class ForensicEngine(RetilingEngine):
         watch = LogitWatch(positions, count)
         path = self.b.tree.path if self.b.tree is not None and self.sizes.tree_of(k) else None
         with self.stream.current():
-            launch = self.step(k, count)
+            kinds = kinds_of(self.sizes, k, self._prompt_lengths, limit)  # every step emits a token at least
+            launch = {kind: self.step(k, count, (kind,)) for kind in dict.fromkeys(kinds)}
+            ahead = iter(kinds)
             for rank in self.ranks:
                 with rank.stream.current():
-                    rank.of_prompts.rewind(rank.b, StopRule((), (), limit))
+                    rank.of_prompts.rewind(rank.b, StopRule((), (), limit), self.sizes.partial)
             while not watch.complete:
                 if not (running := slots.active[: int(slots.active_count)].tolist()):
                     break  # a position that no step reaches: `shown` says so
-                before = slots.emitted[:count].tolist()
-                launch()
+                before, kind = slots.emitted[:count].tolist(), next(ahead)
+                again = self._rows_run_again(kind)
+                launch[kind]()
                 self._wait()
                 self._check(self._faults())
                 emitted = slots.emitted[:count].tolist()
-                of_slot = self.sizes.rows_of(k)
-                rows = rows_of_slots(whole_logits(self.ranks, len(running) * of_slot), running, of_slot, path)
+                of_slot = self.sizes.full_rows_of(k) if kind == FULL else self.sizes.rows_of(k)
+                where = path if again is None else again[:, None] + torch.arange(k + 1, device=again.device)
+                rows = rows_of_slots(whole_logits(self.ranks, len(running) * of_slot), running, of_slot, where)
                 for slot, own in rows.items():
                     first, end = before[slot], emitted[slot]
                     watch.see(slot, first, slots.out[slot, first:end].tolist(), own)
         return watch.shown()
+
+    def _rows_run_again(self, kind: Kind) -> Tensor | None:
+        """How many rows [S] of the next step come before that of the newest token; None of one that runs none again."""
+        if kind != FULL or self.b.partial is None:
+            return None
+        return self.b.slots.length - self.b.partial.verified
 
     @torch.inference_mode()
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers, tensors_of
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
+from specgate.backends.cupy_eagle3.step.partial import Kind
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.errors import BackendError
 
@@ -20,17 +21,17 @@ each graph come late. Within a graph, the kernels of the next step are there whe
 
 @dataclass(frozen=True, slots=True)
 class GraphGeometry:
-    """What is fixed in a captured graph: draft length, slots, sizes, the address of every buffer, number of steps."""
+    """What is fixed in a captured graph: draft length, slots, sizes, the address of every buffer, and its steps."""
 
     k: int
     slots: int
     sizes: Sizes
     addresses: int
-    steps: int
+    kinds: tuple[Kind, ...]
 
     @classmethod
-    def of(cls, k: int, slots: int, sizes: Sizes, buffers: Buffers, steps: int) -> GraphGeometry:
-        return cls(k, slots, sizes, hash(tuple(t.data_ptr() for t in tensors_of(buffers))), steps)
+    def of(cls, k: int, slots: int, sizes: Sizes, buffers: Buffers, kinds: tuple[Kind, ...]) -> GraphGeometry:
+        return cls(k, slots, sizes, hash(tuple(t.data_ptr() for t in tensors_of(buffers))), kinds)
 
 
 def graph_sizes(steps: int) -> list[int]:

@@ -13,6 +13,7 @@ from specgate.backends.cupy_eagle3.device import first_gpu, shared_gpus
 from specgate.backends.cupy_eagle3.engine import limits, memory_plan, tree_option
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.facts import engine_facts
+from specgate.backends.cupy_eagle3.engine.partial.option import asked_plan, used_plan
 from specgate.backends.cupy_eagle3.engine.prefill import Way
 from specgate.backends.cupy_eagle3.engine.prefill_attention import Library
 from specgate.backends.cupy_eagle3.engine.ranks import option
@@ -26,6 +27,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.peers import mailbox_bytes, with_mailboxes
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.partial import FULL, PLAIN
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuned.required import describe, require
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
@@ -41,6 +43,8 @@ from specgate.eagle3.kv.modes import DRAFT_KV, KV, KvModes
 from specgate.eagle3.memory import free_bytes, refusing_overflow
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target_parts
 from specgate.eagle3.spec_config.launching import check_chain
+from specgate.eagle3.specpv.asked import NAMES, PartialPlan
+from specgate.eagle3.specpv.asked import check_target as check_partial_target
 from specgate.errors import BackendError, CheckpointError, UsageError
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
@@ -56,6 +60,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "prefill": ("fused", "torch"),
     "prefill_attention": ("best", "torch", "cudnn", "flash"),
     "spec_config": None,
+    **dict.fromkeys(NAMES),
     "tp": ("1", "2", "4"),
     "tree": None,
     "tree_width": None,
@@ -75,9 +80,10 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     plainly and say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by
     operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone, of a target
     with experts the layers without a window), `spec_config` (a speculative config that this one's must agree with),
-    `tp` (how many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned`
-    (a file of tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the
-    products that are run).
+    `specpv` (lossy: most verifications look at a part of the cache) and what `specpv.asked` has beside it, `tp` (how
+    many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of
+    tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that
+    are run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where a GPU is missing, too old, too small or out of reach of
@@ -86,7 +92,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     check_options(request.options)
     limits.check_request(request)
     kv, lengths = kv_modes(request.options), limits.chosen_lengths(request)
-    tree = tree_option.chosen_tree(request)
+    tree, asked = tree_option.chosen_tree(request), asked_plan(request)
+    plan = used_plan(request, asked)
     ranks, fmha = option.chosen_ranks(request), chosen_fmha(request.options)
     devices = shared_gpus(ranks) if ranks > 1 else (first_gpu(),)
     device = devices[0]
@@ -98,6 +105,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     geometry = check_target(request)
     tree_option.check_target(tree, geometry)
     limits.check_lengths(lengths, geometry)
+    check_partial_target(asked, geometry, request.pair.target / "config.json")
     option.check_target(ranks, geometry, request.pair.target / "config.json")
     tuned, shape_log = chosen_files(request.options)
     targets = load_target_parts(request.pair.target, DTYPE, devices, request.pair.rope)
@@ -107,7 +115,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         tree_option.check_draft(tree, request.options.get("tree", ""), draft.geometry)
         option.check_draft(ranks, draft.geometry, (request.pair.draft or Path()) / "config.json")
     confidence = lengths.confidence if lengths and draft else None
-    sizes = replace(sizes_of(request, tree if draft else None), kv=kv, confidence=confidence)
+    sizes = sizes_of(request, tree if draft else None, plan if draft else None)
+    sizes = replace(sizes, kv=kv, confidence=confidence)
     sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(part)
     tree_option.check_memory(sizes, part)
     ways = [chosen_way(request.options, part, device) for device in devices]
@@ -120,7 +129,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     with refusing_overflow(str(request.pair.target)):
         models = models_of(targets, draft, sizes.positions, devices)
         model, head = models[0]
-        gemms = Cycle(model, head, sizes, sizes.slots, sizes.most_drafts if head else 0, tuned).gemms
+        kind = FULL if sizes.partial else PLAIN
+        gemms = Cycle(model, head, sizes, sizes.slots, sizes.most_drafts if head else 0, tuned, kind).gemms
         require(tuned, gemms.lookups, request.pair, perf_mode=request.perf_mode)
         fullest = min(devices, key=free_bytes)
         memory_plan.require(memory, torch.cuda.memory_allocated(fullest), sizes, fullest)
@@ -138,6 +148,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         way=way,
         warnings=kv_warnings(request, kv, drafts=draft is not None),
         lengths=lengths,
+        plan=asked if draft else None,
+        positions=request.max_positions,
     )
     return CupyEngine(
         *(model, head, sizes, buffers[0], facts),
@@ -148,14 +160,18 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         way=way,
         others=others,
         lengths=lengths if head else None,
+        asked_plan=asked if head else None,
     )
 
 
-def sizes_of(request: OpenRequest, tree: DraftTree | None) -> Sizes:
-    """With positions for the rows of a tree that a chain of as many levels has not. No token ever stands there."""
+def sizes_of(request: OpenRequest, tree: DraftTree | None, partial: PartialPlan | None = None) -> Sizes:
+    """With positions for the rows of a tree that a chain of as many levels has not, and for those that a full
+    verification runs again. No token ever stands there.
+    """
     rows = tree.rows if tree else request.max_k + 1
-    sizes = Sizes(request.max_batch, request.max_positions, rows, sampling=request.sampling, tree=tree)
-    return replace(sizes, positions=request.max_positions + sizes.reserved_of(request.max_k) - (request.max_k + 1))
+    sizes = Sizes(request.max_batch, request.max_positions, rows, sampling=request.sampling, tree=tree, partial=partial)
+    reserved = sizes.most_rows if partial else sizes.reserved_of(request.max_k)
+    return replace(sizes, positions=request.max_positions + reserved - (request.max_k + 1))
 
 
 def kv_warnings(request: OpenRequest, kv: KvModes, *, drafts: bool) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers, tensors_of
 from specgate.backends.cupy_eagle3.memory.cache_layout import CacheLayout
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.step.verify import Verify
+from specgate.eagle3.specpv.asked import PartialPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +56,16 @@ class Prefilled:
     features: Tensor | None
     last: tuple[LastRow, ...] = ()
 
-    def rewind(self, b: Buffers, rule: StopRule) -> None:
+    def rewind(self, b: Buffers, rule: StopRule, plan: PartialPlan | None = None) -> None:
         """Put `b` back to where the prompts ended. It copies from the host, so it is done before a decode run and never
-        within.
+        within. `plan`: of an engine that verifies in part.
         """
         StartState(tuple(map(len, self.prompts)), self.first.tokens).rewind(b.slots, rule)
         b.kv.copy_(self.kv)
         if b.sampling is not None:
             b.sampling.forget_outputs()
+        if b.partial is not None and plan is not None:
+            b.partial.begin(plan, [*map(len, self.prompts)])
         if self.features is not None and b.draft is not None:
             b.draft.features[: len(self.features), 0] = self.features
 

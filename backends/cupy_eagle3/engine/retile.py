@@ -17,6 +17,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import (
     Buffers,
     LayerBuffers,
     draft_attention,
+    partial_attention,
     target_attention,
     workspace,
 )
@@ -85,10 +86,12 @@ def config_of(knobs: AttentionConfig) -> FmhaConfig:
 def retiled_buffers(b: Buffers, target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes) -> Buffers:
     """`b` with other workspaces, which attention needs under `sizes`. Everything else stays where it is."""
 
-    def layer_of(part: LayerBuffers, attention: Attention) -> LayerBuffers:
-        return replace(part, partial=workspace(attention, sizes.slots, part.stream.device))
+    def layer_of(part: LayerBuffers, attention: Attention, beside: Attention | None = None) -> LayerBuffers:
+        return replace(part, partial=workspace(attention, sizes.slots, part.stream.device, beside))
 
-    retiled = replace(b, target=replace(b.target, layer=layer_of(b.target.layer, target_attention(target, sizes))))
+    beside = partial_attention(target, sizes, sizes.most_drafts)
+    whole = layer_of(b.target.layer, target_attention(target, sizes), beside)
+    retiled = replace(b, target=replace(b.target, layer=whole))
     if b.draft is None or draft is None:
         return retiled
     return replace(retiled, draft=replace(b.draft, layer=layer_of(b.draft.layer, draft_attention(draft, sizes))))
@@ -113,6 +116,7 @@ def counting(kernel: Attention) -> Attention:
         statistics=True,
         sinks=kernel.sinks,
         tree=kernel.tree,
+        kept=kernel.kept,
     )
 
 
@@ -128,7 +132,7 @@ def counted_tiles(cycle: Cycle, b: Buffers, rewind: Callable[[], None]) -> TileS
     with recorded(cycle) as calls:
         cycle(b)
     rewind()
-    cycle.reserve(b.kv, b.slots)
+    cycle.reserve_blocks(b)
     for call in calls:
         if isinstance(call.kernel, Attention):
             counting(call.kernel)(**call.named, statistics=counted)

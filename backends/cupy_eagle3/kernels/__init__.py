@@ -13,6 +13,7 @@ Of this package, nothing here imports anything from outside this folder but `dev
     penalties/      what a text has of each token, and penalties on it
     rejection/      verifying drafts by rejection
     trees/          draft trees: candidates, tokens, acceptance, compaction
+    partial/        verification over a part of the cache
     prefill/        what stands between the products and the attention of a prefill
     peers/          sums and choices of several GPUs that share a target
     rows/           kernels that gather, embed and pack rows between products

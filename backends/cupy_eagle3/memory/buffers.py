@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields, is_dataclass
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
+from specgate.backends.cupy_eagle3.kernels.attention.attention import KEPT_TILE, Attention
+from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
@@ -21,6 +22,7 @@ from specgate.backends.cupy_eagle3.kernels.state.end_chains import parts_of
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Slots
 from specgate.backends.cupy_eagle3.memory.nvfp4_pages import blank
+from specgate.backends.cupy_eagle3.memory.partial import PartialBuffers
 from specgate.backends.cupy_eagle3.memory.sampling import SamplingBuffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.memory.trees import TreeBuffers, widest
@@ -126,7 +128,9 @@ class LayerBuffers:
         rows: int,
         device: torch.device | str,
         mixture: MixtureBuffers | None = None,
+        beside: Attention | None = None,
     ) -> LayerBuffers:
+        """`beside`: another attention, of no more rows, that has the same workspace."""
         out, heads = slots * attention.rows_per_slot, attention.heads
 
         def of(dtype: torch.dtype, *shape: int) -> Tensor:
@@ -138,7 +142,7 @@ class LayerBuffers:
             pre_norm=PreNormRows(of(bf16, out, geometry.hidden), of(f32, out, geometry.hidden // NORM_GROUP)),
             qkv=of(f32, rows, heads.qkv_width),
             attended=of(bf16, out, heads.width),
-            partial=workspace(attention, slots, device),
+            partial=workspace(attention, slots, device, beside),
             mlp=of(bf16, out, 0 if mixture else geometry.intermediate),
             logits=of(f32, out, vocab),
             mixture=mixture,
@@ -174,7 +178,7 @@ class DraftBuffers:
 @dataclass(frozen=True, slots=True)
 class Buffers:
     """`sampling`: None where decoding is greedy. `tree`: None where drafts are chains. `chains`: None where no chain
-    ends before its K tokens.
+    ends before its K tokens. `partial`: None where all verifications are full.
     """
 
     slots: Slots
@@ -184,6 +188,7 @@ class Buffers:
     sampling: SamplingBuffers | None
     tree: TreeBuffers | None = None
     chains: Chains | None = None
+    partial: PartialBuffers | None = None
 
     @classmethod
     def allocate(
@@ -202,6 +207,11 @@ class Buffers:
             else None,
             tree=TreeBuffers.allocate(sizes.tree, draft, sizes.slots, device) if sizes.tree and draft else None,
             chains=chain_buffers(draft, sizes, device) if draft else None,
+            partial=PartialBuffers.allocate(
+                *(sizes.partial, sizes.heads(target), target.layers, sizes.blocks, sizes.slots, sizes.max_rows, device)
+            )
+            if sizes.partial and draft
+            else None,
         )
 
     @property
@@ -211,7 +221,14 @@ class Buffers:
 
 def target_attention(geometry: TargetGeometry, sizes: Sizes) -> Attention:
     """The attention of the widest step of the target: what its workspace has to hold."""
-    return Attention(sizes.heads(geometry), sizes.max_rows, config=sizes.fmha)
+    return Attention(sizes.heads(geometry), sizes.most_rows, config=sizes.fmha)
+
+
+def partial_attention(geometry: TargetGeometry, sizes: Sizes, k: int) -> Attention | None:
+    """That of partial verifications of spec-`k`; None where all are full."""
+    if sizes.partial is None:
+        return None
+    return Attention(sizes.heads(geometry), k + 1, config=FmhaConfig(kv_tile=KEPT_TILE), kept=sizes.kept_of(k))
 
 
 def draft_attention(geometry: DraftGeometry, sizes: Sizes) -> Attention:
@@ -220,19 +237,23 @@ def draft_attention(geometry: DraftGeometry, sizes: Sizes) -> Attention:
     return Attention(sizes.heads(geometry), rows, geometry.window, config=sizes.fmha)
 
 
-def workspace(attention: Attention, slots: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
-    """See `Attention.partial_shapes`."""
-    outputs, stats = (torch.zeros(shape, device=device) for shape in attention.partial_shapes(slots))
+def workspace(
+    attention: Attention, slots: int, device: torch.device | str, beside: Attention | None = None
+) -> tuple[Tensor, Tensor]:
+    """See `Attention.partial_shapes`: enough for either of two."""
+    shapes = max(each.partial_shapes(slots) for each in (attention, beside) if each is not None)
+    outputs, stats = (torch.zeros(shape, device=device) for shape in shapes)
     return outputs, stats
 
 
 def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device | str) -> TargetBuffers:
-    attention = target_attention(geometry, sizes)
+    attention, rows = target_attention(geometry, sizes), sizes.slots * sizes.most_rows
+    beside = partial_attention(geometry, sizes, sizes.most_drafts)
     mixture = MixtureBuffers.allocate(geometry, sizes.rows, sizes.positions, device) if geometry.experts else None
     return TargetBuffers(
         pages=Pages.allocate(geometry.layers, sizes.blocks, attention.heads, device),
-        layer=LayerBuffers.allocate(geometry, attention, geometry.vocab, sizes.slots, sizes.rows, device, mixture),
-        choices=torch.zeros(sizes.rows, dtype=torch.int64, device=device),
+        layer=LayerBuffers.allocate(geometry, attention, geometry.vocab, sizes.slots, rows, device, mixture, beside),
+        choices=torch.zeros(rows, dtype=torch.int64, device=device),
     )
 
 

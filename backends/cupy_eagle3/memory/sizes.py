@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig, usual_config
+from specgate.backends.cupy_eagle3.kernels.attention.kept import KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.core import Sampling
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
+from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 
@@ -23,7 +25,8 @@ class Sizes:
     `fmha`: how all attention is tiled. `sampling`: how tokens are drawn; None for greedy decoding. `tree`: what the
     longest role drafts, with all its rows in `max_rows`; None for chains. `kv`: the formats of the caches of target and
     draft. `confidence`: how sure of all its tokens up to one the draft must be for a greedy chain to go on behind that;
-    None: chains have K tokens.
+    None: chains have K tokens. `partial`: what a part of the target's cache is, over which most greedy chains are
+    verified; None: all are verified over the whole cache.
     """
 
     slots: int
@@ -34,6 +37,7 @@ class Sizes:
     tree: DraftTree | None = None
     kv: KvModes = AS_COMPUTED
     confidence: float | None = None
+    partial: PartialPlan | None = None
 
     def usual(self, target: TargetGeometry) -> Sizes:
         """The same, with the tiling of attention that an engine for such a target uses by itself."""
@@ -51,10 +55,28 @@ class Sizes:
         tree = self.tree_of(k)
         return tree.rows if tree else k + 1
 
+    def partial_passes_of(self, k: int) -> int:
+        """How many partial verifications of spec-`k` may follow each other: those before which fewer tokens than the
+        plan's `refresh` can have been emitted since the last full one.
+        """
+        return 0 if self.partial is None or not k else -(-(self.partial.refresh or 0) // (k + 1))
+
+    def full_rows_of(self, k: int) -> int:
+        """Rows per slot of a full verification of spec-`k`: those of all tokens that partial ones may have emitted
+        since the last, of the newest token and of the drafts.
+        """
+        return self.rows_of(k) + self.partial_passes_of(k) * (k + 1)
+
+    def kept_of(self, k: int) -> KeptBlocks:
+        """What partial verifications of spec-`k` read."""
+        assert self.partial is not None
+        plan = self.partial
+        return KeptBlocks(plan.sink, plan.retrieval, plan.window, self.full_rows_of(k))
+
     def reserved_of(self, k: int) -> int:
         """Positions per slot that spec-`k` needs blocks for: of its rows, and of those that the draft runs on."""
         tree = self.tree_of(k)
-        return max(tree.rows, tree.forest) if isinstance(tree, DynamicGrowth) else self.rows_of(k)
+        return max(tree.rows, tree.forest) if isinstance(tree, DynamicGrowth) else self.full_rows_of(k)
 
     def confidence_of(self, k: int) -> float | None:
         """That of chains of spec-`k`, of which one token is always drafted; None where nothing can end them earlier."""
@@ -64,6 +86,13 @@ class Sizes:
     def most_drafts(self) -> int:
         """K of the longest role: levels of its tree, or draft tokens of its chain."""
         return self.tree.depth if self.tree else self.max_rows - 1
+
+    @property
+    def most_rows(self) -> int:
+        """Rows per slot of the widest pass of the target."""
+        if self.partial is None:
+            return self.max_rows
+        return max(self.full_rows_of(k) for k in range(self.most_drafts + 1))
 
     @property
     def most_emitted(self) -> int | None:

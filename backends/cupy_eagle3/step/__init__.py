@@ -5,6 +5,7 @@ extension.py     the draft over what was accepted
 chain.py         the draft's part: a chain of K tokens behind that
 tree.py          or a tree, level by level
 verify.py        the target's part: one pass over the last token and the drafts
+partial.py       what a full verification leaves for partial ones
 token_draw.py    a drawn token in the place of a row's greedy choice
 rejection.py     verifying drafts by rejection
 layer.py         the kernels of one decoder layer, which both are made of

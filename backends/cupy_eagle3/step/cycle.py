@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.state.commit import Commit
@@ -12,6 +13,7 @@ from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.chain import Chain
+from specgate.backends.cupy_eagle3.step.partial import FULL, PLAIN, Kind
 from specgate.backends.cupy_eagle3.step.tree import Tree
 from specgate.backends.cupy_eagle3.step.verify import Verify
 from specgate.backends.cupy_eagle3.tuned.gemms import Configurations, Gemms
@@ -31,17 +33,29 @@ class Cycle:
         slots: int,
         k: int,
         tuned: Configurations = NOTHING_TUNED,
+        kind: Kind = PLAIN,
     ) -> None:
-        """`tuned`: where the configurations of its products are looked up. Raises ValueError for K without a draft."""
+        """`tuned`: where the configurations of its products are looked up. `kind`: how it verifies. Raises ValueError
+        for K without a draft, and for a part of the cache where the sizes have none.
+        """
         if k and draft is None:
             raise ValueError(f"spec-{k} without a draft")
-        self.slots, self.k = slots, k
+        if kind != PLAIN and (not k or sizes.partial is None):
+            raise ValueError(f"spec-{k} is not verified in part: it takes drafts, and sizes that say what a part is")
+        self.slots, self.k, self.kind = slots, k, kind
         self.gemms = Gemms(tuned)
-        shape, self.rows = sizes.tree_of(k), sizes.rows_of(k)
-        self.reserve = KVReserve(sizes.slots, sizes.reserved_of(k), sizes.positions, sizes.max_blocks, sizes.blocks)
+        shape, self.rows = sizes.tree_of(k), sizes.full_rows_of(k) if kind == FULL else sizes.rows_of(k)
+        reserved = sizes.reserved_of(k) if kind == FULL or sizes.partial is None else self.rows
+        self.reserve = KVReserve(sizes.slots, reserved, sizes.positions, sizes.max_blocks, sizes.blocks)
         self.tree = Tree(draft, sizes, slots, shape, self.gemms) if draft and shape else None
         self.chain = Chain(draft, sizes, slots, k, self.gemms) if draft and k and not shape else None
-        self.verify = Verify(target, sizes, slots, self.rows, self.gemms, draft if k else None, tree=shape is not None)
+        verified = draft if k else None
+        self.verify = Verify(
+            *(target, sizes, slots, self.rows, self.gemms, verified),
+            tree=shape is not None,
+            kind=kind,
+            k=None if shape else k,
+        )
         self.commit = Commit(sizes.slots, sizes.max_rows, sizes.positions, sizes.max_blocks, sizes.most_emitted)
 
     @property
@@ -63,11 +77,16 @@ class Cycle:
             "commit": self.commit,
         }
 
+    def reserve_blocks(self, b: Buffers) -> None:
+        """For all rows: those of a full verification begin where the positions end that an earlier one has seen."""
+        replayed = b.partial if self.kind == FULL else None
+        self.reserve(b.kv, replace(b.slots, length=replayed.verified) if replayed else b.slots)
+
     def __call__(self, b: Buffers) -> None:
         rows = b.slots.rows(self.slots, self.rows)
         with mark(self.name):
             with mark("EAGLE_TREE_MASKS"):
-                self.reserve(b.kv, b.slots)
+                self.reserve_blocks(b)
             if self.chain:
                 self.chain(b)
             if self.tree:

@@ -11,11 +11,13 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention, TreeNodes
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows, PreNormRows
+from specgate.backends.cupy_eagle3.kernels.partial.wide_attention import WideAttention
 from specgate.backends.cupy_eagle3.kernels.peers.all_reduce import AllReduce
 from specgate.backends.cupy_eagle3.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 from specgate.backends.cupy_eagle3.memory.buffers import LayerBuffers, Pages
 from specgate.backends.cupy_eagle3.memory.model import RopeTable
+from specgate.backends.cupy_eagle3.memory.partial import PartialBuffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
@@ -30,7 +32,8 @@ class RowPositions:
     With `counts` [S], a slot has only so many rows. The last of them stands at `length` + `offset`, and is the only
     query row.
 
-    With `masks` int64 [S, nodes], rows are nodes of a tree, and stand where `Attention` says.
+    With `masks` int64 [S, nodes], rows are nodes of a tree, and stand where `Attention` says. With `partial`, they look
+    at a part of the cache, or they begin at position `partial.verified`, and choose such a part.
     """
 
     rope: RopeTable
@@ -39,6 +42,7 @@ class RowPositions:
     offset: int = 0
     counts: Tensor | None = None
     masks: Tensor | None = None
+    partial: PartialBuffers | None = None
 
 
 Place = Literal["input", "o", "down"]
@@ -69,10 +73,11 @@ class Layer:
         window: int | None = None,
         tree: TreeNodes | None = None,
         ranks: int = 1,
+        attention: Attention | WideAttention | None = None,
     ) -> None:
         """`input_width`: width of the input rows, which then are normed already. None: they are `PreNormRows`, as wide
         as the stream. `tree`: which nodes of a tree the rows are. `ranks`: so many GPUs share the layer, of which
-        `geometry` has the part of one.
+        `geometry` has the part of one. `attention`: in place of the usual one.
         """
         hidden, going_on, heads = geometry.hidden, slots * query_rows, sizes.heads(geometry)
         self.eps, self.names = geometry.rms_eps, names
@@ -80,7 +85,7 @@ class Layer:
         self.qkv = gemms(
             f"{whose}_QKV", heads.qkv_width, input_width or hidden, slots * rows, scaled=input_width is None
         )
-        self.attention = Attention(heads, query_rows, window, appended=rows, config=sizes.fmha, tree=tree)
+        self.attention = attention or Attention(heads, query_rows, window, appended=rows, config=sizes.fmha, tree=tree)
         self.reduce = AllReduce(hidden, going_on, ranks, sizes.rows) if ranks > 1 else None
         ends: dict[str, bool] = {"partial": True} if self.reduce else {"feeds_norm": True}
         self.o = gemms(f"{whose}_O", hidden, heads.width, going_on, **ends)
@@ -116,20 +121,31 @@ class Layer:
         self.watch("input")
         with mark(self.names[0]):
             self.qkv(b.qkv, x, w.qkv, rows, eps=self.eps)
-            self.attention(
-                *(b.attended, b.partial, pages.k[index], pages.v[index], b.qkv, at.rope, at.kv.block_table, at.length),
-                query_rows,
-                offset=at.offset,
-                counts=at.counts,
-                masks=at.masks,
-                scales=pages.scales_of(index),
-            )
+            self._attend(b, pages, index, query_rows, at)
             self._add(self.o, b, b.attended, w.o, w.post_norm, query_rows)
         self.watch("o")
         with mark(self.names[1]):
             self.gate_up(b.mlp, b.pre_norm, w.gate_up, query_rows, eps=self.eps)
             self._add(self.down, b, b.mlp, w.down, next_norm, query_rows)
         self.watch("down")
+
+    def _attend(self, b: LayerBuffers, pages: Pages, index: int, rows: Rows, at: RowPositions) -> None:
+        p, k, v = at.partial, pages.k[index], pages.v[index]
+        if isinstance(self.attention, WideAttention):
+            assert p is not None
+            self.attention(
+                *(b.attended, b.partial, k, v, p.asked[index], b.qkv, at.rope, at.kv.block_table),
+                *(p.verified, at.length, rows),
+            )
+            return
+        self.attention(
+            *(b.attended, b.partial, k, v, b.qkv, at.rope, at.kv.block_table, at.length, rows),
+            offset=at.offset,
+            counts=at.counts,
+            masks=at.masks,
+            scales=pages.scales_of(index),
+            kept=None if p is None else (p.kept[index], p.dropped),
+        )
 
     def _add(self, product: MatmulRows, b: LayerBuffers, x: Tensor, weight: Tensor, norm: Tensor, rows: Rows) -> None:
         """stream += x · weightᵀ, and the input of the norm with weight `norm`."""

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specgate.backends.cupy_eagle3.kernels.attention.attention import TreeNodes
+from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention, TreeNodes
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.partial.accept_replayed import AcceptReplayed
+from specgate.backends.cupy_eagle3.kernels.partial.wide_attention import WideAttention
 from specgate.backends.cupy_eagle3.kernels.peers.combine_choices import CombineChoices
 from specgate.backends.cupy_eagle3.kernels.penalties.count_tokens import CountTokens
 from specgate.backends.cupy_eagle3.kernels.rejection.drafted import DraftedRows
-from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows
+from specgate.backends.cupy_eagle3.kernels.rows.embed_rows import EmbedRows, Replay
 from specgate.backends.cupy_eagle3.kernels.rows.feature_capture import FeatureCapture
 from specgate.backends.cupy_eagle3.kernels.state.accept import Accept
 from specgate.backends.cupy_eagle3.kernels.state.slots import Fault, Rows
 from specgate.backends.cupy_eagle3.kernels.trees.tree_settle import TreeSettle
-from specgate.backends.cupy_eagle3.memory.buffers import Buffers
+from specgate.backends.cupy_eagle3.memory.buffers import Buffers, partial_attention
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sampling import penalises, rejects
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.nvtx import mark
 from specgate.backends.cupy_eagle3.step.expert_layer import ExpertLayer
 from specgate.backends.cupy_eagle3.step.layer import Layer, RowPositions
+from specgate.backends.cupy_eagle3.step.partial import FULL, PARTIAL, PLAIN, Kind, Selection
 from specgate.backends.cupy_eagle3.step.rejection import Rejection
 from specgate.backends.cupy_eagle3.step.token_draw import TokenDraw
 from specgate.backends.cupy_eagle3.tuned.gemms import Gemms
@@ -33,7 +36,8 @@ class Verify:
     """The target's forward pass as a page of kernel calls. Its residual streams at the draft's boundaries are captured
     for it; boundary i lies before layer i.
 
-    With `tree`, rows are the nodes of a draft tree; of a dense target alone.
+    With `tree`, rows are the nodes of a draft tree; of a dense target alone. `kind`: over which part of the cache, and
+    behind which rows.
     """
 
     def __init__(
@@ -46,8 +50,11 @@ class Verify:
         draft: Draft | None = None,
         *,
         tree: bool = False,
+        kind: Kind = PLAIN,
+        k: int | None = None,
     ) -> None:
         """`draft`: whose features are captured, and whose drafts are verified where there are several rows per slot.
+        `k`: drafts per slot; None: as many as rows behind the first.
 
         Raises ValueError for a tree of a target with experts, and for what a target that is split among GPUs cannot do:
         trees, sampling, and chains that end early.
@@ -57,15 +64,24 @@ class Verify:
             raise ValueError("a target that is split among GPUs decodes greedy chains")
         if tree and g.experts is not None:
             raise ValueError("a target with experts verifies no tree")
-        early = draft is not None and sizes.confidence_of(rows_per_slot - 1) is not None
+        drafts, heads = rows_per_slot - 1 if k is None else k, sizes.heads(g)
+        self.kind: Kind = kind
+        replay = Replay(drafts, sizes.positions) if kind == FULL else None
+        attention: Attention | WideAttention | None = None
+        if kind == FULL:
+            attention = WideAttention(heads, rows_per_slot, sizes.max_rows, sizes.fmha)
+        elif kind == PARTIAL:
+            attention = partial_attention(g, sizes, drafts)
+        self.selection = Selection(heads, sizes, drafts) if kind == FULL else None
+        early = draft is not None and sizes.confidence_of(drafts) is not None
         if early and (target.shard.ranks > 1 or g.experts is not None):
             raise ValueError("chains end early of a dense target on one GPU alone")
         depth = sizes.tree.depth if sizes.tree and tree else 0
         nodes = TreeNodes(0, sizes.max_rows, depth) if depth else None
         self.target, self.draft, self.boundaries = target, draft, draft.boundaries if draft else ()
         self.count = CountTokens(g.vocab, sizes.max_rows) if penalises(sizes.sampling) else None
-        self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows)
-        self.capture = FeatureCapture(g.hidden, max(1, len(self.boundaries)), rows_per_slot, sizes.max_rows)
+        self.embed = EmbedRows(g.hidden, rows_per_slot, sizes.max_rows, replay)
+        self.capture = FeatureCapture(g.hidden, max(1, len(self.boundaries)), rows_per_slot, sizes.max_rows, replay)
         ranks = target.shard.ranks
         self.layer = (
             Layer(
@@ -75,6 +91,7 @@ class Verify:
                 names=NAMES,
                 tree=nodes,
                 ranks=ranks,
+                attention=attention,
             )
             if g.experts is None
             else ExpertLayer(g, sizes, slots, gemms, rows=rows_per_slot, names=NAMES, ranks=ranks)
@@ -83,19 +100,22 @@ class Verify:
         self.combine = (
             CombineChoices(g.vocab, rows_per_slot, rows, sizes.max_rows, ranks, sizes.rows) if ranks > 1 else None
         )
-        asked, k = sizes.sampling, rows_per_slot - 1
+        asked = sizes.sampling
         self.rejection = (
-            Rejection(asked, DraftedRows(g.vocab, draft.geometry.draft_vocab, k, sizes.slots, sizes.max_rows))
-            if asked and rejects(asked) and draft and k
+            Rejection(asked, DraftedRows(g.vocab, draft.geometry.draft_vocab, drafts, sizes.slots, sizes.max_rows))
+            if asked and rejects(asked) and draft and drafts
             else None
         )
         self.draw = TokenDraw(asked, g.vocab, sizes.max_rows, races=self.rejection is None) if asked else None
         width = len(self.boundaries) * g.hidden
-        self.accept = (
-            TreeSettle(sizes.heads(g), g.layers, sizes.blocks, width, rows_per_slot, depth, sizes.max_rows)
-            if depth
-            else Accept(rows_per_slot, sizes.max_rows, ends_early=sizes.slots if early else 0)
-        )
+        self.accept: TreeSettle | AcceptReplayed | Accept
+        if depth:
+            self.accept = TreeSettle(heads, g.layers, sizes.blocks, width, rows_per_slot, depth, sizes.max_rows)
+        elif kind == FULL:
+            of_text = rows_per_slot, sizes.max_rows, sizes.positions
+            self.accept = AcceptReplayed(sizes.kept_of(drafts), drafts, *of_text)
+        else:
+            self.accept = Accept(rows_per_slot, sizes.max_rows, ends_early=sizes.slots if early else 0)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order. `capture` is there without boundaries, too, where it never runs."""
@@ -104,6 +124,7 @@ class Verify:
             "embed": self.embed,
             "capture": self.capture,
             **{f"layer.{name}": kernel for name, kernel in self.layer.kernels().items()},
+            **(self.selection.kernels() if self.selection else {}),
             "lm_head": self.lm_head,
             **({"combine": self.combine} if self.combine else {}),
             **{f"draw.{name}": kernel for name, kernel in (self.draw.kernels() if self.draw else {}).items()},
@@ -116,11 +137,13 @@ class Verify:
         t, w = b.target.layer, self.target.weights
         norms = [*(layer.input_norm for layer in w.layers), w.norm]
         masks = b.tree.masks if isinstance(self.accept, TreeSettle) and b.tree else None
-        at = RowPositions(self.target.rope, b.kv, b.slots.length, masks=masks)
+        partial = None if self.kind == PLAIN else b.partial
+        at = RowPositions(self.target.rope, b.kv, b.slots.length, masks=masks, partial=partial)
+        replayed = b.partial.verified if self.kind == FULL and b.partial else None
         if self.count:
             assert b.sampling is not None
             self.count(b.sampling.history, b.slots, rows)
-        self.embed(t.stream, t.pre_norm, w.embed, norms[0], b.slots, rows)
+        self.embed(t.stream, t.pre_norm, w.embed, norms[0], b.slots, rows, replayed)
         for i, layer in enumerate(w.layers):
             self._capture(b, rows, i)
             if isinstance(self.layer, Layer):
@@ -130,6 +153,8 @@ class Verify:
                 assert isinstance(layer, ExpertLayerWeights)
                 self.layer(t, layer, norms[i + 1], b.target.pages, i, rows, at, b.slots.step)
         self._capture(b, rows, len(w.layers))
+        if self.selection:
+            self.selection(b, rows)
         self.head(b, rows)
 
     def head(self, b: Buffers, rows: Rows) -> None:
@@ -157,6 +182,11 @@ class Verify:
         if isinstance(self.accept, Accept):
             self.accept(b.target.choices, b.slots, rows, b.chains if self.accept.ends_early else None)
             return
+        if isinstance(self.accept, AcceptReplayed):
+            assert b.partial is not None
+            p = b.partial
+            self.accept(b.target.choices, p.verified, p.dropped, p.bounded, p.overruled, b.slots, rows)
+            return
         assert b.tree is not None and b.draft is not None
         tree, pages = b.tree, b.target.pages
         self.accept(
@@ -173,7 +203,8 @@ class Verify:
         return tuple(slots.target_tokens[listed, 0].tolist()), Fault(int(slots.fault))
 
     def _capture(self, b: Buffers, rows: Rows, boundary: int) -> None:
+        begins = (b.slots.length, b.partial.verified) if self.kind == FULL and b.partial else None
         for chunk, wanted in enumerate(self.boundaries):
             if wanted == boundary:
                 assert b.draft is not None
-                self.capture(b.draft.features, b.target.layer.stream, rows, chunk)
+                self.capture(b.draft.features, b.target.layer.stream, rows, chunk, begins)

@@ -11,8 +11,8 @@ from specgate.backends.reference.cache import View, view
 from specgate.backends.reference.kv.planes import Plane, plain
 from specgate.backends.reference.ops import masked_attention
 from specgate.backends.reference.partial.blocks import block_scores, choose, first_of_window, kept_positions, summaries
-from specgate.backends.reference.partial.options import PartialPlan
 from specgate.backends.reference.target import look_at
+from specgate.eagle3.specpv.asked import PartialPlan
 
 
 @dataclass(slots=True)

@@ -7,12 +7,10 @@ first block on. Shapes as in `ops`; C blocks of a cache, R of them retrieved.
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 from torch import Tensor
 
-BLOCK: Final = 16
+from specgate.eagle3.specpv.asked import BLOCK
 
 
 def summaries(keys: Tensor) -> tuple[Tensor, Tensor]:

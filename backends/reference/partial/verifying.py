@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,14 +20,13 @@ from torch import Tensor
 from specgate.backends.reference.drafters import Drafter
 from specgate.backends.reference.ops import accept, check_finite, target_argmax
 from specgate.backends.reference.partial.attending import Choice, FullLook, PartialLook
-from specgate.backends.reference.partial.blocks import BLOCK
-from specgate.backends.reference.partial.options import PartialPlan
 from specgate.backends.reference.recorder import Recorder
 from specgate.backends.reference.state import Slots
 from specgate.backends.reference.target import Look
 from specgate.eagle3.counters import (
     SPECPV_CACHED,
     SPECPV_CHECKED,
+    SPECPV_COUNTED,
     SPECPV_FULL,
     SPECPV_FULL_ACCEPTED,
     SPECPV_OVERRULED,
@@ -36,11 +35,7 @@ from specgate.eagle3.counters import (
     SPECPV_READ,
     SPECPV_SHORT,
 )
-
-COUNTED: Final = (
-    *(SPECPV_PARTIAL, SPECPV_FULL, SPECPV_SHORT, SPECPV_PARTIAL_ACCEPTED, SPECPV_FULL_ACCEPTED),
-    *(SPECPV_CHECKED, SPECPV_OVERRULED, SPECPV_READ, SPECPV_CACHED),
-)
+from specgate.eagle3.specpv.asked import BLOCK, PartialPlan
 
 
 @runtime_checkable
@@ -81,7 +76,7 @@ class PartialVerifier:
         self.verified = prompts.clone()
         """Positions [B] whose keys and values are those of full passes."""
         self.choice: Choice | None = None
-        recorder.counters.update(dict.fromkeys(COUNTED, 0))
+        recorder.counters.update(dict.fromkeys(SPECPV_COUNTED, 0))
 
     def cycle(self, slots: Slots, drafter: Drafter, k: int) -> PartlyVerified:
         """One cycle of spec-`k`. Raises BackendError where logits are not finite."""

@@ -19,6 +19,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.partial import PLAIN, Kind
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 
@@ -40,27 +41,28 @@ class Rank:
         self.device = buffers.slots.length.device
         self.way = way or Way.on(self.device)
         self.stream = Stream(self.device)
-        self.cycles: dict[tuple[int, int], Cycle] = {}
+        self.cycles: dict[tuple[int, int, Kind], Cycle] = {}
         self.graphs: dict[GraphGeometry, Graph] = {}
         self._loaded: set[tuple[int, int]] = set()
         self.prefilled: Prefilled | None = None
 
-    def cycle(self, k: int, count: int) -> Cycle:
+    def cycle(self, k: int, count: int, kind: Kind = PLAIN) -> Cycle:
         """A step of spec-`k` over `count` slots."""
-        if (k, count) not in self.cycles:
+        if (k, count, kind) not in self.cycles:
             with torch.cuda.device(self.device):
-                made = Cycle(self.target, self.draft, self.sizes, count, k, self.tuned)
-            self.cycles[k, count] = made
-        return self.cycles[k, count]
+                made = Cycle(self.target, self.draft, self.sizes, count, k, self.tuned, kind)
+            self.cycles[k, count, kind] = made
+        return self.cycles[k, count, kind]
 
-    def replay(self, k: int, count: int, steps: int) -> Callable[[], None]:
-        """`steps` steps, captured at first use, with no slot active: then no rank waits for another."""
-        cycle = self.cycle(k, count)
-        geometry = GraphGeometry.of(k, count, self.sizes, self.b, steps)
+    def replay(self, k: int, count: int, kinds: tuple[Kind, ...]) -> Callable[[], None]:
+        """A step for each of `kinds`, captured at first use, with no slot active: then no rank waits for another."""
+        cycles = [self.cycle(k, count, kind) for kind in kinds]
+        cycle = cycles[0]
+        geometry = GraphGeometry.of(k, count, self.sizes, self.b, kinds)
 
         def launches() -> None:
-            for _ in range(steps):
-                cycle(self.b)
+            for each in cycles:
+                each(self.b)
 
         if geometry not in self.graphs:
             with self.stream.current():
@@ -88,9 +90,9 @@ class Rank:
         self.graphs.clear()
         self._loaded.clear()
 
-    def launch(self, k: int, count: int) -> None:
+    def launch(self, k: int, count: int, kind: Kind = PLAIN) -> None:
         """One step, kernel by kernel."""
-        cycle = self.cycle(k, count)
+        cycle = self.cycle(k, count, kind)
         with self.stream.current():
             cycle(self.b)
 

@@ -29,6 +29,10 @@
 // TREE_ROWS (0: a chain): the rows are nodes of a tree, of which several may stand at one position. tree_rows.cuh says what
 // differs; nothing of it is compiled for a chain.
 //
+// KEPT_BLOCKS (0: all are kept): how many positions make a block that is kept or left out. Then the rows look at a part of the
+// cache alone, and kept_blocks.cuh says which. Chunks, key tiles and all that is compared with them count the positions that
+// are kept; nothing of it is compiled where all are.
+//
 // A row's bits do not depend on its neighbours: chunks and key tiles lie at fixed absolute positions, so what a row sees of a
 // chunk, and the order in which it adds it up, is the same whatever rows share the tile. Positions beyond a row's own add
 // exact zeros.
@@ -53,6 +57,9 @@
 #define JOINS 0
 #endif
 #define KV_CODES (KV_FP8 || KV_NVFP4)
+#ifndef KEPT_BLOCKS
+#define KEPT_BLOCKS 0
+#endif
 
 // How many positions the query rows stand at; threads of a block and, of a tree, the registers that they may have: all.
 #if TREE_ROWS
@@ -107,6 +114,10 @@ struct AttentionArguments {
 #if TREE_ROWS
     const long long* masks;
 #endif
+#if KEPT_BLOCKS
+    const int* kept;
+    const int* dropped;
+#endif
 #if JOINS
     bf16* out;
     const bf16* sinks;
@@ -125,6 +136,9 @@ struct CombineArguments {
     const bf16* sinks;
 #if TREE_ROWS
     const long long* masks;
+#endif
+#if KEPT_BLOCKS
+    const int* dropped;
 #endif
 };
 
@@ -153,11 +167,22 @@ struct Task {
 #if TREE_ROWS
     const long long* masks;  // of the slot's nodes
 #endif
+#if KEPT_BLOCKS
+    int dropped;  // positions that are left out, all of them before the rows
+#endif
 
     // Query `index` of the tile's slot and key/value head: its head, and its row among those of all slots.
     __device__ __forceinline__ int head_of(int index) const { return kv_head * HEADS_PER_KV + index % HEADS_PER_KV; }
     __device__ __forceinline__ int row_of(int index) const { return a * QUERY_ROWS + index / HEADS_PER_KV; }
 };
+
+#if KEPT_BLOCKS
+#include "kept_blocks.cuh"
+// The position in the slot's text of what stands at `at` among the positions that are kept, from the window on.
+#define POSITION_OF(task, at) ((at) + (task).dropped)
+#else
+#define POSITION_OF(task, at) (at)
+#endif
 
 __device__ __forceinline__ Task find_task(const AttentionArguments& args, const Thread& me) {
     Task t;
@@ -167,6 +192,10 @@ __device__ __forceinline__ Task find_task(const AttentionArguments& args, const 
     // active_count, too, the list holds a slot that exists.
     t.count = *args.active_count, t.slot = args.active[t.a];
     t.position = args.length[t.slot] + args.offset, t.last = t.position + ROW_POSITIONS - 1;
+#if KEPT_BLOCKS
+    t.dropped = args.dropped[t.slot];
+    t.position -= t.dropped, t.last -= t.dropped;
+#endif
     t.appended = args.counts ? args.counts[t.slot] : APPENDED_ROWS;
     t.oldest_new = args.counts ? t.position - t.appended + 1 : t.position;
     t.chunk = first_chunk(t.position) + t.place;
@@ -174,7 +203,11 @@ __device__ __forceinline__ Task find_task(const AttentionArguments& args, const 
 #if KV_NVFP4
     t.first_block = table[0];
 #endif
+#if KEPT_BLOCKS
+    t.entry = kept_entry(table, args.kept + (t.slot * KV_HEADS + t.kv_head) * RETRIEVED_BLOCKS, t, me.lane);
+#else
     t.entry = table[min(t.chunk * (CHUNK / BLOCK) + min(me.lane, CHUNK / BLOCK - 1), MAX_BLOCKS - 1)];
+#endif
 #if TREE_ROWS
     t.masks = args.masks + t.slot * TREE_STRIDE;
 #endif
@@ -200,8 +233,8 @@ __device__ __forceinline__ void count_key_tiles(int* statistics, const Task& tas
 // Angles come from memory once per layer: what passes through the L2 cache in a layer drives them out of it.
 __device__ __forceinline__ void prefetch_angles(const float* cosine, const float* sine, const Task& task) {
     const int angles = (task.last - task.oldest_new + 1) * HALF_DIM * (int)sizeof(float);
-    prefetch<WARPS * 32>(cosine + (long long)task.oldest_new * HALF_DIM, angles);
-    prefetch<WARPS * 32>(sine + (long long)task.oldest_new * HALF_DIM, angles);
+    prefetch<WARPS * 32>(cosine + (long long)POSITION_OF(task, task.oldest_new) * HALF_DIM, angles);
+    prefetch<WARPS * 32>(sine + (long long)POSITION_OF(task, task.oldest_new) * HALF_DIM, angles);
 }
 
 // The query tile as operand A, as the format has it.
@@ -375,7 +408,11 @@ const int BATCH = 8, LANE_WIDTH = HEAD_DIM / 32;
 extern "C" __global__ __launch_bounds__(COMBINE_THREADS) void attention_combine(const __grid_constant__ CombineArguments args) {
     const int row = blockIdx.x, head = blockIdx.y, a = row / QUERY_ROWS;
     const bool idle = a >= *args.active_count;
+#if KEPT_BLOCKS
+    const int position = idle ? 0 : args.length[args.active[a]] + args.offset - args.dropped[args.active[a]];
+#else
     const int position = idle ? 0 : args.length[args.active[a]] + args.offset;
+#endif
 #if TREE_ROWS
     const int depth = idle ? 0 : depth_of(args.masks[args.active[a] * TREE_STRIDE + FIRST_NODE + row % QUERY_ROWS]);
     const int first = first_chunk(position), chunks = (position + depth) / CHUNK - first + 1;

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.device import shared_memory_limit
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import STATIC_SHARED_BYTES, FmhaConfig
+from specgate.backends.cupy_eagle3.kernels.attention.kept import KEPT, KeptBlocks
 from specgate.backends.cupy_eagle3.kernels.heads import Heads, expect_pages
-from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
+from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
 
 QUERY_TILE = 16
@@ -21,6 +22,8 @@ PACED_BELOW: Final = 128
 """Size of a head. A smaller one means a small model, whose kernels before attention mostly wait for each other."""
 PACE: Final = 5
 """Kilobytes that a warp of attention then has on their way at a time, until the queries are there."""
+KEPT_TILE: Final = 256
+"""Positions of a tile where a part of the cache is read: that is short, and is divided among all SMs."""
 STATISTICS = ("total", "span_empty", "mask_empty", "executed")
 """What is counted of tiles of 32 keys: those launched, those beyond the slot's length, those that length or window hide
 within a chunk, and those worked on.
@@ -73,6 +76,9 @@ class Attention(Kernel):
     It sees what is before that position, and of the tree the nodes of its mask. What it sees stands where it would
     stand in a chain, and so a row's bits are the chain's of its path.
 
+    With `kept`, the rows of a chain see a part of the cache alone: of what is before them, the blocks that `kept`
+    says, and those that each key/value head has retrieved.
+
     With `may_join`, and where a row sees few chunks, attention joins them itself. The bits are the same, and a launch
     is saved. It is worth it for windows: a row that sees two chunks or more waits for the last of their blocks.
     """
@@ -89,9 +95,10 @@ class Attention(Kernel):
         sinks: bool = False,
         may_join: bool = False,
         tree: TreeNodes | None = None,
+        kept: KeptBlocks | None = None,
     ) -> None:
-        """Raises ValueError for more nodes than a mask has bits, for rows that no kernel has, and for a tree over a
-        cache of codes.
+        """Raises ValueError for more nodes than a mask has bits, for rows that no kernel has, for a tree over a cache
+        of codes, and for a part of anything but a plain cache.
         """
         self.heads, self.window, self.sinks = heads, window, sinks
         self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
@@ -101,16 +108,18 @@ class Attention(Kernel):
             raise ValueError(f"{tree} of {rows_per_slot} rows: at most {MOST_NODES} nodes, all of which are query rows")
         if tree is not None and heads.kv != "bf16":
             raise ValueError(f"a tree over a cache in {heads.kv}: its rows are cached before their scales are known")
-        self.tree = tree
+        if kept is not None and (tree or window or sinks or heads.kv != "bf16" or self.appended != rows_per_slot):
+            raise ValueError("a part of the cache is read in bf16 alone, by chains without a window or sinks")
+        self.tree, self.kept = tree, kept
         static = STATIC_SHARED_BYTES + (tree.shared_bytes(rows_per_slot, heads.head_dim) if tree else 0)
         self.config = (config or FmhaConfig()).fitted(heads.head_dim, shared_memory_limit() - static, kv=heads.kv)
         self.statistics = statistics
         tile = self.config.kv_tile
-        chunks = -(-heads.positions // tile)
+        chunks = -(-(heads.positions if kept is None else min(kept.positions, heads.positions)) // tile)
         self.joining = joining_warps(chunks)  # not of the window's chunks: their number depends on that of the rows
         behind = tree.levels if tree else rows_per_slot - 1
         self.max_chunks = chunks if window is None else min(chunks, (window + behind - 1) // tile + 2)
-        self.joins = may_join and self.max_chunks <= MOST_JOINED
+        self.joins = may_join and kept is None and self.max_chunks <= MOST_JOINED
         nodes = (
             {
                 "tree_rows": tree.first + rows_per_slot,
@@ -121,6 +130,7 @@ class Attention(Kernel):
             if tree
             else {}
         )
+        part = {"kept_blocks": KEPT, "sink_blocks": kept.sink, "retrieved_blocks": kept.retrieval} if kept else {}
         super().__init__(
             "attention",
             **heads.constants,
@@ -139,6 +149,7 @@ class Attention(Kernel):
             log2e=math.log2(math.e),
             **nodes,
             **({"joins": 1} if self.joins else {}),
+            **part,
             shared_bytes=self.config.ring_bytes(heads.head_dim, kv=heads.kv),
         )
 
@@ -166,13 +177,14 @@ class Attention(Kernel):
         sinks: Tensor | None = None,
         masks: Tensor | None = None,
         scales: Tensor | None = None,
+        kept: tuple[Tensor, Tensor] | None = None,
         finished: Tensor | None = None,
     ) -> None:
         """`rows`: the query rows; `table`: cos and sin, float32 [P, D/2]; `statistics`: int32 [4], which STATISTICS are
         added to; `sinks`: bfloat16 [N]; `masks`: of a tree's nodes, int64 [S, masks], bit m for node m. Pages, and the
-        `scales` of formats that have some: as `memory.Pages` has them of one layer. `finished`: where chunks are joined
-        here, int32 [S · G · tiles], zero before and after. Raises ValueError for what this
-        launcher was not made for.
+        `scales` of formats that have some: as `memory.Pages` has them of one layer. `kept`: int32 [S, G, retrieval],
+        the retrieved blocks, and int32 [S], how many positions are left out. `finished`: where chunks are joined here,
+        int32 [S · G · tiles], zero before and after. Raises ValueError for what this launcher was not made for.
         """
         h = self.heads
         if rows.per_slot != self.rows_per_slot:
@@ -185,6 +197,11 @@ class Attention(Kernel):
             raise ValueError(f"made for a tree: {self.tree is not None}")
         if masks is not None and self.tree is not None:
             expect("masks", masks, (rows.slots, self.tree.masks), torch.int64)
+        if (kept is not None) != (self.kept is not None):
+            raise ValueError(f"made for a part of the cache: {self.kept is not None}")
+        if kept is not None and self.kept is not None:
+            expect("kept", kept[0], (rows.slots, h.kv_heads, self.kept.retrieval), torch.int32)
+            expect("dropped", kept[1], (rows.slots,), torch.int32)
         if sinks is not None:
             expect("sinks", sinks, (h.heads,), torch.bfloat16)
         expect("qkv", qkv, (rows.slots * self.appended, h.qkv_width), torch.float32)
@@ -194,7 +211,8 @@ class Attention(Kernel):
         expect("block_table", block_table, (rows.slots, h.max_blocks), torch.int32)
         for name, given, shape in zip(("partial", "stats"), partial, self.partial_shapes(rows.slots), strict=True):
             expect(name, given, shape, torch.float32)
-        of_tree = {} if masks is None else {"masks": masks}
+        of_tree: dict[str, ARGUMENT] = {} if masks is None else {"masks": masks}
+        of_part: dict[str, ARGUMENT] = {} if kept is None else {"kept": kept[0], "dropped": kept[1]}
         tiles = -(-(h.heads // h.kv_heads) * self.rows_per_slot // QUERY_TILE)
         self.launch(
             "attention",
@@ -217,14 +235,31 @@ class Attention(Kernel):
                 "active_count": rows.active_count,
                 "offset": offset,
                 **of_tree,
+                **of_part,
                 **({"out": out, "sinks": sinks, "finished": finished} if self.joins else {}),
             },
         )
         if self.joins:
             return
+        dropped = None if kept is None else kept[1]
+        self.join(out, partial, length, rows, offset=offset, sinks=sinks, masks=masks, dropped=dropped)
+
+    def join(
+        self,
+        out: Tensor,
+        partial: tuple[Tensor, Tensor],
+        length: Tensor,
+        rows: Rows,
+        *,
+        offset: int = 0,
+        sinks: Tensor | None = None,
+        masks: Tensor | None = None,
+        dropped: Tensor | None = None,
+    ) -> None:
+        """Join the chunks of each row. Arguments are as those of a call, of which it is the second half."""
         self.launch(
             "attention_combine",
-            (rows.most, h.heads),
+            (rows.most, self.heads.heads),
             (self.joining * 32,),
             {
                 "out": out,
@@ -235,7 +270,8 @@ class Attention(Kernel):
                 "active_count": rows.active_count,
                 "offset": offset,
                 "sinks": sinks,
-                **of_tree,
+                **({} if masks is None else {"masks": masks}),
+                **({} if dropped is None else {"dropped": dropped}),
             },
             shared_bytes=0,  # so that it finds room beside attention, and what comes after it may start early
         )

@@ -22,7 +22,7 @@ __device__ __forceinline__ void load_queries(const AttentionArguments& args, con
         uint4 low = {}, high = {};
         if (index < QUERIES) {
             const int row = task.a * APPENDED_ROWS + (args.counts ? task.appended - 1 : t);
-            const long long angle = (long long)(task.position + DEPTH_OF(task, t)) * HALF_DIM + i;
+            const long long angle = (long long)(POSITION_OF(task, task.position) + DEPTH_OF(task, t)) * HALF_DIM + i;
             rotate_eight(low, high, args.qkv + ((long long)row * QKV_HEADS + task.head_of(index)) * HEAD_DIM + i,
                          args.cosine + angle, args.sine + angle);
         }
@@ -37,8 +37,8 @@ __device__ __forceinline__ void append_new_rows(const AttentionArguments& args, 
     // Warps that rotate no queries begin.
     const int begin = (threadIdx.x + (WARPS - LOADS_32 % WARPS) * 32) % (WARPS * 32);
     for (int n = begin; n < task.appended * HALF_DIM; n += WARPS * 32) {
-        const int t = n / HALF_DIM, i = n % HALF_DIM, at = task.oldest_new + t;
-        if (at / CHUNK != task.chunk) continue;
+        const int t = n / HALF_DIM, i = n % HALF_DIM, at = POSITION_OF(task, task.oldest_new + t);
+        if ((task.oldest_new + t) / CHUNK != task.chunk) continue;
         const long long row = task.a * APPENDED_ROWS + t;
         const float* key_row = args.qkv + (row * QKV_HEADS + HEADS + task.kv_head) * HEAD_DIM;
         const float* value_row = key_row + KV_HEADS * HEAD_DIM;

@@ -120,6 +120,9 @@ struct KVRing {
     // Request the keys or values of the key tile at `key`; by all lanes of a warp. Unless it is paced, the caller ends the
     // group of copies.
     __device__ __forceinline__ void copy(int stage, bool values, int key, bool paced) const {
+#if KEPT_BLOCKS
+        copy_kept(address + LOAD * index(stage), k_pages, v_pages, values, key, task, me);
+#else
         const int block = __shfl_sync(FULL_WARP, task.entry, (key - task.chunk * CHUNK) / BLOCK);
 #if KV_NVFP4
         const long long page = (long long)block * KV_HEADS + task.kv_head;
@@ -158,6 +161,7 @@ struct KVRing {
                     pace(paced, n * LOADS_WIDE + wide);
                 }
         }
+#endif
 #endif
     }
 

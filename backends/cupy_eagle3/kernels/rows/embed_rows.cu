@@ -1,11 +1,18 @@
 // x[r] = embedding of the row's token, float32: row 0 of a slot is its last token, row t is draft t - 1. And the pre-norm
 // input of the first layer: normed = x · norm_weight, squares = sums of x² over eight elements each.
 //
+// REPLAYS (0: no): the rows begin with those tokens that no full verification has seen, at position verified[slot], and go on
+// with the last token and the drafts. Rows behind these repeat the last draft.
+//
 // One block per row. Layouts: x and normed [row][HIDDEN]; squares [row][HIDDEN / 8]; drafts [slot][MAX_ROWS].
 #include "bf16.cuh"
 #include "dependent.cuh"
 #include "prefetch.cuh"
 #include "slots.cuh"
+
+#ifndef REPLAYS
+#define REPLAYS 0
+#endif
 
 static_assert(HIDDEN % 8 == 0, "HIDDEN must be a multiple of 8");
 
@@ -21,19 +28,31 @@ struct EmbedRowsArguments {
     const int* active_count;
     long long* stamps;
     const int* step;
+#if REPLAYS
+    const int* out;
+    const int* emitted;
+    const int* length;
+    const int* verified;
+#endif
 };
 
 extern "C" __global__ __launch_bounds__(THREADS) void embed_rows(const EmbedRowsArguments args) {
     const int a = blockIdx.x / ROWS, t = blockIdx.x % ROWS;
     prefetch<THREADS>(args.norm_weight, HIDDEN * sizeof(bf16));
     // No cache holds an embedding. The last token is known since the last step's commit and so, but for a fault, is the count.
-    if (t == 0 && a < *args.active_count)
+    if (!REPLAYS && t == 0 && a < *args.active_count)
         prefetch<THREADS>(args.embedding + (long long)args.last_token[args.active[a]] * HIDDEN, HIDDEN * sizeof(bf16));
     await_previous();
     const int count = *args.active_count, slot = args.active[a];  // one trip to memory for both
     if (a >= count) return;
     if (blockIdx.x == 0 && threadIdx.x == 0) args.stamps[*args.step * STAMPS + DRAFTED] = device_nanoseconds();
+#if REPLAYS
+    const int before = args.length[slot] - args.verified[slot];  // rows before that of the last token
+    const long long token = t <= before ? args.out[(long long)slot * CAPACITY + args.emitted[slot] - 1 - before + t]
+                                        : args.drafts[slot * MAX_ROWS + min(t - before, DRAFTS) - 1];
+#else
     const long long token = t == 0 ? args.last_token[slot] : args.drafts[slot * MAX_ROWS + t - 1];
+#endif
     const bf16* in = args.embedding + token * HIDDEN;
     for (int group = threadIdx.x; group < HIDDEN / 8; group += THREADS) {
         const long long at = (long long)blockIdx.x * HIDDEN + group * 8;

@@ -11,6 +11,7 @@ from specgate.backends.cupy_eagle3.engine.decode_run import StopRule, run
 from specgate.backends.cupy_eagle3.engine.graph import graph_sizes
 from specgate.backends.cupy_eagle3.kernels.loader import entry_points
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
+from specgate.backends.cupy_eagle3.step.partial import PLAIN
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.core import Budget, Role, Sampling
 from specgate.run import profiler
@@ -63,7 +64,7 @@ def test_a_block_allocates_nothing(k: int) -> None:
     made.prefill(PROMPTS, draft=True)
     assert made.prefilled is not None
     with torch.inference_mode(), made.stream.current():
-        launch = {n: made.step(k, 4, n) for n in set(graph_sizes(STEPS))}
+        launch = {n: made.step(k, 4, (PLAIN,) * n) for n in set(graph_sizes(STEPS))}
         made.prefilled.rewind(made.b, StopRule((), (), 1000))
         before = torch.cuda.memory_stats()["allocation.all.allocated"], cupy.get_default_memory_pool().total_bytes()
         run([launch[n] for n in graph_sizes(STEPS)], made.stream.torch)

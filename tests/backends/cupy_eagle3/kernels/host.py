@@ -145,7 +145,14 @@ def source(spec: Spec) -> str:
     text = re.sub(r"\(unsigned\)__cvta_generic_to_shared\(memory\)", "0u", text)
     names = {name for name, _ in spec.constants}
     kv: KvMode = "nvfp4" if "KV_NVFP4" in names else "fp8" if "KV_FP8" in names else "bf16"
-    compiled = compiled_text(text, tree="TREE_ROWS" in names, kv=kv, ends_early="ENDS_EARLY" in names)
+    compiled = compiled_text(
+        text,
+        tree="TREE_ROWS" in names,
+        kv=kv,
+        ends_early="ENDS_EARLY" in names,
+        part="KEPT_BLOCKS" in names,
+        replays="REPLAYS" in names,
+    )
     taken = re.findall(r"__global__ [^{;]*?void (\w+)\(const (?:__grid_constant__ )?(\w+) \w+\)", compiled)
     runs = "".join(
         f"""

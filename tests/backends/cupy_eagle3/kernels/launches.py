@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -18,9 +19,11 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.peers import with_mailboxes
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.partial import Kind
 from specgate.core import Sampling
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvMode, KvModes
 from specgate.eagle3.parallel.shard import Shard
+from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
@@ -122,6 +125,8 @@ def step(
     kv: KvModes = AS_COMPUTED,
     ranks: int = 1,
     confidence: float | None = None,
+    partial: PartialPlan | None = None,
+    kind: Kind = "plain",
 ) -> Step:
     """A step of spec-`k` over all slots but one, in an engine that has room for longer chains or for `tree`, so many
     times in a row; nothing runs. With `ranks`, of the first of so many GPUs.
@@ -144,23 +149,33 @@ def step(
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
     rows = tree.rows if tree else k + 2
-    sizes = Sizes(slots + 1, POSITIONS, rows, sampling=sampling, tree=tree, kv=kv, confidence=confidence)
+    sizes = Sizes(
+        slots + 1, POSITIONS, rows, sampling=sampling, tree=tree, kv=kv, confidence=confidence, partial=partial
+    )
     shard = Shard(0, ranks)
     target, draft = without_weights(shard.geometry(pair.target), pair.draft, pair.boundaries, POSITIONS)
     target = replace(target, shard=shard)
     all_of = [Buffers.allocate(target.geometry, pair.draft, sizes, "meta") for _ in range(ranks)]
     buffers = (with_mailboxes(all_of, sizes, target.geometry.hidden) if ranks > 1 else all_of)[0]
-    cycle = Cycle(target, draft, sizes, slots, k)
+    cycle = Cycle(target, draft, sizes, slots, k, kind=kind)
     for _ in range(times):
         cycle(buffers)
     return Step(buffers, launches, ranges)
 
 
 def compiled_text(
-    text: str, *, tree: bool = False, kv: KvMode = "bf16", ends_early: bool = False, joins: bool = False
+    text: str,
+    *,
+    tree: bool = False,
+    kv: KvMode = "bf16",
+    ends_early: bool = False,
+    part: bool = False,
+    replays: bool = False,
+    joins: bool = False,
 ) -> str:
     """The text without what the preprocessor leaves out of a kernel for chains, whole or not, or trees, for a cache in
-    the format `kv`, and of attention that `joins` chunks or does not.
+    the format `kv`, all of it or a `part`, for rows that are run again or not, and of attention that `joins` chunks or
+    does not.
     """
     left_out = {
         "#if TREE_ROWS": not tree,
@@ -170,6 +185,9 @@ def compiled_text(
         "#if !KV_CODES": kv != "bf16",
         "#if ENDS_EARLY": not ends_early,
         "#if JOINS": not joins,
+        "#if KEPT_BLOCKS": not part,
+        "#if REPLAYS": not replays,
+        "#if !REPLAYS": replays,
     }
     kept, skipping = list[str](), [False]
     for line in text.splitlines(keepends=True):
@@ -186,10 +204,19 @@ def compiled_text(
 
 @cache
 def source_of(
-    stem: str, name: str, *, tree: bool = False, kv: KvMode = "bf16", ends_early: bool = False, joins: bool = False
+    stem: str,
+    name: str,
+    *,
+    tree: bool = False,
+    kv: KvMode = "bf16",
+    ends_early: bool = False,
+    part: bool = False,
+    replays: bool = False,
+    joins: bool = False,
 ) -> Source:
     without_comments = re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu"))
-    text = compiled_text(without_comments, tree=tree, kv=kv, ends_early=ends_early, joins=joins)
+    switches = {"tree": tree, "ends_early": ends_early, "part": part, "replays": replays, "joins": joins}
+    text = compiled_text(without_comments, kv=kv, **switches)
     head = (
         rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) (?:args|all)\) \{{(.*?)^\}}'
     )
@@ -212,9 +239,16 @@ def source(launch: Launch) -> Source:
     ends_early = launch.stem in ("draft_token", "accept") and not {"onward", "chain_length"}.isdisjoint(
         launch.arguments
     )
-    joins = launch.name == "attention" and "finished" in launch.arguments
+    replays = launch.stem in ("embed_rows", "feature_capture") and "verified" in launch.arguments
     return source_of(
-        *(launch.stem, launch.name), tree="masks" in launch.arguments, kv=kv, ends_early=ends_early, joins=joins
+        launch.stem,
+        launch.name,
+        tree="masks" in launch.arguments,
+        kv=kv,
+        ends_early=ends_early,
+        part=launch.stem == "attention" and "dropped" in launch.arguments,
+        replays=replays,
+        joins=launch.name == "attention" and "finished" in launch.arguments,
     )
 
 
@@ -275,6 +309,18 @@ def lets_go_early(launch: Launch) -> bool:
     """Whether the next kernel may start before this one has waited."""
     body = source(launch).body
     return body.index("let_next_start();") < body.index("await_previous();")
+
+
+def mixed_up(launches: Sequence[Launch]) -> set[str]:
+    """What a kernel touches before it waits while one that may still run may write it, in words."""
+    running, found = list[Launch](), set[str]()
+    for before, launch in pairwise(launches):
+        running = [before, *(running if lets_go_early(before) else [])]
+        for own, early in touched_early(launch):
+            for other in running:
+                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
+                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    return found
 
 
 def overlap(one: Tensor, other: Tensor) -> bool:

@@ -39,6 +39,7 @@ from specgate.backends.cupy_eagle3.kernels.prefill.prefill_heads import PrefillH
 from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.partial import FULL, PARTIAL
 from specgate.backends.cupy_eagle3.tuned.lookup import SHIPPED, Tuned
 from specgate.core import Sampling
 from specgate.core.gemms import GemmShape
@@ -46,6 +47,7 @@ from specgate.eagle3.hf.draft import draft_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.kv.modes import AS_COMPUTED, MODES, KvMode, KvModes
 from specgate.eagle3.parallel.shard import Shard
+from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.files.writing import write_text
@@ -88,6 +90,10 @@ SIZES = {
     "tree_grow": ("HIDDEN", "DRAFT_VOCAB", "POOL", "FOREST"),
     "tree_choose": ("DRAFT_VOCAB", "POOL", "FOREST", "STRIDE", "MAX_ROWS"),
     "tree_settle": ("LAYERS", "BLOCKS", "MAX_BLOCKS", "WIDTH", "KV_HEADS"),
+    "wide_attention": ("HEADS", "KV_HEADS", "MAX_BLOCKS", "MAX_CHUNKS"),
+    "block_bounds": ("KV_HEADS", "MAX_BLOCKS", "BLOCKS"),
+    "block_scores": ("HEADS", "KV_HEADS", "MAX_BLOCKS", "BLOCKS", "STRIDE"),
+    "choose_blocks": ("KV_HEADS",),
     "prefill_gate": ("INTERMEDIATE",),
     "prefill_heads": ("HEADS", "KV_HEADS"),
     "prefill_stream": ("HIDDEN", "THREADS"),
@@ -137,6 +143,12 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         sizes = Sizes(slots, positions, max(LENGTHS) + 1)
         for k in LENGTHS:
             yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
+    for refresh, slots, k in ((20, 1, 3), (60, 2, 1), (20, 4, 5)) if pair.target.experts is None else ():
+        in_part = Sizes(slots, positions, k + 1, partial=PartialPlan(2, 256, 8, refresh))
+        for kind in (FULL, PARTIAL):
+            verifying = Cycle(target, draft, in_part, slots, k, kind=kind).kernels()
+            own = (kernel.spec for path, kernel in verifying.items() if path.startswith("verify."))
+            yield from (spec for spec in own if not spec.stem.startswith("matmul"))
     for kv in CODES:
         for k in LENGTHS:
             over_codes = Cycle(target, draft, Sizes(4, positions, 6, kv=kv), 4, k).kernels().values()
@@ -253,7 +265,8 @@ def code_of(spec: Spec) -> tuple[object, ...]:
     share a key/value head.
     """
     constants, sizes = dict(spec.constants), SIZES.get(spec.stem, ())
-    shared = int(constants["HEADS"]) // int(constants["KV_HEADS"]) if spec.stem == "attention" else None
+    by_head = spec.stem in ("attention", "wide_attention", "block_scores")
+    shared = int(constants["HEADS"]) // int(constants["KV_HEADS"]) if by_head else None
     return spec.stem, shared, *((name, value) for name, value in spec.constants if name not in sizes)
 
 
@@ -297,6 +310,17 @@ def test_what_is_compiled_for_a_chain_has_nothing_of_trees() -> None:
     chain, tree = (compiled_text(Attention(Heads(8, 2, 64, 500), 4).spec.source, tree=kind) for kind in (False, True))
     assert "multiply_node_keys" in tree and "multiply_node_keys" not in chain
     assert not re.search("masks|nodes|TREE_", re.sub(r"//[^\n]*|#define TREE_ROWS 0\n", "", chain))
+
+
+def test_what_is_compiled_for_a_whole_cache_has_nothing_of_parts() -> None:
+    source = Attention(Heads(8, 2, 64, 500), 4).spec.source
+    whole, part = (compiled_text(source, part=asked) for asked in (False, True))
+    assert "copy_kept" in part and not re.search(
+        "kept|dropped|KEPT", re.sub(r"//[^\n]*|#define KEPT_BLOCKS 0\n", "", whole)
+    )
+    for stem in ("embed_rows", "feature_capture"):
+        once, again = (compiled_text(with_headers(f"{stem}.cu"), replays=asked) for asked in (False, True))
+        assert "args.verified" in again and "verified" not in re.sub(r"//[^\n]*", "", once)
 
 
 def test_what_is_compiled_for_a_cache_in_bfloat16_has_nothing_of_codes() -> None:

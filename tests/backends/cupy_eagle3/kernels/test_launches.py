@@ -18,8 +18,10 @@ from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.loader import kernel_files, packed
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.partial import FULL, PARTIAL, PLAIN, Kind
 from specgate.core import Sampling
 from specgate.eagle3.kv.modes import KvModes
+from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.pair_tools.plant.geometries import PairGeometry
@@ -38,6 +40,7 @@ from tests.backends.cupy_eagle3.kernels.launches import (
     Launch,
     check_arguments,
     lets_go_early,
+    mixed_up,
     overlap,
     reached,
     source,
@@ -49,6 +52,7 @@ from tests.backends.cupy_eagle3.kernels.launches import (
 )
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, WINDOW, without_weights
 
+IN_PART = PartialPlan(1, 3, 2, 6)
 FORMATS = [
     *(KvModes("fp8"), KvModes(None, "fp8"), KvModes("fp8", "fp8")),
     *(KvModes("nvfp4"), KvModes(None, "nvfp4"), KvModes("nvfp4", "nvfp4"), KvModes("fp8", "nvfp4")),
@@ -180,18 +184,59 @@ def test_the_draft_of_one_token_has_nothing_that_could_end_it(monkeypatch: pytes
 def test_where_chains_end_early_nothing_is_touched_early_that_may_still_be_written(
     monkeypatch: pytest.MonkeyPatch, name: str, k: int
 ) -> None:
-    launches, running, found = (
-        step(monkeypatch, PAIRS[name], k, 3, times=3, confidence=0.3).launches,
-        list[Launch](),
-        set[str](),
-    )
-    for before, launch in pairwise(launches):
-        running = [before, *(running if lets_go_early(before) else [])]
-        for own, early in touched_early(launch):
-            for other in running:
-                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
-                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    found = mixed_up(step(monkeypatch, PAIRS[name], k, 3, times=3, confidence=0.3).launches)
     assert found == {"feature_rows.active_count while kv_reserve may write active_count"}
+
+
+@pytest.mark.parametrize("name", ["small", "smollm2-135m", "llama-3.1-8b"])
+@pytest.mark.parametrize(("k", "slots"), [(1, 3), (3, 1), (5, 4)])
+@pytest.mark.parametrize("kind", [FULL, PARTIAL])
+def test_each_argument_of_a_step_that_verifies_in_part_or_behind_such_is_what_its_field_declares(
+    monkeypatch: pytest.MonkeyPatch, name: str, k: int, slots: int, kind: Kind
+) -> None:
+    launches = step(monkeypatch, PAIRS[name], k, slots, partial=IN_PART, kind=kind).launches
+    check_arguments(launches)
+    assert all(0 < blocks <= 65535 for launch in launches for blocks in launch.grid)
+    assert all(0 < torch.Size(launch.block).numel() <= 1024 for launch in launches)
+
+
+def test_a_full_verification_runs_more_rows_and_chooses_and_a_partial_one_launches_what_a_plain_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of = {kind: step(monkeypatch, SMALL, 3, 2, partial=IN_PART, kind=kind).launches for kind in (PLAIN, FULL, PARTIAL)}
+    names = {kind: [launch.name for launch in launches] for kind, launches in of.items()}
+    assert names[PARTIAL] == names[PLAIN]
+    mine = ["block_bounds", "block_scores", "choose_blocks"]
+    at = names[FULL].index("block_bounds")
+    assert names[FULL][at : at + 3] == mine and names[FULL][-2:] == ["accept_replayed", "commit"]
+    assert names[FULL].count("wide_attention") == TARGET.layers and "accept" not in names[FULL]
+    rows = [next(launch.grid for launch in of[kind] if launch.name == "embed_rows") for kind in (PARTIAL, FULL)]
+    assert rows == [(2 * 4,), (2 * 12,)]
+    assert names[FULL][: names[FULL].index("embed_rows")] == names[PLAIN][: names[PLAIN].index("embed_rows")]
+
+
+@pytest.mark.parametrize("name", ["small", "smollm2-135m"])
+@pytest.mark.parametrize("kind", [FULL, PARTIAL])
+def test_of_a_step_that_verifies_in_part_nothing_is_touched_early_that_may_still_be_written(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: Kind
+) -> None:
+    found = mixed_up(step(monkeypatch, PAIRS[name], 3, 3, times=3, partial=IN_PART, kind=kind).launches)
+    assert found == {"feature_rows.active_count while kv_reserve may write active_count"}
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 5])
+def test_an_engine_that_verifies_in_full_launches_what_it_launched_before_any_verified_in_part(
+    monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    """No kernel of it has a constant or an argument of parts; and so it is in the plain steps of one that does."""
+    for plan in (None, IN_PART):
+        made = step(monkeypatch, SMALL, k, 3, partial=plan)
+        assert (made.buffers.partial is None) == (plan is None)
+        of_parts = {"kept", "dropped", "verified", "bounded"}
+        assert not [launch.name for launch in made.launches if of_parts & {*launch.arguments}]
+        target, draft = without_weights(SMALL.target, SMALL.draft, SMALL.boundaries, POSITIONS)
+        kernels = Cycle(target, draft, Sizes(4, POSITIONS, k + 2, partial=plan), 3, k).kernels().values()
+        assert not [n for kernel in kernels for n, _ in kernel.spec.constants if n in ("KEPT_BLOCKS", "REPLAYS")]
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 5])
@@ -309,13 +354,7 @@ def test_each_argument_of_a_step_over_narrower_caches_is_what_its_field_declares
 def test_over_narrower_caches_nothing_is_touched_early_that_may_still_be_written(
     monkeypatch: pytest.MonkeyPatch, k: int, kv: KvModes
 ) -> None:
-    launches, running, found = step(monkeypatch, SMALL, k, 3, times=3, kv=kv).launches, list[Launch](), set[str]()
-    for before, launch in pairwise(launches):
-        running = [before, *(running if lets_go_early(before) else [])]
-        for own, early in touched_early(launch):
-            for other in running:
-                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
-                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    found = mixed_up(step(monkeypatch, SMALL, k, 3, times=3, kv=kv).launches)
     first = "feature_rows" if k else "embed_rows"
     assert found == {f"{first}.active_count while kv_reserve may write active_count"}
 
@@ -327,13 +366,8 @@ def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes
     monkeypatch: pytest.MonkeyPatch, k: int, pair: PairGeometry, sampled: str
 ) -> None:
     made = step(monkeypatch, pair, k, 3, times=3, sampling=SAMPLED[sampled])
-    launches, running, found = made.launches, list[Launch](), set[str]()
-    for before, launch in pairwise(launches):
-        running = [before, *(running if lets_go_early(before) else [])]
-        for own, early in touched_early(launch):
-            for other in running:
-                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
-                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    launches = made.launches
+    found = mixed_up(launches)
     # Only for a fault, and then nobody reads what comes of it. What counts tokens stands between the two.
     first = "feature_rows" if k else "embed_rows"
     apart = launches[1].name == "count_tokens"

@@ -25,7 +25,9 @@ from specgate.backends.cupy_eagle3.memory.cache_layout import assign_blocks
 from specgate.backends.cupy_eagle3.memory.model import Draft, Target
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.partial import bound_prompts
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.pair_tools.plant.calibrate import made_draft, made_target
 from tests.backends.cupy_eagle3.gpu_pairs import RECIPE_A, random_prompts, shape
 from tests.backends.cupy_eagle3.kernels.host import Host
@@ -62,20 +64,32 @@ class Decoder:
     prefilled: Prefilled
 
     @classmethod
-    def of(cls, tree: DraftTree | None, k: int = 3, confidence: float | None = None) -> Decoder:
-        """It drafts `tree`, or chains of up to `k` tokens, which end where the draft is less than `confidence` sure."""
+    def of(
+        cls,
+        tree: DraftTree | None,
+        k: int = 3,
+        confidence: float | None = None,
+        partial: PartialPlan | None = None,
+        lengths: list[int] = LENGTHS,
+    ) -> Decoder:
+        """It drafts `tree`, or chains of up to `k` tokens, which end where the draft is less than `confidence` sure,
+        and are verified in part as `partial` says. `lengths`: of the prompts.
+        """
         target, draft = made_pair(torch.bfloat16)
         tiling = FmhaConfig(kv_tile=128, warps=4, stages=2)
         sizes = Sizes(3, 230, tree.rows if tree else k + 1, fmha=tiling, tree=tree, confidence=confidence)
+        sizes = replace(sizes, positions=max(230, max(lengths) + 120), partial=partial)
         b = Buffers.allocate(target.geometry, draft.geometry, sizes, "cpu")
         model = Target.of(target, sizes.positions)
         head = Draft.of(draft, model, sizes.positions)
-        prompts = random_prompts(LENGTHS)
+        prompts = random_prompts(lengths)
         layout = assign_blocks(prompts, sizes)
         last = prefill_prompts(model, head, b, prompts, layout)
         b.kv.copy_(layout.kv)
-        first, fault = first_tokens(Cycle(model, head, sizes, 3, 0).verify, b, last, LENGTHS)
+        first, fault = first_tokens(Cycle(model, head, sizes, 3, 0).verify, b, last, lengths)
         assert not fault
+        if partial is not None:
+            bound_prompts(b, target.geometry, sizes, lengths)
         prefilled = Prefilled(
             prompts=tuple(map(tuple, prompts)),
             layout=layout,

@@ -9,9 +9,9 @@ import pytest
 
 from specgate.api import OpenRequest
 from specgate.backends.reference.open import open_engine
-from specgate.backends.reference.partial.options import PartialPlan, check_target, plan_partial
 from specgate.core import PairRef, Sampling
 from specgate.eagle3.geometry import ExpertGeometry, RopeSpec, TargetGeometry
+from specgate.eagle3.specpv.asked import PartialPlan, check_target, plan_partial
 from specgate.errors import UsageError
 
 

@@ -12,9 +12,9 @@ from specgate.api import Decoded, OpenRequest
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.kv.planes import plain
 from specgate.backends.reference.open import open_engine
-from specgate.backends.reference.partial.options import PartialPlan
 from specgate.core import BASELINE, LOSSY, Budget, PairRef, Role
 from specgate.core.acceptance import AcceptanceRecord
+from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.tiny import write_random_pair
 from tests.backends.reference.partial.by_hand import TargetByHand
 

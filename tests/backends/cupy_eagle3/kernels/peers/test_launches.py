@@ -15,13 +15,11 @@ from specgate.pair_tools.plant.geometries import PairGeometry
 from tests.backends.cupy_eagle3.kernels.launches import (
     PAIRS,
     POSITIONS,
-    Launch,
     check_arguments,
     lets_go_early,
-    overlap,
+    mixed_up,
     step,
     touched_early,
-    written,
 )
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, without_weights
 
@@ -102,13 +100,7 @@ def test_a_whole_targets_step_has_nothing_of_this(monkeypatch: pytest.MonkeyPatc
 def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes(
     monkeypatch: pytest.MonkeyPatch, k: int, pair: PairGeometry
 ) -> None:
-    launches, running, found = step(monkeypatch, pair, k, 3, times=3, ranks=2).launches, list[Launch](), set[str]()
-    for before, launch in pairwise(launches):
-        running = [before, *(running if lets_go_early(before) else [])]
-        for own, early in touched_early(launch):
-            for other in running:
-                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
-                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    found = mixed_up(step(monkeypatch, pair, k, 3, times=3, ranks=2).launches)
     # Only for a fault, and then nobody reads what comes of it: a GPU is lost, or the cache's blocks are mixed up.
     assert {one.partition(" may write ")[2] for one in found} == {"active_count"}
     assert {one.partition(" while ")[2].split()[0] for one in found} == {"all_reduce", "combine_choices", "kv_reserve"}

@@ -18,7 +18,6 @@ import click
 
 from specgate.api import Decoded, OpenRequest
 from specgate.backends.reference.open import open_engine
-from specgate.backends.reference.partial.options import MOST_BUFFERED, PartialPlan
 from specgate.core import BASELINE, Budget, Role
 from specgate.eagle3.counters import (
     SPECPV_CACHED,
@@ -28,6 +27,7 @@ from specgate.eagle3.counters import (
     SPECPV_PARTIAL,
     SPECPV_READ,
 )
+from specgate.eagle3.specpv.asked import MOST_BUFFERED, PartialPlan
 from specgate.pairs.resolve import resolve_pair
 from tests.bench.kv_exactness import prompts
 

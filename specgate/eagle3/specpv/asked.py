@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from specgate.backends.reference.partial.blocks import BLOCK
 from specgate.core import LOSSY
 from specgate.eagle3.geometry import TargetGeometry
 from specgate.errors import UsageError
 
+BLOCK: Final = 16
+"""Positions that are kept or left out together."""
 SPECPV: Final = "specpv"
 SINK: Final = "specpv_sink"
 RETRIEVAL: Final = "specpv_retrieval"
@@ -50,6 +51,10 @@ class PartialPlan:
     def kept(self) -> int:
         """Positions that a partial verification reads at least, where there are more."""
         return (self.sink + self.retrieval + self.window) * BLOCK
+
+    def first_of_window(self, length: int) -> int:
+        """The block with which the window begins, of a cache with `length` positions."""
+        return max(length // BLOCK - self.window, self.sink)
 
     def leaves_out(self, length: int) -> bool:
         """Whether a partial verification of a cache with `length` positions reads less than all of it."""
