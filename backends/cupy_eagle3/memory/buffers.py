@@ -70,8 +70,9 @@ class MixtureBuffers:
     """What the kernels of a mixture of experts hand on, for R rows of k experts each.
 
     `logits` float32 [R, E]: the router's; `x16` float16 [R, H]: what experts multiply; `act` float16 [R·k, F]: between
-    their two products; `parts` float32 [R·k, H]: their results; `finished` int32 [H / 16], zero between steps;
-    `touched` int32 [steps, layers]: how many experts had rows.
+    their two products; `parts` float32 [R·k, H]: their results; `finished` int32 [H / 16] and `joined` int32 [R·N],
+    zero between steps: how many blocks of the second product, and of attention, are through; `touched` int32 [steps,
+    layers]: how many experts had rows.
     """
 
     logits: Tensor
@@ -79,6 +80,7 @@ class MixtureBuffers:
     act: Tensor
     parts: Tensor
     finished: Tensor
+    joined: Tensor
     touched: Tensor
 
     @classmethod
@@ -91,6 +93,7 @@ class MixtureBuffers:
             act=torch.zeros(pairs, g.intermediate, dtype=torch.float16, device=device),
             parts=torch.zeros(pairs, g.hidden, device=device),
             finished=torch.zeros(g.hidden // TILE, dtype=torch.int32, device=device),
+            joined=torch.zeros(rows * g.heads, dtype=torch.int32, device=device),
             touched=torch.zeros(steps, g.layers, dtype=torch.int32, device=device),
         )
 

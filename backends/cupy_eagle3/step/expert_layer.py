@@ -52,7 +52,7 @@ class ExpertLayer:
         self.watch: Callable[[Place], None] = unwatched
         self.qkv = gemms("TARGET_QKV", heads.qkv_width, g.hidden, most, scaled=True, biased=g.biases)
         self.attention = {
-            window: Attention(heads, rows, window, config=sizes.fmha, sinks=g.sinks)
+            window: Attention(heads, rows, window, config=sizes.fmha, sinks=g.sinks, may_join=window is not None)
             for window in dict.fromkeys(map(g.window, range(g.layers)))
         }
         self.reduce = AllReduce(g.hidden, most, ranks, sizes.rows) if ranks > 1 else None
@@ -85,11 +85,9 @@ class ExpertLayer:
         rows: Rows,
         at: RowPositions,
         step: Tensor,
-        ahead: Tensor,
     ) -> None:
         """Run layer `index` on the rows in `b.pre_norm`. Adds its result to `b.stream`, and leaves the input of the
-        norm with weight `next_norm` [H] in `b.pre_norm`; `step` [1] is the number of the step, and `ahead` the weight
-        of the product that comes next.
+        norm with weight `next_norm` [H] in `b.pre_norm`; `step` [1] is the number of the step.
         """
         m, eps = b.mixture, self.geometry.rms_eps
         assert m is not None
@@ -102,13 +100,14 @@ class ExpertLayer:
                 offset=at.offset,
                 sinks=w.sinks,
                 scales=pages.scales_of(index),
+                finished=m.joined,
             )
             out, norm = self._sum_of(b, w.post_norm)
             self.o(out, b.attended, w.o, rows, norm=norm, bias=w.o_bias)
             self._reduce(b, w.post_norm, rows)
         self.watch("o")
         with mark(self.names[1]):
-            self.route(m.logits, m.x16, b.pre_norm, w.router, w.router_bias, rows, eps=eps, ahead=ahead)
+            self.route(m.logits, m.x16, b.pre_norm, w.router, w.router_bias, rows, eps=eps)
             self.gate_up(m.act, m.x16, w.gate_up, m.logits, rows)
             out, norm = self._sum_of(b, next_norm)
             self.down(*(out, norm, m.parts, m.finished, m.act, w.down, m.logits, rows), log=(m.touched, step, index))

@@ -151,8 +151,7 @@ class Verify:
                 self.layer(t, layer, norms[i + 1], b.target.pages, i, t.pre_norm, rows, rows, at)
             else:
                 assert isinstance(layer, ExpertLayerWeights)
-                following = w.layers[i + 1].qkv if i + 1 < len(w.layers) else w.lm_head
-                self.layer(t, layer, norms[i + 1], b.target.pages, i, rows, at, b.slots.step, following)
+                self.layer(t, layer, norms[i + 1], b.target.pages, i, rows, at, b.slots.step)
         self._capture(b, rows, len(w.layers))
         if self.selection:
             self.selection(b, rows)

@@ -17,7 +17,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import patch
 
 import click
 import torch
@@ -25,7 +24,6 @@ import torch
 from specgate.backends.cupy_eagle3.bench.prefill.timing import gpu_reader, product_flops
 from specgate.backends.cupy_eagle3.bench.timing import read_bandwidth
 from specgate.backends.cupy_eagle3.device import first_gpu
-from specgate.backends.cupy_eagle3.kernels.experts import route
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.eagle3.parallel.shard import Shard
 from specgate.errors import SpecgateError
@@ -47,9 +45,6 @@ GOALS: Final = {"both": 0.80}
 @click.option("--geometry", multiple=True, default=GEOMETRIES, type=click.Choice(GEOMETRIES), show_default=True)
 @click.option("--part", multiple=True, default=PARTS[:2], type=click.Choice(PARTS), show_default=True, help="To time.")
 @click.option("--overlap", default=0.5, show_default=True, help="Of neighbouring tokens' experts in the planted pairs.")
-@click.option(
-    "--ahead-megabytes", type=float, help="Of the next product's weights that a router brings into the L2 cache."
-)
 @click.option("--sweep", is_flag=True, help="Time the products in many ways to move their work, and nothing else.")
 @click.option("--tp", default=1, show_default=True, help="Time the products of one of so many GPUs, and nothing else.")
 def main(
@@ -58,15 +53,12 @@ def main(
     geometry: tuple[str, ...],
     part: tuple[str, ...],
     overlap: float,
-    ahead_megabytes: float | None,
     sweep: bool,
     tp: int,
 ) -> None:
     """Check, then time, as far as the seconds reach."""
     if tp > 1 and {*part} - {"products", "steps"}:
         raise click.UsageError(f"--tp {tp} --part prefill: of one of several GPUs, only products are timed here")
-    if ahead_megabytes is not None:
-        patch.object(route, "AHEAD_BYTES", round(ahead_megabytes * 2**20)).start()
     began = time.monotonic()
     try:
         first_gpu()
@@ -80,7 +72,6 @@ def main(
         "measured": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": torch.cuda.get_device_name(),
         "bytes_per_s": bandwidth,
-        "ahead_bytes": route.AHEAD_BYTES,
         "checks": [],
         "products": [],
         "sweep": [],

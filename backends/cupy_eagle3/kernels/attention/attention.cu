@@ -53,6 +53,9 @@
 #ifndef KV_NVFP4
 #define KV_NVFP4 0
 #endif
+#ifndef JOINS
+#define JOINS 0
+#endif
 #define KV_CODES (KV_FP8 || KV_NVFP4)
 #ifndef KEPT_BLOCKS
 #define KEPT_BLOCKS 0
@@ -114,6 +117,11 @@ struct AttentionArguments {
 #if KEPT_BLOCKS
     const int* kept;
     const int* dropped;
+#endif
+#if JOINS
+    bf16* out;
+    const bf16* sinks;
+    int* finished;
 #endif
 };
 
@@ -290,6 +298,10 @@ __device__ __forceinline__ void store_warp(Outputs outputs, Softmax& state, cons
     }
 }
 
+#if JOINS
+#include "join_chunks.cuh"
+#endif
+
 // Each warp takes every WARPS-th row of the tile, and joins what all warps have of it.
 __device__ __forceinline__ void join_warps(const AttentionArguments& args, Outputs outputs, const Task& task,
                                            const Thread& me) {
@@ -304,11 +316,20 @@ __device__ __forceinline__ void join_warps(const AttentionArguments& args, Outpu
             total = fmaf(factor[w], stats[w][row].y, total);
         }
         const long long at = ((long long)task.row_of(index) * HEADS + task.head_of(index)) * MAX_CHUNKS + task.place;
+#if JOINS
+        const SingleChunk single(args, task, index, highest, total);
+#endif
         if (me.lane == 0) args.partial_stats[at] = make_float2(highest, total);
         for (int d = me.lane; d < HEAD_DIM; d += 32) {
             float joined = 0;
 #pragma unroll
             for (int w = 0; w < WARPS; ++w) joined = fmaf(factor[w], outputs[w][row][swizzled(row, d)], joined);
+#if JOINS
+            if (chunks_of(task) == 1) {
+                single.store(d, joined);
+                continue;
+            }
+#endif
             args.partial[at * HEAD_DIM + d] = joined;
         }
     }
@@ -376,6 +397,9 @@ extern "C" __global__ __launch_bounds__(LAUNCH_BOUNDS) void attention(const Atte
     store_warp(outputs, state, me);
     __syncthreads();
     join_warps(args, outputs, task, me);
+#if JOINS
+    join_chunks(args, task, me);
+#endif
 }
 
 // Eight chunks at a time, requested together.

@@ -30,6 +30,8 @@ within a chunk, and those worked on.
 """
 
 
+MOST_JOINED: Final = 8
+"""Most chunks that attention itself may join: no sum of those that join them has two."""
 MOST_NODES: Final = 64
 """Nodes of a tree with its root: a mask has 64 bits."""
 
@@ -76,6 +78,9 @@ class Attention(Kernel):
 
     With `kept`, the rows of a chain see a part of the cache alone: of what is before them, the blocks that `kept`
     says, and those that each key/value head has retrieved.
+
+    With `may_join`, and where a row sees few chunks, attention joins them itself. The bits are the same, and a launch
+    is saved. It is worth it for windows: a row that sees two chunks or more waits for the last of their blocks.
     """
 
     def __init__(
@@ -88,6 +93,7 @@ class Attention(Kernel):
         config: FmhaConfig | None = None,
         statistics: bool = False,
         sinks: bool = False,
+        may_join: bool = False,
         tree: TreeNodes | None = None,
         kept: KeptBlocks | None = None,
     ) -> None:
@@ -113,6 +119,7 @@ class Attention(Kernel):
         self.joining = joining_warps(chunks)  # not of the window's chunks: their number depends on that of the rows
         behind = tree.levels if tree else rows_per_slot - 1
         self.max_chunks = chunks if window is None else min(chunks, (window + behind - 1) // tile + 2)
+        self.joins = may_join and kept is None and self.max_chunks <= MOST_JOINED
         nodes = (
             {
                 "tree_rows": tree.first + rows_per_slot,
@@ -141,6 +148,7 @@ class Attention(Kernel):
             sinks=int(sinks),
             log2e=math.log2(math.e),
             **nodes,
+            **({"joins": 1} if self.joins else {}),
             **part,
             shared_bytes=self.config.ring_bytes(heads.head_dim, kv=heads.kv),
         )
@@ -170,12 +178,13 @@ class Attention(Kernel):
         masks: Tensor | None = None,
         scales: Tensor | None = None,
         kept: tuple[Tensor, Tensor] | None = None,
+        finished: Tensor | None = None,
     ) -> None:
         """`rows`: the query rows; `table`: cos and sin, float32 [P, D/2]; `statistics`: int32 [4], which STATISTICS are
         added to; `sinks`: bfloat16 [N]; `masks`: of a tree's nodes, int64 [S, masks], bit m for node m. Pages, and the
         `scales` of formats that have some: as `memory.Pages` has them of one layer. `kept`: int32 [S, G, retrieval],
-        the retrieved blocks, and int32 [S], how many positions are left out. Raises ValueError for what this launcher
-        was not made for.
+        the retrieved blocks, and int32 [S], how many positions are left out. `finished`: where chunks are joined here,
+        int32 [S · G · tiles], zero before and after. Raises ValueError for what this launcher was not made for.
         """
         h = self.heads
         if rows.per_slot != self.rows_per_slot:
@@ -227,8 +236,11 @@ class Attention(Kernel):
                 "offset": offset,
                 **of_tree,
                 **of_part,
+                **({"out": out, "sinks": sinks, "finished": finished} if self.joins else {}),
             },
         )
+        if self.joins:
+            return
         dropped = None if kept is None else kept[1]
         self.join(out, partial, length, rows, offset=offset, sinks=sinks, masks=masks, dropped=dropped)
 

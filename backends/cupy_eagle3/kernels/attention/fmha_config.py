@@ -97,8 +97,8 @@ def beside_ring(head_dim: int, kv: KvMode) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """The configuration for heads of `head_dim` and more, `slots` slots and more, `positions` positions and more, where
-    `kv` is None or the format of their cache.
+    """The configuration for heads of `head_dim` and more, `slots` slots and more, `positions` positions and more,
+    `kv_heads` key/value heads and more, where `kv` is None or the format of their cache.
 
     The tile of `config` is still to be fitted to whole waves of blocks. A wave takes `share` of the places that a GPU
     has for blocks.
@@ -110,10 +110,11 @@ class Regime:
     config: FmhaConfig
     share: float = 1.0
     kv: KvMode | None = None
+    kv_heads: int = 1
 
     def holds(self, heads: Heads, slots: int) -> bool:
-        fits = heads.head_dim >= self.head_dim and slots >= self.slots and heads.positions >= self.positions
-        return fits and self.kv in (None, heads.kv)
+        of_cache = heads.positions >= self.positions and heads.kv_heads >= self.kv_heads
+        return heads.head_dim >= self.head_dim and slots >= self.slots and of_cache and self.kv in (None, heads.kv)
 
 
 REGIMES: Final = (
@@ -122,6 +123,8 @@ REGIMES: Final = (
     Regime(128, 1, 0, FmhaConfig(kv_tile=704, stages=2), kv="nvfp4"),
     Regime(128, 1, 0, FmhaConfig(kv_tile=1024)),
     Regime(0, 4, 8192, FmhaConfig(kv_tile=896, warps=8, stages=3)),
+    # So many heads that blocks with a long ring, of which an SM holds one, would make several waves.
+    Regime(0, 1, 16384, FmhaConfig(kv_tile=1024, warps=8, stages=3), share=0.96, kv="bf16", kv_heads=8),
     # Blocks of one slot leave some SMs to the products around attention.
     Regime(0, 1, 0, FmhaConfig(kv_tile=832, warps=8, stages=5), share=0.96),
 )

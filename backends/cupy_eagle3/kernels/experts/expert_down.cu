@@ -15,8 +15,10 @@
 // as packing.py leaves it; bias [expert][N_OUT]; logits [row][EXPERTS]; finished [N_OUT / (16 · WEIGHT_TILES)].
 // touched[step][layer] becomes the number of experts that have rows.
 #include "bf16.cuh"
+#include "counted.cuh"
 #include "dependent.cuh"
 #include "expert_matmul.cuh"
+#include "prefetch.cuh"
 
 #ifndef PARTIAL
 #define PARTIAL 0
@@ -73,10 +75,8 @@ __shared__ int complete[2];
 
 // By one thread, after a barrier that follows this block's own parts for the columns of `group`.
 __device__ __forceinline__ void count_parts(int* finished, int group, int turn) {
-    __threadfence();
-    const bool last = atomicAdd(finished + group, 1) == routing.touched_count - 1;
+    const bool last = counted_before(finished + group) == routing.touched_count - 1;
     if (last) finished[group] = 0;
-    __threadfence();
     complete[turn % 2] = last ? group : NOTHING;
 }
 
@@ -89,6 +89,9 @@ __device__ __forceinline__ void add_parts(const ExpertDownArguments& args, int g
         const long long at = (long long)row * N_OUT + column;
         float value = 0;
         if (exists) {
+            // All of it is requested before the first store, behind which the compiler could not move a load.
+            const float before = PARTIAL ? 0 : args.stream[at];
+            const float norm_weight = PARTIAL ? 0 : to_float(args.norm_weight[column]);
             float part[PER_TOKEN];
 #pragma unroll
             for (int place = 0; place < PER_TOKEN; ++place)
@@ -96,9 +99,9 @@ __device__ __forceinline__ void add_parts(const ExpertDownArguments& args, int g
             float sum = part[0];
 #pragma unroll
             for (int place = 1; place < PER_TOKEN; ++place) sum += part[place];
-            value = PARTIAL ? sum : args.stream[at] + sum;
+            value = PARTIAL ? sum : before + sum;
             args.stream[at] = value;
-            if (!PARTIAL) args.normed[at] = to_bf16(value * to_float(args.norm_weight[column]));
+            if (!PARTIAL) args.normed[at] = to_bf16(value * norm_weight);
         }
         if (PARTIAL) continue;
         float square = value * value;
@@ -118,6 +121,10 @@ extern "C" __global__ __launch_bounds__(THREADS,
     Walk walk;
     Source here = ring.source(walk);
     ring.fill(here);
+    // A line of the norm's weights, which memory alone has: whoever adds up would wait for it.
+    const int LINE_WEIGHTS = LINE / sizeof(bf16);
+    if (!PARTIAL && threadIdx.x == 0 && blockIdx.x * LINE_WEIGHTS < N_OUT)
+        prefetch_line(args.norm_weight + blockIdx.x * LINE_WEIGHTS);
     await_previous();
     let_next_start();
     if (blockIdx.x == 0 && threadIdx.x == 0 && count > 0)

@@ -4,16 +4,12 @@
 // A warp has one expert: it requests that row of the router before anything else is known, and multiplies it with ROWS rows of
 // x. The order of additions is the same for every row. Each block also converts its share of its rows' columns.
 //
-// Before the experts are known there is nothing of theirs to read, and memory would idle. So blocks beyond those of the experts
-// bring `ahead`, the first weights of the product that follows the experts, into the L2 cache, and end without waiting.
-//
 // Layouts: logits [row][EXPERTS] float32; x16 and normed [row][HIDDEN]; squares [row][HIDDEN / 8]; router [EXPERTS][HIDDEN].
 #include "bf16.cuh"
 #include "block.cuh"
 #include "dependent.cuh"
 #include "fp16.cuh"
 #include "mma.cuh"
-#include "prefetch.cuh"
 
 static_assert(HIDDEN % 32 == 0, "HIDDEN must be a multiple of 32");
 
@@ -27,13 +23,10 @@ struct RouteArguments {
     const int* active_count;
     int rows_per_slot;
     float eps;
-    const void* ahead;
-    int ahead_lines;
 };
 
 const int THREADS = WARPS * 32;
 const int EXPERT_BLOCKS = (EXPERTS + WARPS - 1) / WARPS;
-const int LINE = 128;                      // bytes of a line of the L2 cache
 const int EIGHTS = HIDDEN / 8;             // 16-byte loads of a row
 const int EACH = (EIGHTS + 31) / 32;       // and those of a lane
 const int FOURS = (EIGHTS / 4 + 31) / 32;  // sums of squares that a lane adds up, in fours
@@ -79,12 +72,14 @@ __device__ __forceinline__ void compute_rms_factors(const RouteArguments& args, 
     }
 }
 
-// This block's share of the columns of its rows, eight elements at a time.
-__device__ __forceinline__ void convert_rows(const RouteArguments& args, int first, int rows) {
-    for (int n = blockIdx.x * THREADS + threadIdx.x; n < rows * EIGHTS; n += EXPERT_BLOCKS * THREADS) {
-        const long long at = (long long)first * EIGHTS + n;
+__device__ __forceinline__ int own_eight() { return blockIdx.x * THREADS + threadIdx.x; }
+
+// This block's share of the columns of its rows, eight elements at a time; `eight` is what a thread has of them first.
+__device__ __forceinline__ void convert_rows(const RouteArguments& args, int first, int rows, uint4 eight) {
+    const uint4* normed = reinterpret_cast<const uint4*>(args.normed) + (long long)first * EIGHTS;
+    for (int n = own_eight(); n < rows * EIGHTS; n += EXPERT_BLOCKS * THREADS) {
         const float factor = rms_factor[n / EIGHTS];
-        const uint4 eight = reinterpret_cast<const uint4*>(args.normed)[at];
+        if (n != own_eight()) eight = normed[n];
         const unsigned* in = &eight.x;
         uint4 converted;
         unsigned* out = &converted.x;
@@ -92,22 +87,11 @@ __device__ __forceinline__ void convert_rows(const RouteArguments& args, int fir
         for (int i = 0; i < 4; ++i)
             out[i] = to_fp16(to_float((bf16)(in[i] & 0xffff)) * factor) |
                      (unsigned)to_fp16(to_float((bf16)(in[i] >> 16)) * factor) << 16;
-        reinterpret_cast<uint4*>(args.x16)[at] = converted;
+        reinterpret_cast<uint4*>(args.x16)[(long long)first * EIGHTS + n] = converted;
     }
-}
-
-// By the blocks beyond those of the experts.
-__device__ __forceinline__ void fetch_ahead(const RouteArguments& args) {
-    const int blocks = gridDim.x - EXPERT_BLOCKS, first = (blockIdx.x - EXPERT_BLOCKS) * THREADS + threadIdx.x;
-    for (int n = first; n < args.ahead_lines; n += blocks * THREADS)
-        prefetch_line(static_cast<const char*>(args.ahead) + (long long)n * LINE);
 }
 
 extern "C" __global__ __launch_bounds__(THREADS) void route(const __grid_constant__ RouteArguments args) {
-    if (blockIdx.x >= EXPERT_BLOCKS) {
-        if (blockIdx.y == 0) fetch_ahead(args);
-        return;
-    }
     const Thread me;
     const int expert = blockIdx.x * WARPS + me.warp, first = blockIdx.y * ROWS;
     LaneRow weights, x;
@@ -118,6 +102,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void route(const __grid_constan
     let_next_start();
     if (rows <= 0) return;
     load_row(x, args.normed + (long long)first * HIDDEN, me);
+    const uint4* normed = reinterpret_cast<const uint4*>(args.normed) + (long long)first * EIGHTS;
+    const uint4 eight = own_eight() < rows * EIGHTS ? normed[own_eight()] : uint4{};  // a trip to the L2 cache, made early
     compute_rms_factors(args, first, rows, me);
     __syncthreads();
 #pragma unroll 1
@@ -127,5 +113,5 @@ extern "C" __global__ __launch_bounds__(THREADS) void route(const __grid_constan
         if (me.lane == 0 && expert < EXPERTS)
             args.logits[(long long)(first + row) * EXPERTS + expert] = sum * rms_factor[row] + bias;
     }
-    convert_rows(args, first, rows);
+    convert_rows(args, first, rows, eight);
 }

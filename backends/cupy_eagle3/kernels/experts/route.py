@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.experts.expert_config import check_experts, processors
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import check_experts
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
@@ -19,14 +19,6 @@ ROW_GROUPS: Final = 4
 """Groups of rows that are multiplied side by side, each by blocks of its own: the router is read once, and then comes
 from the L2 cache.
 """
-
-
-AHEAD_BYTES: Final = 12 << 20
-"""Most bytes of weight that are brought into the L2 cache while memory would idle: 2.6 us at 4.55 TB/s. That is about
-as long as the router and the experts' first product wait for each other. Not measured yet.
-"""
-LINE: Final = 128
-"""Bytes of a line of the L2 cache."""
 
 
 class Route(Kernel):
@@ -50,10 +42,8 @@ class Route(Kernel):
         rows: Rows,
         *,
         eps: float,
-        ahead: Tensor | None = None,
     ) -> None:
-        """`router` bfloat16 [E, H], `bias` bfloat16 [E]. `ahead`: a weight of which the first AHEAD_BYTES are brought
-        into the L2 cache meanwhile.
+        """`router` bfloat16 [E, H], `bias` bfloat16 [E].
 
         Raises ValueError for operands that this launcher was not made for.
         """
@@ -64,10 +54,9 @@ class Route(Kernel):
         x.check(rows.most, self.hidden)
         expect("router", router, (self.experts.count, self.hidden), torch.bfloat16)
         expect("router bias", bias, (self.experts.count,), torch.bfloat16)
-        lines = min(ahead.nbytes, AHEAD_BYTES) // LINE if ahead is not None else 0
         self.launch(
             "route",
-            (-(-self.experts.count // WARPS) + (processors() if lines else 0), -(-rows.most // self.rows_of_block)),
+            (-(-self.experts.count // WARPS), -(-rows.most // self.rows_of_block)),
             (WARPS * 32,),
             {
                 "logits": logits,
@@ -79,7 +68,5 @@ class Route(Kernel):
                 "active_count": rows.active_count,
                 "rows_per_slot": rows.per_slot,
                 "eps": eps,
-                "ahead": ahead,
-                "ahead_lines": lines,
             },
         )

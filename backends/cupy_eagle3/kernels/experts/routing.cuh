@@ -91,11 +91,46 @@ __device__ __forceinline__ void place_groups(const Thread& me) {
     }
 }
 
+// Whether one warp finds the groups. On sm_120 that would cost the second product a spill.
+#if __CUDA_ARCH__ >= 1200
+const bool FEW_PAIRS = false;
+#else
+const bool FEW_PAIRS = PAIRS <= 32;
+#endif
+
+// The groups of no more pairs than a warp has lanes, by one warp, whose lane p has pair p. Nobody asks for the size of an
+// expert without pairs: it stays as it is.
+__device__ __forceinline__ void place_few(int pairs, const Thread& me) {
+    const bool exists = me.lane < pairs;
+    const int expert = exists ? routing.expert_of[me.lane] : EXPERTS + me.lane;
+    const unsigned same = __match_any_sync(FULL_WARP, expert), before = same & ((1u << me.lane) - 1);
+    const unsigned firsts = __ballot_sync(FULL_WARP, exists && before == 0);
+    int start = 0, place = 0;
+#pragma unroll 4
+    for (int pair = 0; pair < pairs; ++pair) {
+        const bool below = routing.expert_of[pair] < expert;
+        start += below;
+        place += below && firsts >> pair & 1;
+    }
+    if (exists) routing.members[start + __popc(before)] = me.lane;
+    if (exists && before == 0) {
+        routing.size[expert] = __popc(same);
+        routing.start[expert] = start;
+        routing.touched[place] = expert;
+    }
+    if (me.lane == 0) routing.touched_count = __popc(firsts);
+}
+
 // Fills `routing` for the first `rows` rows of `logits` [row][EXPERTS]; by all threads of a block.
 __device__ __forceinline__ void route_rows(const float* logits, int rows, const Thread& me) {
     choose_experts(logits, rows, me);
     __syncthreads();
     const int pairs = rows * PER_TOKEN;
+    if (FEW_PAIRS) {
+        if (me.warp == 0) place_few(pairs, me);
+        __syncthreads();
+        return;
+    }
     for (int expert = threadIdx.x; expert < EXPERTS; expert += WARPS * 32) {
         int size = 0;
         for (int pair = 0; pair < pairs; ++pair) size += routing.expert_of[pair] == expert;

@@ -39,6 +39,7 @@ HEADER: Final = Path(__file__).parent / "in_place_of_cuda" / "host.hpp"
 COMMON: Final = HEADER.with_suffix(".cpp")
 STATEMENT: Final = re.compile(r'asm(?: volatile)?\("([\w.]+)[^;]*;".*?\);', re.DOTALL)
 INSTRUCTIONS: Final[Mapping[str, str]] = {
+    "atom.acq_rel.gpu.global.add.s32": "before = atomicAdd(count, 1);",
     "cp.async.cg.shared.global.L2": "begun(shared, global);",
     "cp.async.commit_group": "grouped();",
     "cp.async.wait_group": "arrived(Pending);",

@@ -171,9 +171,11 @@ def compiled_text(
     ends_early: bool = False,
     part: bool = False,
     replays: bool = False,
+    joins: bool = False,
 ) -> str:
     """The text without what the preprocessor leaves out of a kernel for chains, whole or not, or trees, for a cache in
-    the format `kv`, all of it or a `part`, and for rows that are run again or not.
+    the format `kv`, all of it or a `part`, for rows that are run again or not, and of attention that `joins` chunks or
+    does not.
     """
     left_out = {
         "#if TREE_ROWS": not tree,
@@ -182,6 +184,7 @@ def compiled_text(
         "#if KV_CODES": kv == "bf16",
         "#if !KV_CODES": kv != "bf16",
         "#if ENDS_EARLY": not ends_early,
+        "#if JOINS": not joins,
         "#if KEPT_BLOCKS": not part,
         "#if REPLAYS": not replays,
         "#if !REPLAYS": replays,
@@ -209,9 +212,10 @@ def source_of(
     ends_early: bool = False,
     part: bool = False,
     replays: bool = False,
+    joins: bool = False,
 ) -> Source:
     without_comments = re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu"))
-    switches = {"tree": tree, "ends_early": ends_early, "part": part, "replays": replays}
+    switches = {"tree": tree, "ends_early": ends_early, "part": part, "replays": replays, "joins": joins}
     text = compiled_text(without_comments, kv=kv, **switches)
     head = (
         rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) (?:args|all)\) \{{(.*?)^\}}'
@@ -244,6 +248,7 @@ def source(launch: Launch) -> Source:
         ends_early=ends_early,
         part=launch.stem == "attention" and "dropped" in launch.arguments,
         replays=replays,
+        joins=launch.name == "attention" and "finished" in launch.arguments,
     )
 
 

@@ -44,6 +44,8 @@ def test_each_regime_has_its_configuration(monkeypatch: pytest.MonkeyPatch) -> N
         (Heads(9, 3, 64, 33280), 1, 832, 120),
         (Heads(9, 3, 64, 18500), 4, 896, 252),
         (Heads(9, 3, 64, 300), 1, 832, 3),
+        (Heads(64, 8, 64, 32912), 1, 1088, 248),  # two on each SM, of short rings
+        (Heads(64, 8, 64, 16000), 1, 1088, 120),  # one on most, of longer ones
         (Heads(32, 8, 128, 34816, "fp8"), 1, 1088, 256),
         (Heads(32, 8, 128, 33280, "nvfp4"), 1, 704, 384),  # three on each SM
         (Heads(32, 8, 128, 18500, "nvfp4"), 4, 1600, 384),

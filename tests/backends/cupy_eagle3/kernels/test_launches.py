@@ -470,12 +470,17 @@ def test_a_step_that_draws_is_a_greedy_step_but_for_what_draws(
     assert specs[0] == specs[1]
 
 
-def test_a_layer_with_experts_has_seven_kernels_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_with_experts_has_seven_kernels_in_this_order_and_one_less_where_it_slides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     launches = step(monkeypatch, EXPERTS, 0, 2).launches
-    names = [launch.name for launch in launches]
-    attention, product = ["attention", "attention_combine"], "matmul_rows"
-    layer = [product, *attention, product, "route", "expert_gate_up", "expert_down"]
-    assert names == ["kv_reserve", "embed_rows", *(MIXTURE.layers * layer), product, "accept", "commit"]
+    names, product = [launch.name for launch in launches], "matmul_rows"
+    layers = list[str]()
+    for index in range(MIXTURE.layers):
+        attention = ["attention"] if MIXTURE.window(index) else ["attention", "attention_combine"]
+        layers += [product, *attention, product, "route", "expert_gate_up", "expert_down"]
+    assert names == ["kv_reserve", "embed_rows", *layers, product, "accept", "commit"]
+    assert {MIXTURE.window(index) is None for index in range(MIXTURE.layers)} == {True, False}
 
 
 def test_a_sliding_layer_has_blocks_for_the_chunks_of_its_window_alone() -> None:
@@ -492,19 +497,9 @@ def test_the_second_product_of_experts_routes_and_reads_weights_while_the_first_
 ) -> None:
     launches = step(monkeypatch, EXPERTS, 1, 2).launches
     early = {name for name, _ in touched_early(next(la for la in launches if la.name == "expert_down"))}
-    assert early == {"logits", "weight", "active_count"}
+    assert early == {"logits", "weight", "active_count", "norm_weight"}
     early = {name for name, _ in touched_early(next(la for la in launches if la.name == "expert_gate_up"))}
     assert early == {"active_count"}
-
-
-def test_the_router_brings_the_next_products_first_weights_into_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    launches = step(monkeypatch, EXPERTS, 0, 2).launches
-    products = [launch.arguments["weight"] for launch in launches if launch.name == "matmul_rows"]
-    routers = [launch for launch in launches if launch.name == "route"]
-    assert all(one.arguments["ahead"] is other for one, other in zip(routers, products[2::2], strict=True))
-    for launch in routers:
-        weight, lines = launch.arguments["ahead"], launch.arguments["ahead_lines"]
-        assert isinstance(weight, Tensor) and isinstance(lines, int) and 0 < lines <= weight.nbytes // 128
 
 
 def test_which_kernels_let_the_next_start_before_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:

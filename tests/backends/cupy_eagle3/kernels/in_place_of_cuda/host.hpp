@@ -145,6 +145,13 @@ static unsigned __ballot_sync(unsigned, bool vote) {
         return votes;
     });
 }
+static unsigned __match_any_sync(unsigned, int value) {
+    return shared_in_warp(unsigned(value), [value](auto of) {
+        unsigned equal = 0;
+        for (int n = 0; n < LANES; ++n) equal |= unsigned(of(n) == unsigned(value)) << n;
+        return equal;
+    });
+}
 template <typename Value, typename More>
 static Value atomicAdd(Value* at, More more) {
     return exchanged(*at, Value(*at + more));

@@ -59,10 +59,12 @@ def test_products_that_divide_k_leave_partial_sums_which_are_added_up_right_behi
 def test_the_products_of_experts_leave_partial_sums_too(monkeypatch: pytest.MonkeyPatch) -> None:
     launches = step(monkeypatch, EXPERTS, 0, 2, ranks=2).launches
     names = [launch.name for launch in launches]
-    product, attention = "matmul_rows", ["attention", "attention_combine"]
-    layer = [product, *attention, product, "all_reduce", "route", "expert_gate_up", "expert_down", "all_reduce"]
+    product, layers = "matmul_rows", list[str]()
+    for index in range(MIXTURE.layers):
+        attention = ["attention"] if MIXTURE.window(index) else ["attention", "attention_combine"]
+        layers += [product, *attention, product, "all_reduce", "route", "expert_gate_up", "expert_down", "all_reduce"]
     end = [product, "combine_choices", "accept", "commit"]
-    assert names == ["kv_reserve", "embed_rows", *(MIXTURE.layers * layer), *end]
+    assert names == ["kv_reserve", "embed_rows", *layers, *end]
     for before, launch in pairwise(launches):
         if launch.name == "all_reduce":
             left = before.arguments["stream" if before.name == "expert_down" else "out"]
