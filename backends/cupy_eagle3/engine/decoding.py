@@ -13,7 +13,7 @@ import torch
 from specgate.api import Decoded, Text
 from specgate.backends.cupy_eagle3.engine.decode_run import IdleWatch, StopRule, read, run, text_of
 from specgate.backends.cupy_eagle3.engine.partial.counting import counters_of
-from specgate.backends.cupy_eagle3.engine.partial.schedule import graphs_of, kinds_of
+from specgate.backends.cupy_eagle3.engine.partial.schedule import graphs_of, kinds_of, looks_of
 from specgate.backends.cupy_eagle3.engine.prefill import Way
 from specgate.backends.cupy_eagle3.engine.prefilled import (
     FirstTokens,
@@ -250,7 +250,7 @@ class DecodingEngine:
                     rank.cycle(k, count, *kinds[:1]).reserve_blocks(rank.b)
             self._wait()
             watch = partial(self._idle.idle_after, active_count=self.b.slots.active_count)
-            looks = sum(len(of) > 1 for of in graphs) if budget.steps is None else 0
+            looks = looks_of(graphs) if budget.steps is None else 0
             elapsed_ns = run([launch[of] for of in graphs], self.stream.torch, watch, looks)
             lengths_of = [len(of) for of in graphs[: len(elapsed_ns)]]
             mixture = self.b.target.layer.mixture

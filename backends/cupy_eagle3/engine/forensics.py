@@ -29,7 +29,11 @@ class ForensicEngine(RetilingEngine):
 
     @torch.inference_mode()
     def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...]:
-        """As `api.ShowsLogits.logits`: step by step, with the graph of a single step, reading after each."""
+        """As `api.ShowsLogits.logits`: step by step, with the graph of a single step, reading after each.
+
+        Where chains are verified in part, a run that is too short for a partial verification has none that is full, but
+        plain ones, which round differently: near that length these need not be the logits of a longer run.
+        """
         limit = positions[-1] + 1  # a slot ends there, so a fast one needs no more room than a slow one
         self._check_room(Role(0) if self.draft_error is not None else role, Budget(new_tokens=limit))
         k = 0 if self.draft_error is not None else self._drafts(role)

@@ -17,7 +17,7 @@ from specgate.backends.cupy_eagle3.memory.buffers import (
     Buffers,
     LayerBuffers,
     draft_attention,
-    partial_attention,
+    partial_attentions,
     target_attention,
     workspace,
 )
@@ -27,6 +27,7 @@ from specgate.backends.cupy_eagle3.step.recording import recorded
 from specgate.core import Budget, Role
 from specgate.core.fmha import AttentionConfig, TileStatistics
 from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
+from specgate.eagle3.specpv.asked import SPECPV
 from specgate.errors import BackendError, UsageError
 
 
@@ -40,7 +41,12 @@ class RetilingEngine(DecodingEngine):
         return [asdict(config) for config in FmhaConfig.candidates(self.sizes.heads(self.target.geometry))]
 
     def prepare_attention(self, configs: Sequence[AttentionConfig], roles: Sequence[Role]) -> Sequence[str | None]:
-        """Compile for all slots, in parallel. For each configuration, the compiler's first complaint, or None."""
+        """Compile for all slots, in parallel. For each configuration, the compiler's first complaint, or None.
+
+        Raises UsageError where chains are verified in part: those verifications have a tiling of their own.
+        """
+        if self.sizes.partial is not None:
+            raise UsageError(f"option {SPECPV}: attention is tiled anew in engines without it", hint="leave it out")
         specs = []
         for config in configs:
             sizes = replace(self.sizes, fmha=config_of(config))
@@ -86,10 +92,10 @@ def config_of(knobs: AttentionConfig) -> FmhaConfig:
 def retiled_buffers(b: Buffers, target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes) -> Buffers:
     """`b` with other workspaces, which attention needs under `sizes`. Everything else stays where it is."""
 
-    def layer_of(part: LayerBuffers, attention: Attention, beside: Attention | None = None) -> LayerBuffers:
+    def layer_of(part: LayerBuffers, attention: Attention, beside: Sequence[Attention] = ()) -> LayerBuffers:
         return replace(part, partial=workspace(attention, sizes.slots, part.stream.device, beside))
 
-    beside = partial_attention(target, sizes, sizes.most_drafts)
+    beside = partial_attentions(target, sizes)
     whole = layer_of(b.target.layer, target_attention(target, sizes), beside)
     retiled = replace(b, target=replace(b.target, layer=whole))
     if b.draft is None or draft is None:

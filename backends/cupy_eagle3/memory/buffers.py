@@ -5,7 +5,7 @@ On the `meta` device the same allocation takes no memory. It tells how many byte
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 
 import torch
@@ -128,9 +128,9 @@ class LayerBuffers:
         rows: int,
         device: torch.device | str,
         mixture: MixtureBuffers | None = None,
-        beside: Attention | None = None,
+        beside: Sequence[Attention] = (),
     ) -> LayerBuffers:
-        """`beside`: another attention, of no more rows, that has the same workspace."""
+        """`beside`: other attention, of no more rows, that has the same workspace."""
         out, heads = slots * attention.rows_per_slot, attention.heads
 
         def of(dtype: torch.dtype, *shape: int) -> Tensor:
@@ -237,18 +237,24 @@ def draft_attention(geometry: DraftGeometry, sizes: Sizes) -> Attention:
     return Attention(sizes.heads(geometry), rows, geometry.window, config=sizes.fmha)
 
 
+def partial_attentions(geometry: TargetGeometry, sizes: Sizes) -> list[Attention]:
+    """Those of partial verifications of all roles that draft."""
+    of = (partial_attention(geometry, sizes, k) for k in range(1, sizes.most_drafts + 1))
+    return [attention for attention in of if attention is not None]
+
+
 def workspace(
-    attention: Attention, slots: int, device: torch.device | str, beside: Attention | None = None
+    attention: Attention, slots: int, device: torch.device | str, beside: Sequence[Attention] = ()
 ) -> tuple[Tensor, Tensor]:
-    """See `Attention.partial_shapes`: enough for either of two."""
-    shapes = max(each.partial_shapes(slots) for each in (attention, beside) if each is not None)
+    """See `Attention.partial_shapes`: enough for each of them."""
+    shapes = max(each.partial_shapes(slots) for each in (attention, *beside))
     outputs, stats = (torch.zeros(shape, device=device) for shape in shapes)
     return outputs, stats
 
 
 def target_buffers(geometry: TargetGeometry, sizes: Sizes, device: torch.device | str) -> TargetBuffers:
     attention, rows = target_attention(geometry, sizes), sizes.slots * sizes.most_rows
-    beside = partial_attention(geometry, sizes, sizes.most_drafts)
+    beside = partial_attentions(geometry, sizes)
     mixture = MixtureBuffers.allocate(geometry, sizes.rows, sizes.positions, device) if geometry.experts else None
     return TargetBuffers(
         pages=Pages.allocate(geometry.layers, sizes.blocks, attention.heads, device),

@@ -44,10 +44,12 @@ def used_plan(request: OpenRequest, plan: PartialPlan | None) -> PartialPlan | N
         return None
     rows = Sizes(request.max_batch, request.max_positions, request.max_k + 1, partial=plan).most_rows
     if request.max_batch * rows > MAX_ROWS:
-        most = MAX_ROWS // request.max_batch
+        drafted = request.max_k + 1
+        refresh = MAX_ROWS // request.max_batch - 2 * drafted + 1
+        right = f"a {REFRESH} of at most {refresh}" if refresh > 0 else "fewer draft tokens"
         raise UsageError(
             f"option {REFRESH} = {plan.refresh}: a full verification of batch {request.max_batch} runs up to "
             f"{request.max_batch * rows} rows, {rows} of each request; at most {MAX_ROWS} are supported",
-            hint=f"a smaller batch, or a {REFRESH} of at most {max(1, most - 2 * (request.max_k + 1))}",
+            hint=f"a smaller batch, or {right}",
         )
     return plan

@@ -76,6 +76,21 @@ def test_more_rows_than_products_take_are_refused_with_what_would_be_right() -> 
     assert used_plan(fewer, asked_plan(fewer)) is not None
 
 
+@pytest.mark.parametrize(("batch", "k"), [(8, 3), (16, 3), (64, 3), (25, 7), (31, 3)])
+def test_what_is_said_to_be_right_of_a_refresh_is_right_and_nothing_is_said_where_none_is(batch: int, k: int) -> None:
+    many = replace(REQUEST, max_batch=batch, max_k=k, options={**LOSSY_SMALL, "specpv_refresh": "500"})
+    with pytest.raises(UsageError) as error:
+        used_plan(many, asked_plan(many))
+    hint = str(error.value.hint)
+    least = replace(many, options={**LOSSY_SMALL, "specpv_refresh": "1"})
+    if hint == "a smaller batch, or fewer draft tokens":
+        with pytest.raises(UsageError):
+            used_plan(least, asked_plan(least))
+        return
+    right = replace(many, options={**LOSSY_SMALL, "specpv_refresh": hint.rsplit(maxsplit=1)[-1]})
+    assert used_plan(right, asked_plan(right)) is not None
+
+
 def test_a_target_with_experts_is_refused() -> None:
     check_target(asked_plan(REQUEST), TARGET, "config.json")
     with pytest.raises(UsageError, match=r"config\.json: option specpv with a target that has experts"):

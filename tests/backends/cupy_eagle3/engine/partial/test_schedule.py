@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.engine.graph import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.cupy_eagle3.engine.partial.counting import counters_of
-from specgate.backends.cupy_eagle3.engine.partial.schedule import graphs_of, kinds_of
+from specgate.backends.cupy_eagle3.engine.partial.schedule import graphs_of, kinds_of, looks_of
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.partial import FULL, PARTIAL, PLAIN
 from specgate.eagle3.specpv.asked import BLOCK, PartialPlan
@@ -62,6 +62,23 @@ def test_where_a_request_may_still_be_short_all_verify_in_full_and_where_it_stay
 def test_without_a_part_the_graphs_of_a_run_are_what_they_were() -> None:
     for steps in (0, 1, 7, 8, 9, 31, 64):
         assert [len(graph) for graph in graphs_of((PLAIN,) * steps)] == graph_sizes(steps)
+
+
+@pytest.mark.parametrize(
+    ("refresh", "prompt"),
+    [
+        (32, 900),  # cycles of nine steps: graphs of eight and of one in turn
+        (20, LONG - 30),  # single full verifications first
+    ],
+)
+def test_the_host_looks_for_the_end_of_a_request_up_to_the_last_graph_of_several_steps(
+    refresh: int, prompt: int
+) -> None:
+    graphs = graphs_of(kinds_of(sizes(PartialPlan(2, 4, 3, refresh), 4), 3, [prompt], 120))
+    several = [len(graph) > 1 for graph in graphs]
+    assert looks_of(graphs) > sum(several) > 10
+    assert several[looks_of(graphs) - 1] and not any(several[looks_of(graphs) :])
+    assert looks_of(graphs_of((PLAIN,) * 20)) == 2 and looks_of(graphs_of((PLAIN,))) == looks_of([]) == 0
 
 
 @pytest.mark.parametrize("k", [1, 3, 7])
