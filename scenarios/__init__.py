@@ -26,6 +26,7 @@ machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), e
 | `micro-8b-drawn` | micro | gpu | 1K | 8 | 3 | 8B size by rejection: are 20,000 texts the target's? (not by default) |
 | `batch-8b` | micro | gpu | 4K | 1–64 | 1, 3 | up to how many requests at a time speculation pays (not by default) |
 | `active-slots-8b` | full | gpu | 4K | 1–8 | 3 | do requests that have ended cost anything? (not by default) |
+| `variants-8b` | micro | gpu | 8K–64K | 1 | 3 | 8B size: fp8 and NVFP4 caches beside spec-3 (not by default) |
 | `micro-120b-16k-b4`, `micro-120b-32k-single` | micro | gpu | 16K, 32K | 4, 1 | 3 | gpt-oss-120b (not by default) |
 | `micro-120b-1k-single` | micro | gpu | 1K | 1 | 3 | the same with a short prompt (not by default) |
 | `full-120b-16k-b4`, `full-120b-32k-single` | full | gpu | 16K, 32K | 4, 1 | 3 | whole requests (not by default) |
