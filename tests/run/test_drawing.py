@@ -129,7 +129,10 @@ def served(
 
 @pytest.mark.slow("starts servers")
 def test_a_server_that_samples_rightly_passes_by_its_own_log_probabilities(cli: Cli) -> None:
-    code, said = served(cli, "vllm")
+    for _ in range(3):
+        code, said = served(cli, "vllm")
+        if "faster than verification allows" not in said:  # as below: what a busy machine does, and no server
+            break
     assert code == 0, said
     assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
     assert verdicts(cli, "tokens") == [("PASS", "deterministic"), ("SKIPPED", "drawn_by_rejection")]
