@@ -17,7 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 from filelock import FileLock, Timeout
 
@@ -33,6 +35,7 @@ from specgate.files.samples import Samples
 from specgate.files.writing import disk, without_home
 from specgate.files.yamlfile import dump_yaml, load
 
+RUN: Final = "run.json"
 EVIDENCE_FILES = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")
 
 
@@ -58,10 +61,12 @@ class RunFolder(Samples):
             )
         return cls(path, read_only=read_only)
 
-    @property
+    @cached_property
     def id(self) -> str:
-        """The name of the folder."""
-        return self.path.name
+        """The run's id: what run.json says, since a folder may be renamed and a fleet measures in other ones. Before
+        there is a run.json, the folder's name.
+        """
+        return self.read_run().id if (self.path / RUN).is_file() else self.path.name
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -106,14 +111,14 @@ class RunFolder(Samples):
     def write_run(self, run: Run, extra: Mapping[str, object] | None = None) -> None:
         """Write run.json: a header, the whole `core.Run`, and `extra` (per-cell data for outside readers)."""
         header = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION}
-        self.write_json("run.json", {**header, **to_plain(Run, run), **(extra or {})})
+        self.write_json(RUN, {**header, **to_plain(Run, run), **(extra or {})})
 
     def read_run(self) -> Run:
         """The run in run.json.
 
         Raises UsageError where there is no such file, and InvalidResult where it is not JSON or has another schema.
         """
-        file = self.path / "run.json"
+        file = self.path / RUN
         try:
             data = read_json(file)
         except FileNotFoundError:
@@ -152,7 +157,7 @@ def without_credentials(run: Run) -> Run:
     """
     plain = to_plain(Run, run)
     hidden = masked_data(plain)
-    return run if hidden == plain else from_plain(Run, hidden, Path("run.json"))
+    return run if hidden == plain else from_plain(Run, hidden, Path(RUN))
 
 
 def label_of(names: Sequence[str]) -> str:
