@@ -17,29 +17,31 @@ from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, M
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_heads import PrefillHeads
 from specgate.eagle3.kv.modes import MODES
 from tests.backends.cupy_eagle3.kernels.compiled.compiler import Compiler, with_constant
-from tests.backends.cupy_eagle3.kernels.launches import compiled_text
+from tests.backends.cupy_eagle3.kernels.launches import Switches, compiled_text
 
 
 def test_what_is_compiled_for_a_chain_has_nothing_of_trees() -> None:
-    chain, tree = (compiled_text(Attention(Heads(8, 2, 64, 500), 4).spec.source, tree=kind) for kind in (False, True))
+    chain, tree = (
+        compiled_text(Attention(Heads(8, 2, 64, 500), 4).spec.source, Switches(tree=kind)) for kind in (False, True)
+    )
     assert "multiply_node_keys" in tree and "multiply_node_keys" not in chain
     assert not re.search("masks|nodes|TREE_", re.sub(r"//[^\n]*|#define TREE_ROWS 0\n", "", chain))
 
 
 def test_what_is_compiled_for_a_whole_cache_has_nothing_of_parts() -> None:
     source = Attention(Heads(8, 2, 64, 500), 4).spec.source
-    whole, part = (compiled_text(source, part=asked) for asked in (False, True))
+    whole, part = (compiled_text(source, Switches(part=asked)) for asked in (False, True))
     assert "copy_kept" in part and not re.search(
         "kept|dropped|KEPT", re.sub(r"//[^\n]*|#define KEPT_BLOCKS 0\n", "", whole)
     )
     for stem in ("embed_rows", "feature_capture"):
-        once, again = (compiled_text(with_headers(f"{stem}.cu"), replays=asked) for asked in (False, True))
+        once, again = (compiled_text(with_headers(f"{stem}.cu"), Switches(replays=asked)) for asked in (False, True))
         assert "args.verified" in again and "verified" not in re.sub(r"//[^\n]*", "", once)
 
 
 def test_what_is_compiled_for_a_cache_in_bfloat16_has_nothing_of_codes() -> None:
     for kernel in (Attention(Heads(8, 2, 64, 500), 4), PrefillHeads(8, 2, 64)):
-        plain, *narrow = (compiled_text(kernel.spec.source, kv=kv) for kv in MODES)
+        plain, *narrow = (compiled_text(kernel.spec.source, Switches(kv=kv)) for kv in MODES)
         assert all("fp8_code" in text for text in narrow) and "fp8_code" not in plain
         assert "BlockScale" in narrow[1] and "BlockScale" not in narrow[0]
         assert not re.search("scale_of|dequantised|E4M3|BlockScale", re.sub(r"//[^\n]*", "", plain))
