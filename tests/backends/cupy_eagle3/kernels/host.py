@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, Spec, packed
-from specgate.eagle3.kv.modes import KvMode
-from tests.backends.cupy_eagle3.kernels.launches import compiled_text
+from tests.backends.cupy_eagle3.kernels.launches import Switches, compiled_text
 
 COMPILER: Final = shutil.which("g++")
 OPTIONS: Final = (
@@ -143,16 +142,7 @@ def source(spec: Spec) -> str:
     text = text.replace("extern __shared__ uint4 memory[];", "#define memory dynamic_memory")
     # An address within shared memory is one within the memory that a block has been given.
     text = re.sub(r"\(unsigned\)__cvta_generic_to_shared\(memory\)", "0u", text)
-    names = {name for name, _ in spec.constants}
-    kv: KvMode = "nvfp4" if "KV_NVFP4" in names else "fp8" if "KV_FP8" in names else "bf16"
-    compiled = compiled_text(
-        text,
-        tree="TREE_ROWS" in names,
-        kv=kv,
-        ends_early="ENDS_EARLY" in names,
-        part="KEPT_BLOCKS" in names,
-        replays="REPLAYS" in names,
-    )
+    compiled = compiled_text(text, Switches.of(spec))
     taken = re.findall(r"__global__ [^{;]*?void (\w+)\(const (?:__grid_constant__ )?(\w+) \w+\)", compiled)
     runs = "".join(
         f"""

@@ -9,12 +9,13 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Final
 
 import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, packed, with_headers
+from specgate.backends.cupy_eagle3.kernels.loader import ARGUMENT, Kernel, Spec, packed, with_headers
 from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.peers import with_mailboxes
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
@@ -163,32 +164,54 @@ def step(
     return Step(buffers, launches, ranges)
 
 
-def compiled_text(
-    text: str,
-    *,
-    tree: bool = False,
-    kv: KvMode = "bf16",
-    ends_early: bool = False,
-    part: bool = False,
-    replays: bool = False,
-    joins: bool = False,
-) -> str:
-    """The text without what the preprocessor leaves out of a kernel for chains, whole or not, or trees, for a cache in
-    the format `kv`, all of it or a `part`, for rows that are run again or not, and of attention that `joins` chunks or
-    does not.
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """What the preprocessor leaves in a kernel: for trees, or for chains; for a cache in the format `kv`, all of it or
+    a `part`; for chains that may end early; for rows that are run again; of attention, for one that joins chunks.
     """
-    left_out = {
-        "#if TREE_ROWS": not tree,
-        "#if KV_FP8": kv != "fp8",
-        "#if KV_NVFP4": kv != "nvfp4",
-        "#if KV_CODES": kv == "bf16",
-        "#if !KV_CODES": kv != "bf16",
-        "#if ENDS_EARLY": not ends_early,
-        "#if JOINS": not joins,
-        "#if KEPT_BLOCKS": not part,
-        "#if REPLAYS": not replays,
-        "#if !REPLAYS": replays,
-    }
+
+    tree: bool = False
+    kv: KvMode = "bf16"
+    ends_early: bool = False
+    part: bool = False
+    replays: bool = False
+    joins: bool = False
+
+    @classmethod
+    def of(cls, spec: Spec) -> Switches:
+        names = {name for name, _ in spec.constants}
+        return cls(
+            tree="TREE_ROWS" in names,
+            kv="nvfp4" if "KV_NVFP4" in names else "fp8" if "KV_FP8" in names else "bf16",
+            ends_early="ENDS_EARLY" in names,
+            part="KEPT_BLOCKS" in names,
+            replays="REPLAYS" in names,
+            joins="JOINS" in names,
+        )
+
+    @property
+    def left_out(self) -> Mapping[str, bool]:
+        """Condition → whether what follows is left out."""
+        return {
+            "#if TREE_ROWS": not self.tree,
+            "#if KV_FP8": self.kv != "fp8",
+            "#if KV_NVFP4": self.kv != "nvfp4",
+            "#if KV_CODES": self.kv == "bf16",
+            "#if !KV_CODES": self.kv != "bf16",
+            "#if ENDS_EARLY": not self.ends_early,
+            "#if JOINS": not self.joins,
+            "#if KEPT_BLOCKS": not self.part,
+            "#if REPLAYS": not self.replays,
+            "#if !REPLAYS": self.replays,
+        }
+
+
+PLAIN: Final = Switches()
+
+
+def compiled_text(text: str, switches: Switches = PLAIN) -> str:
+    """The text without what the preprocessor leaves out."""
+    left_out = switches.left_out
     kept, skipping = list[str](), [False]
     for line in text.splitlines(keepends=True):
         if line.startswith("#if"):
@@ -203,20 +226,9 @@ def compiled_text(
 
 
 @cache
-def source_of(
-    stem: str,
-    name: str,
-    *,
-    tree: bool = False,
-    kv: KvMode = "bf16",
-    ends_early: bool = False,
-    part: bool = False,
-    replays: bool = False,
-    joins: bool = False,
-) -> Source:
+def source_of(stem: str, name: str, switches: Switches = PLAIN) -> Source:
     without_comments = re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu"))
-    switches = {"tree": tree, "ends_early": ends_early, "part": part, "replays": replays, "joins": joins}
-    text = compiled_text(without_comments, kv=kv, **switches)
+    text = compiled_text(without_comments, switches)
     head = (
         rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) (?:args|all)\) \{{(.*?)^\}}'
     )
@@ -236,20 +248,16 @@ def source(launch: Launch) -> Source:
     kv: KvMode = "bf16"
     if launch.stem in ("attention", "prefill_heads") and isinstance(scales := launch.arguments.get("scales"), Tensor):
         kv = "nvfp4" if scales.dtype == torch.uint8 else "fp8"
-    ends_early = launch.stem in ("draft_token", "accept") and not {"onward", "chain_length"}.isdisjoint(
-        launch.arguments
-    )
-    replays = launch.stem in ("embed_rows", "feature_capture") and "verified" in launch.arguments
-    return source_of(
-        launch.stem,
-        launch.name,
+    switches = Switches(
         tree="masks" in launch.arguments,
         kv=kv,
-        ends_early=ends_early,
+        ends_early=launch.stem in ("draft_token", "accept")
+        and not {"onward", "chain_length"}.isdisjoint(launch.arguments),
         part=launch.stem == "attention" and "dropped" in launch.arguments,
-        replays=replays,
+        replays=launch.stem in ("embed_rows", "feature_capture") and "verified" in launch.arguments,
         joins=launch.name == "attention" and "finished" in launch.arguments,
     )
+    return source_of(launch.stem, launch.name, switches)
 
 
 def check_arguments(launches: Sequence[Launch]) -> None:

@@ -38,6 +38,7 @@ from tests.backends.cupy_eagle3.kernels.launches import (
     SMALL,
     TREE,
     Launch,
+    Switches,
     check_arguments,
     lets_go_early,
     mixed_up,
@@ -396,7 +397,7 @@ def test_what_a_trees_kernel_touches_before_it_waits_nothing_that_may_still_run_
 
 
 def test_attention_reads_no_mask_before_it_waits() -> None:
-    found = source_of("attention", "attention", tree=True)
+    found = source_of("attention", "attention", Switches(tree=True))
     early = reached(found.body[: found.body.rindex("await_previous();")], found.text)
     assert "t.masks = args.masks" in early and not re.search(r"masks\[|depth_of|DEPTH_OF", early)
 

@@ -1,0 +1,194 @@
+"""Every kernel of every geometry, role and batch, and which of them have the same code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import specgate
+from specgate.backends.cupy_eagle3.engine.prefill import kernels as prefill_kernels
+from specgate.backends.cupy_eagle3.kernels.loader import Spec
+from specgate.backends.cupy_eagle3.kernels.read_memory import ReadMemory
+from specgate.backends.cupy_eagle3.memory.sizes import DraftTree, Sizes
+from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.partial import FULL, PARTIAL
+from specgate.core import Sampling
+from specgate.eagle3.hf.draft import draft_geometry
+from specgate.eagle3.hf_keys import read_config
+from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
+from specgate.eagle3.parallel.shard import Shard
+from specgate.eagle3.specpv.asked import PartialPlan
+from specgate.eagle3.trees.growing import DynamicGrowth
+from specgate.eagle3.trees.shape import TreeShape
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
+from tests.backends.cupy_eagle3.pairs import without_weights
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
+SLOTS = (1, 4, 8)
+LENGTHS = (0, 3, 5)
+"""Drafts per step: baseline, spec-3, spec-5."""
+POSITIONS = 32768
+SIZES = {
+    "matmul_rows": ("N_OUT", "K_IN"),
+    "matmul_many": ("N_OUT", "K_IN"),
+    "attention": ("HEADS", "KV_HEADS", "MAX_BLOCKS", "MAX_CHUNKS"),
+    "embed_rows": ("HIDDEN",),
+    "feature_capture": ("HIDDEN",),
+    "feature_rows": ("HIDDEN",),
+    "draft_input": ("HIDDEN",),
+    "draft_token": ("HIDDEN", "DRAFT_VOCAB"),
+    "end_chains": ("COLUMNS", "PARTS", "DRAFTS", "SLOTS"),
+    "all_reduce": ("HIDDEN", "MAX_ROWS"),
+    "combine_choices": ("PART", "MAX_ROWS"),
+    "kv_reserve": ("BLOCKS", "MAX_BLOCKS", "MAX_POSITIONS"),
+    "route": ("EXPERTS", "ROWS"),
+    "expert_gate_up": ("EXPERTS",),
+    "expert_down": ("EXPERTS",),
+    "bias_rows": ("VOCAB",),
+    "penalise_rows": ("VOCAB",),
+    "count_tokens": ("VOCAB",),
+    "sum_rows": ("VOCAB", "DRAFT_VOCAB"),
+    "verify_drafts": ("VOCAB", "DRAFT_VOCAB"),
+    "weigh_rows": ("VOCAB",),
+    "cut_rows": ("VOCAB",),
+    "draw_rows": ("VOCAB",),
+    "tree_top": ("COLUMNS", "PARTS"),
+    "tree_token": ("HIDDEN", "DRAFT_VOCAB", "PARTS"),
+    "tree_grow": ("HIDDEN", "DRAFT_VOCAB", "POOL", "FOREST"),
+    "tree_choose": ("DRAFT_VOCAB", "POOL", "FOREST", "STRIDE", "MAX_ROWS"),
+    "tree_settle": ("LAYERS", "BLOCKS", "MAX_BLOCKS", "WIDTH", "KV_HEADS"),
+    "wide_attention": ("HEADS", "KV_HEADS", "MAX_BLOCKS", "MAX_CHUNKS"),
+    "block_bounds": ("KV_HEADS", "MAX_BLOCKS", "BLOCKS"),
+    "block_scores": ("HEADS", "KV_HEADS", "MAX_BLOCKS", "BLOCKS", "STRIDE"),
+    "choose_blocks": ("KV_HEADS",),
+    "prefill_gate": ("INTERMEDIATE",),
+    "prefill_heads": ("HEADS", "KV_HEADS"),
+    "prefill_stream": ("HIDDEN", "THREADS"),
+    "prefill_draft": ("HIDDEN", "THREADS"),
+    "prefill_route": ("EXPERTS",),
+    "prefill_decode": ("N_OUT", "K_IN"),
+    "prefill_swiglu": ("INTERMEDIATE",),
+}
+"""Kernel → the constants of it that are bounds of loops and widths of rows, and choose no code."""
+SAMPLED = (
+    Sampling(),
+    Sampling(top_p=0.9),
+    Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),)),
+    Sampling(repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.2),
+    Sampling(repetition_penalty=0.9, presence_penalty=-0.5, logit_bias=((0, 1.0),)),
+    Sampling(method="rejection"),
+    Sampling(temperature=0.6, top_p=0.95, method="rejection"),
+)
+TREES: tuple[DraftTree, ...] = (
+    TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 2), (1, 0, 0)]),
+    # As many rows and levels as a step may have.
+    TreeShape.of([(*(0,) * above, rank) for above in range(7) for rank in range(9)]),
+    DynamicGrowth(4, 10, 31),
+    # As many levels, and as many rows on which the draft runs, as a step may have.
+    DynamicGrowth(7, 10, 63),
+    DynamicGrowth(3, 32, 63),
+    DynamicGrowth(2, 63, 63),
+    DynamicGrowth(3, 1, 3),
+)
+CODES = (KvModes("fp8", "fp8"), KvModes("nvfp4", "nvfp4"))
+"""Caches that hold codes."""
+DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
+
+
+def demo() -> PairGeometry:
+    """The demo pair: SmolLM2-135M, and a draft whose attention has a window."""
+    smollm2 = GEOMETRIES["smollm2-135m"]()
+    draft, capture = draft_geometry(read_config(DEMO_DRAFT), smollm2.target, ("lm_head.weight",))
+    low, middle, high = capture.boundaries
+    return PairGeometry(smollm2.target, draft, (low, middle, high), context=0, written=True)
+
+
+def specs_of(pair: PairGeometry) -> Iterator[Spec]:
+    positions = min(pair.target.max_positions, POSITIONS)
+    target, draft = without_weights(pair.target, pair.draft, pair.boundaries, positions)
+    for slots in SLOTS:
+        sizes = Sizes(slots, positions, max(LENGTHS) + 1)
+        for k in LENGTHS:
+            yield from (kernel.spec for kernel in Cycle(target, draft, sizes, slots, k).kernels().values())
+    for refresh, slots, k in ((20, 1, 3), (60, 2, 1), (20, 4, 5)) if pair.target.experts is None else ():
+        in_part = Sizes(slots, positions, k + 1, partial=PartialPlan(2, 256, 8, refresh))
+        for kind in (FULL, PARTIAL):
+            verifying = Cycle(target, draft, in_part, slots, k, kind=kind).kernels()
+            own = (kernel.spec for path, kernel in verifying.items() if path.startswith("verify."))
+            yield from (spec for spec in own if not spec.stem.startswith("matmul"))
+    for kv in CODES:
+        for k in LENGTHS:
+            over_codes = Cycle(target, draft, Sizes(4, positions, 6, kv=kv), 4, k).kernels().values()
+            yield from (kernel.spec for kernel in over_codes if kernel.spec.stem == "attention")
+    if pair.target.experts is None:
+        unsure = Cycle(target, draft, Sizes(4, positions, 6, confidence=0.3), 4, 5).kernels().values()
+        yield from (kernel.spec for kernel in unsure if kernel.spec.stem in ("end_chains", "draft_token", "accept"))
+    if pair.target.experts is not None:
+        most = Cycle(target, draft, Sizes(8, positions, 8), 8, 7).kernels().values()  # as many rows as experts take
+        yield from (kernel.spec for kernel in most if kernel.spec.stem.startswith("expert"))
+    for tree in TREES if pair.target.experts is None else ():
+        growing = Cycle(target, draft, Sizes(4, positions, tree.rows, tree=tree), 4, tree.depth).kernels().values()
+        yield from (kernel.spec for kernel in growing if kernel.spec.stem.startswith(("attention", "commit", "tree")))
+    for asked in SAMPLED:
+        drawing = Cycle(target, draft, Sizes(1, positions, 4, sampling=asked), 1, 3).kernels()
+        yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
+    for kv in (AS_COMPUTED, *CODES):
+        yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft, kv))
+    yield from specs_of_ranks(pair, positions)
+
+
+def specs_of_ranks(pair: PairGeometry, positions: int) -> Iterator[Spec]:
+    """What only GPUs that share a target run, where it can be divided."""
+    stems = {"all_reduce", "combine_choices"} | ({"expert_gate_up", "expert_down"} if pair.target.experts else set())
+    for ranks in (2, 4):
+        shard = Shard(0, ranks)
+        if shard.unfit(pair.target) or shard.cuts_blocks(pair.target):
+            continue
+        part, draft = without_weights(shard.geometry(pair.target), pair.draft, pair.boundaries, positions)
+        for slots, k in ((1, 0), (1, 3), (4, 3), (8, 5)):
+            sizes = Sizes(slots, positions, max(LENGTHS) + 1)
+            kernels = Cycle(replace(part, shard=shard), draft, sizes, slots, k).kernels()
+            yield from (kernel.spec for kernel in kernels.values() if kernel.spec.stem in stems)
+            if pair.target.biases:
+                yield kernels["verify.layer.o"].spec  # partial sums with a bias are left by no other product
+        if pair.target.experts:
+            yield from (kernel.spec for kernel in prefill_kernels(shard.geometry(pair.target), None, ranks=ranks))
+
+
+def every_spec() -> list[Spec]:
+    """Equal ones once."""
+    pairs = [demo(), *(geometry() for geometry in (*GEOMETRIES.values(), *EXPERT_GEOMETRIES.values()))]
+    beside = ReadMemory().spec
+    return [*dict.fromkeys(spec for pair in pairs for spec in specs_of(pair)), beside]
+
+
+def code_of(spec: Spec) -> tuple[object, ...]:
+    """What is the same in kernels that differ in their `SIZES` alone.
+
+    Which loads, tiles and epilogues a kernel has is in its other constants, and of attention in how many query heads
+    share a key/value head.
+    """
+    constants, sizes = dict(spec.constants), SIZES.get(spec.stem, ())
+    by_head = spec.stem in ("attention", "wide_attention", "block_scores")
+    shared = int(constants["HEADS"]) // int(constants["KV_HEADS"]) if by_head else None
+    return spec.stem, shared, *((name, value) for name, value in spec.constants if name not in sizes)
+
+
+def architecture_here() -> str | None:
+    """That of this machine's GPU; None without one."""
+    return "sm_{}{}".format(*torch.cuda.get_device_capability()) if torch.cuda.is_available() else None
+
+
+def without_twins(specs: Sequence[Spec]) -> list[Spec]:
+    """Of the kernels that differ in their sizes alone, the largest: what it keeps in registers is the most."""
+
+    def size(spec: Spec) -> int:
+        constants = dict(spec.constants)
+        return math.prod(int(constants[name]) for name in SIZES.get(spec.stem, ()))
+
+    return list({code_of(spec): spec for spec in sorted(specs, key=size)}.values())
