@@ -90,8 +90,10 @@ def link_bytes(blocks: Sequence[Block], traffic: Traffic) -> float | None:
     """What each GPU sends to the others, as a mean over the cycles; None where one has the whole target."""
     if traffic.link is None:
         return None
-    rows = sum(slot.rows for b in blocks for step in steps_of(b) for slot in step.verify)
-    return traffic.link.row_bytes * rows / sum(len(b.step_ns) for b in blocks)
+    steps = [step for b in blocks for step in steps_of(b)]
+    verified, drafted = (sum(slot.rows for step in steps for slot in step.verify), sum(sum(s.drafts) for s in steps))
+    sent = traffic.link.row_bytes * verified + traffic.link.draft_row_bytes * drafted
+    return sent / sum(len(b.step_ns) for b in blocks)
 
 
 def experts_of(engine: EngineFacts | None) -> ExpertTraffic | None:

@@ -88,10 +88,13 @@ class DraftTraffic:
 
 @dataclass(frozen=True, slots=True)
 class LinkTraffic:
-    """What `gpus` GPUs that share a target tell each other: each sends `row_bytes` per row of a target's pass."""
+    """What `gpus` GPUs that share a target tell each other: each sends `row_bytes` per row of a target's pass, and
+    `draft_row_bytes` per token of the draft, which is 0 where each has the whole draft.
+    """
 
     gpus: int
     row_bytes: int
+    draft_row_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class DraftCheckpoint:
 
     `tensors` has no `embed_tokens.weight` or `lm_head.weight` where the draft uses the target's. `d2t` (int64 [W],
     offsets) is None where draft and target have the same vocabulary. `capture` names the target's auxiliary
-    hidden-state layers.
+    hidden-state layers. `geometry`, `d2t` and `sha256` are of the whole draft, of which `tensors` are the part `shard`.
     """
 
     geometry: DraftGeometry
@@ -63,6 +63,7 @@ class DraftCheckpoint:
     capture: AuxiliaryLayers
     sha256: str
     warnings: tuple[str, ...]
+    shard: Shard = WHOLE
 
 
 @dataclass(frozen=True, slots=True)

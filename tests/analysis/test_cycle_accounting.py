@@ -397,6 +397,8 @@ def test_gpus_that_share_a_target_send_so_much_per_row_and_the_floors_do_not_cou
     blocks = blocks_of(plan, change=lambda b: phased(b, 0.2, 0.7, 0.01))
     alone, shared = found(blocks, plan), found(blocks, plan, traffic=replace(TRAFFIC, link=LinkTraffic(2, 1000)))
     assert {key: budget.link_bytes for key, budget in shared.items()} == {BASE: 1000, SPEC: 4000}
+    split = found(blocks, plan, traffic=replace(TRAFFIC, link=LinkTraffic(2, 1000, 10)))
+    assert {key: budget.link_bytes for key, budget in split.items()} == {BASE: 1000, SPEC: 4030}
     assert all(budget.link_bytes is None for budget in alone.values())
     assert [budget.floor_ms for budget in shared.values()] == [budget.floor_ms for budget in alone.values()]
     assert not [*link_lines(alone[SPEC])]

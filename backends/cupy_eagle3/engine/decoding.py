@@ -406,7 +406,8 @@ class DecodingEngine:
         if fault & PEERS:
             # Ranks have ended in the middle of an exchange, and not all in the same one.
             self._wait()
-            reset([own for rank in self.ranks if (own := rank.b.target.layer.mailboxes) is not None])
+            for boxes in zip(*(rank.b.mailboxes for rank in self.ranks), strict=True):
+                reset(boxes)
         raise BackendError("; ".join(FAULTS[f] for f in fault), hint="no token of this stretch was kept")
 
 

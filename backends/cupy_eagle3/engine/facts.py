@@ -18,9 +18,10 @@ from specgate.core import EngineFacts, Sampling
 from specgate.core.traffic import LinkTraffic
 from specgate.eagle3.chains.lengths import ChainLengths
 from specgate.eagle3.describe import describe_rope, draft_details
-from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.eagle3.kv.modes import mode_in_words
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.parallel.shard import Shard
 from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.traffic import pair_traffic
 from specgate.eagle3.trees.asked import described, warning
@@ -44,16 +45,18 @@ def engine_facts(
     lengths: ChainLengths | None = None,
     plan: PartialPlan | None = None,
     positions: int = 0,
+    draft_ranks: int = 1,
 ) -> EngineFacts:
-    """Where prompts are not prefilled in the usual way, `way` says how; `warnings`: what else a reader must know.
-    `lengths`: where chains end early. `plan`: how chains are verified in part, of requests of at most so many
-    `positions`.
+    """`draft_ranks`: among so many GPUs the draft is divided. `way`: how prompts are prefilled, where not in the usual
+    way; `warnings`: what else a reader must know. `lengths`: where chains end early. `plan`: how chains are verified in
+    part, of requests of at most so many `positions`.
 
     Raises BackendError where the way cannot be gone.
     """
     import cupy
 
     geometry, part, ranks = target.geometry, target.shard.geometry(target.geometry), target.shard.ranks
+    draft_part = Shard(0, draft_ranks).of_draft(draft.geometry) if draft else None
     device = torch.device("cuda", torch.cuda.current_device())
     way = way or Way.on(device)
     attention = prefill_attention(way, part, device)
@@ -75,7 +78,8 @@ def engine_facts(
         details["target experts"] = f"{experts.count} in MXFP4, {experts.per_token} of a token"
         details["prefill of experts"] = "grouped products" if way.grouped else "cuBLAS, expert by expert"
     if ranks > 1:
-        details["tensor parallel"] = f"{ranks} GPUs, sums of all over peer memory, the draft on each"
+        of_draft = "the draft on each" if draft_ranks == 1 else "a part of the draft on each"
+        details["tensor parallel"] = f"{ranks} GPUs, sums of all over peer memory, {of_draft}"
     if draft is not None:
         details |= draft_details(draft.geometry)
     if sizes.kv.target is not None:
@@ -118,14 +122,20 @@ def engine_facts(
         engine_version=f"specgate {__version__}, prefill attention by {attention}",
         tuned_sha256=tuned_sha256,
         traffic=pair_traffic(
-            *(part, draft.geometry if draft else None, torch.bfloat16, sizes.kv), link=link_traffic(part, ranks)
+            *(part, draft_part, torch.bfloat16, sizes.kv),
+            link=link_traffic(part, ranks, draft_part if draft_ranks > 1 else None),
         ),
     )
 
 
-def link_traffic(g: TargetGeometry, ranks: int) -> LinkTraffic | None:
-    """Of each row, two sums per layer go to every other GPU, eight bytes per column, and a choice with its token."""
-    return LinkTraffic(ranks, (ranks - 1) * (2 * g.layers * g.hidden * 8 + 32)) if ranks > 1 else None
+def link_traffic(g: TargetGeometry, ranks: int, draft: DraftGeometry | None = None) -> LinkTraffic | None:
+    """Of each row, two sums per layer go to every other GPU, eight bytes per column, and a choice with its token; of
+    each token of a `draft` that is split, too, the same of its one layer.
+    """
+    if ranks == 1:
+        return None
+    layers = [g.layers * g.hidden, *([draft.hidden] if draft else [])]
+    return LinkTraffic(ranks, *((ranks - 1) * (2 * columns * 8 + 32) for columns in layers))
 
 
 def prefill_attention(way: Way, g: TargetGeometry, device: torch.device) -> str:

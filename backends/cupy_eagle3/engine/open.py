@@ -42,6 +42,7 @@ from specgate.eagle3.kv.calibration import calibration_warnings
 from specgate.eagle3.kv.modes import DRAFT_KV, KV, KvModes
 from specgate.eagle3.memory import free_bytes, refusing_overflow
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target_parts
+from specgate.eagle3.parallel.shard import Shard
 from specgate.eagle3.spec_config.launching import check_chain
 from specgate.eagle3.specpv.asked import NAMES, PartialPlan
 from specgate.eagle3.specpv.asked import check_target as check_partial_target
@@ -51,6 +52,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "capture": None,
     CONFIDENCE: None,
     "draft_kv": None,
+    "draft_tp": ("1", "2", "4"),
     "fmha": None,
     "graphs": ("on", "off"),
     BY_BATCH: None,
@@ -74,6 +76,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     """Load `request.pair`.
 
     Options: `capture` (boundaries such as 2,18,34), `confidence` (a greedy chain ends where the draft is less sure),
+    `draft_tp` (among how many of the target's GPUs the draft is divided),
     `k_by_batch` (the most draft tokens by how many requests a decode run begins with), `fmha` (knobs of attention such
     as kv_tile:512,warps:4), `graphs` (on, off: every launch on its own, for profilers), `kv` and `draft_kv` (the
     formats of the caches of target and draft: bf16, fp8, nvfp4), `on_draft_error` (fail; baseline: decode spec roles
@@ -95,6 +98,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     tree, asked = tree_option.chosen_tree(request), asked_plan(request)
     plan = used_plan(request, asked)
     ranks, fmha = option.chosen_ranks(request), chosen_fmha(request.options)
+    draft_ranks = option.chosen_draft_ranks(request, ranks)
     devices = shared_gpus(ranks) if ranks > 1 else (first_gpu(),)
     device = devices[0]
     if request.max_k:
@@ -113,7 +117,9 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
     if draft is not None:
         tree_option.check_draft(tree, request.options.get("tree", ""), draft.geometry)
-        option.check_draft(ranks, draft.geometry, (request.pair.draft or Path()) / "config.json")
+        option.check_draft(ranks, draft_ranks, draft.geometry, (request.pair.draft or Path()) / "config.json")
+    draft_part = Shard(0, draft_ranks).of_draft(draft.geometry) if draft else None
+    split_width = draft_part.hidden if draft_part and draft_ranks > 1 else None
     confidence = lengths.confidence if lengths and draft else None
     sizes = sizes_of(request, tree if draft else None, plan if draft else None)
     sizes = replace(sizes, kv=kv, confidence=confidence)
@@ -121,27 +127,28 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     tree_option.check_memory(sizes, part)
     ways = [chosen_way(request.options, part, device) for device in devices]
     way = ways[0]
-    memory = memory_plan.plan(part, draft.geometry if draft else None, sizes, fused=way.fused)
+    memory = memory_plan.plan(part, draft_part, sizes, fused=way.fused)
     if ranks > 1:
         exchanged = sums_bytes(part.hidden) + scores_bytes(part)
-        memory = with_exchange(memory, mailbox_bytes(ranks, sizes, part.hidden), exchanged)
+        memory = with_exchange(memory, mailbox_bytes(ranks, sizes, part.hidden, split_width), exchanged)
     graphs = request.options.get("graphs") != "off"
     with refusing_overflow(str(request.pair.target)):
-        models = models_of(targets, draft, sizes.positions, devices)
+        models = models_of(targets, draft, sizes.positions, devices, draft_ranks=draft_ranks)
         model, head = models[0]
         kind = FULL if sizes.partial else PLAIN
         gemms = Cycle(model, head, sizes, sizes.slots, sizes.most_drafts if head else 0, tuned, kind).gemms
         require(tuned, gemms.lookups, request.pair, perf_mode=request.perf_mode)
         fullest = min(devices, key=free_bytes)
         memory_plan.require(memory, torch.cuda.memory_allocated(fullest), sizes, fullest)
-        allocated = [Buffers.allocate(part, draft.geometry if draft else None, sizes, device) for device in devices]
-        buffers = with_mailboxes(allocated, sizes, part.hidden) if ranks > 1 else tuple(allocated)
+        allocated = [Buffers.allocate(part, draft_part, sizes, device) for device in devices]
+        buffers = with_mailboxes(allocated, sizes, part.hidden, split_width) if ranks > 1 else tuple(allocated)
     others = [
         Rank(own, its_draft, sizes, b, tuned=tuned, way=its_way)
         for (own, its_draft), b, its_way in zip(models[1:], buffers[1:], ways[1:], strict=True)
     ]
     facts = engine_facts(
         *(target, draft, draft_error, memory, sizes),
+        draft_ranks=draft_ranks,
         graphs=graphs,
         tuned_products=describe(tuned, gemms.lookups),
         tuned_sha256=tuned.sha256(gemms.shapes),

@@ -105,7 +105,7 @@ class LayerBuffers:
     `stream` float32 [R', H]: the residual stream; `pre_norm`: the input of its next norm; `qkv` float32
     [R, (N + 2G)·D]; `attended` bfloat16 [R', N·D]; `partial` float32, see `Attention.partial_shapes`; `logits` float32
     [R', V]. In a dense layer `mlp` bfloat16 [R', F]; with a mixture of experts that has no columns, and `mixture` is
-    there. `mailboxes`: those of a target that is split among GPUs.
+    there. `mailboxes`: those of a target or draft that is split among GPUs.
     """
 
     stream: Tensor
@@ -217,6 +217,12 @@ class Buffers:
     @property
     def pages(self) -> tuple[Pages, ...]:
         return (self.target.pages, *([self.draft.pages] if self.draft else []))
+
+    @property
+    def mailboxes(self) -> tuple[Mailboxes, ...]:
+        """The target's and the draft's, of those that are split among GPUs."""
+        layers = (self.target.layer, *([self.draft.layer] if self.draft else []))
+        return tuple(layer.mailboxes for layer in layers if layer.mailboxes is not None)
 
 
 def target_attention(geometry: TargetGeometry, sizes: Sizes) -> Attention:

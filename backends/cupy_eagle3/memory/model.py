@@ -41,7 +41,8 @@ class Target:
 class Draft:
     """`boundaries`: where the draft reads the target's residual stream; boundary i lies before layer i. `target_ids`
     int32 [W]: the target's id of each draft id; `columns` int32 [V]: the other way, −1 where the draft has none.
-    `feature_norm`: bfloat16 [n·H] or None.
+    `feature_norm`: bfloat16 [n·H] or None. Of a draft that is split among GPUs, `geometry` is that of the part `shard`,
+    which the weights are; its vocabulary maps are whole.
     """
 
     geometry: DraftGeometry
@@ -52,12 +53,13 @@ class Draft:
     columns: Tensor
     input: InputWeights
     feature_norm: Tensor | None
+    shard: Shard = WHOLE
 
     @classmethod
     def of(cls, checkpoint: DraftCheckpoint, target: Target, positions: int) -> Draft:
         w = pack_draft(checkpoint, target.weights)
         return cls(
-            geometry=checkpoint.geometry,
+            geometry=checkpoint.shard.of_draft(checkpoint.geometry),
             weights=w,
             rope=table(checkpoint.geometry.rope, positions, w.embed.device),
             boundaries=tuple(checkpoint.capture.boundaries),
@@ -65,6 +67,7 @@ class Draft:
             columns=columns_of(w.target_ids, checkpoint.geometry.vocab),
             input=InputWeights(w.embed, w.layer.input_norm, w.feature_norm),
             feature_norm=torch.cat(w.chunk_norms) if w.chunk_norms else w.concat_norm,
+            shard=checkpoint.shard,
         )
 
 

@@ -14,12 +14,23 @@ from specgate.backends.cupy_eagle3.memory.buffers import Buffers
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 
 
-def with_mailboxes(buffers: Sequence[Buffers], sizes: Sizes, hidden: int) -> tuple[Buffers, ...]:
-    """`buffers`, one of each rank, with mailboxes that all ranks can reach."""
-    made = mailboxes([b.slots.fault for b in buffers], sizes.rows, hidden)
-    return tuple(
+def with_mailboxes(
+    buffers: Sequence[Buffers], sizes: Sizes, hidden: int, draft_hidden: int | None = None
+) -> tuple[Buffers, ...]:
+    """`buffers`, one of each rank, with mailboxes that all ranks can reach. `draft_hidden`: the width of a draft that
+    is split, too, and has mailboxes of its own; None where every rank has it whole.
+    """
+    faults = [b.slots.fault for b in buffers]
+    made = [
         replace(b, target=replace(b.target, layer=replace(b.target.layer, mailboxes=own)))
-        for b, own in zip(buffers, made, strict=True)
+        for b, own in zip(buffers, mailboxes(faults, sizes.rows, hidden), strict=True)
+    ]
+    if draft_hidden is None:
+        return tuple(made)
+    of_draft = mailboxes(faults, sizes.rows, draft_hidden)
+    return tuple(
+        replace(b, draft=replace(b.draft, layer=replace(b.draft.layer, mailboxes=own))) if b.draft else b
+        for b, own in zip(made, of_draft, strict=True)
     )
 
 
@@ -44,12 +55,15 @@ def mailboxes(faults: Sequence[Tensor], rows: int, hidden: int) -> tuple[Mailbox
     )
 
 
-def mailbox_bytes(ranks: int, sizes: Sizes, hidden: int) -> int:
+def mailbox_bytes(ranks: int, sizes: Sizes, hidden: int, draft_hidden: int | None = None) -> int:
     """What they take on each GPU."""
     if ranks == 1:
         return 0
-    words = math.prod(sums_shape(ranks, sizes.rows, hidden)) + math.prod(choices_shape(ranks, sizes.rows))
-    return 8 * words + 4 * sizes.rows * hidden
+    found = 0
+    for width in [hidden] if draft_hidden is None else [hidden, draft_hidden]:
+        words = math.prod(sums_shape(ranks, sizes.rows, width)) + math.prod(choices_shape(ranks, sizes.rows))
+        found += 8 * words + 4 * sizes.rows * width
+    return found
 
 
 def reachable(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
+from specgate.backends.cupy_eagle3.kernels.peers.combine_choices import CombineChoices
 from specgate.backends.cupy_eagle3.kernels.rows.draft_token import DraftToken
 from specgate.backends.cupy_eagle3.kernels.state.end_chains import EndChains
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows
@@ -34,8 +35,10 @@ class Chain(Extension):
     def __init__(self, draft: Draft, sizes: Sizes, slots: int, k: int, gemms: Gemms) -> None:
         super().__init__(draft, sizes, slots, k + 1, gemms)
         g, self.k = draft.geometry, k
-        self.step = draft_layer(g, sizes, slots, gemms, rows=1, query_rows=1)
+        ranks = draft.shard.ranks
+        self.step = draft_layer(g, sizes, slots, gemms, rows=1, query_rows=1, ranks=ranks)
         self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True, chooses=True)
+        self.combine = CombineChoices(g.draft_vocab, 1, slots, sizes.max_rows, ranks, sizes.rows) if ranks > 1 else None
         asked = sizes.sampling if draws(sizes.sampling) else None
         self.keeps_logits = rejects(asked)
         self.draw = TokenDraw(asked, g.draft_vocab, sizes.max_rows, draft=True) if asked else None
@@ -43,7 +46,7 @@ class Chain(Extension):
         self.end = EndChains(g.draft_vocab, k, sizes.slots, sure) if sure is not None else None
         self.token = DraftToken(
             g.hidden,
-            g.draft_vocab,
+            len(draft.target_ids),
             norm_output=g.norm_output,
             norm_before_residual=g.norm_before_residual,
             max_rows=sizes.max_rows,
@@ -55,6 +58,7 @@ class Chain(Extension):
         return {
             **self.kernels_of_extension(),
             "lm_head": self.lm_head,
+            **({"combine": self.combine} if self.combine else {}),
             **{f"draw.{name}": kernel for name, kernel in (self.draw.kernels() if self.draw else {}).items()},
             **({"end": self.end} if self.end else {}),
             "token": self.token,
@@ -92,6 +96,9 @@ class Chain(Extension):
             logits = b.sampling.draft_logits[index]
         with mark("EAGLE_DRAFT_LM_HEAD"):
             self.lm_head(logits, here.pre_norm, w.lm_head, rows, eps=eps, choices=d.choices)
+            if self.combine:
+                assert here.mailboxes is not None
+                self.combine(d.choices, here.mailboxes, b.slots, rows)
             if self.draw:
                 assert b.sampling is not None
                 self.draw(

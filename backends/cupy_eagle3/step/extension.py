@@ -28,8 +28,9 @@ def draft_layer(
     rows: int,
     query_rows: int,
     tree: TreeNodes | None = None,
+    ranks: int = 1,
 ) -> Layer:
-    """The draft's layer over `rows` rows per slot, of which the newest `query_rows` go on."""
+    """The draft's layer over `rows` rows per slot, of which the newest `query_rows` go on. `ranks`: as of `Layer`."""
     return Layer(
         *(g, sizes, slots, gemms, "EAGLE3"),
         rows=rows,
@@ -38,6 +39,7 @@ def draft_layer(
         input_width=2 * g.hidden,
         window=g.window,
         tree=tree,
+        ranks=ranks,
     )
 
 
@@ -54,7 +56,7 @@ class Extension:
         self.feature_rows = FeatureRows(g.target_hidden, g.features, norm_of(g), rows, sizes.max_rows)
         self.fc = gemms("EAGLE3_FC", g.hidden, g.features * g.target_hidden, slots * rows)
         self.input = DraftInput(g.hidden, g.norm_before_residual, rows, sizes.max_rows)
-        self.extension = draft_layer(g, sizes, slots, gemms, rows=rows, query_rows=1)
+        self.extension = draft_layer(g, sizes, slots, gemms, rows=rows, query_rows=1, ranks=draft.shard.ranks)
 
     def kernels_of_extension(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order."""

@@ -1,8 +1,8 @@
-"""A target split among several GPUs: which part of every tensor each of them has.
+"""A target or a draft split among several GPUs: which part of every tensor each of them has.
 
 Query heads, key/value heads, gate and up rows and the rows of the LM head are divided evenly, each rank having its
 neighbours in order. The output projection and `down` are divided along k, so that their results are partial sums, which
-all ranks add up. Embedding, norms and routers are on every rank.
+all ranks add up. Embedding, norms and routers are on every rank, and of a draft `fc` and its vocabulary map.
 
 Of a mixture of experts, every rank has a part of the width of each expert, and so of every matrix of them: in a step,
 all ranks have as much to do, whichever experts its tokens choose. Gate and up rows alternate, so neighbouring pairs of
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from specgate.eagle3.checkpoint import Wanted, own_part
-from specgate.eagle3.geometry import TargetGeometry
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.eagle3.mxfp4.format import BLOCK
 
 QKV: Final = ("q_proj", "k_proj", "v_proj")
@@ -66,13 +66,13 @@ class Shard:
     rank: int = 0
     ranks: int = 1
 
-    def unfit(self, g: TargetGeometry) -> dict[str, int]:
+    def unfit(self, g: TargetGeometry | DraftGeometry) -> dict[str, int]:
         """Key of the config → its value, of all sizes that cannot be divided."""
         sizes = {
             "num_key_value_heads": g.kv_heads,
             "num_attention_heads": g.heads,
             "intermediate_size": g.intermediate,
-            "vocab_size": g.vocab,
+            **({"draft_vocab_size": g.draft_vocab} if isinstance(g, DraftGeometry) else {"vocab_size": g.vocab}),
         }
         return {key: size for key, size in sizes.items() if size % self.ranks}
 
@@ -94,6 +94,16 @@ class Shard:
         n = self.ranks
         return replace(
             g, heads=g.heads // n, kv_heads=g.kv_heads // n, intermediate=g.intermediate // n, vocab=g.vocab // n
+        )
+
+    def of_draft(self, g: DraftGeometry) -> DraftGeometry:
+        """The same of a draft. Raises ValueError for sizes that cannot be divided."""
+        if wrong := self.unfit(g):
+            raise ValueError(f"{wrong} cannot be divided by {self.ranks}")
+        n = self.ranks
+        heads, kv_heads = g.heads // n, g.kv_heads // n
+        return replace(
+            g, heads=heads, kv_heads=kv_heads, intermediate=g.intermediate // n, draft_vocab=g.draft_vocab // n
         )
 
     def span(self, name: str, shape: tuple[int, ...]) -> Span | None:

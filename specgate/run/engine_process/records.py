@@ -113,6 +113,7 @@ class LinkForm(Form):
     record = LinkTraffic
     gpus: Annotated[int, Field(ge=2, le=LARGEST)]
     row_bytes: Count
+    draft_row_bytes: Count = 0
 
 
 class TrafficForm(Form):

@@ -44,7 +44,7 @@ def measured(engine: CupyEngine, k: int, steps: int) -> Decoded:
     return engine.decode(Role(k), Budget(steps=steps), ())
 
 
-def report(engine: CupyEngine, ranks: int, context: int, batch: int, spec: int, steps: int, bandwidth: float) -> float:
+def report(engine: CupyEngine, way: str, context: int, batch: int, spec: int, steps: int, bandwidth: float) -> float:
     """Print the roles' steps; returns the milliseconds of the baseline's.
 
     Raises AssertionError where their tokens differ.
@@ -55,12 +55,12 @@ def report(engine: CupyEngine, ranks: int, context: int, batch: int, spec: int, 
         floor = floor_ms(engine, k, context, batch, bandwidth, touched(block))
         rate = sum(len(t) - 1 for t in block.tokens) / block.elapsed_ns * 1e9
         click.echo(
-            f"tp {ranks} {Role(k).name:9} {times[k]:7.3f} ms/step, floor {floor:6.3f} ms ({times[k] / floor:.3f}x), "
+            f"{way} {Role(k).name:9} {times[k]:7.3f} ms/step, floor {floor:6.3f} ms ({times[k] / floor:.3f}x), "
             f"{rate:8.1f} tok/s, {phases(block)}{experts_of(engine, block)}",
         )
     same = all(list(b)[: len(a)] == list(a)[: len(b)] for a, b in zip(found[0].tokens, found[spec].tokens, strict=True))
-    click.echo(f"tp {ranks}: spec-{spec} emits the baseline's tokens: {same}")
-    assert same, f"tp {ranks}: tokens of spec-{spec} are not the baseline's"
+    click.echo(f"{way}: spec-{spec} emits the baseline's tokens: {same}")
+    assert same, f"{way}: tokens of spec-{spec} are not the baseline's"
     return times[0]
 
 
@@ -85,6 +85,7 @@ def first_logits(engine: CupyEngine) -> Tensor:
 @click.option("--spec", default=3)
 @click.option("--steps", default=96)
 @click.option("--tp", "tps", multiple=True, type=int, default=(2, 1))
+@click.option("--split-draft", is_flag=True, help="Besides, with the draft divided among the GPUs.")
 @click.option("--fmha", multiple=True, help="Knobs to try besides, such as kv_tile:512")
 @click.option("--option", "-o", multiple=True, help="KEY=VALUE, as for specgate micro")
 @torch.inference_mode()
@@ -96,43 +97,48 @@ def steps(
     spec: int,
     steps: int,
     tps: tuple[int, ...],
+    split_draft: bool,
     fmha: tuple[str, ...],
     option: tuple[str, ...],
 ) -> None:
     """Step times on one GPU and on several. Exit code 1 where one of them failed."""
-    failed = list[int]()
+    failed = list[str]()
     bandwidth = measure().bytes_per_s
     torch.cuda.empty_cache()
     click.echo(f"{torch.cuda.get_device_name()}, {pair}, context {context}, batch {batch}, {steps} steps")
     click.echo(f"plain read {bandwidth / 1e12:.3f} TB/s")
-    base, logits = dict[int, float](), dict[int, Tensor]()
-    for ranks in tps:
+    base, logits = dict[str, float](), dict[str, Tensor]()
+    ways = {f"tp {ranks}": (ranks, [*option]) for ranks in tps}
+    if split_draft:
+        parts = {f"tp {n}, draft_tp {n}": (n, [*option, f"draft_tp={n}"]) for n in tps if n > 1}
+        ways = {**parts, **ways}
+    for way, (ranks, said) in ways.items():
         try:
             began = time.monotonic()
             with pair_of(pair, overlap) as meant:
-                engine = opened(meant, ranks, context, batch, spec, steps, option)
-            click.echo(f"tp {ranks}: opened in {time.monotonic() - began:.1f} s; {engine.facts().details['attention']}")
-            click.echo(f"tp {ranks}: compiled in {compile_all(engine, batch, (0, spec)):.1f} s")
+                engine = opened(meant, ranks, context, batch, spec, steps, said)
+            click.echo(f"{way}: opened in {time.monotonic() - began:.1f} s; {engine.facts().details['attention']}")
+            click.echo(f"{way}: compiled in {compile_all(engine, batch, (0, spec)):.1f} s")
             generator = torch.Generator().manual_seed(1)
             vocab = engine.facts().vocab
             prompts = torch.randint(vocab, (batch, context), generator=generator).tolist()
             cold, warm = (engine.prefill(prompts, draft=True) / 1e6 for _ in range(2))
-            click.echo(f"tp {ranks}: prefill {warm:.0f} ms (first {cold:.0f} ms)")
-            base[ranks] = report(engine, ranks, context, batch, spec, steps, bandwidth)
-            logits[ranks] = first_logits(engine)
+            click.echo(f"{way}: prefill {warm:.0f} ms (first {cold:.0f} ms)")
+            base[way] = report(engine, way, context, batch, spec, steps, bandwidth)
+            logits[way] = first_logits(engine)
             for knobs in fmha:
                 engine.retile_attention(parse_config(knobs))
-                click.echo(f"tp {ranks} with fmha={knobs}:")
-                report(engine, ranks, context, batch, spec, steps, bandwidth)
+                click.echo(f"{way} with fmha={knobs}:")
+                report(engine, way, context, batch, spec, steps, bandwidth)
             del engine
             gc.collect()
             torch.cuda.empty_cache()
         except Exception:
-            failed.append(ranks)
-            click.echo(f"FAILED tp {ranks} after {time.monotonic() - began:.1f} s\n{traceback.format_exc()}")
-    if 1 in base:
-        for ranks in base:
-            near = float(torch.cosine_similarity(logits[1], logits[ranks], dim=0))
-            click.echo(f"tp {ranks}: {base[1] / base[ranks]:.3f}x of one GPU; logits' cosine to one GPU's {near:.6f}")
+            failed.append(way)
+            click.echo(f"FAILED {way} after {time.monotonic() - began:.1f} s\n{traceback.format_exc()}")
+    if (one := "tp 1") in base:
+        for way in base:
+            near = float(torch.cosine_similarity(logits[one], logits[way], dim=0))
+            click.echo(f"{way}: {base[one] / base[way]:.3f}x of one GPU; logits' cosine to one GPU's {near:.6f}")
     if failed:
         raise SystemExit(1)

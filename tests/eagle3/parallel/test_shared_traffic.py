@@ -50,3 +50,18 @@ def test_a_row_sends_its_sums_to_every_other_gpu() -> None:
     assert link_traffic(g, 2) == LinkTraffic(2, 2 * 32 * 4096 * 8 + 32)
     four = link_traffic(g, 4)
     assert four is not None and four.row_bytes == 3 * (2 * 32 * 4096 * 8 + 32)
+
+
+def test_each_gpu_moves_its_part_of_a_split_draft_and_sends_its_sums() -> None:
+    g, part = PAIR.draft, Shard(0, 2).of_draft(PAIR.draft)
+    whole, own = (pair_traffic(PAIR.target, draft, torch.bfloat16).draft for draft in (g, part))
+    assert whole is not None and own is not None
+    slots = [Slot(32768, 1)]
+    one, all_of_it = pass_bytes(own.step, slots), pass_bytes(whole.step, slots)
+    norms, row = 4 * g.hidden * 2, g.hidden * 2
+    assert 2 * one.kv_read == all_of_it.kv_read
+    assert 2 * (one.weights - norms - row) == all_of_it.weights - norms - row
+    fc = g.hidden * g.features * g.target_hidden * 2  # of the extension alone, on every GPU
+    assert pass_bytes(own.extension, slots).weights - one.weights == fc
+    link = link_traffic(PAIR.target, 2, part)
+    assert link == LinkTraffic(2, 2 * 32 * 4096 * 8 + 32, 2 * 4096 * 8 + 32)

@@ -1,4 +1,4 @@
-"""What `-o tp=N` asks of the engine, and what of it no kernel is made for."""
+"""What `-o tp=N` and `-o draft_tp=N` ask of the engine, and what of it no kernel is made for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from specgate.eagle3.parallel.shard import Shard
 from specgate.errors import UsageError
 
 TP: Final = "tp"
+DRAFT_TP: Final = "draft_tp"
 RANKS: Final = (1, 2, 4)
 """So many GPUs may share a target."""
 K_CHUNK: Final = 32
@@ -47,22 +48,41 @@ def check_target(ranks: int, g: TargetGeometry, where: Path) -> None:
         raise UsageError(f"{asked}: {why}", hint=hint)
 
 
-def cannot_divide(ranks: int, g: TargetGeometry) -> str | None:
+def cannot_divide(ranks: int, g: TargetGeometry | DraftGeometry) -> str | None:
     """Key and value of a size that cannot be divided among `ranks` GPUs, and what it should be; None where all can."""
     if unfit := Shard(0, ranks).unfit(g):
         key, value = next(iter(unfit.items()))
         return f"{key} = {value} cannot be divided by {ranks}"
     if g.intermediate // ranks % K_CHUNK:
-        whole = "" if g.experts is None else ", whole blocks of MXFP4 numbers of every expert"
+        experts = g.experts if isinstance(g, TargetGeometry) else None
+        whole = "" if experts is None else ", whole blocks of MXFP4 numbers of every expert"
         return f"intermediate_size = {g.intermediate}: each GPU needs a multiple of {K_CHUNK} of it{whole}"
     return None
 
 
-def check_draft(ranks: int, g: DraftGeometry, where: Path) -> None:
-    """Raise UsageError for a draft that would need the target's whole LM head on every GPU."""
+def chosen_draft_ranks(request: OpenRequest, ranks: int) -> int:
+    """Among how many GPUs the draft is divided: all `ranks` of the target, or 1, where each has it whole. Raises
+    UsageError for another number.
+    """
+    text = request.options.get(DRAFT_TP, "1")
+    if text not in {"1", str(ranks)}:
+        raise UsageError(
+            f"option {DRAFT_TP} = {text!r} with {TP} = {ranks}: every GPU that shares the target has a part of the "
+            "draft, or all of it",
+            hint=f"{DRAFT_TP}={' or '.join(dict.fromkeys(['1', str(ranks)]))}",
+        )
+    return int(text)
+
+
+def check_draft(ranks: int, draft_ranks: int, g: DraftGeometry, where: Path) -> None:
+    """Raise UsageError for a draft that would need the target's whole LM head on every GPU, and for one that cannot be
+    divided among `draft_ranks` of them.
+    """
     if ranks > 1 and not g.own_lm_head:
         raise UsageError(
             f"option {TP} = {ranks}: {where}: the draft has no lm_head.weight and borrows the target's, which is "
             "divided among the GPUs",
             hint=f"a draft with an LM head of its own, or {TP}=1",
         )
+    if draft_ranks > 1 and (why := cannot_divide(draft_ranks, g)):
+        raise UsageError(f"option {DRAFT_TP} = {draft_ranks}: {where}: {why}", hint=f"{DRAFT_TP}=1")

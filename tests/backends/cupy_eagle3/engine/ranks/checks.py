@@ -13,11 +13,12 @@ STEPS = 27
 
 
 def check_prefill(shared: CupyEngine, alone: CupyEngine) -> None:
-    """The last rows of prompts are near those of one GPU, and the same on all ranks, as is the draft's cache."""
+    """The last rows of prompts are near those of one GPU, and the same on all ranks, as is a whole draft's cache."""
     for made in (shared, alone):
         made.prefill(random_prompts(RAGGED), draft=True)
     first, near = shared.first, list[float]()
-    assert first.b.draft is not None
+    assert first.b.draft is not None and first.draft is not None
+    whole = first.draft.shard.ranks == 1
     for rank in shared.ranks:
         for one, other, own in zip(
             alone.first.of_prompts.last, rank.of_prompts.last, first.of_prompts.last, strict=True
@@ -25,7 +26,7 @@ def check_prefill(shared: CupyEngine, alone: CupyEngine) -> None:
             near.append(float(torch.cosine_similarity(one.stream.cpu(), other.stream.cpu(), dim=0)))
             assert torch.equal(other.stream.cpu(), own.stream.cpu())
         assert rank.b.draft is not None
-        assert torch.equal(rank.b.draft.pages.k.cpu(), first.b.draft.pages.k.cpu())
+        assert not whole or torch.equal(rank.b.draft.pages.k.cpu(), first.b.draft.pages.k.cpu())
     print("least cosine of last rows", min(near))
     assert min(near) > 0.999
 

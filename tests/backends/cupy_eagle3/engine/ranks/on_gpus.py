@@ -40,16 +40,21 @@ def part_of(whole: TargetCheckpoint, shard: Shard, device: torch.device) -> Targ
     return replace(whole, tensors=tensors, shard=shard)
 
 
-def engine_on(devices: tuple[torch.device, ...], pair: PairGeometry, recipe: Recipe) -> CupyEngine:
-    """A planted pair on so many GPUs, with all kernels of spec-1, -3 and -5 compiled."""
+def engine_on(
+    devices: tuple[torch.device, ...], pair: PairGeometry, recipe: Recipe, *, draft_ranks: int = 1
+) -> CupyEngine:
+    """A planted pair on so many GPUs, with all kernels of spec-1, -3 and -5 compiled. `draft_ranks`: the draft is
+    divided among so many.
+    """
     whole = made_target(recipe, pair, torch.bfloat16, "cuda:0")
     draft = made_draft(recipe, pair, torch.bfloat16, "cuda:0")
     targets = [part_of(whole, shard, device) for shard, device in zip(shards(len(devices)), devices, strict=True)]
-    facts = engine_facts(targets[0], draft, None, {}, SIZES, graphs=True)
-    part = targets[0].shard.geometry(whole.geometry)
-    allocated = [Buffers.allocate(part, draft.geometry, SIZES, device) for device in devices]
-    buffers = with_mailboxes(allocated, SIZES, part.hidden) if len(devices) > 1 else allocated
-    models = models_of(targets, draft, SIZES.positions, devices)
+    facts = engine_facts(targets[0], draft, None, {}, SIZES, graphs=True, draft_ranks=draft_ranks)
+    part, of_draft = targets[0].shard.geometry(whole.geometry), Shard(0, draft_ranks).of_draft(draft.geometry)
+    allocated = [Buffers.allocate(part, of_draft, SIZES, device) for device in devices]
+    split_width = of_draft.hidden if draft_ranks > 1 else None
+    buffers = with_mailboxes(allocated, SIZES, part.hidden, split_width) if len(devices) > 1 else allocated
+    models = models_of(targets, draft, SIZES.positions, devices, draft_ranks=draft_ranks)
     for device in devices:
         torch.cuda.synchronize(device)
     others = [Rank(*model, SIZES, b) for model, b in zip(models[1:], buffers[1:], strict=True)]

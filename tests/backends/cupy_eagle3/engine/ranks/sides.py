@@ -23,6 +23,7 @@ from specgate.backends.cupy_eagle3.engine.prefilled import (
     put_last_rows,
     top2_of,
 )
+from specgate.backends.cupy_eagle3.engine.ranks.load import drafts_of
 from specgate.backends.cupy_eagle3.engine.ranks.prefill import Prefill
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
@@ -81,18 +82,25 @@ def sides(
     fused: bool = False,
     slots: int = 3,
     kv: KvModes = AS_COMPUTED,
+    draft_ranks: int = 1,
 ) -> list[Side]:
-    """`fused`: what stands between the products of a prefill is one kernel each."""
+    """`fused`: what stands between the products of a prefill is one kernel each. `draft_ranks`: the draft is divided
+    among so many.
+    """
     sizes = Sizes(slots, 230, 4, fmha=FmhaConfig(kv_tile=128, warps=4, stages=2), kv=kv)
     whole = made_target(recipe, pair, torch.bfloat16, "cpu")
     way, made = Way(fused, PrefillAttention((Library.TORCH,))), []
-    for shard in shards(ranks):
+    drafts = drafts_of(made_draft(recipe, pair, torch.bfloat16, "cpu"), [CPU] * ranks, draft_ranks)
+    for shard, own in zip(shards(ranks), drafts, strict=True):
         target = Target.of(part_of(whole, shard), sizes.positions)
-        draft = Draft.of(made_draft(recipe, pair, torch.bfloat16, "cpu"), target, sizes.positions)
+        assert own is not None
+        draft = Draft.of(own, target, sizes.positions)
         b = Buffers.allocate(target.geometry, draft.geometry, sizes, "cpu")
         made.append(Side(target, draft, b, way, sizes))
     if ranks > 1:
-        for side, b in zip(made, with_mailboxes([s.b for s in made], sizes, pair.target.hidden), strict=True):
+        split_width = pair.draft.hidden if draft_ranks > 1 else None
+        reachable = with_mailboxes([s.b for s in made], sizes, pair.target.hidden, split_width)
+        for side, b in zip(made, reachable, strict=True):
             side.b = b
     return made
 
@@ -160,13 +168,15 @@ def decoded_alone(pair: PairGeometry, recipe: Recipe, ranks: Ranks, kv: KvModes 
     return made, *decode(made, ranks, 0, 6)
 
 
-def check_split(pair: PairGeometry, recipe: Recipe, threads: Ranks, alone: Alone, ranks: int) -> None:
+def check_split(
+    pair: PairGeometry, recipe: Recipe, threads: Ranks, alone: Alone, ranks: int, *, draft_ranks: int = 1
+) -> Decoded:
     """Prefilled and decoded by `ranks` ranks: all of them have the same, spec-3 has the baseline's tokens and logits,
-    and these are near the whole target's.
+    and these are near the whole target's. Returns what spec-3 decodes.
     """
     kv = alone[0][0].sizes.kv
     least, least_of_logits = (0.9995, 0.999) if kv == AS_COMPUTED else (0.98, 0.97)
-    made = sides(pair, recipe, ranks, kv=kv)
+    made = sides(pair, recipe, ranks, kv=kv, draft_ranks=draft_ranks)
     prefill(made, threads)
     one, other = alone[0][0].prefilled, made[0].prefilled
     assert one is not None and other is not None
@@ -176,7 +186,8 @@ def check_split(pair: PairGeometry, recipe: Recipe, threads: Ranks, alone: Alone
         assert side.prefilled is not None
         assert all(torch.equal(a.stream, b.stream) for a, b in zip(other.last, side.prefilled.last, strict=True))
         assert side.b.draft is not None and made[0].b.draft is not None
-        assert torch.equal(side.b.draft.pages.k, made[0].b.draft.pages.k)
+        if draft_ranks == 1:
+            assert torch.equal(side.b.draft.pages.k, made[0].b.draft.pages.k)
     plain, wanted = decode(made, threads, 0, 6)
     spec, logits = decode(made, threads, 3, 4)
     assert all(list(a)[: len(b)] == list(b)[: len(a)] for a, b in zip(plain.tokens, spec.tokens, strict=True))
@@ -192,3 +203,4 @@ def check_split(pair: PairGeometry, recipe: Recipe, threads: Ranks, alone: Alone
         if texts[slot][0][: at - LENGTHS[slot] + 1] == texts[slot][1][: at - LENGTHS[slot] + 1]
     ]
     assert len(near) >= 6 and min(near) > least_of_logits, near
+    return spec

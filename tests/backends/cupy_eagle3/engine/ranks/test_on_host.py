@@ -25,6 +25,8 @@ from tests.backends.cupy_eagle3.kernels.peers.ranks_on_host import Ranks
 
 PAIR = replace(shape(8, 4, 64, hidden=128), draft=shape(2, 1, 64, hidden=128).draft)
 RECIPE = replace(RECIPE_A, signal=0.95)
+OF_DRAFTS = shape(8, 4, 64, hidden=256)
+"""With a draft that can be split among four, too."""
 OF_EXPERTS = mixture(
     dense(4, 128, 128, heads=8, kv_heads=4, head_dim=64, vocab=2048, positions=4096),
     ExpertGeometry(8, 2, mxfp4=True),
@@ -45,6 +47,19 @@ def alone(four: Ranks, request: pytest.FixtureRequest) -> Alone:
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_split_target_speculates_bit_for_bit_and_is_near_the_whole_one(four: Ranks, alone: Alone, ranks: int) -> None:
     check_split(PAIR, RECIPE, four, alone, ranks)
+
+
+@pytest.fixture(scope="module")
+def drafts_alone(four: Ranks) -> Alone:
+    return decoded_alone(OF_DRAFTS, RECIPE, four)
+
+
+@pytest.mark.slow("runs whole steps from their source")
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_split_draft_is_accepted_as_often_as_the_whole_one(four: Ranks, drafts_alone: Alone, ranks: int) -> None:
+    whole = check_split(OF_DRAFTS, RECIPE, four, drafts_alone, ranks)
+    split = check_split(OF_DRAFTS, RECIPE, four, drafts_alone, ranks, draft_ranks=ranks)
+    assert split.accepted == whole.accepted and split.tokens == whole.tokens
 
 
 @pytest.fixture(scope="module")

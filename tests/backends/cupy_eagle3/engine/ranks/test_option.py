@@ -64,7 +64,7 @@ def test_without_the_option_there_is_one_gpu() -> None:
 def test_the_door_refuses_another_number_too() -> None:
     with pytest.raises(UsageError, match=r"option tp = '3'\n  known: 1, 2, 4"):
         BACKEND.open(replace(REQUEST, options={"tp": "3"}))
-    assert opening.OPTIONS["tp"] == tuple(map(str, option.RANKS))
+    assert opening.OPTIONS["tp"] == opening.OPTIONS["draft_tp"] == tuple(map(str, option.RANKS))
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,40 @@ def test_a_mixture_whose_width_four_can_have_is_not_refused() -> None:
 def test_a_draft_without_a_head_is_refused() -> None:
     borrowing = replace(DRAFT, own_lm_head=False)
     with pytest.raises(UsageError, match=r"the draft has no lm_head.weight and borrows the target's"):
-        option.check_draft(2, borrowing, WHERE)
-    option.check_draft(1, borrowing, WHERE)
-    option.check_draft(2, DRAFT, WHERE)
+        option.check_draft(2, 1, borrowing, WHERE)
+    option.check_draft(1, 1, borrowing, WHERE)
+    option.check_draft(2, 1, DRAFT, WHERE)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"draft_tp": "2"}, r"option draft_tp = '2' with tp = 1: .*\n  draft_tp=1$"),
+        ({"tp": "4", "draft_tp": "2"}, r"option draft_tp = '2' with tp = 4: .*\n  draft_tp=1 or 4$"),
+        ({"tp": "2", "draft_tp": "all"}, r"option draft_tp = 'all' with tp = 2: .*\n  draft_tp=1 or 2$"),
+    ],
+)
+def test_a_draft_is_on_all_gpus_of_its_target_in_parts_or_whole(options: dict[str, str], said: str) -> None:
+    asked = replace(REQUEST, options=options)
+    with pytest.raises(UsageError, match=said):
+        option.chosen_draft_ranks(asked, option.chosen_ranks(asked))
+    assert option.chosen_draft_ranks(replace(asked, options={"draft_tp": "4"}), 4) == 4
+    assert option.chosen_draft_ranks(REQUEST, 4) == 1
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"kv_heads": 1}, r"num_key_value_heads = 1 cannot be divided by 2"),
+        ({"kv_heads": 2, "heads": 4, "draft_vocab": 321}, r"draft_vocab_size = 321 cannot be divided by 2"),
+        ({"kv_heads": 2, "heads": 4, "intermediate": 96}, r"intermediate_size = 96: each GPU needs a multiple of 32"),
+    ],
+)
+def test_a_draft_that_cannot_be_divided_is_refused_with_its_key(sizes: dict[str, int], said: str) -> None:
+    g = replace(DRAFT, **sizes)  # type: ignore[arg-type]  # all of these are numbers
+    with pytest.raises(UsageError, match=rf"option draft_tp = 2: folder/config.json: {said}(.|\n)*\n  draft_tp=1$"):
+        option.check_draft(2, 2, g, WHERE)
+    option.check_draft(2, 1, g, WHERE)
 
 
 def test_two_equal_gpus_that_reach_each_other_will_do(gpus: list[SimpleNamespace]) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from specgate.backends.cupy_eagle3.engine.engine import CupyEngine
 from specgate.backends.cupy_eagle3.engine.ranks.rank import Rank, whole_logits
-from specgate.core import BASELINE, Budget
+from specgate.core import BASELINE, Budget, Role
 from specgate.errors import BackendError
 from tests.backends.cupy_eagle3.engine.ranks.checks import (
     STEPS,
@@ -90,6 +90,31 @@ def test_single_launches_run_in_step(shared: CupyEngine) -> None:
 @pytest.mark.parametrize("k", [1, 3, 5])
 def test_speculation_keeps_the_baselines_tokens_and_logits_bit_for_bit(shared: CupyEngine, k: int) -> None:
     check_speculation(shared, k)
+
+
+@pytest.fixture(scope="module")
+def split(gpus: tuple[torch.device, ...]) -> CupyEngine:
+    """With the draft divided, too."""
+    return engine_on(gpus, PAIR, RECIPE_B, draft_ranks=len(gpus))
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_with_a_split_draft_speculation_keeps_the_baselines_tokens_and_logits_too(split: CupyEngine, k: int) -> None:
+    check_speculation(split, k)
+
+
+def test_a_split_draft_is_accepted_about_as_often_as_the_whole_one(split: CupyEngine, shared: CupyEngine) -> None:
+    accepted = []
+    for made in (split, shared):
+        made.prefill(random_prompts(RAGGED), draft=True)
+        accepted.append(sum(a for row in made.decode(Role(3), Budget(steps=STEPS), ()).accepted for a in row if a > 0))
+    print("accepted by the split and by the whole draft", *accepted)
+    assert abs(accepted[0] - accepted[1]) < 0.1 * accepted[1]
+
+
+def test_prompts_and_whole_requests_with_a_split_draft(split: CupyEngine, alone: CupyEngine) -> None:
+    check_prefill(split, alone)
+    check_whole_requests(split)
 
 
 def test_whole_requests_end_at_their_limit(shared: CupyEngine) -> None:
