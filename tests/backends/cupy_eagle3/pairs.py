@@ -16,6 +16,8 @@ from specgate.eagle3.checkpoint import Wanted
 from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
 from specgate.eagle3.layout import draft_tensors
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.eagle3.parallel.shard import WHOLE, Shard
+from specgate.pair_tools.plant.geometries import PairGeometry
 
 ROPE = RopeSpec("default", 10000.0, 64)
 TARGET = TargetGeometry(
@@ -85,6 +87,17 @@ def without_weights(
     model, head = random_pair(Geometry(target, draft, boundaries), positions, "meta")
     assert head is not None
     return model, head
+
+
+def parts_without_weights(
+    pair: PairGeometry, positions: int, shard: Shard, of_draft: Shard = WHOLE
+) -> tuple[Target, Draft]:
+    """The parts of a pair that a GPU has of the target, and of the draft. The draft's vocabulary map is whole."""
+    whole = without_weights(pair.target, pair.draft, pair.boundaries, positions)[1]
+    target, draft = without_weights(
+        *(shard.geometry(pair.target), of_draft.of_draft(pair.draft), pair.boundaries, positions)
+    )
+    return replace(target, shard=shard), replace(draft, shard=of_draft, target_ids=whole.target_ids)
 
 
 def random_weights(wanted: Mapping[str, Wanted], seed: int) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
-from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, without_weights
+from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, parts_without_weights
 
 SMALL = PairGeometry(TARGET, DRAFT, BOUNDARIES, context=0, written=True)
 EXPERTS = PairGeometry(MIXTURE, DRAFT, BOUNDARIES, context=0, written=True)
@@ -125,12 +125,14 @@ def step(
     tree: DraftTree | None = None,
     kv: KvModes = AS_COMPUTED,
     ranks: int = 1,
+    draft_ranks: int = 1,
     confidence: float | None = None,
     partial: PartialPlan | None = None,
     kind: Kind = "plain",
 ) -> Step:
     """A step of spec-`k` over all slots but one, in an engine that has room for longer chains or for `tree`, so many
-    times in a row; nothing runs. With `ranks`, of the first of so many GPUs.
+    times in a row; nothing runs. With `ranks`, of the first of so many GPUs, which
+    have the draft in `draft_ranks` parts.
     """
     launches, ranges = list[Launch](), list[str]()
 
@@ -154,10 +156,10 @@ def step(
         slots + 1, POSITIONS, rows, sampling=sampling, tree=tree, kv=kv, confidence=confidence, partial=partial
     )
     shard = Shard(0, ranks)
-    target, draft = without_weights(shard.geometry(pair.target), pair.draft, pair.boundaries, POSITIONS)
-    target = replace(target, shard=shard)
-    all_of = [Buffers.allocate(target.geometry, pair.draft, sizes, "meta") for _ in range(ranks)]
-    buffers = (with_mailboxes(all_of, sizes, target.geometry.hidden) if ranks > 1 else all_of)[0]
+    target, draft = parts_without_weights(pair, POSITIONS, shard, Shard(0, draft_ranks))
+    all_of = [Buffers.allocate(target.geometry, draft.geometry, sizes, "meta") for _ in range(ranks)]
+    split_width = draft.geometry.hidden if draft_ranks > 1 else None
+    buffers = (with_mailboxes(all_of, sizes, target.geometry.hidden, split_width) if ranks > 1 else all_of)[0]
     cycle = Cycle(target, draft, sizes, slots, k, kind=kind)
     for _ in range(times):
         cycle(buffers)

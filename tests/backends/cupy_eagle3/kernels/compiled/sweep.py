@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,13 +19,13 @@ from specgate.core import Sampling
 from specgate.eagle3.hf.draft import draft_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
-from specgate.eagle3.parallel.shard import Shard
+from specgate.eagle3.parallel.shard import WHOLE, Shard
 from specgate.eagle3.specpv.asked import PartialPlan
 from specgate.eagle3.trees.growing import DynamicGrowth
 from specgate.eagle3.trees.shape import TreeShape
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
-from tests.backends.cupy_eagle3.pairs import without_weights
+from tests.backends.cupy_eagle3.pairs import parts_without_weights, without_weights
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 SLOTS = (1, 4, 8)
@@ -143,16 +142,17 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
 
 
 def specs_of_ranks(pair: PairGeometry, positions: int) -> Iterator[Spec]:
-    """What only GPUs that share a target run, where it can be divided."""
+    """What only GPUs that share a target run, where it can be divided; the draft is, too, where it can be."""
     stems = {"all_reduce", "combine_choices"} | ({"expert_gate_up", "expert_down"} if pair.target.experts else set())
     for ranks in (2, 4):
         shard = Shard(0, ranks)
         if shard.unfit(pair.target) or shard.cuts_blocks(pair.target):
             continue
-        part, draft = without_weights(shard.geometry(pair.target), pair.draft, pair.boundaries, positions)
+        of_draft = WHOLE if shard.unfit(pair.draft) else shard
+        part, draft = parts_without_weights(pair, positions, shard, of_draft)
         for slots, k in ((1, 0), (1, 3), (4, 3), (8, 5)):
             sizes = Sizes(slots, positions, max(LENGTHS) + 1)
-            kernels = Cycle(replace(part, shard=shard), draft, sizes, slots, k).kernels()
+            kernels = Cycle(part, draft, sizes, slots, k).kernels()
             yield from (kernel.spec for kernel in kernels.values() if kernel.spec.stem in stems)
             if pair.target.biases:
                 yield kernels["verify.layer.o"].spec  # partial sums with a bias are left by no other product

@@ -11,6 +11,7 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.engine.prefill import kernels as prefill_kernels
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.eagle3.parallel.shard import Shard
 from specgate.pair_tools.plant.geometries import PairGeometry
 from tests.backends.cupy_eagle3.kernels.launches import (
     PAIRS,
@@ -23,11 +24,12 @@ from tests.backends.cupy_eagle3.kernels.launches import (
 )
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, without_weights
 
+DIVISIBLE = replace(DRAFT, heads=4, kv_heads=4, intermediate=128)
 SHARED = PairGeometry(
-    replace(TARGET, heads=8, kv_heads=4, intermediate=128), DRAFT, BOUNDARIES, context=0, written=True
+    replace(TARGET, heads=8, kv_heads=4, intermediate=128), DIVISIBLE, BOUNDARIES, context=0, written=True
 )
 EXPERTS = PairGeometry(
-    replace(MIXTURE, heads=8, kv_heads=4, intermediate=128), DRAFT, BOUNDARIES, context=0, written=True
+    replace(MIXTURE, heads=8, kv_heads=4, intermediate=128), DIVISIBLE, BOUNDARIES, context=0, written=True
 )
 
 
@@ -39,6 +41,8 @@ def test_each_argument_is_what_its_field_declares(
 ) -> None:
     pairs = {**PAIRS, "shared": SHARED, "experts": EXPERTS}
     check_arguments(step(monkeypatch, pairs[name], k, slots, ranks=ranks).launches)
+    if not Shard(0, ranks).unfit(pairs[name].draft):
+        check_arguments(step(monkeypatch, pairs[name], k, slots, ranks=ranks, draft_ranks=ranks).launches)
 
 
 def test_products_that_divide_k_leave_partial_sums_which_are_added_up_right_behind_them(
@@ -89,18 +93,33 @@ def test_the_draft_runs_on_every_rank_by_itself(monkeypatch: pytest.MonkeyPatch)
     assert drafting.count("draft_token") == 3 and not {"all_reduce", "combine_choices"} & {*drafting}
 
 
+def test_a_draft_in_parts_sums_and_chooses_over_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = step(monkeypatch, SHARED, 3, 2, ranks=2, draft_ranks=2)
+    names = [launch.name for launch in made.launches]
+    drafting, verifying = names[: names.index("embed_rows")], names[names.index("embed_rows") :]
+    assert drafting.count("all_reduce") == 2 * 3 and drafting.count("combine_choices") == 3
+    assert verifying == [launch.name for launch in step(monkeypatch, SHARED, 3, 2, ranks=2).launches][-len(verifying) :]
+    for before, launch in pairwise(drafting):
+        assert launch != "draft_token" or before == "combine_choices"
+    assert made.buffers.draft is not None
+    own, targets = made.buffers.draft.layer.mailboxes, made.buffers.target.layer.mailboxes
+    assert own is not None and targets is not None and made.buffers.mailboxes == (targets, own)
+    counted = [launch.arguments["exchanges"] for launch in made.launches if launch.name == "combine_choices"]
+    assert [count is own.choice_count for count in counted] == [True] * 3 + [False]
+
+
 def test_a_whole_targets_step_has_nothing_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
     launches = step(monkeypatch, SHARED, 3, 2).launches
     assert not [launch.name for launch in launches if launch.name in ("all_reduce", "combine_choices")]
     assert not [launch.name for launch in launches if "mailbox_0" in launch.arguments]
 
 
-@pytest.mark.parametrize("k", [0, 1, 3])
+@pytest.mark.parametrize(("k", "draft_ranks"), [(0, 1), (1, 1), (3, 1), (1, 2), (3, 2)])
 @pytest.mark.parametrize("pair", [SHARED, EXPERTS], ids=["dense", "experts"])
 def test_what_a_kernel_touches_before_it_waits_nothing_that_may_still_run_writes(
-    monkeypatch: pytest.MonkeyPatch, k: int, pair: PairGeometry
+    monkeypatch: pytest.MonkeyPatch, k: int, draft_ranks: int, pair: PairGeometry
 ) -> None:
-    found = mixed_up(step(monkeypatch, pair, k, 3, times=3, ranks=2).launches)
+    found = mixed_up(step(monkeypatch, pair, k, 3, times=3, ranks=2, draft_ranks=draft_ranks).launches)
     # Only for a fault, and then nobody reads what comes of it: a GPU is lost, or the cache's blocks are mixed up.
     assert {one.partition(" may write ")[2] for one in found} == {"active_count"}
     assert {one.partition(" while ")[2].split()[0] for one in found} == {"all_reduce", "combine_choices", "kv_reserve"}
