@@ -91,22 +91,24 @@ def plain_lines(run: Run) -> Iterator[str]:
             ]
         parts.append(_in_words("repeats", result.values.get("repeated_8gram_share")))
         yield ", ".join(parts)
-    for same in _of_one_cause(run.verdicts):
+    for same in _of_one_cause(run):
         first = same[0]
         kind = "" if first.required else " (advisory)"
         rules, cells = (list(dict.fromkeys(values)) for values in ((v.rule for v in same), (v.cell for v in same)))
-        about = summary.about(first) if len(same) == 1 else f"{', '.join(rules)} on {len(cells)} cells"
+        where = summary.short(first.cell) if len(cells) == 1 else f"{len(cells)} cells"
+        about = summary.about(first) if len(same) == 1 else f"{', '.join(rules)} on {where}"
         yield f"{first.state.value}{kind} {about}: {first.message}"
         if first.next_step:
             yield f"  next: {first.next_step}"
     yield from closing_lines(run)
 
 
-def _of_one_cause(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Verdicts on what was not measured, by their cause; every other one by itself."""
+def _of_one_cause(run: Run) -> list[list[Verdict]]:
+    """Verdicts on cells without figures, by their cause; every other one by itself."""
     groups: dict[tuple[object, ...], list[Verdict]] = {}
-    for number, v in enumerate(verdicts):
-        shared = v.reason_code == "not_measured"
+    contradicted = {(result.cell.key, result.reason_code) for result in run.cells if result.reason_code}
+    for number, v in enumerate(run.verdicts):
+        shared = v.reason_code == "not_measured" or (v.cell, v.reason_code) in contradicted
         key = (v.state, v.required, v.message, v.next_step) if shared else (number,)
         groups.setdefault(key, []).append(v)
     return list(groups.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -102,6 +103,20 @@ def test_a_log_says_once_why_nothing_was_measured_and_names_every_rule() -> None
     required = [v for v in run.verdicts if v.reason_code == "not_measured" and v.required]
     assert len(told) == len({v.required for v in run.verdicts if v.reason_code == "not_measured"}) < len(required)
     assert all(v.rule in told[0] for v in required) and "on 3 cells" in told[0]
+
+
+def test_a_log_says_once_how_a_cell_contradicts_itself_and_names_every_rule() -> None:
+    plan = plan_of(scenario(spec=(2, 3)))
+    one = plan.cells[1]
+    why, code = f"{one.key}: another engine scored other tokens", "records_contradict"
+    run = run_of(plan, blocks_of(plan))
+    cells = [replace(c, status="failed", reason=why, reason_code=code) if c.cell == one else c for c in run.cells]
+    run = judged(replace(run, cells=tuple(cells)), POLICY)
+    told = [line for line in PLAIN.render(run, POLICY).splitlines() if line.startswith("INVALID") and why in line]
+    judging = [v for v in run.verdicts if v.cell == one.key and v.reason_code == code]
+    assert len(judging) > 2 and len(told) <= 1 + len({v.required for v in judging})  # the last one is the run's own
+    assert all(v.rule in told[0] for v in judging if v.required) and "on demo-64 c64 b1 spec-2: " in told[0]
+    assert all(line.count("no figures") == 1 for line in told)
 
 
 def test_a_run_without_a_block_is_told_in_words() -> None:
