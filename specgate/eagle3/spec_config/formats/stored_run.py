@@ -11,7 +11,7 @@ from typing import Final
 from specgate.core import EngineFacts
 from specgate.eagle3.spec_config.formats import llamacpp, lmdeploy, sglang, vllm
 from specgate.eagle3.spec_config.formats.collecting import Terms, fixed, name_of
-from specgate.eagle3.spec_config.stated import Said, StatedConfig
+from specgate.eagle3.spec_config.stated import How, Said, StatedConfig
 from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
 
@@ -23,7 +23,8 @@ READERS: Final[Mapping[str, Callable[[Sequence[str], str], StatedConfig]]] = {
 }
 """Back end → how the flags in its option `args` are read."""
 SHARES_TARGETS: Final = frozenset({"cupy"})
-"""Back ends whose option `tp` says how many GPUs share a target."""
+"""Back ends whose options `tp` and `draft_tp` say how many GPUs share a target, and among how many the draft is split.
+"""
 BOUNDARIES: Final = re.compile(r"boundaries[^\[]*\[([\d, ]+)\]")
 ALWAYS: Final = frozenset({"method", "draft_model", "target", "k", "dtype", "prefix_cache", "forced", "max_batch"})
 
@@ -46,10 +47,10 @@ def read_run(folder: Path, where: str) -> StatedConfig:
         "forced": Said(forced_length(config.options), "stated", "force_al"),
     }
     if config.backend in SHARES_TARGETS:
-        gpus = config.options.get("tp", "1")
-        terms["tp"] = Said(
-            int(gpus) if gpus.isdigit() else gpus, "stated" if "tp" in config.options else "default", "tp"
-        )
+        for name in ("tp", "draft_tp"):
+            gpus = config.options.get(name, "1")
+            how: How = "stated" if name in config.options else "default"
+            terms[name] = Said(int(gpus) if gpus.isdigit() else gpus, how, name)
     if config.pair.draft is not None:
         terms["draft_model"] = Said(name_of(config.pair.draft), "stated", "pair")
     for k in lengths[:1] if len(lengths) == 1 else ():
