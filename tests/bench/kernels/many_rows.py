@@ -182,7 +182,8 @@ def compare(product: Product, what: str, stream: Stream, bandwidth: float, asked
 def ways(product: Product, every: bool) -> dict[str, ManyConfig]:
     """What this way is called → how the work is divided: usually, and with `every`, in all ways that fit."""
     room, kernel = shared_memory_limit(), product.launcher()
-    usual = ManyConfig.of(product.config, kernel.weight, product.rows, room, multiprocessors())
+    swiglu = kernel.epilogue is Epilogue.SWIGLU
+    usual = ManyConfig.of(product.config, kernel.weight, product.rows, room, multiprocessors(), swiglu=swiglu)
     if usual is None:
         return {}
     found = {f"usual c{usual.cluster} s{usual.stages} w{usual.warp_tiles}": usual}
