@@ -63,7 +63,7 @@ def cpu_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (
             {"device": "cpu"},
-            r"option device: not known\n  back end cupy knows: capture, confidence, draft_kv, fmha, graphs, k_by",
+            r"option device: not known\n  back end cupy knows: capture, confidence, draft_kv, draft_tp, fmha, graphs",
         ),
         ({"graphs": "of"}, r"option graphs = 'of'\n  known: on, off"),
         ({"fmha": "kv_tile:100"}, "kv_tile must be a multiple of 64"),

@@ -29,16 +29,26 @@ ROOMS = {None: LEAST_SHARED, H200: 226 * 1024, A100: 162 * 1024, CONSUMER: 98 * 
 gpus = st.sampled_from(list(ROOMS))
 splits = st.builds(GemmConfig, warps=st.sampled_from(WARPS), k_chunks=st.sampled_from(K_CHUNKS))
 weights = st.tuples(st.integers(1, 300_000), st.integers(1, 900).map(lambda chunks: 32 * chunks))
+large = st.tuples(st.integers(4096, 300_000), st.integers(16, 112).map(lambda turns: 256 * turns))
+many = st.integers(MANY_ROWS + 1, MAX_ROWS)
+"""Most of these have a way."""
 
 
-@given(splits, weights, st.integers(1, MAX_ROWS), gpus, st.booleans())
+@given(splits, weights, st.integers(1, MAX_ROWS), gpus)
+def test_few_rows_and_small_weights_have_none(
+    split: GemmConfig, weight: tuple[int, int], rows: int, gpu: Multiprocessors | None
+) -> None:
+    way = ManyConfig.of(split, weight, rows, ROOMS[gpu], gpu)
+    assert way is None or (rows > MANY_ROWS and not is_small(*weight))
+
+
+@given(splits, large, many, gpus, st.booleans())
 def test_a_way_fits_the_gpu_and_takes_every_row(
     split: GemmConfig, weight: tuple[int, int], rows: int, gpu: Multiprocessors | None, swiglu: bool
 ) -> None:
     way = ManyConfig.of(split, weight, rows, ROOMS[gpu], gpu, swiglu=swiglu)
     assume(way is not None)
     assert way is not None
-    assert rows > MANY_ROWS and not is_small(*weight)
     assert way.row_groups * way.row_tiles * ROW_TILE >= rows
     assert way.row_tiles * ROW_TILE <= ROW_GROUP
     assert way.stages >= 2
@@ -48,7 +58,7 @@ def test_a_way_fits_the_gpu_and_takes_every_row(
         assert blocks_of_an_sm * (way.shared_bytes(split) + DECLARED + RESERVED_SHARED) <= gpu.shared_memory
 
 
-@given(splits, weights, st.integers(1, MAX_ROWS), gpus)
+@given(splits, large, many, gpus)
 def test_the_blocks_of_a_cluster_share_all_chains_and_follow_each_other(
     split: GemmConfig, weight: tuple[int, int], rows: int, gpu: Multiprocessors | None
 ) -> None:
