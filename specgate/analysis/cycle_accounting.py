@@ -91,7 +91,8 @@ def link_bytes(blocks: Sequence[Block], traffic: Traffic) -> float | None:
     if traffic.link is None:
         return None
     steps = [step for b in blocks for step in steps_of(b)]
-    verified, drafted = (sum(slot.rows for step in steps for slot in step.verify), sum(sum(s.drafts) for s in steps))
+    verified = sum(slot.rows for step in steps for slot in step.verify)
+    drafted = sum(sum(step.drafts) for step in steps)
     sent = traffic.link.row_bytes * verified + traffic.link.draft_row_bytes * drafted
     return sent / sum(len(b.step_ns) for b in blocks)
 

@@ -15,6 +15,7 @@ from specgate.backends.cupy_eagle3.backend import BACKEND
 from specgate.backends.cupy_eagle3.engine import open as opening
 from specgate.backends.cupy_eagle3.engine.ranks import option
 from specgate.core import PairRef, Sampling
+from specgate.eagle3.geometry import DraftGeometry, TargetGeometry
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from tests.backends.cupy_eagle3.pairs import DRAFT, MIXTURE, TARGET
@@ -68,15 +69,17 @@ def test_the_door_refuses_another_number_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said"),
+    ("g", "said"),
     [
-        ({}, r"num_key_value_heads = 1 cannot be divided by 2\n  tp=1"),
-        ({"kv_heads": 2, "heads": 4, "vocab": 321}, r"vocab_size = 321 cannot be divided by 2"),
-        ({"kv_heads": 2, "heads": 4, "intermediate": 96}, r"intermediate_size = 96: each GPU needs a multiple of 32"),
+        (TARGET, r"num_key_value_heads = 1 cannot be divided by 2\n  tp=1"),
+        (replace(TARGET, kv_heads=2, heads=4, vocab=321), r"vocab_size = 321 cannot be divided by 2"),
+        (
+            replace(TARGET, kv_heads=2, heads=4, intermediate=96),
+            r"intermediate_size = 96: each GPU needs a multiple of",
+        ),
     ],
 )
-def test_sizes_that_cannot_be_divided_are_refused_with_their_key(sizes: dict[str, int], said: str) -> None:
-    g = replace(TARGET, **sizes)  # type: ignore[arg-type]  # all of these are numbers
+def test_sizes_that_cannot_be_divided_are_refused_with_their_key(g: TargetGeometry, said: str) -> None:
     with pytest.raises(UsageError, match=f"option tp = 2: folder/config.json: {said}"):
         option.check_target(2, g, WHERE)
     option.check_target(1, g, WHERE)
@@ -126,15 +129,14 @@ def test_a_draft_is_on_all_gpus_of_its_target_in_parts_or_whole(options: dict[st
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said"),
+    ("g", "said"),
     [
-        ({"kv_heads": 1}, r"num_key_value_heads = 1 cannot be divided by 2"),
-        ({"kv_heads": 2, "heads": 4, "draft_vocab": 321}, r"draft_vocab_size = 321 cannot be divided by 2"),
-        ({"kv_heads": 2, "heads": 4, "intermediate": 96}, r"intermediate_size = 96: each GPU needs a multiple of 32"),
+        (replace(DRAFT, kv_heads=1), r"num_key_value_heads = 1 cannot be divided by 2"),
+        (replace(DRAFT, draft_vocab=321), r"draft_vocab_size = 321 cannot be divided by 2"),
+        (replace(DRAFT, intermediate=96), r"intermediate_size = 96: each GPU needs a multiple of 32"),
     ],
 )
-def test_a_draft_that_cannot_be_divided_is_refused_with_its_key(sizes: dict[str, int], said: str) -> None:
-    g = replace(DRAFT, **sizes)  # type: ignore[arg-type]  # all of these are numbers
+def test_a_draft_that_cannot_be_divided_is_refused_with_its_key(g: DraftGeometry, said: str) -> None:
     with pytest.raises(UsageError, match=rf"option draft_tp = 2: folder/config.json: {said}(.|\n)*\n  draft_tp=1$"):
         option.check_draft(2, 2, g, WHERE)
     option.check_draft(2, 1, g, WHERE)
