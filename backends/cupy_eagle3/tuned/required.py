@@ -13,6 +13,11 @@ from specgate.errors import EnvironmentRefused
 
 SHOWN = 3
 """Shapes that a message names."""
+COMMAND_OF_PARTS = (
+    "run once without PERF_MODE and with -o log_shapes=shapes.json, then "
+    "specgate tune gemm --missing --shapes shapes.json"
+)
+"""A pair's own sizes do not tell those of the parts that several GPUs have of it."""
 
 
 def describe(tuned: Tuned, lookups: Sequence[Lookup]) -> str:
@@ -22,8 +27,10 @@ def describe(tuned: Tuned, lookups: Sequence[Lookup]) -> str:
     return f"{hits} of {len(lookups)}" + (f" from {files}" if files else "")
 
 
-def require(tuned: Tuned, lookups: Sequence[Lookup], pair: PairRef, *, perf_mode: bool) -> None:
-    """Print what was found; raise EnvironmentRefused in PERF_MODE where a product has no tuned configuration."""
+def require(tuned: Tuned, lookups: Sequence[Lookup], pair: PairRef, *, perf_mode: bool, ranks: int = 1) -> None:
+    """Print what was found; raise EnvironmentRefused in PERF_MODE where a product has no tuned configuration. `ranks`:
+    among how many GPUs the target is divided, so that a product is that of a part.
+    """
     print(f"tuned products: {describe(tuned, lookups)}", flush=True)
     missed = [lookup.shape for lookup in lookups if not lookup.hit]
     if not missed:
@@ -31,14 +38,15 @@ def require(tuned: Tuned, lookups: Sequence[Lookup], pair: PairRef, *, perf_mode
     why = "\n  ".join(tuned.misses(missed))
     if perf_mode:
         raise EnvironmentRefused(
-            f"PERF_MODE: no tuned configuration for {len(missed)} of {len(lookups)} products: {named(missed)}\n  {why}",
-            hint=f"tune them: {command(pair)}",
+            f"PERF_MODE on {tuned.device}: no tuned configuration for {len(missed)} of {len(lookups)} products: "
+            f"{named(missed)}\n  {why}",
+            hint=f"tune them: {command(pair) if ranks == 1 else COMMAND_OF_PARTS}",
         )
     print(f"not tuned: {named(missed)}\n  {why}", flush=True)
 
 
 def named(shapes: Sequence[GemmShape]) -> str:
-    weights = list(dict.fromkeys(f"{shape.tag} {shape.n} x {shape.k}" for shape in shapes))
+    weights = list(dict.fromkeys(map(str, shapes)))
     more = f" and {len(weights) - SHOWN} more" if len(weights) > SHOWN else ""
     return ", ".join(weights[:SHOWN]) + more
 
