@@ -66,7 +66,7 @@ def test_experts_whose_work_is_moved_otherwise_give_the_same_bits(tag: str, n: i
     weight = ExpertWeight(n, k, (tag,), 8, 2)
     for config in {c.warps: c for c in weight.candidates()}.values():
         for rows in (1, 4, 16):
-            for moved in [*weight.moved(config, rows), *weight.near(config, config)][::3]:
+            for moved in [*weight.moved(config, rows), *weight.near(config, config)][::7]:
                 assert weight.same_bits(config, moved, rows), (moved, rows)
     one, other, *_ = {c.warps: c for c in weight.candidates()}.values()
     assert not weight.same_bits(one, other, 4)
