@@ -82,7 +82,7 @@ def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int] | None:
     if shard.unfit(target) or shard.cuts_blocks(target):  # the engine will refuse it, by its name
         shard = Shard()
     part, dtype = shard.geometry(target), getattr(torch, scenario.dtype)
-    of_draft = Shard(0, shard.ranks if scenario.options.get("draft_tp") == gpus else 1)
+    of_draft = Shard(0, 1 if scenario.options.get("draft_tp") == "1" else shard.ranks)
     if draft and not of_draft.unfit(draft):
         draft = of_draft.of_draft(draft)
     return pair_traffic(part, draft, dtype, kv_modes(formats)), shard.ranks

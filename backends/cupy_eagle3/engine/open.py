@@ -68,7 +68,9 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "tree_width": None,
     "tuned": None,
 }
-"""Option → its values, of which the first is the default. None: its value is a list, knobs, or a file."""
+"""Option → its values, of which the first is the default, but of `draft_tp`, which is as `tp` where that is possible.
+None: its value is a list, knobs, or a file.
+"""
 DTYPE = torch.bfloat16
 
 
@@ -98,7 +100,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     tree, asked = tree_option.chosen_tree(request), asked_plan(request)
     plan = used_plan(request, asked)
     ranks, fmha = option.chosen_ranks(request), chosen_fmha(request.options)
-    draft_ranks = option.chosen_draft_ranks(request, ranks)
+    asked_draft_ranks, draft_ranks = option.asked_draft_ranks(request, ranks), 1
     devices = shared_gpus(ranks) if ranks > 1 else (first_gpu(),)
     device = devices[0]
     if request.max_k:
@@ -117,7 +119,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     draft, draft_error = usable_draft(request, target, device) if request.max_k else (None, None)
     if draft is not None:
         tree_option.check_draft(tree, request.options.get("tree", ""), draft.geometry)
-        option.check_draft(ranks, draft_ranks, draft.geometry, (request.pair.draft or Path()) / "config.json")
+        where = (request.pair.draft or Path()) / "config.json"
+        draft_ranks = option.chosen_draft_ranks(ranks, asked_draft_ranks, draft.geometry, where)
     draft_part = Shard(0, draft_ranks).of_draft(draft.geometry) if draft else None
     split_width = draft_part.hidden if draft_part and draft_ranks > 1 else None
     confidence = lengths.confidence if lengths and draft else None

@@ -14,9 +14,9 @@ from specgate.backends.cupy_eagle3.kernels.experts.packing import NUMBERS, SCALE
 REGISTERS: Final = 65536
 """Of an SM."""
 NEEDED: Final = {1: 96, 2: 112, 3: 144}
-"""Tiles of a block → the registers with which no thread of sm_90 has to spill, as NVRTC 13.0 allots them. For sm_80 and
-sm_120 it spills in a few of the deepest rings, which the clock then tells.
-"""
+"""Tiles of a block → the registers with which no thread has to spill, as NVRTC 13.0 allots them."""
+FEW_SLABS: Final = 4
+"""Slabs of a ring beyond which an odd number of them takes more registers than these."""
 IN_FLIGHT: Final = 24 * 1024
 """Bytes of weight on their way to an SM below which memory is hardly kept busy."""
 IDLE: Final = 1.1
@@ -45,7 +45,8 @@ def retilings(config: ExpertConfig, n: int) -> tuple[ExpertConfig, ...]:
 
 def divisions(config: ExpertConfig, n: int) -> Iterator[ExpertConfig]:
     """All with the warps of `config` that fit the GPU, a matrix of `n` rows, and the registers of a thread."""
-    rings = [ring for ring in range(1, config.each + 1) if config.each % ring == 0]
+    divisors = (ring for ring in range(1, config.each + 1) if config.each % ring == 0)
+    rings = [ring for ring in divisors if ring <= FEW_SLABS or ring % 2 == 0]
     for ring, tiles, room, blocks in product(rings, NEEDED, ROOMS, ROOMS):
         moved = replace(config, ring=ring, tiles=tiles, room=room, blocks_per_sm=blocks)
         busy = in_flight(moved) >= IN_FLIGHT or ring == config.each

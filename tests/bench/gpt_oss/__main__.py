@@ -33,8 +33,8 @@ from tests.bench.gpt_oss import checks, prefill, products, steps
 
 GEOMETRIES: Final = ("gpt-oss-20b", "gpt-oss-120b")
 PARTS: Final = ("products", "steps", "prefill")
-SWEPT: Final = (1, 2, 4, 8)
-ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
+SWEPT: Final = (1, 2, 4, 8, 16, 64)
+ROWS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64)
 GOALS: Final = {"both": 0.80}
 """Share of the bandwidth that a layer's two products together shall reach at 1 to 8 tokens."""
 

@@ -85,7 +85,7 @@ def first_logits(engine: CupyEngine) -> Tensor:
 @click.option("--spec", default=3)
 @click.option("--steps", default=96)
 @click.option("--tp", "tps", multiple=True, type=int, default=(2, 1))
-@click.option("--split-draft", is_flag=True, help="Besides, with the draft divided among the GPUs.")
+@click.option("--whole-draft", is_flag=True, help="Besides, with the whole draft on each GPU.")
 @click.option("--fmha", multiple=True, help="Knobs to try besides, such as kv_tile:512")
 @click.option("--option", "-o", multiple=True, help="KEY=VALUE, as for specgate micro")
 @torch.inference_mode()
@@ -97,7 +97,7 @@ def steps(
     spec: int,
     steps: int,
     tps: tuple[int, ...],
-    split_draft: bool,
+    whole_draft: bool,
     fmha: tuple[str, ...],
     option: tuple[str, ...],
 ) -> None:
@@ -109,9 +109,8 @@ def steps(
     click.echo(f"plain read {bandwidth / 1e12:.3f} TB/s")
     base, logits = dict[str, float](), dict[str, Tensor]()
     ways = {f"tp {ranks}": (ranks, [*option]) for ranks in tps}
-    if split_draft:
-        parts = {f"tp {n}, draft_tp {n}": (n, [*option, f"draft_tp={n}"]) for n in tps if n > 1}
-        ways = {**parts, **ways}
+    if whole_draft:
+        ways |= {f"tp {n}, draft_tp 1": (n, [*option, "draft_tp=1"]) for n in tps if n > 1}
     for way, (ranks, said) in ways.items():
         try:
             began = time.monotonic()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specgate.core import EngineFacts
+from specgate.core.traffic import LinkTraffic, PassTraffic, Traffic
 from specgate.eagle3.spec_config.alignment import align
+from specgate.eagle3.spec_config.formats.stored_run import gpus_of
 from specgate.eagle3.spec_config.formats.trtllm import static_tree
 from specgate.eagle3.spec_config.sources import read_source
 from specgate.errors import UsageError
@@ -229,3 +233,22 @@ def test_any_two_texts_are_laid_side_by_side_or_refused_by_name(a: str, b: str) 
         return
     assert found.aligned == align(found.second, found.first).aligned
     assert not align(found.first, found.first).differences
+
+
+@pytest.mark.parametrize(
+    ("options", "link", "said"),
+    [
+        ({}, None, (1, 1)),
+        ({"tp": "2"}, LinkTraffic(2, 8192), (2, 1)),  # as the engine did before drafts were divided unasked
+        ({"tp": "2"}, LinkTraffic(2, 8192, 64), (2, 2)),
+        ({"tp": "4", "draft_tp": "1"}, LinkTraffic(4, 8192), (4, 1)),
+    ],
+)
+def test_a_run_says_among_how_many_gpus_its_draft_was_divided(
+    options: dict[str, str], link: LinkTraffic | None, said: tuple[int, int]
+) -> None:
+    facts = EngineFacts("cupy", "NVIDIA H200", "bfloat16", 320, 4096, (0,), "a" * 64, "b" * 64, None, True)
+    facts = replace(facts, traffic=Traffic(PassTraffic(0, 0, ()), link=link))
+    found = gpus_of(options, facts)
+    assert (found["tp"].value, found["draft_tp"].value) == said
+    assert {name for name, term in found.items() if term.how == "stated"} == set(options)

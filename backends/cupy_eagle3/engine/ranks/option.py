@@ -60,11 +60,13 @@ def cannot_divide(ranks: int, g: TargetGeometry | DraftGeometry) -> str | None:
     return None
 
 
-def chosen_draft_ranks(request: OpenRequest, ranks: int) -> int:
-    """Among how many GPUs the draft is divided: all `ranks` of the target, or 1, where each has it whole. Raises
-    UsageError for another number.
+def asked_draft_ranks(request: OpenRequest, ranks: int) -> int | None:
+    """Among how many GPUs the draft is to be divided: all `ranks` of the target, or 1, where each has it whole; None
+    where the option is left out. Raises UsageError for another number.
     """
-    text = request.options.get(DRAFT_TP, "1")
+    text = request.options.get(DRAFT_TP)
+    if text is None:
+        return None
     if text not in {"1", str(ranks)}:
         raise UsageError(
             f"option {DRAFT_TP} = {text!r} with {TP} = {ranks}: every GPU that shares the target has a part of the "
@@ -74,9 +76,11 @@ def chosen_draft_ranks(request: OpenRequest, ranks: int) -> int:
     return int(text)
 
 
-def check_draft(ranks: int, draft_ranks: int, g: DraftGeometry, where: Path) -> None:
-    """Raise UsageError for a draft that would need the target's whole LM head on every GPU, and for one that cannot be
-    divided among `draft_ranks` of them.
+def chosen_draft_ranks(ranks: int, asked: int | None, g: DraftGeometry, where: Path) -> int:
+    """Among how many GPUs the draft is divided: as `asked`, else among those of the target where its sizes allow that.
+
+    Raises UsageError for a draft that would need the target's whole LM head on every GPU, and for one that cannot be
+    divided as asked.
     """
     if ranks > 1 and not g.own_lm_head:
         raise UsageError(
@@ -84,5 +88,9 @@ def check_draft(ranks: int, draft_ranks: int, g: DraftGeometry, where: Path) -> 
             "divided among the GPUs",
             hint=f"a draft with an LM head of its own, or {TP}=1",
         )
-    if draft_ranks > 1 and (why := cannot_divide(draft_ranks, g)):
-        raise UsageError(f"option {DRAFT_TP} = {draft_ranks}: {where}: {why}", hint=f"{DRAFT_TP}=1")
+    why = cannot_divide(ranks, g)
+    if asked is None:
+        return 1 if why else ranks
+    if asked > 1 and why:
+        raise UsageError(f"option {DRAFT_TP} = {asked}: {where}: {why}", hint=f"{DRAFT_TP}=1")
+    return asked

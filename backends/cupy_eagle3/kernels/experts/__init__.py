@@ -6,6 +6,6 @@ route.py           the router's logits, and the rows that experts multiply
 expert_gate_up.py  gate and up of every chosen expert, and their clamped SwiGLU
 expert_down.py     the second product, and the weighted sum over a row's experts
 
-Headers: `routing.cuh` (the largest logits, and the rows of each expert), `expert_ring.cuh` (weights on their way),
-`expert_matmul.cuh` (what both products share), `fp16.cuh` (float16, and four-bit numbers as such).
+Headers: `routing.cuh` (the largest logits, and each expert's rows in parties of eight), `expert_ring.cuh` (weights on
+their way), `expert_matmul.cuh` (what both products share), `fp16.cuh` (float16, and four-bit numbers as such).
 """

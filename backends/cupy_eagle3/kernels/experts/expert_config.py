@@ -19,15 +19,9 @@ MOST_EXPERTS: Final = 256
 MOST_PLACES: Final = 8
 """Most experts of a layer, and most that a token may choose."""
 MOST_ROWS: Final = 64
-"""Most rows of a step: an expert may get all of them, and their sums have to fit into registers."""
+"""Most rows of a step: every block keeps in shared memory where all of them go."""
 SUM_BYTES: Final = 512
 """Bytes of one warp's sums of a tile: 16 rows of weight, 8 rows of x, float32."""
-FEW_ROWS: Final = 8
-SOME_ROWS: Final = 16
-MANY_ROWS: Final = 32
-"""Rows up to which a thread has registers for three blocks on its SM with two tiles of weight each, for two blocks of
-two, and for three blocks of one; beyond them it has all that there are.
-"""
 MOST_RING: Final = 4
 """Most slabs of a turn. On an H200, of 1, 3, 5 and 9 slabs three were fastest, or as fast, at 1, 4 and 8 rows."""
 MOST_SLABS: Final = 16
@@ -35,8 +29,9 @@ MOST_SLABS: Final = 16
 TILES: Final = (1, 2, 3, 4)
 ROOMS: Final = (1, 2, 3, 4)
 """Tiles of a block at a time, and blocks of an SM, that a configuration may have."""
-ROUTING_BYTES: Final = 10 * 1024
-"""Most bytes of shared memory that a block declares itself: twelve for each pair and each expert."""
+ROUTING_BYTES: Final = 12 * 1024
+"""Most bytes of shared memory that a block declares itself: twelve for each pair and each party, eight for each expert.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +90,6 @@ class ExpertConfig:
         ring = max(count for count in range(1, min(each, MOST_RING) + 1) if each % count == 0)
         return cls(warps, columns, ring, tiles if tiles_of_expert % tiles == 0 else 1)
 
-    def at(self, rows: int) -> ExpertConfig:
-        """For up to `rows` rows, with the registers that a thread has."""
-        if rows <= FEW_ROWS:
-            return self
-        if rows <= SOME_ROWS:
-            return self._within(room=2)
-        return replace(self, tiles=1)._within(room=3 if rows <= MANY_ROWS else 1)
-
-    def _within(self, room: int) -> ExpertConfig:
-        return replace(self, room=min(self.room, room), blocks_per_sm=min(self.blocks_per_sm, room))
-
     def fitted(self) -> ExpertConfig:
         """The same arithmetic within the shared memory of the current GPU. Raises ValueError where a single tile is too
         much for it.
@@ -148,11 +132,13 @@ def check_experts(experts: ExpertGeometry, rows: int) -> None:
 
 
 def constants_of(experts: ExpertGeometry, config: ExpertConfig, rows: int) -> dict[str, int | float]:
-    """What both products are compiled with beside the sizes of their weight, for up to `rows` rows."""
+    """What both products are compiled with beside the sizes of their weight, for up to `rows` rows. Routing has places
+    for the rows of one party, or for as many rows as there may be.
+    """
     return {
         "experts": experts.count,
         "per_token": experts.per_token,
-        "row_tiles": -(-rows // ROW_TILE),
+        "rows": ROW_TILE if rows <= ROW_TILE else MOST_ROWS,
         "warps": config.warps,
         "weight_tiles": config.tiles,
         "ring_slabs": config.ring,

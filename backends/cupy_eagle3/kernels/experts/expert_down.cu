@@ -1,7 +1,7 @@
 // The second product of a mixture of experts, and the sum over a row's experts: stream[row] += Σ over the places of a row, the
 // likeliest first, of weight · (act[pair] · downᵀ + bias). How it multiplies: expert_matmul.cuh.
 //
-// A pair's part goes to `parts`. Blocks that have finished the same columns for one expert each are counted in `finished`, and
+// A pair's part goes to `parts`. Blocks that have finished the same columns for one party each are counted in `finished`, and
 // the last of them adds the parts up: always in the order of the places, whoever comes last. It also leaves the pre-norm input
 // of the next norm, normed = stream · norm_weight, and its squares; and it clears the count.
 //
@@ -47,7 +47,7 @@ struct ExpertDownArguments {
 
 const int COLUMNS = 16 * WEIGHT_TILES;  // of an item
 
-// The `n`-th that a thread finishes of an item: one column of `parts` for one row of the group.
+// The `n`-th that a thread finishes of an item: one column of `parts` for one row of the party.
 const int FINISHED = WEIGHT_TILES * 128, ROUNDS = (FINISHED + THREADS - 1) / THREADS;
 struct Finisher {
     const int number, tile, element, part, row, feature;
@@ -57,7 +57,7 @@ struct Finisher {
           tile(number / 128),
           element(number % 128),
           part(element / 32),
-          row(element % 4 * 2 + part % 2),  // within tiles, as is the feature
+          row(element % 4 * 2 + part % 2),  // of the party
           feature(element % 32 / 4 + part / 2 * 8) {}
 
     __device__ __forceinline__ bool exists() const { return FINISHED % THREADS == 0 || number < FINISHED; }
@@ -70,12 +70,12 @@ struct Finisher {
 
 const int NOTHING = -1;
 
-// The group of columns of which all experts' parts are there, or NOTHING; items take turns.
+// The group of columns of which all parties' parts are there, or NOTHING; items take turns.
 __shared__ int complete[2];
 
 // By one thread, after a barrier that follows this block's own parts for the columns of `group`.
 __device__ __forceinline__ void count_parts(int* finished, int group, int turn) {
-    const bool last = counted_before(finished + group) == routing.touched_count - 1;
+    const bool last = counted_before(finished + group) == routing.party_count - 1;
     if (last) finished[group] = 0;
     complete[turn % 2] = last ? group : NOTHING;
 }
@@ -133,36 +133,31 @@ extern "C" __global__ __launch_bounds__(THREADS,
     // An item is counted during the next one, and added up during the one after that, if it was the last: the barriers are
     // those that an item has anyway, and only one thread waits for memory.
     const bool counts = threadIdx.x == THREADS - 1;
-    int turn = 0, done = 0, before = NOTHING;  // tiles of rows and items so far, and the last item's group
+    int done = 0, before = NOTHING;  // items so far, and the last one's group
 #pragma unroll 1
     while (!walk.is_over()) {
         const Item item = walk.item();
         walk.advance();
-        const GroupRows rows(args.act, item.expert, [](int pair) { return pair; }, me);
+        const Party& party = routing.parties[item.party];
+        const PartyRows rows(args.act, party, [](int pair) { return pair; }, me);
         float biases[ROUNDS];
 #pragma unroll
         for (int n = 0; n < ROUNDS; ++n)
-            biases[n] = to_float(args.bias[(long long)item.expert * N_OUT + Finisher(n).column(item.group)]);
+            biases[n] = to_float(args.bias[(long long)party.expert * N_OUT + Finisher(n).column(item.group)]);
 
         Sums sums = {};
         multiply_item(sums, ring, rows, here, ring.source(walk));
+        const SharedSums shared = shared_sums(done);
+        store_sums(shared, sums, me);
+        if (complete[done % 2] != NOTHING) add_parts(args, complete[done % 2], count, me);
+        if (before != NOTHING && counts) count_parts(args.finished, before, done + 1);
 #pragma unroll
-        for (int t = 0; t < ROW_TILES; ++t) {
-            if (ROW_TILES > 1 && t >= rows.tiles) continue;
-            const SharedSums shared = shared_sums(turn++);
-            store_sums(shared, sums, t, me);
-            if (t == 0) {
-                if (complete[done % 2] != NOTHING) add_parts(args, complete[done % 2], count, me);
-                if (before != NOTHING && counts) count_parts(args.finished, before, done + 1);
-            }
-#pragma unroll
-            for (int n = 0; n < ROUNDS; ++n) {
-                const Finisher own(n);
-                if (!own.exists() || t * 8 + own.row >= rows.count) continue;
-                const int pair = routing.members[routing.start[item.expert] + t * 8 + own.row];
-                args.parts[(long long)pair * N_OUT + own.column(item.group)] =
-                    (add_warps(shared, own.tile, own.element) + biases[n]) * routing.weight_of[pair];
-            }
+        for (int n = 0; n < ROUNDS; ++n) {
+            const Finisher own(n);
+            if (!own.exists() || own.row >= party.count) continue;
+            const int pair = routing.members[party.start + own.row];
+            args.parts[(long long)pair * N_OUT + own.column(item.group)] =
+                (add_warps(shared, own.tile, own.element) + biases[n]) * routing.weight_of[pair];
         }
         before = item.group;
         ++done;

@@ -40,13 +40,13 @@ class ExpertDown(Kernel):
         self.hidden, self.intermediate, self.experts, self.rows = hidden, intermediate, experts, rows
         self.partial = partial
         self.tiles = hidden // TILE
-        self.config = (config or ExpertConfig.usual(intermediate, self.tiles, TILES)).at(rows).fitted()
+        self.config = (config or ExpertConfig.usual(intermediate, self.tiles, TILES)).fitted()
         super().__init__(
             "expert_down",
             n_out=hidden,
             k_in=intermediate,
             tiles_of_expert=self.tiles,
-            experts_together=1,
+            parties_together=1,
             **constants_of(experts, self.config, rows),
             **({"partial": 1} if partial else {}),
             shared_bytes=self.config.shared_bytes,

@@ -39,7 +39,7 @@ struct Finisher {
         : number(n * THREADS + threadIdx.x),
           tile(number / 64),
           element(number % 64),
-          row(element % 4 * 2 + element / 32),  // within tiles, as is the feature
+          row(element % 4 * 2 + element / 32),  // of the party
           feature(element % 32 / 4) {}
 
     __device__ __forceinline__ bool exists() const { return FINISHED % THREADS == 0 || number < FINISHED; }
@@ -69,30 +69,27 @@ extern "C" __global__ __launch_bounds__(THREADS,
     while (!walk.is_over()) {
         const Item item = walk.item();
         walk.advance();
-        const GroupRows rows(args.x, item.expert, [](int pair) { return pair / PER_TOKEN; }, me);
+        const Party& party = routing.parties[item.party];
+        const PartyRows rows(args.x, party, [](int pair) { return pair / PER_TOKEN; }, me);
         unsigned biases[ROUNDS];
 #pragma unroll
         for (int n = 0; n < ROUNDS; ++n) {
-            const long long at = 2 * ((long long)item.expert * N_OUT + Finisher(n).column(item.group));
+            const long long at = 2 * ((long long)party.expert * N_OUT + Finisher(n).column(item.group));
             biases[n] = *reinterpret_cast<const unsigned*>(args.bias + at);
         }
 
         Sums sums = {};
         multiply_item(sums, ring, rows, here, ring.source(walk));
+        const SharedSums shared = shared_sums(turn++);
+        store_sums(shared, sums, me);
 #pragma unroll
-        for (int t = 0; t < ROW_TILES; ++t) {
-            if (ROW_TILES > 1 && t >= rows.tiles) continue;
-            const SharedSums shared = shared_sums(turn++);
-            store_sums(shared, sums, t, me);
-#pragma unroll
-            for (int n = 0; n < ROUNDS; ++n) {
-                const Finisher own(n);
-                if (!own.exists() || t * 8 + own.row >= rows.count) continue;
-                const int pair = routing.members[routing.start[item.expert] + t * 8 + own.row];
-                const float gate = add_warps(shared, own.tile, own.element) + to_float((bf16)(biases[n] & 0xffff));
-                const float up = add_warps(shared, own.tile, own.element + 64) + to_float((bf16)(biases[n] >> 16));
-                args.act[(long long)pair * N_OUT + own.column(item.group)] = to_fp16(clamped_swiglu(gate, up));
-            }
+        for (int n = 0; n < ROUNDS; ++n) {
+            const Finisher own(n);
+            if (!own.exists() || own.row >= party.count) continue;
+            const int pair = routing.members[party.start + own.row];
+            const float gate = add_warps(shared, own.tile, own.element) + to_float((bf16)(biases[n] & 0xffff));
+            const float up = add_warps(shared, own.tile, own.element + 64) + to_float((bf16)(biases[n] >> 16));
+            args.act[(long long)pair * N_OUT + own.column(item.group)] = to_fp16(clamped_swiglu(gate, up));
         }
     }
     await_copies<0>();

@@ -29,13 +29,13 @@ class ExpertGateUp(Kernel):
         check_experts(experts, rows)
         self.intermediate, self.hidden, self.experts, self.rows = intermediate, hidden, experts, rows
         self.tiles = 2 * intermediate // TILE
-        self.config = (config or ExpertConfig.usual(hidden, self.tiles, TILES)).at(rows).fitted()
+        self.config = (config or ExpertConfig.usual(hidden, self.tiles, TILES)).fitted()
         super().__init__(
             "expert_gate_up",
             n_out=intermediate,
             k_in=hidden,
             tiles_of_expert=self.tiles,
-            experts_together=0,
+            parties_together=0,
             alpha=experts.alpha,
             limit=experts.limit,
             **constants_of(experts, self.config, rows),

@@ -1,7 +1,8 @@
-// What the two products of experts share: the sums over k of one item for the rows of its expert.
+// What the two products of experts share: the sums over k of one item for the rows of its party.
 //
 // What one block does, item by item (expert_ring.cuh): it multiplies WEIGHT_TILES tiles of 16 rows of an expert's weight with
-// all rows of x that go to this expert. So a step reads the weights of each expert that it touches once.
+// up to eight rows of x that go to this expert, a party. So what a thread keeps in registers does not grow with the rows of a
+// step. An expert of more rows is read once from memory, and for its other parties from the L2 cache.
 //   load       expert_ring.cuh: numbers and scales, a turn ahead
 //   multiply   multiply_item: four-bit numbers are expanded in registers and are operand A of the tensor core, eight rows of x
 //              are the columns of B; the sum over a block of 32 k is multiplied by the block's scale and added
@@ -10,41 +11,33 @@
 //
 // Neither the split of k nor the order of additions depends on which rows share a step or an expert, and a row is a column of
 // B, which knows of no other: so a row's result is the same, bit for bit, in any company. WARPS is therefore fixed for a
-// weight's shape; WEIGHT_TILES, RING_SLABS, ROW_TILES and the grid only move work.
+// weight's shape; WEIGHT_TILES, RING_SLABS, ROWS and the grid only move work.
 #pragma once
 #include "block.cuh"
 #include "expert_ring.cuh"
 #include "fp16.cuh"
 
 const int THREADS = WARPS * 32;
-// Whether x is requested before its weights have arrived: where registers are left for that.
-const bool X_BEFORE_WEIGHTS = ROW_TILES <= 2;
-const int SLABS_UNROLLED = ROW_TILES <= 2 ? RING_SLABS : 1;
 
 // A warp's sums, operand C of every output tile.
-typedef float Sums[WEIGHT_TILES][ROW_TILES][4];
+typedef float Sums[WEIGHT_TILES][4];
 
-// The rows of x that go to an item's expert, as operand B: this lane has rows g, g + 8, … of the group. Where there is no such
-// row it has the first one: a column of B that nobody reads.
-struct GroupRows {
-    const int count, tiles;     // rows, and tiles of eight rows
-    const fp16* at[ROW_TILES];  // this lane's rows of x, at its first k
+// The rows of x of an item's party, as operand B: this lane has row g. Where there is no such row it has the first one: a
+// column of B that nobody reads.
+struct PartyRows {
+    const fp16* at;  // this lane's row of x, at its first k
 
     // Row `row_of(pair)` of x belongs to a pair.
     template <typename RowOf>
-    __device__ __forceinline__ GroupRows(const fp16* x, int expert, RowOf row_of, const Thread& me)
-        : count(routing.size[expert]), tiles((count + 7) / 8) {
-#pragma unroll
-        for (int t = 0; t < ROW_TILES; ++t) {
-            const int n = t * 8 + me.g < count ? t * 8 + me.g : 0;
-            at[t] = x + (long long)row_of(routing.members[routing.start[expert] + n]) * K_IN + me.warp * EACH * 64 + 8 * me.c;
-        }
+    __device__ __forceinline__ PartyRows(const fp16* x, const Party& party, RowOf row_of, const Thread& me) {
+        const int n = me.g < party.count ? me.g : 0;
+        at = x + (long long)row_of(routing.members[party.start + n]) * K_IN + me.warp * EACH * 64 + 8 * me.c;
     }
 
-    // Eight k of one row, in a half of this warp's `slab`-th slab. Blocks beyond the end of k are zero.
-    __device__ __forceinline__ uint4 load(int t, int slab, int half, const Thread& me) const {
+    // Eight k of the row, in a half of this warp's `slab`-th slab. Blocks beyond the end of k are zero.
+    __device__ __forceinline__ uint4 load(int slab, int half, const Thread& me) const {
         const bool exists = BLOCKS_OF_K % 2 == 0 || 2 * (me.warp * EACH + slab) + half < BLOCKS_OF_K;
-        return exists ? *reinterpret_cast<const uint4*>(at[t] + slab * 64 + half * 32) : uint4{};
+        return exists ? *reinterpret_cast<const uint4*>(at + slab * 64 + half * 32) : uint4{};
     }
 };
 
@@ -60,14 +53,12 @@ __device__ __forceinline__ void multiply_block(float (&sums)[4], const Eight& lo
     sums[3] = fmaf(part[3], high_scale, sums[3]);
 }
 
-// x of one slab, for all rows of an item's expert.
-typedef uint4 SlabOfX[2][ROW_TILES];
+// x of one slab, both halves.
+typedef uint4 SlabOfX[2];
 
-__device__ __forceinline__ void load_x(SlabOfX& x, const GroupRows& rows, int slab, const Thread& me) {
+__device__ __forceinline__ void load_x(SlabOfX& x, const PartyRows& rows, int slab, const Thread& me) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-        for (int t = 0; t < ROW_TILES; ++t) x[half][t] = rows.load(t, slab, half, me);
+    for (int half = 0; half < 2; ++half) x[half] = rows.load(slab, half, me);
 }
 
 // One half of a slab of one tile of weight: a block of 32 k.
@@ -83,63 +74,37 @@ struct Half {
 };
 
 // `x`: of this slab. One tile of weight after the other, so that few registers hold expanded numbers.
-__device__ __forceinline__ void multiply_slab(Sums& sums, const Slab (&tiles)[WEIGHT_TILES], const GroupRows& rows,
-                                              const SlabOfX& x) {
+__device__ __forceinline__ void multiply_slab(Sums& sums, const Slab (&tiles)[WEIGHT_TILES], const SlabOfX& x) {
 #pragma unroll
     for (int j = 0; j < WEIGHT_TILES; ++j)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const Half of(tiles[j], half);
-#pragma unroll
-            for (int t = 0; t < ROW_TILES; ++t) {
-                if (ROW_TILES > 1 && t >= rows.tiles) continue;
-                multiply_block(sums[j][t], of.low, of.high, x[half][t], of.low_scale, of.high_scale);
-            }
-        }
-}
-
-// x is loaded here, for one tile of rows after the other.
-__device__ __forceinline__ void multiply_slab(Sums& sums, const Slab (&tiles)[WEIGHT_TILES], const GroupRows& rows, int slab,
-                                              const Thread& me) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-        for (int j = 0; j < WEIGHT_TILES; ++j) {
-            const Half of(tiles[j], half);
-#pragma unroll
-            for (int t = 0; t < ROW_TILES; ++t) {
-                if (t >= rows.tiles) continue;
-                multiply_block(sums[j][t], of.low, of.high, rows.load(t, slab, half, me), of.low_scale, of.high_scale);
-            }
+            multiply_block(sums[j], of.low, of.high, x[half], of.low_scale, of.high_scale);
         }
 }
 
 // This warp's part of an item, which is the one at `here`. Meanwhile the next one is requested, from `next` if there is one.
-__device__ __forceinline__ void multiply_item(Sums& sums, ExpertRing& ring, const GroupRows& rows, Source& here,
+__device__ __forceinline__ void multiply_item(Sums& sums, ExpertRing& ring, const PartyRows& rows, Source& here,
                                               const Source& next) {
 #pragma unroll 1
     for (int turn = 0; turn < TURNS; ++turn) {
         const bool last = turn == TURNS - 1;
         here.numbers = last ? next.numbers : here.numbers + RING_SLABS * NUMBERS;
         here.scales = last ? next.scales : here.scales + RING_SLABS * SCALES;
-#pragma unroll SLABS_UNROLLED
+#pragma unroll
         for (int n = 0; n < RING_SLABS; ++n) {
-            const int slab = turn * RING_SLABS + n;
-            SlabOfX x;
-            if (X_BEFORE_WEIGHTS && ring.has(turn, n)) load_x(x, rows, slab, ring.me);
+            SlabOfX x;  // requested before its weights have arrived
+            if (ring.has(turn, n)) load_x(x, rows, turn * RING_SLABS + n, ring.me);
             Slab tiles[WEIGHT_TILES];
             ring.load(n, tiles);
             ring.request(last ? 0 : turn + 1, n, here);
-            if (!ring.has(turn, n)) continue;
-            if (X_BEFORE_WEIGHTS)
-                multiply_slab(sums, tiles, rows, x);
-            else
-                multiply_slab(sums, tiles, rows, slab, ring.me);
+            if (ring.has(turn, n)) multiply_slab(sums, tiles, x);
         }
     }
 }
 
-// The sums of the warps for one tile of eight rows, in two places that take turns: while one is read, the next is written.
+// The sums of the warps for one item, in two places that take turns: while one is read, the next is written.
 // Element 32 · i + l of a tile is C's c_i of lane l.
 typedef float (*SharedSums)[WEIGHT_TILES][128];
 
@@ -147,13 +112,13 @@ __device__ __forceinline__ SharedSums shared_sums(int turn) {
     return reinterpret_cast<SharedSums>(reinterpret_cast<unsigned char*>(memory) + RINGS) + turn % 2 * BUSY_WARPS;
 }
 
-// By all threads. ROW_TILES is small and `t` known to the compiler, so sums stay in registers.
-__device__ __forceinline__ void store_sums(SharedSums shared, const Sums& sums, int t, const Thread& me) {
+// By all threads.
+__device__ __forceinline__ void store_sums(SharedSums shared, const Sums& sums, const Thread& me) {
     if (me.warp < BUSY_WARPS)
 #pragma unroll
         for (int j = 0; j < WEIGHT_TILES; ++j)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) shared[me.warp][j][32 * i + me.lane] = sums[j][t][i];
+            for (int i = 0; i < 4; ++i) shared[me.warp][j][32 * i + me.lane] = sums[j][i];
     __syncthreads();
 }
 

@@ -6,12 +6,12 @@
 // numbers begin at whole lines of 128 bytes. Numbers of a lane: row g of the slab's first block of 32, row g + 8 of it, the
 // same two of the second block, at this lane's k, eight each (`expanded`). Scales: the same four of rows g.
 //
-// An item is WEIGHT_TILES tiles of one expert. Block b takes the items b, b + gridDim.x, …; warp w of it the slabs w · EACH, …
-// of each, in turns of RING_SLABS. A slab that has been read makes room for the same slab of the next turn, which may be the
-// first of the block's next item. So the ring runs on from item to item, and every address in it is known to the compiler: at
-// the bandwidth of the memory, a warp has no instructions left for anything else. A lane reads numbers that it has copied
-// itself, and scales that others have copied: hence the one `__syncwarp` of a turn. Scales of two turns have places, since
-// those of the next are requested before the last of this one are read.
+// An item is WEIGHT_TILES tiles of one expert, for one of its parties. Block b takes the items b, b + gridDim.x, …; warp w of
+// it the slabs w · EACH, … of each, in turns of RING_SLABS. A slab that has been read makes room for the same slab of the next
+// turn, which may be the first of the block's next item. So the ring runs on from item to item, and every address in it is
+// known to the compiler: at the bandwidth of the memory, a warp has no instructions left for anything else. A lane reads
+// numbers that it has copied itself, and scales that others have copied: hence the one `__syncwarp` of a turn. Scales of two
+// turns have places, since those of the next are requested before the last of this one are read.
 #pragma once
 #include "async_copy.cuh"
 #include "mma.cuh"
@@ -25,7 +25,7 @@ const int TILE_BYTES = (SLABS * (NUMBERS + SCALES) + LINE - 1) / LINE * LINE;
 const int EACH = (SLABS + WARPS - 1) / WARPS;  // slabs of a warp, of an item: neighbours
 const int BUSY_WARPS = (SLABS + EACH - 1) / EACH;
 const int TURNS = EACH / RING_SLABS;
-const int GROUPS = TILES_OF_EXPERT / WEIGHT_TILES;  // items of an expert
+const int GROUPS = TILES_OF_EXPERT / WEIGHT_TILES;  // items of a party
 // Bytes of a warp, within shared memory: numbers of a turn, scales of a turn.
 const int TURN_NUMBERS = RING_SLABS * WEIGHT_TILES * NUMBERS;
 const int TURN_SCALES = RING_SLABS * WEIGHT_TILES * SCALES;
@@ -46,31 +46,28 @@ struct Slab {
 };
 
 struct Item {
-    int expert, group;
+    int party, group;
 };
 
-// The items of this block, one after the other. Neighbouring blocks read neighbouring memory; where an expert's results are
-// added up (EXPERTS_TOGETHER), they finish the same columns.
+// The items of this block, one after the other. Neighbouring blocks read neighbouring memory; where experts' results are
+// added up (PARTIES_TOGETHER), they finish the same columns. An expert's parties follow each other: all but the first find
+// its weights in the L2 cache.
 struct Walk {
-    const int inner;  // how many items share the outer number: the groups of an expert, or the experts of a group
-    const int outer;
+    const int inner;  // how many items share the outer number: the groups of a party, or the parties of a group
     const int inner_step, outer_step;
     int at_inner, at_outer;
 
     __device__ __forceinline__ Walk()
-        : inner(EXPERTS_TOGETHER ? max(routing.touched_count, 1) : GROUPS),
-          outer(routing.touched_count == 0 ? 0
-                : EXPERTS_TOGETHER         ? GROUPS
-                                           : routing.touched_count),
+        : inner(PARTIES_TOGETHER ? max(routing.party_count, 1) : GROUPS),
           inner_step(gridDim.x % inner),
           outer_step(gridDim.x / inner),
           at_inner(blockIdx.x % inner),
-          at_outer(blockIdx.x / inner) {}
+          at_outer(routing.party_count == 0 ? GROUPS : blockIdx.x / inner) {}  // over at once where nothing is routed
 
-    __device__ __forceinline__ bool is_over() const { return at_outer >= outer; }
+    __device__ __forceinline__ bool is_over() const { return at_outer >= (PARTIES_TOGETHER ? GROUPS : routing.party_count); }
 
     __device__ __forceinline__ Item item() const {
-        return EXPERTS_TOGETHER ? Item{routing.touched[at_inner], at_outer} : Item{routing.touched[at_outer], at_inner};
+        return PARTIES_TOGETHER ? Item{at_inner, at_outer} : Item{at_outer, at_inner};
     }
 
     __device__ __forceinline__ void advance() {
@@ -107,8 +104,8 @@ struct ExpertRing {
     __device__ __forceinline__ Source source(const Walk& walk) const {
         if (walk.is_over()) return {};
         const Item item = walk.item();
-        const unsigned char* tile =
-            weight + (long long)(item.expert * TILES_OF_EXPERT + item.group * WEIGHT_TILES) * TILE_BYTES;
+        const int expert = routing.parties[item.party].expert;
+        const unsigned char* tile = weight + (long long)(expert * TILES_OF_EXPERT + item.group * WEIGHT_TILES) * TILE_BYTES;
         return {tile + first * NUMBERS + me.lane * LOAD, tile + SLABS * NUMBERS + first * SCALES + me.lane * LOAD};
     }
 

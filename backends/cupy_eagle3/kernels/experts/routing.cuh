@@ -1,6 +1,9 @@
 // Which experts the rows of a step go to, and which rows an expert has: made by every block for itself, in shared memory, from
 // the router's logits. That takes less time than another kernel would, and no block waits for another.
 //
+// An expert's pairs are split into parties of at most eight, as many as one product of the tensor core takes. Of a step's rows
+// any number may go to one expert, but mostly no more than eight do: so a product is made for one party at a time.
+//
 // A pair is a row and one of its places: row · PER_TOKEN + place. A row's experts are those of its largest logits, the largest
 // first, of equal ones the lowest expert; their weights are the softmax over these. NaN and infinity beat every number, and
 // make the weights NaN.
@@ -9,7 +12,14 @@
 #include "block.cuh"
 #include "mma.cuh"
 
-const int PAIRS = ROW_TILES * 8 * PER_TOKEN;
+const int PARTY = 8;  // most pairs of a party
+const int PAIRS = ROWS * PER_TOKEN;
+const int PARTIES = (EXPERTS < PAIRS ? EXPERTS : PAIRS) + PAIRS / PARTY;
+
+// `count` pairs of one expert: those in `members` from `start` on.
+struct Party {
+    int expert, start, count;
+};
 
 struct Routing {
     int expert_of[PAIRS];    // of each pair
@@ -17,8 +27,9 @@ struct Routing {
     int size[EXPERTS];       // pairs of each expert
     int start[EXPERTS];      // where its pairs begin in `members`
     int members[PAIRS];      // pairs, expert by expert, ascending
-    int touched[EXPERTS];    // experts that have pairs, ascending
-    int touched_count;
+    Party parties[PARTIES];  // of all pairs, in that order
+    int party_count;
+    int touched_count;  // experts that have pairs
 };
 __shared__ Routing routing;
 
@@ -64,15 +75,16 @@ __device__ __forceinline__ void choose_experts(const float* logits, int rows, co
     }
 }
 
-// A lane takes EACH neighbouring experts. Sizes and touched experts are counted in the two halves of one number.
+// A lane takes EACH neighbouring experts. Pairs and parties are counted in the two halves of one number.
 __device__ __forceinline__ void place_groups(const Thread& me) {
     const int EACH = (EXPERTS + 31) / 32;
-    int sizes[EACH], sum = 0;
+    int sizes[EACH], sum = 0, touched = 0;
 #pragma unroll
     for (int n = 0; n < EACH; ++n) {
         const int expert = me.lane * EACH + n;
         sizes[n] = expert < EXPERTS ? routing.size[expert] : 0;
-        sum += sizes[n] | (sizes[n] > 0) << 16;
+        sum += sizes[n] | (sizes[n] + PARTY - 1) / PARTY << 16;
+        touched += __popc(__ballot_sync(FULL_WARP, sizes[n] > 0));
     }
     int until = sum;
 #pragma unroll
@@ -80,14 +92,21 @@ __device__ __forceinline__ void place_groups(const Thread& me) {
         const int before = __shfl_up_sync(FULL_WARP, until, step);
         if (me.lane >= step) until += before;
     }
-    if (me.lane == 31) routing.touched_count = until >> 16;
-    int at = until - sum;
+    if (me.lane == 31) {
+        routing.party_count = until >> 16;
+        routing.touched_count = touched;
+    }
+    int start = (until - sum) & 0xffff, party = (until - sum) >> 16;
 #pragma unroll
     for (int n = 0; n < EACH; ++n) {
         const int expert = me.lane * EACH + n;
-        if (expert < EXPERTS) routing.start[expert] = at & 0xffff;
-        if (sizes[n] > 0) routing.touched[at >> 16] = expert;
-        at += sizes[n] | (sizes[n] > 0) << 16;
+        if (expert < EXPERTS) routing.start[expert] = start;
+#pragma unroll 1
+        for (int left = sizes[n]; left > 0; left -= PARTY) {
+            const int count = min(left, PARTY);
+            routing.parties[party++] = {expert, start, count};
+            start += count;
+        }
     }
 }
 
@@ -95,11 +114,11 @@ __device__ __forceinline__ void place_groups(const Thread& me) {
 #if __CUDA_ARCH__ >= 1200
 const bool FEW_PAIRS = false;
 #else
-const bool FEW_PAIRS = PAIRS <= 32;
+const bool FEW_PAIRS = PAIRS <= 32 && ROWS <= PARTY;
 #endif
 
-// The groups of no more pairs than a warp has lanes, by one warp, whose lane p has pair p. Nobody asks for the size of an
-// expert without pairs: it stays as it is.
+// The groups of no more pairs than a warp has lanes, and of no more rows than a party has, by one warp, whose lane p has pair
+// p.
 __device__ __forceinline__ void place_few(int pairs, const Thread& me) {
     const bool exists = me.lane < pairs;
     const int expert = exists ? routing.expert_of[me.lane] : EXPERTS + me.lane;
@@ -113,12 +132,8 @@ __device__ __forceinline__ void place_few(int pairs, const Thread& me) {
         place += below && firsts >> pair & 1;
     }
     if (exists) routing.members[start + __popc(before)] = me.lane;
-    if (exists && before == 0) {
-        routing.size[expert] = __popc(same);
-        routing.start[expert] = start;
-        routing.touched[place] = expert;
-    }
-    if (me.lane == 0) routing.touched_count = __popc(firsts);
+    if (exists && before == 0) routing.parties[place] = {expert, start, __popc(same)};
+    if (me.lane == 0) routing.party_count = routing.touched_count = __popc(firsts);
 }
 
 // Fills `routing` for the first `rows` rows of `logits` [row][EXPERTS]; by all threads of a block.

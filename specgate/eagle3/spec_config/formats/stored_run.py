@@ -47,10 +47,7 @@ def read_run(folder: Path, where: str) -> StatedConfig:
         "forced": Said(forced_length(config.options), "stated", "force_al"),
     }
     if config.backend in SHARES_TARGETS:
-        for name in ("tp", "draft_tp"):
-            gpus = config.options.get(name, "1")
-            how: How = "stated" if name in config.options else "default"
-            terms[name] = Said(int(gpus) if gpus.isdigit() else gpus, how, name)
+        terms |= gpus_of(config.options, next(iter(engines.values()), None))
     if config.pair.draft is not None:
         terms["draft_model"] = Said(name_of(config.pair.draft), "stated", "pair")
     for k in lengths[:1] if len(lengths) == 1 else ():
@@ -71,6 +68,18 @@ def options_of(terms: Terms, backend: str, options: Mapping[str, str], where: st
             terms.update({term: s for term, s in said.terms.items() if s.how == "stated"})
             notes += said.notes
     return tuple(notes)
+
+
+def gpus_of(options: Mapping[str, str], facts: EngineFacts | None) -> Terms:
+    """Among how many GPUs target and draft are divided: as the options say, else as the engine did it."""
+    link = facts.traffic.link if facts and facts.traffic else None
+    done = {"tp": link.gpus if link else 1, "draft_tp": link.gpus if link and link.draft_row_bytes else 1}
+    found: Terms = {}
+    for name, gpus in done.items():
+        text = options.get(name, str(gpus))
+        how: How = "stated" if name in options else "default"
+        found[name] = Said(int(text) if text.isdigit() else text, how, name)
+    return found
 
 
 def facts_of(terms: Terms, facts: EngineFacts) -> tuple[int, ...] | None:

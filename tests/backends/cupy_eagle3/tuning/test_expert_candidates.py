@@ -54,7 +54,7 @@ def test_for_gpt_oss_there_are_several_ways_to_split_k_and_the_usual_one_is_amon
     n: int, k: int, gpu: Multiprocessors | None
 ) -> None:
     found = candidates(n, k)
-    assert usual(n, k) in found and len({config.split for config in found}) >= 4
+    assert usual(n, k) in found and len({config.split for config in found}) >= 3
     assert len({config.tiles for config in found}) >= 2 and len({config.room for config in found}) >= 2
 
 
@@ -73,17 +73,18 @@ def test_what_no_gpu_has_room_for_is_no_candidate() -> None:
 
 
 @pytest.mark.slow("compiles kernels")
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
 @pytest.mark.parametrize(
     ("tag", "n", "k"), [(EXPERT_GATE_UP, 5760, 2880), (EXPERT_DOWN, 2880, 2880), (EXPERT_DOWN, 2880, 1440)]
 )
 def test_candidates_compile_and_spill_no_register(
-    tag: str, n: int, k: int, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+    tag: str, n: int, k: int, architecture: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expert_candidates, "multiprocessors", lambda: H200)
     for module in (expert_candidates, expert_config):
         monkeypatch.setattr(module, "shared_memory_limit", lambda: 226 * 1024)
     shape = GemmShape(tag, n, k, 8, 128, 4)
     configs = dict.fromkeys([*candidates(n, k), *retilings(usual(n, k), n)])
-    specs = list(dict.fromkeys(launcher(shape, config).spec for config in configs))
-    outcomes = compiler.compile_all("sm_90", specs)
+    specs = list(dict.fromkeys(launcher(shape, config).spec for config in configs))[::4]
+    outcomes = compiler.compile_all(architecture, specs)
     assert not [(spec.constants, o.log) for spec, o in zip(specs, outcomes, strict=True) if not o.compiled or o.spilled]

@@ -107,9 +107,9 @@ def test_a_mixture_whose_width_four_can_have_is_not_refused() -> None:
 def test_a_draft_without_a_head_is_refused() -> None:
     borrowing = replace(DRAFT, own_lm_head=False)
     with pytest.raises(UsageError, match=r"the draft has no lm_head.weight and borrows the target's"):
-        option.check_draft(2, 1, borrowing, WHERE)
-    option.check_draft(1, 1, borrowing, WHERE)
-    option.check_draft(2, 1, DRAFT, WHERE)
+        option.chosen_draft_ranks(2, 1, borrowing, WHERE)
+    assert option.chosen_draft_ranks(1, None, borrowing, WHERE) == 1
+    assert option.chosen_draft_ranks(2, 1, DRAFT, WHERE) == 1
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_a_draft_without_a_head_is_refused() -> None:
 def test_a_draft_is_on_all_gpus_of_its_target_in_parts_or_whole(options: dict[str, str], said: str) -> None:
     asked = replace(REQUEST, options=options)
     with pytest.raises(UsageError, match=said):
-        option.chosen_draft_ranks(asked, option.chosen_ranks(asked))
-    assert option.chosen_draft_ranks(replace(asked, options={"draft_tp": "4"}), 4) == 4
-    assert option.chosen_draft_ranks(REQUEST, 4) == 1
+        option.asked_draft_ranks(asked, option.chosen_ranks(asked))
+    assert option.asked_draft_ranks(replace(asked, options={"draft_tp": "4"}), 4) == 4
+    assert option.asked_draft_ranks(REQUEST, 4) is None
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,18 @@ def test_a_draft_is_on_all_gpus_of_its_target_in_parts_or_whole(options: dict[st
         (replace(DRAFT, intermediate=96), r"intermediate_size = 96: each GPU needs a multiple of 32"),
     ],
 )
-def test_a_draft_that_cannot_be_divided_is_refused_with_its_key(g: DraftGeometry, said: str) -> None:
+def test_a_draft_that_cannot_be_divided_stays_whole_and_is_refused_where_parts_are_asked_for(
+    g: DraftGeometry, said: str
+) -> None:
     with pytest.raises(UsageError, match=rf"option draft_tp = 2: folder/config.json: {said}(.|\n)*\n  draft_tp=1$"):
-        option.check_draft(2, 2, g, WHERE)
-    option.check_draft(2, 1, g, WHERE)
+        option.chosen_draft_ranks(2, 2, g, WHERE)
+    assert option.chosen_draft_ranks(2, None, g, WHERE) == option.chosen_draft_ranks(2, 1, g, WHERE) == 1
+
+
+def test_a_draft_is_divided_as_its_target_is_unless_something_else_is_asked_for() -> None:
+    wide = replace(DRAFT, intermediate=128)
+    assert [option.chosen_draft_ranks(ranks, None, wide, WHERE) for ranks in (1, 2)] == [1, 2]
+    assert [option.chosen_draft_ranks(2, asked, wide, WHERE) for asked in (1, 2)] == [1, 2]
 
 
 def test_two_equal_gpus_that_reach_each_other_will_do(gpus: list[SimpleNamespace]) -> None:

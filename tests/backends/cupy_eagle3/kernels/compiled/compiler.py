@@ -34,6 +34,11 @@ class Outcome:
         return max(int(count) for count in re.findall(r"Used (\d+) registers", self.log))
 
     @property
+    def shared_bytes(self) -> int:
+        """Of a block, as its source declares them, in the function that declares most."""
+        return max(int(count) for count in re.findall(r"(\d+) bytes smem", self.log))
+
+    @property
     def spilled(self) -> bool:
         return any(int(size) for size in re.findall(r"(\d+) bytes spill stores", self.log))
 

@@ -127,9 +127,6 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
     if pair.target.experts is None:
         unsure = Cycle(target, draft, Sizes(4, positions, 6, confidence=0.3), 4, 5).kernels().values()
         yield from (kernel.spec for kernel in unsure if kernel.spec.stem in ("end_chains", "draft_token", "accept"))
-    if pair.target.experts is not None:
-        most = Cycle(target, draft, Sizes(8, positions, 8), 8, 7).kernels().values()  # as many rows as experts take
-        yield from (kernel.spec for kernel in most if kernel.spec.stem.startswith("expert"))
     for tree in TREES if pair.target.experts is None else ():
         growing = Cycle(target, draft, Sizes(4, positions, tree.rows, tree=tree), 4, tree.depth).kernels().values()
         yield from (kernel.spec for kernel in growing if kernel.spec.stem.startswith(("attention", "commit", "tree")))

@@ -17,6 +17,9 @@ from specgate.backends.cupy_eagle3.device import Multiprocessors
 from specgate.backends.cupy_eagle3.kernels.attention import attention, fmha_config
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
 from specgate.backends.cupy_eagle3.kernels.attention.fmha_config import usual_config
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import MOST_EXPERTS, MOST_PLACES, ROUTING_BYTES
+from specgate.backends.cupy_eagle3.kernels.experts.expert_down import ExpertDown
+from specgate.backends.cupy_eagle3.kernels.experts.expert_gate_up import ExpertGateUp
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
 from specgate.backends.cupy_eagle3.kernels.loader import Spec
 from specgate.backends.cupy_eagle3.kernels.matmul import matmul_rows
@@ -24,7 +27,9 @@ from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.cupy_eagle3.tuned.lookup import SHIPPED, Tuned
 from specgate.core.gemms import GemmShape
+from specgate.eagle3.geometry import ExpertGeometry
 from specgate.eagle3.kv.modes import MODES, KvMode
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from tests.backends.cupy_eagle3.kernels.compiled.compiler import Compiler, Outcome
 from tests.backends.cupy_eagle3.kernels.compiled.covering import chosen
 from tests.backends.cupy_eagle3.kernels.compiled.sweep import ARCHITECTURES, POSITIONS
@@ -141,6 +146,40 @@ def test_large_products_have_registers_as_their_work_is_cut_on_a_gpu_that_ships_
             specs.append(MatmulRows(n_out, k, epilogue, rows, config, scaled=not adds, feeds_norm=adds).spec)
     assert any(("X_IN_REGISTERS", "1") in spec.constants for spec in specs)
     assert all(outcome.compiled and not outcome.spilled for outcome in compiler.compile_all("sm_90", specs))
+
+
+@pytest.mark.slow("compiles hundreds of kernels")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", EXPERT_GEOMETRIES)
+def test_products_of_experts_have_registers_for_three_blocks_of_an_sm_at_any_number_of_rows(
+    architecture: str, name: str, compiler: Compiler
+) -> None:
+    g = EXPERT_GEOMETRIES[name]().target
+    assert g.experts is not None
+    kernels = [
+        kernel
+        for rows in (1, 8, 9, 16, 64)
+        for kernel in (
+            ExpertGateUp(g.intermediate, g.hidden, g.experts, rows),
+            ExpertDown(g.hidden, g.intermediate, g.experts, rows),
+        )
+    ]
+    assert len({kernel.spec for kernel in kernels}) == 4  # what differs is whether an expert may have several parties
+    for kernel, outcome in zip(kernels, compiler.compile_all(architecture, [k.spec for k in kernels]), strict=True):
+        assert outcome.compiled and not outcome.spilled
+        assert kernel.config.room == kernel.config.blocks_per_sm == 3
+        assert 3 * 32 * kernel.config.warps * outcome.registers <= 65536
+
+
+@pytest.mark.slow("compiles hundreds of kernels")
+@pytest.mark.parametrize("rows", [8, 64])
+def test_the_routing_of_most_experts_fits_into_the_shared_memory_that_is_left_for_it(
+    rows: int, compiler: Compiler
+) -> None:
+    experts = ExpertGeometry(MOST_EXPERTS, MOST_PLACES, mxfp4=True)
+    specs = [ExpertGateUp(2880, 2880, experts, rows).spec, ExpertDown(2880, 2880, experts, rows).spec]
+    for outcome in compiler.compile_all("sm_90", specs):
+        assert outcome.compiled and outcome.shared_bytes <= ROUTING_BYTES
 
 
 @pytest.mark.slow("compiles hundreds of kernels")
