@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from specgate.backends.cupy_eagle3.tuned.lookup import (
 from specgate.backends.cupy_eagle3.tuned.required import require
 from specgate.backends.cupy_eagle3.tuning.expert_product import launcher
 from specgate.core import PairRef
-from specgate.core.gemms import GemmShape, TunedGemm
+from specgate.core.gemms import GemmShape, Key, TunedGemm
 from specgate.errors import EnvironmentRefused, ExitCode
 from specgate.machine.tuned_gemms import read_tuned
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
@@ -119,39 +119,106 @@ def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenRequest:
     return OpenRequest(pair, "bfloat16", max_batch=2, max_positions=256, max_k=3, perf_mode=True)
 
 
-def test_perf_mode_refuses_experts_that_nobody_has_tuned_with_device_shape_and_command(
-    request_: OpenRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def of_other_experts(shapes: Sequence[GemmShape]) -> dict[Key, TunedGemm]:
+    """Every product but the experts', and one of experts of other sizes."""
+    return {s.key: gemm(s.n, s.k) for s in shapes if not s.experts} | {SHAPE.key: experts(SHAPE)}
+
+
+def of_one_product(shapes: Sequence[GemmShape]) -> dict[Key, TunedGemm]:
+    """Every product but the experts' first."""
+    return {s.key: experts(s) if s.experts else gemm(s.n, s.k) for s in shapes if s.tag != EXPERT_GATE_UP}
+
+
+GATE_UP, DOWN = f"{EXPERT_GATE_UP} 128 x 512 of 8 experts", f"{EXPERT_DOWN} 512 x 64 of 8 experts"
+
+
+@pytest.mark.parametrize(
+    ("tuned", "missing"),
+    [(of_one_product, (GATE_UP,)), (of_other_experts, (GATE_UP, DOWN))],
+    ids=["the other product is tuned", "other experts are tuned"],
+)
+def test_perf_mode_refuses_experts_where_others_are_tuned_with_device_shape_and_command(
+    tuned: Callable[[Sequence[GemmShape]], dict[Key, TunedGemm]],
+    missing: Sequence[str],
+    request_: OpenRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     shapes = BACKEND.gemm_shapes(request_.pair, (request_.max_batch,), (request_.max_k,))
-    missing = next(shape for shape in shapes if shape.tag == EXPERT_GATE_UP)
-    tuned = {s.key: experts(s) if s.experts else gemm(s.n, s.k) for s in shapes if s.key != missing.key}
-    file = written(tmp_path / "t.json", *tuned.values())
+    file = written(tmp_path / "t.json", *tuned(shapes).values())
     with pytest.raises(EnvironmentRefused) as refused:
         BACKEND.open(replace(request_, options={"tuned": str(file)}))
     first, why, hint = str(refused.value).splitlines()
-    assert first.startswith(f"PERF_MODE on {DEVICE}: no tuned configuration for 1 of 15 products: ")
-    assert first.endswith(f"{EXPERT_GATE_UP} 128 x 512 of 8 experts")
+    assert first == (
+        f"PERF_MODE on {DEVICE}: no tuned configuration for {len(missing)} of 15 products: {', '.join(missing)}"
+    )
     assert why == f"  {file}: does not hold them"
     pair = shlex.join(["--target", str(request_.pair.target), "--draft", str(request_.pair.draft)])
     assert hint == f"  tune them: specgate tune gemm --missing {pair}"
     assert refused.value.exit_code is ExitCode.ENV_REJECTED
-    assert f"tuned products: 14 of 15 from {file.name}" in capsys.readouterr().out
+    assert f"tuned products: {15 - len(missing)} of 15 from {file.name}\n" in capsys.readouterr().out
 
 
-def test_without_perf_mode_a_miss_is_said_and_the_engine_goes_on(
-    request_: OpenRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class WentOnError(Exception):
-        pass
+class WentOnError(Exception):
+    """Nothing was refused."""
 
-    def goes_on(device: torch.device) -> int:
+
+@pytest.fixture
+def goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends opening an engine after what is required of its products."""
+
+    def asked(device: torch.device) -> int:
         raise WentOnError
 
-    monkeypatch.setattr(opening, "free_bytes", goes_on)  # what is asked next
+    monkeypatch.setattr(opening, "free_bytes", asked)  # what is asked next
+
+
+@pytest.mark.usefixtures("goes_on")
+@pytest.mark.parametrize("perf_mode", [True, False])
+def test_where_no_experts_are_tuned_the_usual_division_is_taken_and_said(
+    perf_mode: bool, request_: OpenRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shapes = BACKEND.gemm_shapes(request_.pair, (request_.max_batch,), (request_.max_k,))
+    file = written(tmp_path / "t.json", *{s.weight: gemm(s.n, s.k) for s in shapes if not s.experts}.values())
+    with pytest.raises(WentOnError):
+        BACKEND.open(replace(request_, perf_mode=perf_mode, options={"tuned": str(file)}))
+    assert f"""\
+tuned products: 13 of 13 from {file.name}, 2 of experts not tuned
+not tuned: {GATE_UP}, {DOWN}
+  {file}: does not hold them
+""" in (capsys.readouterr().out)
+
+
+def test_where_no_experts_are_tuned_perf_mode_still_refuses_other_products(request_: OpenRequest) -> None:
+    with pytest.raises(EnvironmentRefused, match="no tuned configuration for 13 of 13 products: ") as refused:
+        BACKEND.open(request_)
+    assert "of 8 experts" not in str(refused.value)
+
+
+@pytest.mark.usefixtures("goes_on")
+def test_without_perf_mode_a_miss_is_said_and_the_engine_goes_on(
+    request_: OpenRequest, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(WentOnError):
         BACKEND.open(replace(request_, perf_mode=False))
     said = capsys.readouterr().out
-    assert "tuned products: 0 of 15\n" in said and "not tuned: " in said
+    assert "tuned products: 0 of 13, 2 of experts not tuned\n" in said and "not tuned: " in said
+
+
+def test_experts_are_known_by_any_entry_in_a_file_of_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECGATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(lookup, "SHIPPED", tmp_path / "shipped")
+    assert not Tuned.on(DEVICE).knows_experts
+    shipped = written(tmp_path / "shipped" / "nvidia-t4.json", gemm(2880, 2880))
+    assert not Tuned.on(DEVICE).knows_experts
+    user = written(tmp_path / "cache" / "tuned" / "nvidia-t4.json", experts(SHAPE))
+    assert Tuned.on(DEVICE).knows_experts and not Tuned.on(DEVICE, shipped).knows_experts
+    user.unlink()
+    written(shipped, experts(SHAPE, source_sha256="0" * 64))  # of no use any more: they have been tuned all the same
+    assert Tuned.on(DEVICE).knows_experts
+    assert not Tuned.on("NVIDIA A100", shipped).knows_experts
 
 
 def test_of_parts_of_a_pair_the_command_begins_with_a_log(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from specgate.analysis.perf_invariants.kernels import tuned_kernels
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.cupy_eagle3.kernels.experts.expert_down import ExpertDown
@@ -18,12 +19,14 @@ from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
+from specgate.core import Held
 from specgate.core.gemms import GemmShape
 from specgate.eagle3.parallel.shard import Shard
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.pair_tools.plant.geometries import GEOMETRIES
 from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE
 from tests.backends.cupy_eagle3.tuned.files import DEVICE, experts, gemm, written
+from tests.support.factories import blocks_of, plan_of
 
 
 def geometry(name: str) -> Geometry:
@@ -135,6 +138,25 @@ def test_products_of_experts_get_their_configurations_and_are_counted(tmp_path: 
         assert layer.down.config == ExpertDown(64, 96, layer.down.experts, layer.down.rows).config
         assert step.gemms.counters == {"tuned_total": total, "tuned_hits": 1}
         assert [lookup.shape.tag for lookup in step.gemms.lookups if lookup.hit] == ["TARGET_EXPERT_GATE_UP"]
+
+
+@pytest.mark.parametrize(
+    ("known", "counted", "held"), [(False, (0, 0), Held.HELD), (True, (2, 0), Held.BROKEN)], ids=["none", "others"]
+)
+@pytest.mark.parametrize(("k", "others"), [(3, 13), (0, 3)])
+def test_experts_that_are_not_tuned_break_i2_only_where_some_are_tuned(
+    k: int, others: int, known: bool, counted: tuple[int, int], held: Held, tmp_path: Path
+) -> None:
+    target, draft = random_pair(Geometry(MIXTURE, DRAFT, BOUNDARIES), 256, "meta")
+    shapes = gemm_shapes(Geometry(MIXTURE, DRAFT, BOUNDARIES), batches=(2,), draft_lengths=(0, 3))
+    entries = [*{s.weight: gemm(s.n, s.k) for s in shapes if not s.experts}.values()]
+    of_others = [experts(GemmShape("TARGET_EXPERT_DOWN", 2880, 2880, 4, 128, 4))] if known else []
+    tuned = Tuned.on(DEVICE, written(tmp_path / "t.json", *entries, *of_others))
+    gemms = Cycle(target, draft, Sizes(2, 256, 4), 2, k, tuned).gemms
+    assert len(gemms.lookups) == others + 2 and set(gemms.shapes) <= set(shapes)
+    assert gemms.counters == {"tuned_total": others + counted[0], "tuned_hits": others + counted[1]}
+    blocks = blocks_of(plan_of(), change=lambda block: replace(block, counters=gemms.counters))
+    assert tuned_kernels(blocks).held is held
 
 
 def test_a_block_counts_the_lookups_of_its_own_step(half_tuned: tuple[Tuned, GemmConfig]) -> None:

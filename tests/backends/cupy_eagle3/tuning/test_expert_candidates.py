@@ -49,12 +49,18 @@ def test_candidates_are_possible_each_once_and_fit(n: int, k: int, gpu: Multipro
             assert config.room * config.warps * 32 <= 2048
 
 
+# By hand: 2880 columns are 45 slabs, 1440 are 23. Four to nine warps leave few places of 45 empty; four, five, six
+# and eight of 23. But where a warp has five slabs (nine warps of 45, five of 23) or seven (seven of 45), its ring holds
+# one, with which too little is on its way, or all. Rings of five and of seven are left out, since some spill.
+WARPS_OF = {2880: {4, 5, 6, 8}, 1440: {4, 6, 8}}
+
+
 @pytest.mark.parametrize(("n", "k"), PUBLISHED)
 def test_for_gpt_oss_there_are_several_ways_to_split_k_and_the_usual_one_is_among_them(
     n: int, k: int, gpu: Multiprocessors | None
 ) -> None:
     found = candidates(n, k)
-    assert usual(n, k) in found and len({config.split for config in found}) >= 3
+    assert usual(n, k) in found and {config.split for config in found} == {(warps,) for warps in WARPS_OF[k]}
     assert len({config.tiles for config in found}) >= 2 and len({config.room for config in found}) >= 2
 
 
