@@ -84,7 +84,8 @@ def test_the_blocks_of_a_cluster_share_all_chains_and_follow_each_other(
         ((4096, 14336), GemmConfig(8, 4), 32, 4, 5, 6),
         ((6144, 4096), GemmConfig(16, 2), 64, 4, 4, 8),
         ((28672, 4096), GemmConfig(16, 2), 64, 1, 4, 8),
-        ((4096, 14336), GemmConfig(8, 4), 64, 2, 4, 8),
+        ((4096, 14336), GemmConfig(8, 4), 64, 8, 4, 8),
+        ((6144, 8192), GemmConfig(8, 4), 48, 8, 4, 8),
     ],
 )
 def test_weights_of_8b_size_are_divided_as_was_fastest_on_an_h200(
