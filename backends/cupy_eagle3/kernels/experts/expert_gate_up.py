@@ -35,7 +35,6 @@ class ExpertGateUp(Kernel):
             n_out=intermediate,
             k_in=hidden,
             tiles_of_expert=self.tiles,
-            parties_together=0,
             alpha=experts.alpha,
             limit=experts.limit,
             **constants_of(experts, self.config, rows),
