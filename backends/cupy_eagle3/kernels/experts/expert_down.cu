@@ -73,17 +73,46 @@ const int NOTHING = -1;
 // The group of columns of which all parties' parts are there, or NOTHING; items take turns.
 __shared__ int complete[2];
 
-// By one thread, after a barrier that follows this block's own parts for the columns of `group`. Where a block counts often,
-// its rows stay in the L1 cache; where it counts a few times, one fence is faster than two.
+// By one thread, after a barrier that follows this block's own parts for the columns of `group`. Of MANY_ROWS a block counts
+// often, and what it has of them in the L1 cache stays there. Of few rows it counts a few times: one fence is faster than two.
 __device__ __forceinline__ void count_parts(int* finished, int group, int turn) {
-    const bool often = ROWS > PARTY;
-    const int before = often ? counted_unseen(finished + group) : counted_before(finished + group);
+    const int before = MANY_ROWS ? counted_unseen(finished + group) : counted_before(finished + group);
     const bool last = before == routing.party_count - 1;
     if (last) {
-        if (often) see_counted();
+        if (MANY_ROWS) see_counted();
         finished[group] = 0;
     }
     complete[turn % 2] = last ? group : NOTHING;
+}
+
+// A column of a row per lane: few rows take a round or two so. Eight neighbouring lanes have the columns of one sum of squares.
+__device__ __forceinline__ void add_columns(const ExpertDownArguments& args, int group, int rows, const Thread& me) {
+    for (int n = threadIdx.x; n - me.lane < rows * COLUMNS; n += THREADS) {
+        const int row = n / COLUMNS, column = group * COLUMNS + n % COLUMNS;
+        const bool exists = row < rows;
+        const long long at = (long long)row * N_OUT + column;
+        float value = 0;
+        if (exists) {
+            // All of it is requested before the first store, behind which the compiler could not move a load.
+            const float before = PARTIAL ? 0 : args.stream[at];
+            const float norm_weight = PARTIAL ? 0 : to_float(args.norm_weight[column]);
+            float part[PER_TOKEN];
+#pragma unroll
+            for (int place = 0; place < PER_TOKEN; ++place)
+                part[place] = __ldcg(args.parts + ((long long)row * PER_TOKEN + place) * N_OUT + column);
+            float sum = part[0];
+#pragma unroll
+            for (int place = 1; place < PER_TOKEN; ++place) sum += part[place];
+            value = PARTIAL ? sum : before + sum;
+            args.stream[at] = value;
+            if (!PARTIAL) args.normed[at] = to_bf16(value * norm_weight);
+        }
+        if (PARTIAL) continue;
+        float square = value * value;
+#pragma unroll
+        for (int step = 4; step; step /= 2) square += __shfl_xor_sync(FULL_WARP, square, step);
+        if (exists && column % 8 == 0) args.squares[at / 8] = square;
+    }
 }
 
 __device__ __forceinline__ float4 sum_of(const float4& a, const float4& b) {
@@ -96,9 +125,9 @@ __device__ __forceinline__ float two_squares(float value) {
     return square + __shfl_xor_sync(FULL_WARP, square, 1);
 }
 
-// stream += the sum of the parts, and the next norm's input, for COLUMNS columns of all rows. A lane has four columns, two
-// neighbours have those of one sum of squares. Of partial sums, the sum alone.
-__device__ __forceinline__ void add_parts(const ExpertDownArguments& args, int group, int rows, const Thread& me) {
+// The same bits by four columns of a row per lane: many rows take a quarter of the rounds. Two neighbours have the columns of
+// one sum of squares.
+__device__ __forceinline__ void add_quads(const ExpertDownArguments& args, int group, int rows, const Thread& me) {
     const int QUADS = COLUMNS / 4;
 #pragma unroll 1
     for (int n = threadIdx.x; n - me.lane < rows * QUADS; n += THREADS) {
@@ -130,6 +159,11 @@ __device__ __forceinline__ void add_parts(const ExpertDownArguments& args, int g
         const float squares[] = {two_squares(value.x), two_squares(value.y), two_squares(value.z), two_squares(value.w)};
         if (exists && column % 8 == 0) args.squares[at / 8] = (squares[0] + squares[2]) + (squares[1] + squares[3]);
     }
+}
+
+// stream += the sum of the parts, and the next norm's input, for COLUMNS columns of all rows. Of partial sums, the sum alone.
+__device__ __forceinline__ void add_parts(const ExpertDownArguments& args, int group, int rows, const Thread& me) {
+    MANY_ROWS ? add_quads(args, group, rows, me) : add_columns(args, group, rows, me);
 }
 
 extern "C" __global__ __launch_bounds__(THREADS,

@@ -15,7 +15,16 @@
 const int PARTY = 8;  // most pairs of a party
 const int PAIRS = ROWS * PER_TOKEN;
 const int PARTIES = (EXPERTS < PAIRS ? EXPERTS : PAIRS) + PAIRS / PARTY;
-const int WORDS = (ROWS + 31) / 32;  // of a set of rows
+
+// MANY_ROWS: blocks find, share out, count and add up their work in ways that are faster where an expert may have several
+// parties, but slower with up to eight rows (timed on an H200). FEW_PAIRS: one warp finds the groups. On sm_120 the former
+// would take more shared memory, of which there is less; the latter would cost the second product a spill.
+#if __CUDA_ARCH__ >= 1200
+const bool MANY_ROWS = false, FEW_PAIRS = false;
+#else
+const bool MANY_ROWS = ROWS > PARTY, FEW_PAIRS = PAIRS <= 32 && !MANY_ROWS;
+#endif
+const int WORDS = MANY_ROWS ? (ROWS + 31) / 32 : 1;  // of a set of rows
 
 // `count` pairs of one expert: those in `members` from `start` on.
 struct Party {
@@ -25,7 +34,7 @@ struct Party {
 struct Routing {
     int expert_of[PAIRS];              // of each pair
     float weight_of[PAIRS];            // of each pair
-    unsigned rows_of[EXPERTS][WORDS];  // the rows that have chosen it: row r is bit r % 32 of word r / 32
+    unsigned rows_of[EXPERTS][WORDS];  // how many; of MANY_ROWS which: row r is bit r % 32 of word r / 32
     int start[EXPERTS];                // where its pairs begin in `members`
     int members[PAIRS];                // pairs, expert by expert, ascending
     Party parties[PARTIES];            // of all pairs, in that order
@@ -38,13 +47,6 @@ __device__ __forceinline__ float logit_from(unsigned ordered) {
     return __uint_as_float(ordered & 0x80000000u ? ordered ^ 0x80000000u : ~ordered);
 }
 
-// Whether one warp finds the groups. On sm_120 that would cost the second product a spill.
-#if __CUDA_ARCH__ >= 1200
-const bool FEW_PAIRS = false;
-#else
-const bool FEW_PAIRS = PAIRS <= 32 && ROWS <= PARTY;
-#endif
-
 const int LANE_EXPERTS = (EXPERTS + 31) / 32;  // of a lane
 
 // A lane's logits of a row: those of the experts lane, lane + 32, …
@@ -56,15 +58,19 @@ __device__ __forceinline__ void load_logits(float (&into)[LANE_EXPERTS], const f
     }
 }
 
-// One warp per row. What is not an expert, or is chosen already, has the key 0, below that of every logit.
+// One warp per row. What is not an expert, or is chosen already, has the key 0, below that of every logit. Of MANY_ROWS, the
+// logits of a warp's next one are on their way while this one's are compared.
 __device__ __forceinline__ void choose_experts(const float* logits, int rows, const Thread& me) {
-    float loaded[LANE_EXPERTS];
-    if (me.warp < rows) load_logits(loaded, logits, me.warp, me);
+    float ahead[LANE_EXPERTS];
+    if (MANY_ROWS && me.warp < rows) load_logits(ahead, logits, me.warp, me);
     for (int row = me.warp; row < rows; row += WARPS) {
         unsigned key[LANE_EXPERTS];
 #pragma unroll
-        for (int n = 0; n < LANE_EXPERTS; ++n) key[n] = me.lane + 32 * n < EXPERTS ? logit_of(choice(loaded[n], 0)) : 0;
-        if (row + WARPS < rows) load_logits(loaded, logits, row + WARPS, me);  // on their way while this row's are compared
+        for (int n = 0; n < LANE_EXPERTS; ++n) {
+            const int expert = me.lane + 32 * n;
+            key[n] = expert < EXPERTS ? logit_of(choice(MANY_ROWS ? ahead[n] : __ldcg(logits + row * EXPERTS + expert), 0)) : 0;
+        }
+        if (MANY_ROWS && row + WARPS < rows) load_logits(ahead, logits, row + WARPS, me);
         float first = 0, sum = 0, power = 0;
         int mine = 0;
 #pragma unroll
@@ -89,12 +95,12 @@ __device__ __forceinline__ void choose_experts(const float* logits, int rows, co
         if (me.lane < PER_TOKEN) {
             routing.expert_of[row * PER_TOKEN + me.lane] = mine;
             routing.weight_of[row * PER_TOKEN + me.lane] = power / sum;
-            if (!FEW_PAIRS) atomicOr(&routing.rows_of[mine][row / 32], 1u << row % 32);
+            if (MANY_ROWS) atomicOr(&routing.rows_of[mine][row / 32], 1u << row % 32);
         }
     }
 }
 
-// How many of an expert's rows come before `row`; with ROWS: how many it has. A row chooses an expert once at most.
+// Of MANY_ROWS, how many of an expert's come before `row`. A row chooses an expert once at most.
 __device__ __forceinline__ int rows_before(int expert, int row) {
     int count = 0;
 #pragma unroll
@@ -106,13 +112,17 @@ __device__ __forceinline__ int rows_before(int expert, int row) {
     return count;
 }
 
+__device__ __forceinline__ int row_count(int expert) {
+    return MANY_ROWS ? rows_before(expert, ROWS) : routing.rows_of[expert][0];
+}
+
 // A lane takes neighbouring experts. Pairs and parties are counted in the two halves of one number.
 __device__ __forceinline__ void place_groups(const Thread& me) {
     int sizes[LANE_EXPERTS], sum = 0, touched = 0;
 #pragma unroll
     for (int n = 0; n < LANE_EXPERTS; ++n) {
         const int expert = me.lane * LANE_EXPERTS + n;
-        sizes[n] = expert < EXPERTS ? rows_before(expert, ROWS) : 0;
+        sizes[n] = expert < EXPERTS ? row_count(expert) : 0;
         sum += sizes[n] | (sizes[n] + PARTY - 1) / PARTY << 16;
         touched += __popc(__ballot_sync(FULL_WARP, sizes[n] > 0));
     }
@@ -140,6 +150,32 @@ __device__ __forceinline__ void place_groups(const Thread& me) {
     }
 }
 
+__device__ __forceinline__ void count_rows(int pairs) {
+    for (int expert = threadIdx.x; expert < EXPERTS; expert += WARPS * 32) {
+        int count = 0;
+        for (int pair = 0; pair < pairs; ++pair) count += routing.expert_of[pair] == expert;
+        routing.rows_of[expert][0] = count;
+    }
+}
+
+// Once it is known where the pairs of each expert begin: a thread per expert.
+__device__ __forceinline__ void place_members(int pairs) {
+    for (int expert = threadIdx.x; expert < EXPERTS; expert += WARPS * 32) {
+        if (row_count(expert) == 0) continue;
+        int at = routing.start[expert];
+        for (int pair = 0; pair < pairs; ++pair)
+            if (routing.expert_of[pair] == expert) routing.members[at++] = pair;
+    }
+}
+
+// The same of MANY_ROWS: a thread per pair.
+__device__ __forceinline__ void place_members_by_bits(int pairs) {
+    for (int pair = threadIdx.x; pair < pairs; pair += WARPS * 32) {
+        const int expert = routing.expert_of[pair];
+        routing.members[routing.start[expert] + rows_before(expert, pair / PER_TOKEN)] = pair;
+    }
+}
+
 // The groups of no more pairs than a warp has lanes, and of no more rows than a party has, by one warp, whose lane p has pair
 // p.
 __device__ __forceinline__ void place_few(int pairs, const Thread& me) {
@@ -161,7 +197,7 @@ __device__ __forceinline__ void place_few(int pairs, const Thread& me) {
 
 // Fills `routing` for the first `rows` rows of `logits` [row][EXPERTS]; by all threads of a block.
 __device__ __forceinline__ void route_rows(const float* logits, int rows, const Thread& me) {
-    if (!FEW_PAIRS) {
+    if (MANY_ROWS) {
         for (int n = threadIdx.x; n < EXPERTS * WORDS; n += WARPS * 32) routing.rows_of[n / WORDS][n % WORDS] = 0;
         __syncthreads();
     }
@@ -173,11 +209,12 @@ __device__ __forceinline__ void route_rows(const float* logits, int rows, const 
         __syncthreads();
         return;
     }
+    if (!MANY_ROWS) {
+        count_rows(pairs);
+        __syncthreads();
+    }
     if (me.warp == 0) place_groups(me);
     __syncthreads();
-    for (int pair = threadIdx.x; pair < pairs; pair += WARPS * 32) {
-        const int expert = routing.expert_of[pair];
-        routing.members[routing.start[expert] + rows_before(expert, pair / PER_TOKEN)] = pair;
-    }
+    MANY_ROWS ? place_members_by_bits(pairs) : place_members(pairs);
     __syncthreads();
 }

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.experts import expert_config
-from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig
+from specgate.backends.cupy_eagle3.kernels.experts import expert_config, expert_down, expert_gate_up
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig, constants_of
 from specgate.eagle3.geometry import ExpertGeometry
 from tests.backends.cupy_eagle3.kernels.device import relative_error, rows_of
 from tests.backends.cupy_eagle3.kernels.experts.mixtures import Mixture, picked
@@ -100,6 +100,25 @@ def test_where_the_range_of_a_block_begins_changes_no_bit(blocks: int, made: Mix
         )
         assert all(torch.equal(a, b) for a, b in zip(got.results, usual.results, strict=True))
         assert not got.finished.any()
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+@pytest.mark.parametrize("name", ROUTED)
+def test_many_rows_have_the_same_bits_as_blocks_of_sm_120_share_them_out(
+    name: str, made: Mixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = ROUTED[name]
+    logits, stream = choosing(first, second, made.device), made.rows(len(first))
+    usual = made.run(stream, made.listed(range(len(first))), logits=logits)
+
+    def of_sm_120(experts: ExpertGeometry, config: ExpertConfig, rows: int) -> dict[str, int | float]:
+        return {**constants_of(experts, config, rows), "__cuda_arch__": 1200}
+
+    for module in (expert_gate_up, expert_down):
+        monkeypatch.setattr(module, "constants_of", of_sm_120)
+    got = made.run(stream, made.listed(range(len(first))), logits=logits)
+    assert all(torch.equal(a, b) for a, b in zip(got.results, usual.results, strict=True))
+    assert not got.finished.any()
 
 
 @pytest.mark.parametrize("active", [0, 8, 9, 33])
