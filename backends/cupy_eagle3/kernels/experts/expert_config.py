@@ -23,9 +23,8 @@ SUM_BYTES: Final = 512
 """Bytes of one warp's sums of a tile: 16 rows of weight, 8 rows of x, float32."""
 MOST_RING: Final = 4
 """Most slabs of a turn. On an H200, of 1, 3, 5 and 9 slabs three were fastest, or as fast, at 1, 4 and 8 rows."""
-ROUTING_BYTES: Final = 12 * 1024
-"""Most bytes of shared memory that a block declares itself: twelve for each pair and each party, eight for each expert.
-"""
+ROUTING_BYTES: Final = 13 * 1024
+"""Most bytes of shared memory that a block declares itself: twelve for each pair, each party and each expert."""
 
 
 @dataclass(frozen=True, slots=True)
