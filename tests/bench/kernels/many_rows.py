@@ -1,7 +1,7 @@
 """Products of more than 16 rows, side by side: `matmul_many.cu` as it is divided usually and in other ways,
 `matmul_rows.cu`, and torch (cuBLAS). One GPU.
 
-    python -m tests.bench.kernels.many_rows [--rows 32,64] [--ways] [--rounds 5]
+    python -m tests.bench.kernels.many_rows [--rows 32,64] [--ways [c8s5w1t8 ...]] [--rounds 5]
 
 First, per shape: that both kernels give the same bits. Then microseconds of a product, each over weights that the L2
 cache does not hold, in graphs that are replayed in turn; medians, and the share of the bandwidth at which this GPU
@@ -24,7 +24,7 @@ import torch
 
 from specgate.backends.cupy_eagle3.bench.memory_reads import read_memory
 from specgate.backends.cupy_eagle3.device import multiprocessors, shared_memory_limit
-from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import ROW_GROUP, ROW_TILE, GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul.many_config import CLUSTERS, ManyConfig
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
 from specgate.backends.cupy_eagle3.stream import Stream
@@ -107,7 +107,7 @@ class Product:
 @contextmanager
 def only_few() -> Iterator[None]:
     """Launchers that are made inside use `matmul_rows.cu` for any number of rows."""
-    with patch.object(ManyConfig, "of", classmethod(lambda *_: None)):
+    with patch.object(ManyConfig, "of", classmethod(lambda *_, **__: None)):
         yield
 
 
@@ -141,7 +141,7 @@ def timed(stream: Stream, weights: list[torch.Tensor], launch: Callable[[torch.T
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", default="32,64")
-    parser.add_argument("--ways", action="store_true", help="try every way to divide the work")
+    parser.add_argument("--ways", nargs="*", help="try these other ways to divide the work, or all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--shapes", default=",".join(SHAPES))
     asked = parser.parse_args()
@@ -179,19 +179,28 @@ def compare(product: Product, what: str, stream: Stream, bandwidth: float, asked
     print(f"{what}: {', '.join(told)}", flush=True)
 
 
-def ways(product: Product, every: bool) -> dict[str, ManyConfig]:
-    """What this way is called → how the work is divided: usually, and with `every`, in all ways that fit."""
+def ways(product: Product, asked: list[str] | None) -> dict[str, ManyConfig]:
+    """What this way is called → how the work is divided: usually, and in those of the ways `asked` for that fit; an
+    empty list asks for all.
+    """
     room, kernel = shared_memory_limit(), product.launcher()
     swiglu = kernel.epilogue is Epilogue.SWIGLU
     usual = ManyConfig.of(product.config, kernel.weight, product.rows, room, multiprocessors(), swiglu=swiglu)
-    if usual is None:
-        return {}
-    found = {f"usual c{usual.cluster} s{usual.stages} w{usual.warp_tiles}": usual}
-    for cluster, stages, warp_tiles in product_of((1, *CLUSTERS), (3, 4, 5), (1, 2)) if every else ():
-        way = replace(usual, cluster=cluster, stages=stages, warp_tiles=warp_tiles)
-        if way.splits(product.config) and way.shared_bytes(product.config) <= room and way != usual:
-            found[f"c{cluster} s{stages} w{warp_tiles}"] = way
+    found = {} if usual is None else {f"usual {said(usual)}": usual}
+    row_groups = -(-product.rows // ROW_GROUP)
+    base = usual or ManyConfig(-(-product.rows // (row_groups * ROW_TILE)), row_groups, 1, 4)
+    some = () if asked is None else product_of((1, *CLUSTERS), (3, 4, 5), (1, 2), (8, 7, 6))
+    for cluster, stages, warp_tiles, tiles in some:
+        way = replace(base, cluster=cluster, stages=stages, warp_tiles=warp_tiles, tiles=tiles)
+        fits = way.splits(product.config) and way.shared_bytes(product.config) <= room
+        if fits and tiles % warp_tiles == 0 and way != usual and said(way) in (asked or [said(way)]):
+            found[said(way)] = way
     return found
+
+
+def said(way: ManyConfig) -> str:
+    """Blocks of a cluster, stages, and tiles of a warp and of a block."""
+    return f"c{way.cluster}s{way.stages}w{way.warp_tiles}t{way.tiles}"
 
 
 if __name__ == "__main__":

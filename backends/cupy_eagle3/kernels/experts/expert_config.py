@@ -29,9 +29,8 @@ MOST_SLABS: Final = 16
 TILES: Final = (1, 2, 3, 4)
 ROOMS: Final = (1, 2, 3, 4)
 """Tiles of a block at a time, and blocks of an SM, that a configuration may have."""
-ROUTING_BYTES: Final = 12 * 1024
-"""Most bytes of shared memory that a block declares itself: twelve for each pair and each party, eight for each expert.
-"""
+ROUTING_BYTES: Final = 13 * 1024
+"""Most bytes of shared memory that a block declares itself: twelve for each pair, each party and each expert."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 // The second product of a mixture of experts, and the sum over a row's experts: stream[row] += Σ over the places of a row, the
 // likeliest first, of weight · (act[pair] · downᵀ + bias). How it multiplies: expert_matmul.cuh.
 //
-// A pair's part goes to `parts`. Blocks that have finished the same columns for one party each are counted in `finished`, and
-// the last of them adds the parts up: always in the order of the places, whoever comes last. It also leaves the pre-norm input
+// A pair's part goes to `parts`. Whoever has finished a group of columns for a party counts it in `finished`, and the last
+// block of a group adds the parts up: always in the order of the places, whoever comes last. It also leaves the pre-norm input
 // of the next norm, normed = stream · norm_weight, and its squares; and it clears the count.
 //
 // With PARTIAL, other GPUs have the rest of k: `stream` becomes the sum over the places, to which nothing is added, and no norm
@@ -73,16 +73,20 @@ const int NOTHING = -1;
 // The group of columns of which all parties' parts are there, or NOTHING; items take turns.
 __shared__ int complete[2];
 
-// By one thread, after a barrier that follows this block's own parts for the columns of `group`.
+// By one thread, after a barrier that follows this block's own parts for the columns of `group`. Of MANY_ROWS a block counts
+// often, and what it has of them in the L1 cache stays there. Of few rows it counts a few times: one fence is faster than two.
 __device__ __forceinline__ void count_parts(int* finished, int group, int turn) {
-    const bool last = counted_before(finished + group) == routing.party_count - 1;
-    if (last) finished[group] = 0;
+    const int before = MANY_ROWS ? counted_unseen(finished + group) : counted_before(finished + group);
+    const bool last = before == routing.party_count - 1;
+    if (last) {
+        if (MANY_ROWS) see_counted();
+        finished[group] = 0;
+    }
     complete[turn % 2] = last ? group : NOTHING;
 }
 
-// stream += the sum of the parts, and the next norm's input, for COLUMNS columns of all rows. Eight neighbouring lanes have the
-// columns of one sum of squares. Of partial sums, the sum alone.
-__device__ __forceinline__ void add_parts(const ExpertDownArguments& args, int group, int rows, const Thread& me) {
+// A column of a row per lane: few rows take a round or two so. Eight neighbouring lanes have the columns of one sum of squares.
+__device__ __forceinline__ void add_columns(const ExpertDownArguments& args, int group, int rows, const Thread& me) {
     for (int n = threadIdx.x; n - me.lane < rows * COLUMNS; n += THREADS) {
         const int row = n / COLUMNS, column = group * COLUMNS + n % COLUMNS;
         const bool exists = row < rows;
@@ -109,6 +113,57 @@ __device__ __forceinline__ void add_parts(const ExpertDownArguments& args, int g
         for (int step = 4; step; step /= 2) square += __shfl_xor_sync(FULL_WARP, square, step);
         if (exists && column % 8 == 0) args.squares[at / 8] = square;
     }
+}
+
+__device__ __forceinline__ float4 sum_of(const float4& a, const float4& b) {
+    return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+// The square of one of four columns, and that of the column four further, which is the neighbouring lane's.
+__device__ __forceinline__ float two_squares(float value) {
+    const float square = value * value;
+    return square + __shfl_xor_sync(FULL_WARP, square, 1);
+}
+
+// The same bits by four columns of a row per lane: many rows take a quarter of the rounds. Two neighbours have the columns of
+// one sum of squares.
+__device__ __forceinline__ void add_quads(const ExpertDownArguments& args, int group, int rows, const Thread& me) {
+    const int QUADS = COLUMNS / 4;
+#pragma unroll 1
+    for (int n = threadIdx.x; n - me.lane < rows * QUADS; n += THREADS) {
+        const int row = n / QUADS, column = group * COLUMNS + n % QUADS * 4;
+        const bool exists = row < rows;
+        const long long at = (long long)row * N_OUT + column;
+        float4 value = {};
+        if (exists) {
+            // All of it is requested before the first store, behind which the compiler could not move a load.
+            const float4 before = PARTIAL ? float4{} : *reinterpret_cast<const float4*>(args.stream + at);
+            const uint2 weights = PARTIAL ? uint2{} : *reinterpret_cast<const uint2*>(args.norm_weight + column);
+            float4 part[PER_TOKEN];
+#pragma unroll
+            for (int place = 0; place < PER_TOKEN; ++place) {
+                const float* from = args.parts + ((long long)row * PER_TOKEN + place) * N_OUT + column;
+                part[place] = __ldcg(reinterpret_cast<const float4*>(from));
+            }
+            value = part[0];
+#pragma unroll
+            for (int place = 1; place < PER_TOKEN; ++place) value = sum_of(value, part[place]);
+            if (!PARTIAL) value = sum_of(before, value);
+            *reinterpret_cast<float4*>(args.stream + at) = value;
+            if (!PARTIAL)
+                *reinterpret_cast<uint2*>(args.normed + at) = {
+                    pack_bf16(value.x * to_float((bf16)(weights.x & 0xffff)), value.y * to_float((bf16)(weights.x >> 16))),
+                    pack_bf16(value.z * to_float((bf16)(weights.y & 0xffff)), value.w * to_float((bf16)(weights.y >> 16)))};
+        }
+        if (PARTIAL) continue;
+        const float squares[] = {two_squares(value.x), two_squares(value.y), two_squares(value.z), two_squares(value.w)};
+        if (exists && column % 8 == 0) args.squares[at / 8] = (squares[0] + squares[2]) + (squares[1] + squares[3]);
+    }
+}
+
+// stream += the sum of the parts, and the next norm's input, for COLUMNS columns of all rows. Of partial sums, the sum alone.
+__device__ __forceinline__ void add_parts(const ExpertDownArguments& args, int group, int rows, const Thread& me) {
+    MANY_ROWS ? add_quads(args, group, rows, me) : add_columns(args, group, rows, me);
 }
 
 extern "C" __global__ __launch_bounds__(THREADS,

@@ -6,8 +6,8 @@
 // numbers begin at whole lines of 128 bytes. Numbers of a lane: row g of the slab's first block of 32, row g + 8 of it, the
 // same two of the second block, at this lane's k, eight each (`expanded`). Scales: the same four of rows g.
 //
-// An item is WEIGHT_TILES tiles of one expert, for one of its parties. Block b takes the items b, b + gridDim.x, …; warp w of
-// it the slabs w · EACH, … of each, in turns of RING_SLABS. A slab that has been read makes room for the same slab of the next
+// An item is WEIGHT_TILES tiles of one expert, for one of its parties. Blocks share them out (`Walk`). Warp w of a block takes
+// the slabs w · EACH, … of each, in turns of RING_SLABS. A slab that has been read makes room for the same slab of the next
 // turn, which may be the first of the block's next item. So the ring runs on from item to item, and every address in it is
 // known to the compiler: at the bandwidth of the memory, a warp has no instructions left for anything else. A lane reads
 // numbers that it has copied itself, and scales that others have copied: hence the one `__syncwarp` of a turn. Scales of two
@@ -49,15 +49,20 @@ struct Item {
     int party, group;
 };
 
-// The items of this block, one after the other. Neighbouring blocks read neighbouring memory; where experts' results are
-// added up (PARTIES_TOGETHER), they finish the same columns. An expert's parties follow each other: all but the first find
-// its weights in the L2 cache.
-struct Walk {
+// The items of this block, one after the other. All but the first party of an expert find its weights in the L2 cache.
+template <bool Many>
+struct WalkOf;
+typedef WalkOf<MANY_ROWS> Walk;
+
+// Block b takes the items b, b + gridDim.x, … Neighbouring blocks read neighbouring memory; where experts' results are added up
+// (PARTIES_TOGETHER), they finish the same columns. With few rows this is faster.
+template <>
+struct WalkOf<false> {
     const int inner;  // how many items share the outer number: the groups of a party, or the parties of a group
     const int inner_step, outer_step;
     int at_inner, at_outer;
 
-    __device__ __forceinline__ Walk()
+    __device__ __forceinline__ WalkOf()
         : inner(PARTIES_TOGETHER ? max(routing.party_count, 1) : GROUPS),
           inner_step(gridDim.x % inner),
           outer_step(gridDim.x / inner),
@@ -74,6 +79,43 @@ struct Walk {
         at_inner += inner_step;
         at_outer += outer_step;
         if (at_inner >= inner) at_inner -= inner, ++at_outer;
+    }
+};
+
+// Of MANY_ROWS: of all items, expert by expert and group by group, a range like that of every other block. The parties of an
+// expert take turns at each group.
+//
+// Groups of columns are complete at the end of a launch, nearly all at once, and different blocks complete them. Were they
+// completed one after the other, it would be by the same few blocks: one that adds up experts falls behind, and whoever is
+// behind is the last at the next group.
+template <>
+struct WalkOf<true> {
+    int party, group;  // of the item
+    int first;         // the first party of its expert
+    int left;          // items from this one on
+
+    __device__ __forceinline__ WalkOf() : party(0), group(0), first(0) {
+        const unsigned items = routing.party_count * GROUPS, begin = blockIdx.x * items / gridDim.x;
+        left = (blockIdx.x + 1) * items / gridDim.x - begin;
+        if (is_over()) return;
+        const Party& at = routing.parties[begin / GROUPS];
+        first = begin / GROUPS - (at.start - routing.start[at.expert]) / PARTY;
+        const int within = begin - first * GROUPS, parties = (row_count(at.expert) + PARTY - 1) / PARTY;
+        party = first + within % parties;
+        group = within / parties;
+    }
+
+    __device__ __forceinline__ bool is_over() const { return left <= 0; }
+
+    __device__ __forceinline__ Item item() const { return {party, group}; }
+
+    __device__ __forceinline__ void advance() {
+        --left;
+        if (++party < routing.party_count && routing.parties[party].expert == routing.parties[first].expert) return;
+        if (++group < GROUPS)
+            party = first;
+        else
+            group = 0, first = party;
     }
 };
 

@@ -16,18 +16,28 @@ const int PARTY = 8;  // most pairs of a party
 const int PAIRS = ROWS * PER_TOKEN;
 const int PARTIES = (EXPERTS < PAIRS ? EXPERTS : PAIRS) + PAIRS / PARTY;
 
+// MANY_ROWS: blocks find, share out, count and add up their work in ways that are faster where an expert may have several
+// parties, but slower with up to eight rows (timed on an H200). FEW_PAIRS: one warp finds the groups. On sm_120 the former
+// would take more shared memory, of which there is less; the latter would cost the second product a spill.
+#if __CUDA_ARCH__ >= 1200
+const bool MANY_ROWS = false, FEW_PAIRS = false;
+#else
+const bool MANY_ROWS = ROWS > PARTY, FEW_PAIRS = PAIRS <= 32 && !MANY_ROWS;
+#endif
+const int WORDS = MANY_ROWS ? (ROWS + 31) / 32 : 1;  // of a set of rows
+
 // `count` pairs of one expert: those in `members` from `start` on.
 struct Party {
     int expert, start, count;
 };
 
 struct Routing {
-    int expert_of[PAIRS];    // of each pair
-    float weight_of[PAIRS];  // of each pair
-    int size[EXPERTS];       // pairs of each expert
-    int start[EXPERTS];      // where its pairs begin in `members`
-    int members[PAIRS];      // pairs, expert by expert, ascending
-    Party parties[PARTIES];  // of all pairs, in that order
+    int expert_of[PAIRS];              // of each pair
+    float weight_of[PAIRS];            // of each pair
+    unsigned rows_of[EXPERTS][WORDS];  // how many; of MANY_ROWS which: row r is bit r % 32 of word r / 32
+    int start[EXPERTS];                // where its pairs begin in `members`
+    int members[PAIRS];                // pairs, expert by expert, ascending
+    Party parties[PARTIES];            // of all pairs, in that order
     int party_count;
     int touched_count;  // experts that have pairs
 };
@@ -37,30 +47,44 @@ __device__ __forceinline__ float logit_from(unsigned ordered) {
     return __uint_as_float(ordered & 0x80000000u ? ordered ^ 0x80000000u : ~ordered);
 }
 
-// One warp per row. What is not an expert, or is chosen already, has the key 0, below that of every logit.
-__device__ __forceinline__ void choose_experts(const float* logits, int rows, const Thread& me) {
-    const int EACH = (EXPERTS + 31) / 32;
-    for (int row = me.warp; row < rows; row += WARPS) {
-        unsigned key[EACH];
+const int LANE_EXPERTS = (EXPERTS + 31) / 32;  // of a lane
+
+// A lane's logits of a row: those of the experts lane, lane + 32, …
+__device__ __forceinline__ void load_logits(float (&into)[LANE_EXPERTS], const float* logits, int row, const Thread& me) {
 #pragma unroll
-        for (int n = 0; n < EACH; ++n) {
+    for (int n = 0; n < LANE_EXPERTS; ++n) {
+        const int expert = me.lane + 32 * n;
+        into[n] = expert < EXPERTS ? __ldcg(logits + row * EXPERTS + expert) : 0;
+    }
+}
+
+// One warp per row. What is not an expert, or is chosen already, has the key 0, below that of every logit. Of MANY_ROWS, the
+// logits of a warp's next one are on their way while this one's are compared.
+__device__ __forceinline__ void choose_experts(const float* logits, int rows, const Thread& me) {
+    float ahead[LANE_EXPERTS];
+    if (MANY_ROWS && me.warp < rows) load_logits(ahead, logits, me.warp, me);
+    for (int row = me.warp; row < rows; row += WARPS) {
+        unsigned key[LANE_EXPERTS];
+#pragma unroll
+        for (int n = 0; n < LANE_EXPERTS; ++n) {
             const int expert = me.lane + 32 * n;
-            key[n] = expert < EXPERTS ? logit_of(choice(__ldcg(logits + row * EXPERTS + expert), 0)) : 0;
+            key[n] = expert < EXPERTS ? logit_of(choice(MANY_ROWS ? ahead[n] : __ldcg(logits + row * EXPERTS + expert), 0)) : 0;
         }
+        if (MANY_ROWS && row + WARPS < rows) load_logits(ahead, logits, row + WARPS, me);
         float first = 0, sum = 0, power = 0;
         int mine = 0;
 #pragma unroll
         for (int place = 0; place < PER_TOKEN; ++place) {
             unsigned best = 0, expert = 0xffffffffu;
 #pragma unroll
-            for (int n = 0; n < EACH; ++n) best = max(best, key[n]);
+            for (int n = 0; n < LANE_EXPERTS; ++n) best = max(best, key[n]);
             best = __reduce_max_sync(FULL_WARP, best);
 #pragma unroll
-            for (int n = EACH - 1; n >= 0; --n)
+            for (int n = LANE_EXPERTS - 1; n >= 0; --n)
                 if (key[n] == best) expert = me.lane + 32 * n;
             expert = __reduce_min_sync(FULL_WARP, expert);
 #pragma unroll
-            for (int n = 0; n < EACH; ++n)
+            for (int n = 0; n < LANE_EXPERTS; ++n)
                 if (me.lane + 32 * n == expert) key[n] = 0;
             const float logit = logit_from(best);
             if (place == 0) first = logit;
@@ -71,18 +95,34 @@ __device__ __forceinline__ void choose_experts(const float* logits, int rows, co
         if (me.lane < PER_TOKEN) {
             routing.expert_of[row * PER_TOKEN + me.lane] = mine;
             routing.weight_of[row * PER_TOKEN + me.lane] = power / sum;
+            if (MANY_ROWS) atomicOr(&routing.rows_of[mine][row / 32], 1u << row % 32);
         }
     }
 }
 
-// A lane takes EACH neighbouring experts. Pairs and parties are counted in the two halves of one number.
-__device__ __forceinline__ void place_groups(const Thread& me) {
-    const int EACH = (EXPERTS + 31) / 32;
-    int sizes[EACH], sum = 0, touched = 0;
+// Of MANY_ROWS, how many of an expert's come before `row`. A row chooses an expert once at most.
+__device__ __forceinline__ int rows_before(int expert, int row) {
+    int count = 0;
 #pragma unroll
-    for (int n = 0; n < EACH; ++n) {
-        const int expert = me.lane * EACH + n;
-        sizes[n] = expert < EXPERTS ? routing.size[expert] : 0;
+    for (int word = 0; word < WORDS; ++word) {
+        const int bits = row - 32 * word;
+        const unsigned mask = bits >= 32 ? 0xffffffffu : bits > 0 ? (1u << bits) - 1 : 0;
+        count += __popc(routing.rows_of[expert][word] & mask);
+    }
+    return count;
+}
+
+__device__ __forceinline__ int row_count(int expert) {
+    return MANY_ROWS ? rows_before(expert, ROWS) : routing.rows_of[expert][0];
+}
+
+// A lane takes neighbouring experts. Pairs and parties are counted in the two halves of one number.
+__device__ __forceinline__ void place_groups(const Thread& me) {
+    int sizes[LANE_EXPERTS], sum = 0, touched = 0;
+#pragma unroll
+    for (int n = 0; n < LANE_EXPERTS; ++n) {
+        const int expert = me.lane * LANE_EXPERTS + n;
+        sizes[n] = expert < EXPERTS ? row_count(expert) : 0;
         sum += sizes[n] | (sizes[n] + PARTY - 1) / PARTY << 16;
         touched += __popc(__ballot_sync(FULL_WARP, sizes[n] > 0));
     }
@@ -98,8 +138,8 @@ __device__ __forceinline__ void place_groups(const Thread& me) {
     }
     int start = (until - sum) & 0xffff, party = (until - sum) >> 16;
 #pragma unroll
-    for (int n = 0; n < EACH; ++n) {
-        const int expert = me.lane * EACH + n;
+    for (int n = 0; n < LANE_EXPERTS; ++n) {
+        const int expert = me.lane * LANE_EXPERTS + n;
         if (expert < EXPERTS) routing.start[expert] = start;
 #pragma unroll 1
         for (int left = sizes[n]; left > 0; left -= PARTY) {
@@ -110,12 +150,31 @@ __device__ __forceinline__ void place_groups(const Thread& me) {
     }
 }
 
-// Whether one warp finds the groups. On sm_120 that would cost the second product a spill.
-#if __CUDA_ARCH__ >= 1200
-const bool FEW_PAIRS = false;
-#else
-const bool FEW_PAIRS = PAIRS <= 32 && ROWS <= PARTY;
-#endif
+__device__ __forceinline__ void count_rows(int pairs) {
+    for (int expert = threadIdx.x; expert < EXPERTS; expert += WARPS * 32) {
+        int count = 0;
+        for (int pair = 0; pair < pairs; ++pair) count += routing.expert_of[pair] == expert;
+        routing.rows_of[expert][0] = count;
+    }
+}
+
+// Once it is known where the pairs of each expert begin: a thread per expert.
+__device__ __forceinline__ void place_members(int pairs) {
+    for (int expert = threadIdx.x; expert < EXPERTS; expert += WARPS * 32) {
+        if (row_count(expert) == 0) continue;
+        int at = routing.start[expert];
+        for (int pair = 0; pair < pairs; ++pair)
+            if (routing.expert_of[pair] == expert) routing.members[at++] = pair;
+    }
+}
+
+// The same of MANY_ROWS: a thread per pair.
+__device__ __forceinline__ void place_members_by_bits(int pairs) {
+    for (int pair = threadIdx.x; pair < pairs; pair += WARPS * 32) {
+        const int expert = routing.expert_of[pair];
+        routing.members[routing.start[expert] + rows_before(expert, pair / PER_TOKEN)] = pair;
+    }
+}
 
 // The groups of no more pairs than a warp has lanes, and of no more rows than a party has, by one warp, whose lane p has pair
 // p.
@@ -138,6 +197,10 @@ __device__ __forceinline__ void place_few(int pairs, const Thread& me) {
 
 // Fills `routing` for the first `rows` rows of `logits` [row][EXPERTS]; by all threads of a block.
 __device__ __forceinline__ void route_rows(const float* logits, int rows, const Thread& me) {
+    if (MANY_ROWS) {
+        for (int n = threadIdx.x; n < EXPERTS * WORDS; n += WARPS * 32) routing.rows_of[n / WORDS][n % WORDS] = 0;
+        __syncthreads();
+    }
     choose_experts(logits, rows, me);
     __syncthreads();
     const int pairs = rows * PER_TOKEN;
@@ -146,19 +209,12 @@ __device__ __forceinline__ void route_rows(const float* logits, int rows, const 
         __syncthreads();
         return;
     }
-    for (int expert = threadIdx.x; expert < EXPERTS; expert += WARPS * 32) {
-        int size = 0;
-        for (int pair = 0; pair < pairs; ++pair) size += routing.expert_of[pair] == expert;
-        routing.size[expert] = size;
+    if (!MANY_ROWS) {
+        count_rows(pairs);
+        __syncthreads();
     }
-    __syncthreads();
     if (me.warp == 0) place_groups(me);
     __syncthreads();
-    for (int expert = threadIdx.x; expert < EXPERTS; expert += WARPS * 32) {
-        if (routing.size[expert] == 0) continue;
-        int at = routing.start[expert];
-        for (int pair = 0; pair < pairs; ++pair)
-            if (routing.expert_of[pair] == expert) routing.members[at++] = pair;
-    }
+    MANY_ROWS ? place_members_by_bits(pairs) : place_members(pairs);
     __syncthreads();
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from specgate.backends.cupy_eagle3.device import RESERVED_SHARED, Multiprocessors
@@ -18,11 +18,23 @@ from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import (
 )
 
 TILES: Final = 8
-"""Tiles of 16 rows of weight that a block multiplies."""
+"""Most tiles of 16 rows of weight that a block multiplies: it has warps for so many."""
 HELD: Final = 4
 """Most chains of sums that a thread has registers for."""
-CLUSTERS: Final = (2, 4)
-"""Blocks that may share the chains of the same outputs, where there is not one for each."""
+CLUSTERS: Final = (2, 4, 8)
+"""Blocks that may share the chains of the same outputs, where there is not one for each. The fewest that fill the SMs
+are taken; beyond 32 rows, where a block has registers for few sums, one for each chain if there are eight: for the down
+projection of 8B size that took 55 us for 74 at 64 rows on an H200, and 47 for 62 at 48.
+"""
+FEWER_ALONE: Final = 7
+FEWER_CLUSTERED: Final = 6
+"""Tiles of a block that is no cluster's, and of a cluster of four, with up to 32 rows, where that fills SMs better. On
+an H200 it was 2 % for the gates and ups of 8B size, 12 % for the output projection, 3 % for down.
+"""
+RESIDENT: Final = 1.45
+"""Blocks of clusters per SM that were all at work at once on an H200: 192. Of 256 some waited for others to end, since
+a cluster's blocks need places near each other.
+"""
 DEEPEST: Final = (5, 4)
 """Most stages, of a block of a cluster with up to 32 rows, and of others: one more was slower on an H200 for every
 weight but one, where it was as fast."""
@@ -40,8 +52,9 @@ CLUSTERED: Final = (9, 0)
 @dataclass(frozen=True, slots=True)
 class ManyConfig:
     """`row_groups` groups of blocks, for `row_tiles` tiles of eight rows each; clusters of `cluster` blocks; rings of
-    `stages` stages; `warp_tiles` tiles of weight for each warp. With one a block has twice the warps, which hides more
-    of what they wait for, but each thread half the registers: too few for the sums of a cluster's chains.
+    `stages` stages; `warp_tiles` of a block's `tiles` tiles of weight for each warp. With one a block has twice the
+    warps, which hides more of what they wait for, but each thread half the registers: too few for the sums of a
+    cluster's chains.
     """
 
     row_tiles: int
@@ -49,6 +62,7 @@ class ManyConfig:
     cluster: int
     stages: int
     warp_tiles: int = 2
+    tiles: int = TILES
 
     @classmethod
     def of(
@@ -84,7 +98,11 @@ class ManyConfig:
         crowded = swiglu and is_crowded(config, k, row_tiles, row_groups, gpu)
         alone = min(stages, CROWDED if crowded else DEEPEST[1])
         single = cls(row_tiles, row_groups, 1, alone, warp_tiles=1 if in_halves else 2)
-        clustered = (cls(row_tiles, row_groups, cluster, stages) for cluster in CLUSTERS)
+        sizes = CLUSTERS if in_halves or config.warps != CLUSTERS[-1] else CLUSTERS[-1:]
+        clustered = (cls(row_tiles, row_groups, cluster, stages) for cluster in sizes)
+        if in_halves and clusters and gpu is not None:
+            single = single.evener(n, gpu)
+            clustered = (way.evener(n, gpu) for way in clustered)
         possible = [
             made
             for made in (single, *clustered)
@@ -93,13 +111,29 @@ class ManyConfig:
         enough = 0 if gpu is None else gpu.count * 9 // 10
         return next((made for made in possible if blocks * made.cluster >= enough), possible[-1] if possible else None)
 
+    def evener(self, n: int, gpu: Multiprocessors) -> ManyConfig:
+        """The same with fewer tiles for each block, where a weight of `n` rows then keeps the SMs of `gpu` busy more
+        alike: the busiest one has less to do, or all blocks of clusters run at once.
+        """
+        if self.cluster == 1:
+            fewer = replace(self, tiles=FEWER_ALONE)
+            is_even = n % (16 * FEWER_ALONE) == 0 and fewer.most_tiles(n, gpu) < self.most_tiles(n, gpu)
+            return fewer if is_even else self
+        fewer = replace(self, tiles=FEWER_CLUSTERED)
+        fits = self.cluster == HELD and fewer.grid(n)[0] <= RESIDENT * gpu.count
+        return fewer if fits else self
+
+    def most_tiles(self, n: int, gpu: Multiprocessors) -> int:
+        """Tiles of weight that the busiest SM multiplies, where none waits for another."""
+        return -(-self.grid(n)[0] // gpu.count) * self.tiles
+
     def splits(self, config: GemmConfig) -> bool:
         """Whether the blocks of a cluster can share the chains of `config` among them."""
         return self.cluster == 1 or (config.warps % self.cluster == 0 and config.warps // self.cluster <= HELD)
 
     def grid(self, n: int) -> tuple[int, ...]:
         """Blocks for a weight of `n` rows: those of a cluster beside each other, then those of the groups of rows."""
-        return (-(-n // (16 * TILES)) * self.row_groups * self.cluster,)
+        return (-(-n // (16 * self.tiles)) * self.row_groups * self.cluster,)
 
     @property
     def threads(self) -> int:
@@ -109,11 +143,11 @@ class ManyConfig:
     def sum_bytes(self, config: GemmConfig) -> int:
         """Bytes of the sums that a block leaves for its cluster, in the place of its ring."""
         stored = 1 if self.cluster == 1 else config.warps // self.cluster
-        return stored * self.row_tiles * TILES * TILE_BYTES
+        return stored * self.row_tiles * self.tiles * TILE_BYTES
 
     def shared_bytes(self, config: GemmConfig) -> int:
         """Bytes of dynamic shared memory that a block needs."""
-        needed = max(self.stages * stage_bytes(config, self.row_tiles), self.sum_bytes(config))
+        needed = max(self.stages * stage_bytes(config, self.row_tiles, self.tiles), self.sum_bytes(config))
         return -(-needed // SHARED_UNIT) * SHARED_UNIT
 
 
@@ -128,6 +162,6 @@ def is_crowded(config: GemmConfig, k: int, row_tiles: int, row_groups: int, gpu:
     return counted and row_tiles > 6 and row_groups > 1 and gpu is not None and gpu.capability == CLUSTERED
 
 
-def stage_bytes(config: GemmConfig, row_tiles: int) -> int:
+def stage_bytes(config: GemmConfig, row_tiles: int, tiles: int = TILES) -> int:
     """Bytes of a piece of k of all rows of weight and of x: 64 k, or 32 where a slice has no more."""
-    return (16 * TILES + ROW_TILE * row_tiles) * 64 * min(2, config.k_chunks)
+    return (16 * tiles + ROW_TILE * row_tiles) * 64 * min(2, config.k_chunks)

@@ -1,11 +1,13 @@
 // out[m][n] = Σ_k x[m][k] · weight[n][k] for more rows m than `matmul_rows.cu` has registers for: the same sums, bit for bit.
 //
 // There a block reads every row of x for a few rows of weight. With 32 rows of x it reads twice as many bytes of x as of
-// weight, and the L2 cache, not the memory, is what it waits for. Here a block takes 128 rows of weight, and all its warps
-// share the x that passes through shared memory: with 32 rows that is a quarter of the bytes of weight.
+// weight, and the L2 cache, not the memory, is what it waits for. Here a block takes up to 128 rows of weight, and all its
+// warps share the x that passes through shared memory: with 32 rows that is a quarter of the bytes of weight.
 //
 // Within a block, warps divide the rows of weight among them, WARP_TILES tiles of 16 each; beyond 32 rows of x, as many more
-// warps take the other half of these. The parts of the work are those of `matmul_rows.cu`:
+// warps take the other half of these. Where a block takes fewer than 128 rows (WEIGHT_TILES < 8), so that blocks fill all SMs
+// alike, the warps that are left over copy and finish with the others, and multiply nothing. The parts of the work are those of
+// `matmul_rows.cu`:
 //   load       PieceRing: all threads copy a piece of k, of weight and of x, into shared memory, STAGES - 1 pieces ahead
 //   multiply   multiply_piece: as there
 //   reduce     sums of chains, see below, added in their order
@@ -18,7 +20,8 @@
 // CLUSTER: so many blocks, which run at once, share the chains of the same outputs: a weight of few rows would else keep half
 // of the SMs idle. They exchange their sums through shared memory, and each finishes some of the rows.
 //
-// STAGES, CLUSTER, WARP_TILES, ROW_TILES (the rows of a block / 8, rounded up), ROW_GROUPS and DELAY_DEPENDENTS only move work.
+// STAGES, CLUSTER, WEIGHT_TILES, WARP_TILES, ROW_TILES (the rows of a block / 8, rounded up), ROW_GROUPS and DELAY_DEPENDENTS
+// only move work.
 //
 // Layouts, epilogues, PRE_NORM_X, ROW_GROUPS and DELAY_DEPENDENTS are as in `matmul_rows.cu`.
 #include "argmax.cuh"
@@ -39,9 +42,12 @@ static_assert(!FEEDS_NORM || N_OUT % 8 == 0, "N_OUT must be a multiple of 8 wher
 static_assert(K_IN % (32 * CHUNKS_PER_TURN) == 0, "K_IN must be a multiple of a slice");
 static_assert(CHAINS % CLUSTER == 0, "every block of a cluster has as many chains");
 
-// The warps of a block: COLUMN_WARPS × ROW_WARPS, each with WARP_TILES tiles of weight and WARP_ROWS tiles of rows.
+// The warps of a block: COLUMN_WARPS × ROW_WARPS, each with WARP_TILES tiles of weight, while there are any, and WARP_ROWS
+// tiles of rows.
 const int COLUMN_WARPS = 8 / WARP_TILES, ROW_WARPS = ROW_TILES > 4 ? 2 : 1, WARP_ROWS = (ROW_TILES + ROW_WARPS - 1) / ROW_WARPS;
-const int WARPS = COLUMN_WARPS * ROW_WARPS, THREADS = 32 * WARPS, WEIGHT_TILES = COLUMN_WARPS * WARP_TILES;
+const int WARPS = COLUMN_WARPS * ROW_WARPS, THREADS = 32 * WARPS;
+static_assert(WEIGHT_TILES <= COLUMN_WARPS * WARP_TILES, "every tile of weight needs a warp");
+static_assert(WEIGHT_TILES % WARP_TILES == 0, "a warp has all its tiles of weight, or none");
 // Sums that a thread has registers for at a time. Where they are added up at once, other assemblers than that of sm_90 run out.
 #if CLUSTER == 1 && (__CUDA_ARCH__ != 900 || WARP_TILES == 1)
 const int MOST_HELD = 2;
@@ -65,7 +71,7 @@ const int COPIED_AT_ONCE = THREADS / LOADS;
 const bool RAGGED = N_OUT % COLUMNS != 0;
 // Tiles of rows that this block finishes, output tiles of these, and how many of them a thread has a part in.
 const int OWN_ROW_TILES = (ROW_TILES + CLUSTER - 1) / CLUSTER, TILES = OWN_ROW_TILES * WEIGHT_TILES;
-const int EACH = TILES / (THREADS / 128);
+const int EACH = (TILES + THREADS / 128 - 1) / (THREADS / 128);
 // Blocks that shall fit an SM at once, which limits their registers.
 const int BLOCKS_PER_SM = ROW_WARPS == 1 ? 2 : 1;
 // Sums that a block leaves in shared memory: of all its chains, or their total.
@@ -131,7 +137,8 @@ struct PieceRing {
         if (!piece.exists()) return;
         const bf16* first = weight_row(row) + piece.first_k();
 #pragma unroll
-        for (int n = 0; n < WEIGHT_TILES * 16 / COPIED_AT_ONCE; ++n) {
+        for (int n = 0; n < (WEIGHT_TILES * 16 + COPIED_AT_ONCE - 1) / COPIED_AT_ONCE; ++n) {
+            if (WEIGHT_TILES * 16 % COPIED_AT_ONCE && row + n * COPIED_AT_ONCE >= WEIGHT_TILES * 16) break;
             const long long further = (long long)n * (COPIED_AT_ONCE / 16) * TILE_COLUMNS * K_IN;
             const bf16* from = RAGGED ? weight_row(row + n * COPIED_AT_ONCE) + piece.first_k() : first + further;
             copy_async(address + LOAD * (stage * STAGE + place(row + n * COPIED_AT_ONCE, unit)), from);
@@ -166,10 +173,16 @@ struct PieceRing {
 // A warp's sums of a chain, operand C of every output tile.
 typedef float Sums[WARP_TILES][WARP_ROWS][4];
 
+// Whether a warp multiplies, from its first tile of weight on.
+__device__ __forceinline__ bool multiplies(int first_tile) {
+    return WEIGHT_TILES == COLUMN_WARPS * WARP_TILES || first_tile < WEIGHT_TILES;
+}
+
 // sums += x · weightᵀ over the k of a piece; of `tiles` tiles of rows there are any.
 __device__ __forceinline__ void multiply_piece(Sums& sums, int stage, int tiles, const Thread& me) {
     const uint4 *weight = memory + stage * STAGE, *x = weight + WEIGHT_LOADS;
     const int first_tile = me.warp % COLUMN_WARPS * WARP_TILES, first_rows = me.warp / COLUMN_WARPS * WARP_ROWS;
+    if (!multiplies(first_tile)) return;
 #pragma unroll
     for (int s = 0; s < PIECE_CHUNKS; ++s) {
         uint4 low[WARP_TILES], high[WARP_TILES];
@@ -195,6 +208,7 @@ typedef float (*SharedSums)[ROW_TILES * WEIGHT_TILES][128];
 
 __device__ __forceinline__ void store_sums(SharedSums shared, int n, const Sums& sums, const Thread& me) {
     const int first_tile = me.warp % COLUMN_WARPS * WARP_TILES, first_rows = me.warp / COLUMN_WARPS * WARP_ROWS;
+    if (!multiplies(first_tile)) return;
 #pragma unroll
     for (int t = 0; t < WARP_ROWS; ++t)
         if (first_rows + t < ROW_TILES)

@@ -119,6 +119,7 @@ class MatmulRows(Kernel):
                 row_groups=self.many.row_groups,
                 cluster=self.many.cluster,
                 stages=self.many.stages,
+                weight_tiles=self.many.tiles,
                 warp_tiles=self.many.warp_tiles,
                 shared_bytes=self.many.shared_bytes(self.config),
             )

@@ -39,6 +39,7 @@ COMMON: Final = HEADER.with_suffix(".cpp")
 STATEMENT: Final = re.compile(r'asm(?: volatile)?\("([\w.]+)[^;]*;".*?\);', re.DOTALL)
 INSTRUCTIONS: Final[Mapping[str, str]] = {
     "atom.acq_rel.gpu.global.add.s32": "before = atomicAdd(count, 1);",
+    "atom.release.gpu.global.add.s32": "before = atomicAdd(count, 1);",
     "cp.async.cg.shared.global.L2": "begun(shared, global);",
     "cp.async.commit_group": "grouped();",
     "cp.async.wait_group": "arrived(Pending);",
@@ -49,6 +50,7 @@ INSTRUCTIONS: Final[Mapping[str, str]] = {
     "cvt.rn.f16x2.f32": "packed = half_bits(high) << 16 | half_bits(low);",
     "cvt.rn.satfinite.e4m3x2.f32": "",  # left out where there is no __CUDA_ARCH__
     "ex2.approx.ftz.f32": "y = __builtin_exp2f(x);",
+    "fence.acq_rel.gpu": "",  # blocks run one after the other
     "fma.rn.bf16x2": "product = product_bits(a, b);",
     "griddepcontrol.launch_dependents": "",
     "griddepcontrol.wait": "",

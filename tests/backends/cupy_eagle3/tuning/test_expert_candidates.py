@@ -79,17 +79,18 @@ def test_what_no_gpu_has_room_for_is_no_candidate() -> None:
 
 
 @pytest.mark.slow("compiles kernels")
+@pytest.mark.parametrize("rows", [8, 16])
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
 @pytest.mark.parametrize(
     ("tag", "n", "k"), [(EXPERT_GATE_UP, 5760, 2880), (EXPERT_DOWN, 2880, 2880), (EXPERT_DOWN, 2880, 1440)]
 )
 def test_candidates_compile_and_spill_no_register(
-    tag: str, n: int, k: int, architecture: str, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+    tag: str, n: int, k: int, architecture: str, rows: int, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expert_candidates, "multiprocessors", lambda: H200)
     for module in (expert_candidates, expert_config):
         monkeypatch.setattr(module, "shared_memory_limit", lambda: 226 * 1024)
-    shape = GemmShape(tag, n, k, 8, 128, 4)
+    shape = GemmShape(tag, n, k, rows, 128, 4)
     configs = dict.fromkeys([*candidates(n, k), *retilings(usual(n, k), n)])
     specs = list(dict.fromkeys(launcher(shape, config).spec for config in configs))[::4]
     outcomes = compiler.compile_all(architecture, specs)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.cupy_eagle3.kernels.experts import expert_config
+from specgate.backends.cupy_eagle3.kernels.experts import expert_config, expert_down, expert_gate_up
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig, constants_of
 from specgate.eagle3.geometry import ExpertGeometry
 from tests.backends.cupy_eagle3.kernels.device import relative_error, rows_of
 from tests.backends.cupy_eagle3.kernels.experts.mixtures import Mixture, picked
@@ -80,6 +82,43 @@ def test_a_rows_place_among_its_experts_rows_changes_no_bit(made: Mixture) -> No
     for order in (list(range(39, -1, -1)), [*range(13, 40), *range(13)]):
         moved = made.run(stream[order].contiguous(), made.listed(range(40)), logits=logits[order].contiguous())
         assert all(torch.equal(a, b) for a, b in zip(moved.results, picked(usual, order), strict=True))
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5, 40])
+def test_where_the_range_of_a_block_begins_changes_no_bit(blocks: int, made: Mixture) -> None:
+    """Within an expert, between its parties, or nowhere: of 40 blocks on three SMs some have no item."""
+    first, second = ROUTED["uneven"]
+    logits, stream = choosing(first, second, made.device), made.rows(len(first))
+    usual = made.run(stream, made.listed(range(len(first))), logits=logits)
+    gate_up, down = ExpertConfig.usual(HIDDEN, 12, 2), ExpertConfig.usual(INTERMEDIATE, 4, 2)
+    for tiles in (1, 2):
+        got = made.run(
+            *(stream, made.listed(range(len(first)))),
+            logits=logits,
+            gate_up=replace(gate_up, tiles=tiles, blocks_per_sm=blocks),
+            down=replace(down, tiles=tiles, blocks_per_sm=blocks),
+        )
+        assert all(torch.equal(a, b) for a, b in zip(got.results, usual.results, strict=True))
+        assert not got.finished.any()
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+@pytest.mark.parametrize("name", ROUTED)
+def test_many_rows_have_the_same_bits_as_blocks_of_sm_120_share_them_out(
+    name: str, made: Mixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = ROUTED[name]
+    logits, stream = choosing(first, second, made.device), made.rows(len(first))
+    usual = made.run(stream, made.listed(range(len(first))), logits=logits)
+
+    def of_sm_120(experts: ExpertGeometry, config: ExpertConfig, rows: int) -> dict[str, int | float]:
+        return {**constants_of(experts, config, rows), "__cuda_arch__": 1200}
+
+    for module in (expert_gate_up, expert_down):
+        monkeypatch.setattr(module, "constants_of", of_sm_120)
+    got = made.run(stream, made.listed(range(len(first))), logits=logits)
+    assert all(torch.equal(a, b) for a, b in zip(got.results, usual.results, strict=True))
+    assert not got.finished.any()
 
 
 @pytest.mark.parametrize("active", [0, 8, 9, 33])

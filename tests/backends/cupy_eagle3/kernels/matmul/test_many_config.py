@@ -68,28 +68,31 @@ def test_the_blocks_of_a_cluster_share_all_chains_and_follow_each_other(
     assert split.warps % way.cluster == 0
     (blocks,) = way.grid(weight[0])
     assert blocks % way.cluster == 0
-    assert blocks // way.cluster // way.row_groups * 16 * TILES >= weight[0]
+    assert blocks // way.cluster // way.row_groups * 16 * way.tiles >= weight[0]
+    assert way.tiles % way.warp_tiles == 0 and way.tiles <= TILES
     if gpu is None or gpu.capability < (9, 0):
         assert way.cluster == 1
 
 
 @pytest.mark.parametrize(
-    ("weight", "split", "rows", "cluster", "stages"),
+    ("weight", "split", "rows", "cluster", "stages", "tiles"),
     [
-        ((6144, 4096), GemmConfig(16, 2), 32, 4, 5),
-        ((28672, 4096), GemmConfig(16, 2), 32, 1, 4),
-        ((128256, 4096), GemmConfig(16, 2), 32, 1, 4),
-        ((4096, 14336), GemmConfig(8, 4), 32, 4, 5),
-        ((6144, 4096), GemmConfig(16, 2), 64, 4, 4),
-        ((28672, 4096), GemmConfig(16, 2), 64, 1, 4),
-        ((4096, 14336), GemmConfig(8, 4), 64, 2, 4),
+        ((6144, 4096), GemmConfig(16, 2), 32, 4, 5, 8),
+        ((4096, 4096), GemmConfig(16, 2), 32, 4, 5, 6),
+        ((28672, 4096), GemmConfig(16, 2), 32, 1, 4, 7),
+        ((128256, 4096), GemmConfig(16, 2), 32, 1, 4, 8),
+        ((4096, 14336), GemmConfig(8, 4), 32, 4, 5, 6),
+        ((6144, 4096), GemmConfig(16, 2), 64, 4, 4, 8),
+        ((28672, 4096), GemmConfig(16, 2), 64, 1, 4, 8),
+        ((4096, 14336), GemmConfig(8, 4), 64, 8, 4, 8),
+        ((6144, 8192), GemmConfig(8, 4), 48, 8, 4, 8),
     ],
 )
 def test_weights_of_8b_size_are_divided_as_was_fastest_on_an_h200(
-    weight: tuple[int, int], split: GemmConfig, rows: int, cluster: int, stages: int
+    weight: tuple[int, int], split: GemmConfig, rows: int, cluster: int, stages: int, tiles: int
 ) -> None:
     way = ManyConfig.of(split, weight, rows, ROOMS[H200], H200)
-    assert way is not None and (way.cluster, way.stages) == (cluster, stages)
+    assert way is not None and (way.cluster, way.stages, way.tiles) == (cluster, stages, tiles)
 
 
 QWEN3_32B = (51200, 5120)
