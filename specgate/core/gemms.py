@@ -11,23 +11,43 @@ from statistics import fmean
 
 from specgate.core import PairRef
 
+Key = tuple[int | str, ...]
+"""What a configuration is found by: (n, k) of a weight. Of experts also their number, how many a token has, and the
+tag, since their two products are different kernels.
+"""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class GemmShape:
     """out[m][n] = Σ_k x[m][k] · weight[n][k]: a weight of `n` rows and `k` columns, and at most `m` tokens per step.
 
     `tag`: which product of a step it is: EAGLE3_FC, TARGET_QKV, … A gate and an up projection count as one weight.
+    `experts`: how many experts have such a weight each, of which every token has `per_token`; 0: there are no experts.
     """
 
     tag: str
     n: int
     k: int
     m: int
+    experts: int = 0
+    per_token: int = 0
 
     @property
     def weight(self) -> tuple[int, int]:
         """(n, k): the shape of the weight."""
         return self.n, self.k
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.tag, self.n, self.k, self.experts, self.per_token)
+
+    def __str__(self) -> str:
+        """Tag and weight, such as `TARGET_O 4096 x 4096`."""
+        return f"{self.tag} {self.n} x {self.k}" + (f" of {self.experts} experts" if self.experts else "")
+
+
+def key_of(tag: str, n: int, k: int, experts: int, per_token: int) -> Key:
+    return (n, k, experts, per_token, tag) if experts else (n, k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +101,7 @@ class InSteps:
 class TunedGemm:
     """The fastest configuration found for the weight [n, k] on one device.
 
-    `tags`: the products that have this weight's shape.
+    `tags`: the products that have this weight's shape; of experts one.
     `config`: the configuration for every number of rows, except those in `at_rows`.
     `tried`: how many configurations were timed.
     `left_out`: configuration → why it was not timed.
@@ -94,6 +114,7 @@ class TunedGemm:
         `us` still describes the configuration that was fastest alone.
     `at_rows`: rows → the configuration for steps of that many rows. It differs from `config` only in settings that
         change no bit of the result.
+    `experts`, `per_token`: as in `GemmShape`. Then `share` counts the weights of the experts that rows have.
     """
 
     n: int
@@ -111,11 +132,17 @@ class TunedGemm:
     versions: Mapping[str, str]
     in_steps: InSteps | None = None
     at_rows: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    experts: int = 0
+    per_token: int = 0
 
     @property
     def weight(self) -> tuple[int, int]:
         """(n, k): the shape of the weight."""
         return self.n, self.k
+
+    @property
+    def key(self) -> Key:
+        return key_of(self.tags[0], self.n, self.k, self.experts, self.per_token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +155,6 @@ class TunedGemms:
 
     def with_(self, found: TunedGemm) -> TunedGemms:
         """A copy with `found` in the place of what was known about its weight."""
-        others = [gemm for gemm in self.gemms if gemm.weight != found.weight]
-        gemms = tuple(sorted((*others, found), key=lambda gemm: gemm.weight))
+        others = [gemm for gemm in self.gemms if gemm.key != found.key]
+        gemms = tuple(sorted((*others, found), key=lambda gemm: gemm.key))
         return TunedGemms(self.device, self.compute_capability, gemms)

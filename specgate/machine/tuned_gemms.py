@@ -7,11 +7,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from specgate.core.gemms import GemmShape, InSteps, Point, TunedGemm, TunedGemms
+from specgate.core.gemms import GemmShape, InSteps, Key, Point, TunedGemm, TunedGemms
 from specgate.files.cache import cache_path
 from specgate.files.plain import to_plain
 from specgate.files.run_folder import RunFolder
@@ -30,7 +30,24 @@ Config = Annotated[dict[Text, int], Field(min_length=1)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class ShapeForm(Form):
+class OfExperts(Form):
+    """What the entry of a mixture of experts has beside others."""
+
+    experts: Count | None = None
+    per_token: Count | None = None
+
+    @model_validator(mode="after")
+    def both_or_neither(self) -> Self:
+        """Refuses one of the two without the other."""
+        if (self.experts is None) != (self.per_token is None):
+            raise ValueError("experts and per_token: give both of a mixture of experts, and neither of another weight")
+        return self
+
+    def mixture(self) -> dict[str, int]:
+        return {"experts": self.experts or 0, "per_token": self.per_token or 0}
+
+
+class ShapeForm(OfExperts):
     """A `core.gemms.GemmShape` in a file."""
 
     tag: Text
@@ -66,7 +83,7 @@ class InStepsForm(Form):
     measured: Text
 
 
-class TunedGemmForm(Form):
+class TunedGemmForm(OfExperts):
     """A `core.gemms.TunedGemm` in a file."""
 
     n: Count
@@ -85,6 +102,13 @@ class TunedGemmForm(Form):
     in_steps: InStepsForm | None = None
     at_rows: dict[Rows, Config] = Field(default_factory=dict)
 
+    @model_validator(mode="after")
+    def one_product_of_experts(self) -> Self:
+        """Refuses several products of experts in one entry: they are different kernels."""
+        if self.experts and len(self.tags) > 1:
+            raise ValueError(f"tags: {', '.join(self.tags)}: experts have an entry for each of their products")
+        return self
+
 
 class TunedForm(Form):
     """A file of tuned configurations, for one kind of device."""
@@ -97,23 +121,25 @@ class TunedForm(Form):
     @model_validator(mode="after")
     def weights_once(self) -> TunedForm:
         """Refuses a file with two entries for one weight."""
-        seen = set[tuple[int, int]]()
-        for gemm in self.gemms:
-            if (gemm.n, gemm.k) in seen:
-                raise ValueError(f"the weight {gemm.n} x {gemm.k} is there twice: keep one")
-            seen.add((gemm.n, gemm.k))
+        seen = set[Key]()
+        for gemm in map(tuned_gemm, self.gemms):
+            if gemm.key in seen:
+                of = f" of {gemm.experts} experts" if gemm.experts else ""
+                raise ValueError(f"the weight {gemm.n} x {gemm.k}{of} is there twice: keep one")
+            seen.add(gemm.key)
         return self
 
 
 def read_shapes(file: Path) -> tuple[GemmShape, ...]:
     """The shapes in `file`. Raises UsageError with file, line, key, value and what would be right."""
     form = parse(ShapesForm, load(file))
-    return tuple(GemmShape(s.tag, s.n, s.k, s.m) for s in form.shapes)
+    return tuple(GemmShape(s.tag, s.n, s.k, s.m, **s.mixture()) for s in form.shapes)
 
 
 def write_shapes(file: Path, shapes: Iterable[GemmShape]) -> None:
     """Write `shapes`, replacing the file. Raises EnvironmentRefused where it cannot be written."""
-    write(file, {"schema": SHAPES, "shapes": [to_plain(GemmShape, shape) for shape in sorted(set(shapes))]})
+    plain = [without_mixture(to_plain(GemmShape, shape)) for shape in sorted(set(shapes))]
+    write(file, {"schema": SHAPES, "shapes": plain})
 
 
 def read_tuned(file: Path) -> TunedGemms:
@@ -128,7 +154,7 @@ def tuned_gemm(form: TunedGemmForm) -> TunedGemm:
     at_rows = {int(m): config for m, config in form.at_rows.items()}
     steps = in_steps(form.in_steps) if form.in_steps else None
     changed = {"tags": tuple(form.tags), "us": us, "default_us": default_us, "in_steps": steps, "at_rows": at_rows}
-    return TunedGemm(**{**dict(form), **changed})
+    return TunedGemm(**{**dict(form), **changed, **form.mixture()})
 
 
 def in_steps(form: InStepsForm) -> InSteps:
@@ -139,7 +165,13 @@ def in_steps(form: InStepsForm) -> InSteps:
 
 def write_tuned(file: Path, tuned: TunedGemms) -> None:
     """Write `tuned`, replacing the file. Raises EnvironmentRefused where it cannot be written."""
-    write(file, {"schema": TUNED, **to_plain(TunedGemms, tuned)})
+    plain = to_plain(TunedGemms, tuned)
+    write(file, {"schema": TUNED, **plain, "gemms": [without_mixture(gemm) for gemm in plain["gemms"]]})
+
+
+def without_mixture(entry: dict[str, Any]) -> dict[str, Any]:
+    """`entry` as it is stored: only those of experts say how many there are."""
+    return entry if entry["experts"] else {k: v for k, v in entry.items() if k not in ("experts", "per_token")}
 
 
 def write(file: Path, data: object) -> None:

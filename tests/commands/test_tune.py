@@ -6,8 +6,11 @@ import json
 
 import pytest
 
+from specgate.core.gemms import GemmShape
 from specgate.eagle3.tiny import write_random_pair
 from specgate.machine.tuned_gemms import read_shapes
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from tests.bench.tensor_parallel.pairs import write_configs
 from tests.support.command import Cli
 
 
@@ -22,6 +25,16 @@ def test_the_products_of_a_pair_are_listed_and_stored_without_a_gpu(cli: Cli) ->
     heads = [shape for shape in shapes if shape.tag == "TARGET_LM_HEAD"]
     assert {shape.weight for shape in heads} == {(config["vocab_size"], config["hidden_size"])}
     assert {shape.m for shape in heads} == {2, 6, 8}  # baseline, spec-2 and spec-3 over two slots
+
+
+def test_products_of_experts_are_listed_with_how_many_there_are(cli: Cli) -> None:
+    write_configs(cli.folder / "tiny", EXPERT_GEOMETRIES["gpt-oss-tiny"](), overlap=0.5)
+    done = cli.run("tune", "shapes", "--pair", str(cli.folder / "tiny"), "--batch", "1", "--out", "s.json", pair=False)
+    assert done.returncode == 0
+    assert "TARGET_EXPERT_GATE_UP       128 x 512    M 4, 2 of 8 experts" in done.stdout.splitlines()
+    products = (("TARGET_EXPERT_GATE_UP", 128, 512), ("TARGET_EXPERT_DOWN", 512, 64))
+    found = {shape for shape in read_shapes(cli.folder / "s.json") if shape.experts}
+    assert found == {GemmShape(*product, rows, 8, 2) for product in products for rows in (1, 4)}
 
 
 def test_a_shipped_pair_is_known_by_its_name_and_names_its_file(cli: Cli) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"
 counts = st.integers(1, 1 << 40)
 positive = st.floats(1e-3, 1e15)
 times = st.dictionaries(counts, positive, min_size=1, max_size=3)
-shapes = st.builds(GemmShape, words, counts, counts, counts)
+mixtures = st.sampled_from([(0, 0), (128, 4)])
+shapes = st.builds(
+    lambda tag, n, k, m, mixture: GemmShape(tag, n, k, m, *mixture), words, counts, counts, counts, mixtures
+)
 roles = st.dictionaries(words, positive, min_size=1, max_size=3)
 configs = st.dictionaries(words, st.integers(-1, 64), min_size=1, max_size=3)
 in_steps = st.builds(
@@ -30,7 +34,7 @@ in_steps = st.builds(
     tried=counts,
     measured=words,
 )
-gemms = st.builds(
+plain_gemms = st.builds(
     TunedGemm,
     n=counts,
     k=counts,
@@ -48,6 +52,7 @@ gemms = st.builds(
     in_steps=st.none() | in_steps,
     at_rows=st.dictionaries(counts, configs, max_size=2),
 )
+gemms = plain_gemms | plain_gemms.map(lambda gemm: replace(gemm, tags=gemm.tags[:1], experts=128, per_token=4))
 
 
 @given(found=st.lists(shapes, min_size=1, max_size=5))
@@ -60,7 +65,7 @@ def test_shapes_are_read_back_as_they_were_written_each_once(
 
 
 @pytest.mark.slow("many generated files")
-@given(found=st.lists(gemms, max_size=3, unique_by=lambda gemm: gemm.weight), device=words)
+@given(found=st.lists(gemms, max_size=3, unique_by=lambda gemm: gemm.key), device=words)
 def test_tuned_configurations_are_read_back_as_they_were_written(
     tmp_path_factory: pytest.TempPathFactory, found: list[TunedGemm], device: str
 ) -> None:
@@ -78,8 +83,24 @@ def test_a_new_result_replaces_the_one_of_its_weight_and_no_other(
     first: TunedGemm, second: TunedGemm, third: TunedGemm
 ) -> None:
     tuned = TunedGemms("a", "9.0").with_(first).with_(second).with_(third)
-    newest = {gemm.weight: gemm for gemm in (first, second, third)}
-    assert {gemm.weight: gemm for gemm in tuned.gemms} == newest and len(tuned.gemms) == len(newest)
+    newest = {gemm.key: gemm for gemm in (first, second, third)}
+    assert {gemm.key: gemm for gemm in tuned.gemms} == newest and len(tuned.gemms) == len(newest)
+
+
+def test_what_has_no_experts_is_stored_without_a_word_of_them(tmp_path: Path) -> None:
+    plain, of_experts = GemmShape("TARGET_O", 64, 32, 4), GemmShape("TARGET_EXPERT_DOWN", 64, 32, 4, 8, 2)
+    write_shapes(tmp_path / "shapes.json", [plain, of_experts])
+    stored = json.loads((tmp_path / "shapes.json").read_text())["shapes"]
+    assert stored == [{**SHAPE, "tag": "TARGET_EXPERT_DOWN", "experts": 8, "per_token": 2}, SHAPE]
+
+
+def test_both_products_of_equal_weights_are_kept_as_are_those_of_other_mixtures(tmp_path: Path) -> None:
+    of_others = [{**EXPERTS, "tags": ["TARGET_EXPERT_GATE_UP"]}, {**EXPERTS, "experts": 32}]
+    (tmp_path / "tuned.json").write_text(json.dumps({**TUNED, "gemms": [GEMM, EXPERTS, *of_others]}))
+    tuned = read_tuned(tmp_path / "tuned.json")
+    assert len({gemm.key for gemm in tuned.gemms}) == 4
+    write_tuned(tmp_path / "again.json", tuned.with_(tuned.gemms[1]))
+    assert {gemm.key: gemm for gemm in read_tuned(tmp_path / "again.json").gemms} == {g.key: g for g in tuned.gemms}
 
 
 GEMM: dict[str, Any] = {
@@ -97,6 +118,7 @@ GEMM: dict[str, Any] = {
     "source_sha256": "0" * 64,
     "versions": {},
 }
+EXPERTS = {**GEMM, "tags": ["TARGET_EXPERT_DOWN"], "experts": 8, "per_token": 2}
 TUNED: dict[str, Any] = {
     "schema": "specgate.tuned-gemms/v1",
     "device": "NVIDIA H200",
@@ -119,7 +141,10 @@ SHAPES = {"schema": "specgate.gemm-shapes/v1", "shapes": [SHAPE]}
         ({**SHAPES, "shapes": [{**SHAPE, "n": 0}]}, r"shapes\[0\]\.n: 0: .*greater than or equal to 1"),
         ({**SHAPES, "shapes": [{**SHAPE, "k": -32}]}, r"shapes\[0\]\.k: -32"),
         ({**SHAPES, "shapes": [{**SHAPE, "m": "4"}]}, r"shapes\[0\]\.m: '4': .*valid integer"),
-        ({**SHAPES, "shapes": [{**SHAPE, "tile": 4}]}, r"shapes\[0\]\.tile: 4: no such key; .*known: k, m, n, tag"),
+        (
+            {**SHAPES, "shapes": [{**SHAPE, "tile": 4}]},
+            r"shapes\[0\]\.tile: 4: no such key; .*known: experts, k, m, n, per_token, tag",
+        ),
     ],
 )
 def test_a_shape_file_that_cannot_be_meant_is_refused_with_its_place(
@@ -137,6 +162,9 @@ def test_a_shape_file_that_cannot_be_meant_is_refused_with_its_place(
     [
         ({**TUNED, "compute_capability": "nine"}, r"compute_capability: 'nine'"),
         ({**TUNED, "gemms": [GEMM, GEMM]}, r"the weight 64 x 32 is there twice"),
+        ({**TUNED, "gemms": [EXPERTS, EXPERTS]}, r"the weight 64 x 32 of 8 experts is there twice"),
+        ({**TUNED, "gemms": [{**EXPERTS, "tags": ["A", "B"]}]}, r"gemms\[0\]: .*A, B: experts have an entry for each"),
+        ({**TUNED, "gemms": [{**GEMM, "experts": 8}]}, r"gemms\[0\]: .*give both of a mixture of experts"),
         ({**TUNED, "gemms": [{**GEMM, "source_sha256": "abc"}]}, r"gemms\[0\]\.source_sha256: 'abc'"),
         ({**TUNED, "gemms": [{**GEMM, "us": {"one": 2.5}}]}, r"gemms\[0\]\.us\.one"),
         ({**TUNED, "gemms": [{**GEMM, "us": {"1": 0.0}}]}, r"gemms\[0\]\.us\.1: 0\.0: .*greater than 0"),

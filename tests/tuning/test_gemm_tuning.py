@@ -206,6 +206,33 @@ def test_a_line_per_weight_says_configuration_times_share_and_gain_in_80_columns
     assert lines[6] == f"2 weights in {file}"
 
 
+def test_experts_say_how_many_they_are_and_have_a_header_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class TunerOfExperts(Tuner):
+        def tune(self, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:
+            for shape in shapes:
+                one = found([shape])
+                mixture = {"warps": 5, "ring": 3, "tiles": 2, "blocks_per_sm": 3, "room": 3}
+                yield replace(one, config=mixture, experts=shape.experts, per_token=4) if shape.experts else one
+
+    shapes, file = tmp_path / "shapes.json", tmp_path / "t.json"
+    gate_up = [GemmShape("TARGET_EXPERT_GATE_UP", 5760, 2880, 1, experts, 4) for experts in (32, 128)]
+    write_shapes(shapes, [*SMALL[:1], *gate_up])
+    code, lines, _ = told(monkeypatch, TunerOfExperts(), "--shapes", str(shapes), "--out", str(file))
+    assert code == ExitCode.PASS and lines[0].endswith("3 weights to tune")
+    assert [line.split(";")[0] for line in lines if line.startswith("configurations")] == [
+        "configurations are warps/span/stages/features",
+        "configurations are warps/ring/tiles/blocks_per_sm/room",
+    ]
+    of_experts = [line for line in lines if line.startswith("EXPERT")]
+    assert [line.split()[:7] for line in of_experts] == [
+        ["EXPERT_GATE_UP", "of", experts, "5760", "x", "2880", "5/3/2/3/3"] for experts in ("32", "128")
+    ]
+    assert all(len(line) <= 80 for line in of_experts)
+    assert {gemm.key for gemm in read_tuned(file).gemms} == {shape.key for shape in (*SMALL[:1], *gate_up)}
+
+
 def test_a_spent_budget_is_inconclusive_and_names_what_was_not_reached(
     monkeypatch: pytest.MonkeyPatch, shapes: str, tmp_path: Path
 ) -> None:

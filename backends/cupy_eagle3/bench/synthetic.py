@@ -25,6 +25,11 @@ from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, canonical_na
 from specgate.eagle3.planted.recipe import from_seed
 from specgate.errors import BackendError
 
+BIAS_SCALE = 0.02
+"""Of biases: small beside what they are added to. What all rows have in common would else decide which experts they
+choose, and all would choose the same.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
@@ -78,10 +83,15 @@ def random_pair(geometry: Geometry, positions: int, device: torch.device | str) 
 
 
 def random_tensors(wanted: Mapping[str, Wanted], device: torch.device | str) -> dict[str, Tensor]:
-    return {
-        name: random_mxfp4(name, want.shape, device) if want.dtype == "U8" else random_weight(want.shape, device)
-        for name, want in wanted.items()
-    }
+    return {name: random_tensor(name, want, device) for name, want in wanted.items()}
+
+
+def random_tensor(name: str, want: Wanted, device: torch.device | str) -> Tensor:
+    if want.dtype == "U8":
+        return random_mxfp4(name, want.shape, device)
+    if name.endswith("bias"):
+        return random_weight(want.shape, device).normal_(0.0, BIAS_SCALE)
+    return random_weight(want.shape, device)
 
 
 def random_mxfp4(name: str, shape: tuple[int, ...], device: torch.device | str) -> Tensor:

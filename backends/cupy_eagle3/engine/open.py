@@ -140,7 +140,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         model, head = models[0]
         kind = FULL if sizes.partial else PLAIN
         gemms = Cycle(model, head, sizes, sizes.slots, sizes.most_drafts if head else 0, tuned, kind).gemms
-        require(tuned, gemms.lookups, request.pair, perf_mode=request.perf_mode)
+        require(tuned, gemms.lookups, request.pair, perf_mode=request.perf_mode, ranks=ranks)
         fullest = min(devices, key=free_bytes)
         memory_plan.require(memory, torch.cuda.memory_allocated(fullest), sizes, fullest)
         allocated = [Buffers.allocate(part, draft_part, sizes, device) for device in devices]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -20,6 +20,7 @@ from specgate.eagle3.memory import free_bytes
 from specgate.errors import BackendError
 
 Config = TypeVar("Config")
+Made = TypeVar("Made", bound=Hashable)
 
 MOST: Final = 16
 """Most processes at a time."""
@@ -48,9 +49,9 @@ class Compiler:
         return {spec: self.done[spec] for spec in wanted}
 
 
-def distinct(kernels: Iterable[tuple[Config, tuple[Spec, ...]]]) -> dict[Config, tuple[Spec, ...]]:
+def distinct(kernels: Iterable[tuple[Config, Made]]) -> dict[Config, Made]:
     """Configuration → its kernels. Of several configurations that become the same kernels on this GPU, the first."""
-    first = dict[tuple[Spec, ...], Config]()
+    first = dict[Made, Config]()
     for config, of in kernels:
         first.setdefault(of, config)
     return {config: of for of, config in first.items()}

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.attention.attention import Attention
-from specgate.backends.cupy_eagle3.kernels.experts.expert_down import ExpertDown
-from specgate.backends.cupy_eagle3.kernels.experts.expert_gate_up import ExpertGateUp
 from specgate.backends.cupy_eagle3.kernels.experts.route import Route
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
@@ -59,8 +57,8 @@ class ExpertLayer:
         ends: dict[str, bool] = {"partial": True} if self.reduce else {"feeds_norm": True}
         self.o = gemms("TARGET_O", g.hidden, heads.width, most, biased=g.biases, **ends)
         self.route = Route(g.hidden, g.experts, most)
-        self.gate_up = ExpertGateUp(g.intermediate, g.hidden, g.experts, most)
-        self.down = ExpertDown(g.hidden, g.intermediate, g.experts, most, partial=ranks > 1)
+        self.gate_up = gemms.expert_gate_up(g, most)
+        self.down = gemms.expert_down(g, most, partial=ranks > 1)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Name → launcher, in stream order; `attention` sees all positions, `attention_N` a window of N."""

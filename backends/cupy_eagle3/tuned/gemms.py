@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, Unpack
 
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig
+from specgate.backends.cupy_eagle3.kernels.experts.expert_down import ExpertDown
+from specgate.backends.cupy_eagle3.kernels.experts.expert_gate_up import ExpertGateUp
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows, Switches
-from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
+from specgate.backends.cupy_eagle3.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP, NOTHING_TUNED
 from specgate.core.gemms import GemmShape
+from specgate.eagle3.geometry import TargetGeometry
 
 OF_A_LAYER: Final[Mapping[str, Epilogue]] = {
     "QKV": Epilogue.PLAIN,
@@ -24,7 +28,7 @@ EPILOGUES: Final[Mapping[str, Epilogue]] = {
     **{f"TARGET_{product}": epilogue for product, epilogue in OF_A_LAYER.items()},
     "TARGET_LM_HEAD": Epilogue.PLAIN,
 }
-"""Every product of a step by its tag, and what becomes of its sums."""
+"""Every product of a step but those of experts by its tag, and what becomes of its sums."""
 
 
 def parts(epilogue: Epilogue) -> int:
@@ -34,10 +38,11 @@ def parts(epilogue: Epilogue) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A product of a step, and whether its weight's configuration was found."""
+    """A product of a step, and whether its weight's configuration was found. `required`: whether one should be."""
 
     shape: GemmShape
     hit: bool
+    required: bool = True
 
 
 class Configurations(Protocol):
@@ -45,6 +50,13 @@ class Configurations(Protocol):
 
     def find(self, shape: GemmShape) -> GemmConfig | None:
         """For a step of `shape.m` rows; None where none is known."""
+
+    def find_experts(self, shape: GemmShape) -> ExpertConfig | None:
+        """The same for a product of experts."""
+
+    @property
+    def knows_experts(self) -> bool:
+        """Whether products of experts have been tuned for this device at all."""
 
 
 class Gemms:
@@ -67,11 +79,33 @@ class Gemms:
         self.lookups.append(Lookup(shape, config is not None))
         return MatmulRows(n_out, k_in, epilogue, rows, config or GemmConfig().at(rows), **switches)
 
+    def expert_gate_up(self, g: TargetGeometry, rows: int) -> ExpertGateUp:
+        """The launcher of the first product of the experts of `g`."""
+        assert g.experts is not None
+        config = self._of_experts(EXPERT_GATE_UP, 2 * g.intermediate, g.hidden, g, rows)
+        return ExpertGateUp(g.intermediate, g.hidden, g.experts, rows, config)
+
+    def expert_down(self, g: TargetGeometry, rows: int, *, partial: bool) -> ExpertDown:
+        """The launcher of the second product of the experts of `g`."""
+        assert g.experts is not None
+        config = self._of_experts(EXPERT_DOWN, g.hidden, g.intermediate, g, rows)
+        return ExpertDown(g.hidden, g.intermediate, g.experts, rows, config, partial=partial)
+
+    def _of_experts(self, tag: str, n: int, k: int, g: TargetGeometry, rows: int) -> ExpertConfig | None:
+        assert g.experts is not None
+        shape = GemmShape(tag, n, k, rows, g.experts.count, g.experts.per_token)
+        config = self.tuned.find_experts(shape)
+        # The tuner of experts is newer than the engine that runs them. Until it has been used on a kind of GPU, their
+        # usual division is no oversight there.
+        self.lookups.append(Lookup(shape, config is not None, required=self.tuned.knows_experts))
+        return config
+
     @property
     def shapes(self) -> tuple[GemmShape, ...]:
         return tuple(lookup.shape for lookup in self.lookups)
 
     @property
     def counters(self) -> dict[str, int]:
-        """Counters that a block of this step reports."""
-        return {"tuned_total": len(self.lookups), "tuned_hits": sum(lookup.hit for lookup in self.lookups)}
+        """Counters that a block of this step reports, of the products that should be tuned."""
+        hits = [lookup.hit for lookup in self.lookups if lookup.required]
+        return {"tuned_total": len(hits), "tuned_hits": sum(hits)}

@@ -8,44 +8,55 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Generic, TypeVar, cast
 
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig
+from specgate.backends.cupy_eagle3.kernels.experts.expert_gate_up import TILES as USUAL_TILES
+from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE
 from specgate.backends.cupy_eagle3.kernels.loader import OPTIONS, with_headers
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import ROW_TILE, GemmConfig
 from specgate.core.gemms import GemmShape, TunedGemm, TunedGemms
 
 SHIPPED: Final = Path(__file__).parent
 KERNEL: Final = "matmul_rows.cu"
+EXPERT_GATE_UP: Final = "TARGET_EXPERT_GATE_UP"
+EXPERT_DOWN: Final = "TARGET_EXPERT_DOWN"
+KERNELS_OF_EXPERTS: Final[Mapping[str, str]] = {EXPERT_GATE_UP: "expert_gate_up.cu", EXPERT_DOWN: "expert_down.cu"}
+"""The products of experts by their tags, and the kernels that compute them."""
+Config = TypeVar("Config", bound=GemmConfig | ExpertConfig)
 NOT_CODE: Final = re.compile(r"//[^\n]*|/\*.*?\*/|^#line[^\n]*", re.DOTALL | re.MULTILINE)
 
 
 @cache
-def code_sha256() -> str:
-    """Hash of the kernel's code, its headers and the compiler's options. Comments and white space do not count, because
+def code_sha256(kernel: str = KERNEL) -> str:
+    """Hash of a kernel's code, its headers and the compiler's options. Comments and white space do not count, because
     they change no machine code.
     """
-    words = NOT_CODE.sub(" ", with_headers(KERNEL)).split()
+    words = NOT_CODE.sub(" ", with_headers(kernel)).split()
     return hashlib.sha256(" ".join((*OPTIONS, *words)).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
-class WeightConfig:
+class WeightConfig(Generic[Config]):
     """How the work on one weight is divided at every number of rows: as `at_rows` says where it has been measured, else
     by `config`. All of these split k alike.
     """
 
-    config: GemmConfig
-    at_rows: Mapping[int, GemmConfig] = field(default_factory=dict)
+    config: Config
+    at_rows: Mapping[int, Config] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, gemm: TunedGemm) -> WeightConfig:
-        at_rows = {rows: GemmConfig.from_stored(config) for rows, config in sorted(gemm.at_rows.items())}
-        return cls(GemmConfig.from_stored(gemm.config), at_rows)
+    def of(cls, gemm: TunedGemm) -> WeightConfig[Any]:
+        at_rows = {rows: config_of(config, gemm) for rows, config in sorted(gemm.at_rows.items())}
+        made: WeightConfig[Any] = WeightConfig(config_of(gemm.config, gemm), at_rows)
+        return made
 
-    def at(self, rows: int) -> GemmConfig:
+    def at(self, rows: int) -> Config:
         """For `rows` rows; where these were not measured, as for the nearest number with as many tiles of rows."""
         near = [known for known in self.at_rows if -(-known // ROW_TILE) == -(-rows // ROW_TILE)]
-        return self.at_rows[min(near, key=lambda known: (abs(known - rows), known))] if near else self.config.at(rows)
+        if near:
+            return self.at_rows[min(near, key=lambda known: (abs(known - rows), known))]
+        return cast(Config, self.config.at(rows)) if isinstance(self.config, GemmConfig) else self.config
 
     def identity(self) -> str:
         """What `Tuned.sha256` hashes. Stored runs carry such hashes, so names in this text stay as they once were."""
@@ -53,8 +64,13 @@ class WeightConfig:
         return f"Cuts(config={identity(self.config)}, at_rows={{{at_rows}}})"
 
 
-def identity(config: GemmConfig) -> str:
-    return f"GemmConfig({', '.join(f'{name}={value}' for name, value in config.stored().items())})"
+def config_of(stored: Mapping[str, int], gemm: TunedGemm) -> GemmConfig | ExpertConfig:
+    """One of the configurations of `gemm`, which has the kernel's fields."""
+    return ExpertConfig.from_stored(stored, gemm.k) if gemm.experts else GemmConfig.from_stored(stored)
+
+
+def identity(config: GemmConfig | ExpertConfig) -> str:
+    return f"{type(config).__name__}({', '.join(f'{name}={value}' for name, value in config.stored().items())})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +105,24 @@ class Tuned:
 
     def find(self, shape: GemmShape) -> GemmConfig | None:
         """For a step of `shape.m` rows."""
-        found = self.entry(shape)
+        found = None if shape.experts else self.entry(shape)
+        return WeightConfig.of(found).at(shape.m) if found else None
+
+    def find_experts(self, shape: GemmShape) -> ExpertConfig | None:
+        """The same for a product of experts."""
+        found = self.entry(shape) if shape.experts else None
         return WeightConfig.of(found).at(shape.m) if found else None
 
     def entry(self, shape: GemmShape) -> TunedGemm | None:
         """For the weight of `shape`: what the first source holds that has a configuration of use; None without one."""
         useful = (source for source in self.sources if why_not(source, shape, self.device) is None)
         return next((entry(source, shape) for source in useful), None)
+
+    @property
+    def knows_experts(self) -> bool:
+        """Whether a file of this device holds some product of experts, be it of other sizes or no longer of use."""
+        own = (source.tuned.gemms for source in self.sources if source.tuned.device == self.device)
+        return any(gemm.experts for gemms in own for gemm in gemms)
 
     def misses(self, shapes: Sequence[GemmShape]) -> Iterator[str]:
         """Why `shapes` were not found: a sentence per reason and file."""
@@ -107,10 +134,10 @@ class Tuned:
 
     def sha256(self, shapes: Sequence[GemmShape]) -> str:
         """Hash of the configurations of these shapes' weights. Engines with the same hash sum in the same order."""
-        entries = {shape.weight: self.entry(shape) for shape in shapes}
+        entries = {shape.key: (shape, self.entry(shape)) for shape in shapes}
         chosen = sorted(
-            (weight, (WeightConfig.of(found) if found else WeightConfig(GemmConfig())).identity())
-            for weight, found in entries.items()
+            (key, (WeightConfig.of(found) if found else usual_of(shape)).identity())
+            for key, (shape, found) in entries.items()
         )
         return hashlib.sha256(repr(chosen).encode()).hexdigest()
 
@@ -118,37 +145,50 @@ class Tuned:
 NOTHING_TUNED: Final = Tuned("no device")
 
 
+def usual_of(shape: GemmShape) -> WeightConfig[Any]:
+    """What a weight without an entry has."""
+    if shape.experts:
+        return WeightConfig(ExpertConfig.usual(shape.k, shape.n // TILE, USUAL_TILES))
+    return WeightConfig(GemmConfig())
+
+
 def entry(source: Source, shape: GemmShape) -> TunedGemm:
-    return next(gemm for gemm in source.tuned.gemms if gemm.weight == shape.weight)
+    return next(gemm for gemm in source.tuned.gemms if gemm.key == shape.key)
 
 
 def why_not(source: Source, shape: GemmShape, device: str) -> str | None:
     """Why `source` has no configuration of use for the weight of `shape` on `device`; None where it has."""
     if source.tuned.device != device:
         return f"tuned on {source.tuned.device}, this is {device}"
-    if all(gemm.weight != shape.weight for gemm in source.tuned.gemms):
+    if all(gemm.key != shape.key for gemm in source.tuned.gemms):
         return "does not hold them"
     return stale(entry(source, shape))
 
 
 def stale(gemm: TunedGemm) -> str | None:
     """Why a configuration that was once found is no longer of use."""
-    if gemm.source_sha256 != code_sha256():
-        return f"tuned for other code of {KERNEL} ({gemm.source_sha256[:8]}, this is {code_sha256()[:8]})"
+    kernel = KERNELS_OF_EXPERTS[gemm.tags[0]] if gemm.experts else KERNEL
+    if gemm.source_sha256 != code_sha256(kernel):
+        return f"tuned for other code of {kernel} ({gemm.source_sha256[:8]}, this is {code_sha256(kernel)[:8]})"
     return next((why for config in (gemm.config, *gemm.at_rows.values()) if (why := unusable(config, gemm))), None)
 
 
 def unusable(config: Mapping[str, int], gemm: TunedGemm) -> str | None:
     """Why one of the configurations of `gemm` is of no use."""
-    known, given = set(GemmConfig().stored()), set(config)
+    usual_fields = ExpertConfig.usual(gemm.k, 1, 1).stored() if gemm.experts else GemmConfig().stored()
+    known, given = set(usual_fields), set(config)
     if known != given:
         return f"has configurations of {', '.join(sorted(given))}; the kernel takes {', '.join(sorted(known))}"
-    own, usual = GemmConfig.from_stored(config), GemmConfig.from_stored(gemm.config)
-    if not own.possible(gemm.n, gemm.k):
+    own, usual = config_of(config, gemm), config_of(gemm.config, gemm)
+    if not (own.possible(gemm.n, gemm.k) if isinstance(own, GemmConfig) else own.possible(gemm.n // TILE)):
         return f"config of {gemm.n} x {gemm.k} is none that the kernel can have: {dict(config)}"
     if own.split != usual.split:
         return (
-            f"at_rows of {gemm.n} x {gemm.k} splits k by {own.warps} warps of {own.k_chunks} chunks, config by "
-            f"{usual.warps} of {usual.k_chunks}: bits would depend on the rows"
+            f"at_rows of {gemm.n} x {gemm.k} splits k by {split_text(own)}, config by {split_text(usual)}: "
+            "bits would depend on the rows"
         )
     return None
+
+
+def split_text(config: GemmConfig | ExpertConfig) -> str:
+    return f"{config.warps} warps" + (f" of {config.k_chunks} chunks" if isinstance(config, GemmConfig) else "")

@@ -16,19 +16,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from statistics import fmean
-from typing import Final
+from typing import Any, Final, Generic
 
-import torch
-
-from specgate.backends.cupy_eagle3.device import multiprocessor_count
 from specgate.backends.cupy_eagle3.kernels.compiling import Compiler, distinct
-from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import ROW_TILE, GemmConfig
+from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import ROW_TILE
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.tuned.lookup import WeightConfig
-from specgate.backends.cupy_eagle3.tuning.check import Oracles, first_rows
-from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates, fills_an_sm, retilings
-from specgate.backends.cupy_eagle3.tuning.product import MOST, Product
 from specgate.backends.cupy_eagle3.tuning.steps import Place, Steps, StepTimes
-from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
+from specgate.backends.cupy_eagle3.tuning.weight import Config, Launcher, Weight, launch_of
+from specgate.backends.cupy_eagle3.tuning.weights import weights_of
 from specgate.core.gemms import InSteps, TunedGemm
 from specgate.errors import UsageError
 
@@ -56,8 +52,8 @@ def refined(steps: Steps, compiler: Compiler, seconds: float) -> Iterator[TunedG
         yield Search(weight, steps, compiler, steps.places(weight)).refined(known[weight])
 
 
-def known_of(weight: Weight, steps: Steps) -> TunedGemm:
-    shape = next(shape for shape in steps.shapes if shape.weight == (weight.n, weight.k))
+def known_of(weight: Weight[Any], steps: Steps) -> TunedGemm:
+    shape = next(shape for shape in steps.shapes if shape.key == weight.key)
     if (gemm := steps.tuned.entry(shape)) is None:
         raise UsageError(
             f"{weight} is not tuned for {steps.tuned.device}",
@@ -67,13 +63,13 @@ def known_of(weight: Weight, steps: Steps) -> TunedGemm:
 
 
 @dataclass(slots=True)
-class Search:
+class Search(Generic[Config]):
     """For the configurations of one weight, which is used at `places`.
 
     `reference`: step times with the configurations that were known; `tried`: how many configurations have been timed.
     """
 
-    weight: Weight
+    weight: Weight[Config]
     steps: Steps
     compiler: Compiler
     places: Sequence[Place]
@@ -82,13 +78,13 @@ class Search:
 
     def refined(self, known: TunedGemm) -> TunedGemm:
         """`known` with the best configurations, which the steps have afterwards."""
-        before = WeightConfig.of(known)
+        before: WeightConfig[Config] = WeightConfig.of(known)
         self.reference = self.times(before, FINAL_ROUNDS)
         many = {place.step for place in self.places if place.kernel.rows > ROW_TILE}
         few = [place for place in self.places if place.step not in many] or self.places
-        tried = [before.config, GemmConfig(), *candidates(self.weight.n, self.weight.k)]
+        tried = [before.config, self.weight.default, *self.weight.candidates()]
         screened = [
-            config for config in one_per_split(self.sorted(tried, few, WeightConfig)) if right(self.weight, config)
+            config for config in one_per_split(self.sorted(tried, few, everywhere)) if self.weight.right(config)
         ]
         same = [config for config in screened if config.split == before.config.split]
         others = [config for config in screened[:SPLITS] if config not in same]
@@ -113,50 +109,36 @@ class Search:
             ),
         )
 
-    def moved(self, config: GemmConfig) -> WeightConfig:
-        """The best of what splits k as `config` does, one number of rows after the other.
-
-        First tiles and stages, in one pass or as a block that keeps x in registers. Then, with the best of these, the
-        number of passes, and whether the next kernel is delayed.
+    def moved(self, config: Config) -> WeightConfig[Config]:
+        """The best of what splits k as `config` does, one number of rows after the other: first how a block works, then
+        how many blocks there are and what the next kernel waits for.
         """
-        weight, processors = self.weight, multiprocessor_count()
-        all_moved = retilings(config, weight.n, weight.k, processors)
-        best_so_far = WeightConfig(config)
+        weight, best_so_far = self.weight, WeightConfig(config)
         self.steps.retile(self.places, best_so_far)
-        # Where `matmul_many.cu` multiplies, the split of k is all that it takes from a configuration.
-        for rows in sorted({place.kernel.rows for place in self.places if place.kernel.many is None}):
+        for rows in sorted({place.kernel.rows for place in self.places if not only_splits(place.kernel)}):
             here, at = [place for place in self.places if place.kernel.rows == rows], partial(only_at, rows)
-            row_tiles = -(-rows // ROW_TILE)
-            simple = [
-                moved
-                for moved in all_moved
-                if not moved.delay_dependents
-                and (moved.passes == 1 or fills_an_sm(moved, weight.n, weight.k, row_tiles, processors))
-            ]
-            found = self.sorted((config.at(rows), *simple), here, at)
-            alike = [m for m in all_moved if (m.tiles, m.stages) == (found[0].tiles, found[0].stages)]
-            found = [*self.sorted((found[0], *alike), here, at), *found]
-            best = next((m for m in found if same_bits(weight, config, m, rows)), config.at(rows))
+            found = self.sorted((weight.at(config, rows), *weight.moved(config, rows)), here, at)
+            found = [*self.sorted((found[0], *weight.near(config, found[0])), here, at), *found]
+            best = next((m for m in found if weight.same_bits(config, m, rows)), weight.at(config, rows))
             best_so_far = WeightConfig(config, {**best_so_far.at_rows, rows: best})
             self.steps.retile(self.places, best_so_far)
         return best_so_far
 
     def sorted(
-        self, configs: Iterable[GemmConfig], places: Sequence[Place], serve: Callable[[GemmConfig], WeightConfig]
-    ) -> list[GemmConfig]:
+        self, configs: Iterable[Config], places: Sequence[Place], serve: Callable[[Config], WeightConfig[Config]]
+    ) -> list[Config]:
         """Those of `configs` that compile, the fastest first, by the times of the steps that have products at `places`.
 
         `serve` makes of each what those products are given.
         """
-        specs = distinct(
-            (config, tuple(place.kernel.retiled(serve(config).at(place.kernel.rows)).spec for place in places))
-            for config in configs
+        launches = distinct(
+            (config, tuple(launch_of(retiled(place.kernel, serve(config))) for place in places)) for config in configs
         )
-        complaints = self.compiler.compile(spec for of in specs.values() for spec in of)
-        able = [config for config, of in specs.items() if not any(complaints[spec] for spec in of)]
+        complaints = self.compiler.compile(spec for of in launches.values() for spec, _ in of)
+        able = [config for config, of in launches.items() if not any(complaints[spec] for spec, _ in of)]
         affected = {place.step for place in places}
 
-        def slowness(config: GemmConfig) -> float:
+        def slowness(config: Config) -> float:
             self.steps.retile(places, serve(config))
             return self.ratio(self.steps.times(1, affected))
 
@@ -167,42 +149,38 @@ class Search:
         """The ratio to the steps with the known configurations: the mean over steps."""
         return fmean(value / self.reference[step] for step, value in times.items())
 
-    def times(self, config: WeightConfig, rounds: int) -> StepTimes:
+    def times(self, config: WeightConfig[Config], rounds: int) -> StepTimes:
         """The times of all steps, with `config` for the weight."""
         self.steps.retile(self.places, config)
         return self.steps.times(rounds)
 
 
-def only_at(rows: int, config: GemmConfig) -> WeightConfig:
+def retiled(kernel: Launcher, config: WeightConfig[Any]) -> Launcher:
+    """The same product as `config` has it."""
+    made: Launcher = kernel.retiled(config.at(kernel.rows))
+    return made
+
+
+def only_splits(kernel: Launcher) -> bool:
+    """Whether the split of k is all that it takes from a configuration: where `matmul_many.cu` multiplies."""
+    return isinstance(kernel, MatmulRows) and kernel.many is not None
+
+
+def everywhere(config: Config) -> WeightConfig[Config]:
+    return WeightConfig(config)
+
+
+def only_at(rows: int, config: Config) -> WeightConfig[Config]:
     return WeightConfig(config, {rows: config})
 
 
-def one_per_split(configs: Iterable[GemmConfig]) -> Iterator[GemmConfig]:
+def one_per_split(configs: Iterable[Config]) -> Iterator[Config]:
     """The first configuration of each way to split k."""
-    seen = set[tuple[int, int]]()
+    seen = set[tuple[int, ...]]()
     for config in configs:
         if config.split not in seen:
             seen.add(config.split)
             yield config
-
-
-def right(weight: Weight, config: GemmConfig) -> bool:
-    """Whether it computes what it should."""
-    products = (Product.random(weight.n, weight.k, epilogue, 1) for epilogue in weight.epilogues)
-    return all(Oracles.of(product).fault(config) is None for product in products)
-
-
-def same_bits(weight: Weight, config: GemmConfig, moved: GemmConfig, rows: int) -> bool:
-    """Whether `moved` makes of `rows` rows what it should, and, bit for bit, what `config` makes of a few at a time."""
-    for epilogue in weight.epilogues:
-        many = Product.random(weight.n, weight.k, epilogue, 1, rows=rows)
-        if Oracles.of(many).fault(moved) is not None:
-            return False
-        few = [many.part(first, min(first + MOST, rows)) for first in range(0, rows, MOST)]
-        wanted = torch.cat([first_rows(part, config, part.rows) for part in few])
-        if not torch.equal(first_rows(many, moved, rows), wanted):
-            return False
-    return True
 
 
 def rounded(times: StepTimes) -> StepTimes:

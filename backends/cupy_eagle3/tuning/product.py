@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -60,6 +61,17 @@ class Product:
     @property
     def rows(self) -> int:
         return self.x.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        return len(self.weights)
+
+    def read_bytes(self, rows: int) -> float:
+        return self.weights[0].nbytes
+
+    def launching(self, config: GemmConfig, rows: int) -> Callable[[int], None]:
+        launcher, out, step = self.launcher(config), self.output(), rows_of(rows, self.x.device)
+        return lambda i: launcher(out, self.x, self.weights[i], step)
 
     def launcher(self, config: GemmConfig) -> MatmulRows:
         """One for all numbers of rows up to its own, so that they share their machine code."""

@@ -2,7 +2,8 @@
 
 The fastest is the one with the least sum of times over `ROWS`. One configuration has to serve a weight at every number
 of rows. A cycle runs the target at several numbers of rows and the draft at one, so none of them counts more than
-another. The worst time alone would not do: it could let a number of rows decide at which all are nearly alike.
+another. The worst time alone would not do: it could let a number of rows decide at which all are nearly alike. The more
+rows there are, the more experts they have: of these, the time for each byte counts.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from typing import Final
 
 import torch
 
-from specgate.backends.cupy_eagle3.bench.timing import inputs_to_rotate, read_bandwidth, time_launches
+from specgate.backends.cupy_eagle3.bench.timing import read_bandwidth, time_launches
 from specgate.backends.cupy_eagle3.device import first_gpu, l2_bytes
 from specgate.backends.cupy_eagle3.kernels.compiling import Compiler, compiler, distinct
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned, code_sha256
-from specgate.backends.cupy_eagle3.tuning.check import Oracles
-from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.in_steps import refined
-from specgate.backends.cupy_eagle3.tuning.product import ROWS, Product, rows_of
+from specgate.backends.cupy_eagle3.tuning.product import ROWS
 from specgate.backends.cupy_eagle3.tuning.steps import Steps
-from specgate.backends.cupy_eagle3.tuning.weights import Weight, weights_of
+from specgate.backends.cupy_eagle3.tuning.weight import Config, OnRandom, Weight
+from specgate.backends.cupy_eagle3.tuning.weights import weights_of
 from specgate.core.gemms import GemmShape, StepsRequest, TunedGemm
 from specgate.eagle3.memory import refusing_overflow
 from specgate.errors import BackendError
@@ -55,7 +56,7 @@ class Tuner:
 
     def untuned(self, shapes: Sequence[GemmShape], file: Path | None) -> Sequence[GemmShape]:
         tuned = Tuned.on(self.device, file)
-        return [shape for shape in shapes if tuned.find(shape) is None]
+        return [shape for shape in shapes if tuned.entry(shape) is None]
 
     @torch.inference_mode()
     def tune(self, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:
@@ -66,12 +67,12 @@ class Tuner:
             bench = Bench(Stream(), read_bandwidth())
             for first in range(0, len(weights), TOGETHER):
                 some = weights[first : first + TOGETHER]
-                able = {weight: compiled(weight, side_by_side) for weight in some}
-                for weight in some:
+                able = [compiled(weight, side_by_side) for weight in some]
+                for weight, (configs, refused) in zip(some, able, strict=True):
                     if time.monotonic() - began > seconds:
                         return
                     with bench.stream.current():
-                        found = bench.tuned(weight, *able[weight])
+                        found = bench.tuned(weight, configs, refused)
                     yield found
 
     @torch.inference_mode()
@@ -82,18 +83,20 @@ class Tuner:
             yield from refined(steps, side_by_side, seconds)
 
 
-def compiled(weight: Weight, compiler: Compiler) -> tuple[list[GemmConfig], dict[str, str]]:
+def compiled(weight: Weight[Config], compiler: Compiler) -> tuple[list[Config], dict[str, str]]:
     """The configurations that may be tried for `weight`, the default first; and why others may not.
 
     Raises BackendError where the default does not compile.
     """
-    configs = (GemmConfig(), *candidates(weight.n, weight.k))
-    specs = distinct((config, tuple(weight.launcher(e, config).spec for e in weight.epilogues)) for config in configs)
-    complaints = compiler.compile(spec for of in specs.values() for spec in of)
-    refused = {config: why for config, of in specs.items() for spec in of if (why := complaints[spec]) is not None}
-    if GemmConfig() in refused:
-        raise BackendError(f"{weight}: the default configuration does not compile: {refused[GemmConfig()]}")
-    return [config for config in specs if config not in refused], {text(c): why for c, why in refused.items()}
+    configs = (weight.default, *weight.candidates())
+    launches = distinct((config, weight.launches(config)) for config in configs)
+    complaints = compiler.compile(spec for of in launches.values() for spec, _ in of)
+    refused = {
+        config: why for config, of in launches.items() for spec, _ in of if (why := complaints[spec]) is not None
+    }
+    if weight.default in refused:
+        raise BackendError(f"{weight}: the default configuration does not compile: {refused[weight.default]}")
+    return [config for config in launches if config not in refused], {text(c): why for c, why in refused.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +106,15 @@ class Bench:
     stream: Stream
     bandwidth: float
 
-    def tuned(self, weight: Weight, configs: Sequence[GemmConfig], refused: Mapping[str, str]) -> TunedGemm:
+    def tuned(self, weight: Weight[Config], configs: Sequence[Config], refused: Mapping[str, str]) -> TunedGemm:
         """The fastest of `configs` that computes what it should."""
-        copies = inputs_to_rotate(weight.size, l2_bytes())
-        products = [Product.random(weight.n, weight.k, epilogue, copies) for epilogue in weight.epilogues]
+        products = weight.products(l2_bytes())
         left_out = {**refused, **self.wrong(weight, products, configs)}
         right = [config for config in configs if text(config) not in left_out]
-        best, latency_us, default_us = fastest(right, lambda config, rows: self.latency_us(products, config, rows))
+        size = {rows: products[0].read_bytes(rows) for rows in ROWS}
+        best, latency_us, default_us = fastest(
+            right, lambda config, rows: self.latency_us(products, config, rows), size
+        )
         return TunedGemm(
             n=weight.n,
             k=weight.k,
@@ -119,52 +124,54 @@ class Bench:
             left_out=left_out,
             us={rows: round(value, 3) for rows, value in latency_us.items()},
             default_us={rows: round(value, 3) for rows, value in default_us.items()},
-            share=round(weight.size / self.bandwidth * 1e6 / max(latency_us.values()), 4),
+            share=round(min(size[rows] / latency_us[rows] for rows in ROWS) / self.bandwidth * 1e6, 4),
             bandwidth=round(self.bandwidth),
             measured=datetime.now(UTC).isoformat(timespec="seconds"),
-            source_sha256=code_sha256(),
+            source_sha256=code_sha256(weight.kernel),
             versions=versions(),
+            experts=weight.mixture[0],
+            per_token=weight.mixture[1],
         )
 
-    def wrong(self, weight: Weight, products: Sequence[Product], configs: Sequence[GemmConfig]) -> dict[str, str]:
+    def wrong(
+        self, weight: Weight[Config], products: Sequence[OnRandom[Config]], configs: Sequence[Config]
+    ) -> dict[str, str]:
         """Configuration → what is wrong. Raises BackendError where it is the default."""
         found = dict[str, str]()
         for product in products:
-            oracles = Oracles.of(product)
+            check = weight.checker(product)
             for config in configs:
-                if (fault := oracles.fault(config)) is not None:
+                if (fault := check(config)) is not None:
                     found[text(config)] = fault
-        if (fault := found.get(text(GemmConfig()))) is not None:
+        if (fault := found.get(text(weight.default))) is not None:
             raise BackendError(f"{weight}: the default configuration {fault}")
         return found
 
-    def latency_us(self, products: Sequence[Product], config: GemmConfig, rows: int) -> float:
+    def latency_us(self, products: Sequence[OnRandom[Config]], config: Config, rows: int) -> float:
         """Microseconds per launch, the mean over `products`."""
-        return fmean(self.latency_of(product, config, rows) for product in products)
-
-    def latency_of(self, product: Product, config: GemmConfig, rows: int) -> float:
-        launcher, out, step = product.launcher(config), product.output(), rows_of(rows)
-
-        def launch(i: int) -> None:
-            launcher(out, product.x, product.weights[i], step)
-
-        return time_launches(launch, len(product.weights), self.stream).latency_us
+        return fmean(
+            time_launches(product.launching(config, rows), product.inputs, self.stream).latency_us
+            for product in products
+        )
 
 
 def fastest(
-    configs: Sequence[GemmConfig], latency_us: Callable[[GemmConfig, int], float]
-) -> tuple[GemmConfig, Times, Times]:
-    """The configuration with the least sum of times over `ROWS`, its times, and those of the default, `configs[0]`."""
-    default = configs[0]
+    configs: Sequence[Config], latency_us: Callable[[Config, int], float], size: Mapping[int, float] | None = None
+) -> tuple[Config, Times, Times]:
+    """The configuration with the least sum of times over `ROWS`, its times, and those of the default, `configs[0]`.
+
+    `size`: rows → the bytes that a launch reads, for each of which its time counts where these differ.
+    """
+    default, each = configs[0], size or dict.fromkeys(ROWS, 1.0)
     screened = sorted(configs, key=lambda config: latency_us(config, SCREEN))[:SHORTLIST]
     times = {
         config: {rows: latency_us(config, rows) for rows in ROWS} for config in dict.fromkeys((default, *screened))
     }
-    best = min(times, key=lambda config: sum(times[config].values()))
+    best = min(times, key=lambda config: sum(us / each[rows] for rows, us in times[config].items()))
     return best, times[best], times[default]
 
 
-def text(config: GemmConfig) -> str:
+def text(config: GemmConfig | ExpertConfig) -> str:
     """The configuration as tuned files write it."""
     return " ".join(f"{name}={value}" for name, value in config.stored().items())
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 
 from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
 from specgate.backends.cupy_eagle3.bench.timing import timed_event
 from specgate.backends.cupy_eagle3.engine.graph import captured
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.step.recording import recorded
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned, WeightConfig
-from specgate.backends.cupy_eagle3.tuning.weights import Weight
+from specgate.backends.cupy_eagle3.tuning.weight import Launcher, Weight, key_of
 from specgate.core import Role
-from specgate.core.gemms import GemmShape, StepsRequest
+from specgate.core.gemms import GemmShape, Key, StepsRequest
 
 REPLAYS: Final = 8
 
@@ -33,21 +33,30 @@ class Place:
     """Where a product with some weight is launched: in which step, and by which launcher, before anything was tried."""
 
     step: str
-    kernel: MatmulRows
+    kernel: Launcher
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """The configurations of one step's products: those that are being tried, and for all others those of `tuned`.
 
-    `tried`: by a weight's rows and columns, and the most rows of x that a launcher will see.
+    `tried`: by a weight's key, and the most rows of x that a launcher will see.
     """
 
     tuned: Tuned
-    tried: dict[tuple[tuple[int, int], int], GemmConfig] = field(default_factory=dict)
+    tried: dict[tuple[Key | None, int], GemmConfig | ExpertConfig] = field(default_factory=dict)
 
     def find(self, shape: GemmShape) -> GemmConfig | None:
-        return self.tried.get((shape.weight, shape.m)) or self.tuned.find(shape)
+        tried = self.tried.get((shape.key, shape.m))
+        return tried if isinstance(tried, GemmConfig) else self.tuned.find(shape)
+
+    def find_experts(self, shape: GemmShape) -> ExpertConfig | None:
+        tried = self.tried.get((shape.key, shape.m))
+        return tried if isinstance(tried, ExpertConfig) else self.tuned.find_experts(shape)
+
+    @property
+    def knows_experts(self) -> bool:
+        return self.tuned.knows_experts
 
 
 class Steps:
@@ -73,26 +82,22 @@ class Steps:
     def kernels(self) -> Iterator[Kernel]:
         return (kernel for stage in self.stages.values() for kernel in stage.cycle.kernels().values())
 
-    def places(self, weight: Weight) -> list[Place]:
+    def places(self, weight: Weight[Any]) -> list[Place]:
         found = ((step, kernel) for step, stage in self.stages.items() for kernel in stage.cycle.kernels().values())
-        return [
-            Place(step, kernel)
-            for step, kernel in found
-            if isinstance(kernel, MatmulRows) and kernel.weight == (weight.n, weight.k)
-        ]
+        return [Place(step, cast(Launcher, kernel)) for step, kernel in found if key_of(kernel) == weight.key]
 
-    def retile(self, places: Collection[Place], config: WeightConfig) -> None:
+    def retile(self, places: Collection[Place], config: WeightConfig[Any]) -> None:
         """Give the products at `places` the configurations of `config` until they get others.
 
         A product elsewhere in the same step that has the same weight and as many rows gets them, too.
         """
         for place in places:
             kernel = place.kernel
-            self.trials[place.step].tried[kernel.weight, kernel.rows] = config.at(kernel.rows)
+            self.trials[place.step].tried[key_of(kernel), kernel.rows] = config.at(kernel.rows)
         for step in {place.step for place in places}:
             self.stages[step].retile(self.trials[step])
 
-    def launches(self, weight: Weight) -> int:
+    def launches(self, weight: Weight[Any]) -> int:
         """How many products with `weight` a step has: the step that has most of them."""
         return max(launches_of(stage, weight) for stage in self.stages.values())
 
@@ -105,12 +110,11 @@ class Steps:
         }
 
 
-def launches_of(stage: Stage, weight: Weight) -> int:
+def launches_of(stage: Stage, weight: Weight[Any]) -> int:
     stage.reset()
     with recorded(stage.cycle) as calls:
         stage.cycle(stage.b)
-    products = [call.kernel for call in calls if isinstance(call.kernel, MatmulRows)]
-    return sum(product.weight == (weight.n, weight.k) for product in products)
+    return sum(key_of(call.kernel) == weight.key for call in calls)
 
 
 def step_latency_us(stage: Stage, stream: Stream, rounds: int) -> float:

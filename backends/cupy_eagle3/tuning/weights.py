@@ -3,58 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import check_experts
+from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE
 from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES, parts
+from specgate.backends.cupy_eagle3.tuned.lookup import KERNELS_OF_EXPERTS
+from specgate.backends.cupy_eagle3.tuning.expert_product import geometry_of
+from specgate.backends.cupy_eagle3.tuning.expert_weight import ExpertWeight
+from specgate.backends.cupy_eagle3.tuning.gemm_weight import GemmWeight
 from specgate.backends.cupy_eagle3.tuning.product import MOST
-from specgate.core.gemms import GemmShape
+from specgate.backends.cupy_eagle3.tuning.weight import Weight
+from specgate.core.gemms import GemmShape, Key
 from specgate.errors import UsageError
 
 CHUNK: Final = 32
-"""Columns of a weight that a tensor core takes at a time."""
+"""Columns of a weight that a tensor core takes at a time, and numbers of a block of MXFP4."""
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """[n, k], bfloat16, and the products that use it."""
+def weights_of(shapes: Sequence[GemmShape]) -> tuple[Weight[Any], ...]:
+    """The weights of `shapes`, the largest first: of a mixture, what one row reads counts.
 
-    n: int
-    k: int
-    tags: tuple[str, ...]
-
-    @property
-    def size(self) -> int:
-        """Size of the weight in bytes."""
-        return 2 * self.n * self.k
-
-    @property
-    def epilogues(self) -> tuple[Epilogue, ...]:
-        return tuple(sorted({EPILOGUES[tag] for tag in self.tags}))
-
-    def launcher(self, epilogue: Epilogue, config: GemmConfig) -> MatmulRows:
-        return MatmulRows(self.n // parts(epilogue), self.k, epilogue, MOST, config)
-
-    def __str__(self) -> str:
-        return f"{self.tags[0]} {self.n} x {self.k}"
-
-
-def weights_of(shapes: Sequence[GemmShape]) -> tuple[Weight, ...]:
-    """The weights of `shapes`, the largest first. Raises UsageError for a tag or size that the engine does not have."""
-    tags: dict[tuple[int, int], set[str]] = {}
+    Raises UsageError for a tag or size that the engine does not have.
+    """
+    tags: dict[Key, set[str]] = {}
+    some: dict[Key, GemmShape] = {}
     for shape in shapes:
         check(shape)
-        tags.setdefault(shape.weight, set()).add(shape.tag)
-    weights = (Weight(n, k, tuple(sorted(used))) for (n, k), used in tags.items())
-    return tuple(sorted(weights, key=lambda weight: (-weight.size, weight.n)))
+        tags.setdefault(shape.key, set()).add(shape.tag)
+        some[shape.key] = shape
+    weights = (weight_of(some[key], tuple(sorted(used))) for key, used in tags.items())
+    return tuple(sorted(weights, key=lambda weight: (-weight.size, weight.key)))
+
+
+def weight_of(shape: GemmShape, tags: tuple[str, ...]) -> Weight[Any]:
+    if shape.experts:
+        return ExpertWeight(shape.n, shape.k, tags, shape.experts, shape.per_token)
+    return GemmWeight(shape.n, shape.k, tags)
 
 
 def check(shape: GemmShape) -> None:
-    if shape.tag not in EPILOGUES:
-        raise UsageError(f"shape {shape.tag}: no product of back end cupy", hint=f"known: {', '.join(EPILOGUES)}")
+    known = tuple(KERNELS_OF_EXPERTS if shape.experts else EPILOGUES)
+    if shape.tag in KERNELS_OF_EXPERTS and not shape.experts:
+        raise UsageError(
+            f"shape {shape.tag}: experts and per_token are missing", hint="how many there are, and of a row"
+        )
+    if shape.tag not in known:
+        whose = "no product of experts" if shape.experts else "no product"
+        raise UsageError(f"shape {shape.tag}: {whose} of back end cupy", hint=f"known: {', '.join(known)}")
     if shape.k % CHUNK:
-        raise UsageError(f"shape {shape.tag} {shape.n} x {shape.k}: k must be a multiple of {CHUNK}")
-    if shape.n % parts(EPILOGUES[shape.tag]):
-        raise UsageError(f"shape {shape.tag} {shape.n} x {shape.k}: n counts gate and up rows: an even number")
+        raise UsageError(f"shape {shape}: k must be a multiple of {CHUNK}")
+    if not shape.experts:
+        if shape.n % parts(EPILOGUES[shape.tag]):
+            raise UsageError(f"shape {shape}: n counts gate and up rows: an even number")
+        return
+    if shape.n % TILE:
+        raise UsageError(f"shape {shape}: n must be a multiple of {TILE}")
+    try:
+        check_experts(geometry_of(shape), MOST)
+    except ValueError as error:
+        raise UsageError(f"shape {shape}: {error}") from error

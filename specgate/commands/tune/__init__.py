@@ -86,8 +86,8 @@ def shapes(
 ) -> None:
     """List every matrix product (tag, N, K, M) that the steps of a pair run, and write the file that `tune gemm` reads.
 
-    N and K are the rows and columns of a weight, M is the largest number of tokens in a step. Only configs are read,
-    and no GPU is needed.
+    N and K are the rows and columns of a weight, M is the largest number of tokens in a step. Of a mixture of experts,
+    whose two products are among them, each expert has such a weight. Only configs are read, and no GPU is needed.
     """
     from specgate.machine.tuned_gemms import write_shapes
     from specgate.tuning.gemm_tuning import tuning_backend, wanted
@@ -97,8 +97,9 @@ def shapes(
     file = out or Path(f"gemm_shapes_{'_'.join(pair.name for pair in named)}.json")
     write_shapes(file, found)
     for shape in found:
-        echo(f"{shape.tag:<24}{shape.n:>7} x {shape.k:<6} M {shape.m}")
-    echo(f"{len(found)} products of {len({shape.weight for shape in found})} weights: {file}")
+        of = f", {shape.per_token} of {shape.experts} experts" if shape.experts else ""
+        echo(f"{shape.tag:<24}{shape.n:>7} x {shape.k:<6} M {shape.m}{of}")
+    echo(f"{len(found)} products of {len({shape.key for shape in found})} weights: {file}")
 
 
 @tune.command(short_help="Find the fastest configuration of every matrix product.")
@@ -128,9 +129,9 @@ def gemm(
 ) -> None:
     """Find the fastest configuration of every weight that the shape files and pairs name, and store it.
 
-    The result of every candidate is first compared with cuBLAS and with float64. Each row must also be the same, bit
-    for bit, as when it is computed alone. Then the candidate is timed at 1, 4 and 8 rows. What the file holds for other
-    weights is kept.
+    The result of every candidate is first compared with cuBLAS and with float64, of a mixture of experts with float64
+    alone. Each row must also be the same, bit for bit, as when it is computed alone. Then the candidate is timed at 1,
+    4 and 8 rows, which choose their experts independently. What the file holds for other weights is kept.
 
     Exit code 3 if the budget was spent before every weight was tuned.
     """
@@ -142,10 +143,10 @@ def gemm(
     if missing and (out is None or out.exists()):
         shapes = tuple(tuner.untuned(shapes, out))
     file = out or default_file(tuner)
-    echo(f"{tuner.device}: {len({shape.weight for shape in shapes})} weights to tune")
+    echo(f"{tuner.device}: {len({shape.key for shape in shapes})} weights to tune")
     done: list[TunedGemm] = []
     for found in tune_into(file, tuner, shapes, budget_seconds):
-        if not done:
+        if not done or {*done[-1].config} != {*found.config}:
             echo(header(found))
         done.append(found)
         echo(line(found))
@@ -172,8 +173,8 @@ def line(found: TunedGemm) -> str:
     The column `read` is the share of a plain read's bandwidth. The gain is over the default configuration, summed over
     all numbers of rows.
     """
-    more = f" +{len(found.tags) - 1}" if len(found.tags) > 1 else ""
-    tag = found.tags[0].removesuffix("_SMALLVOC") + more
+    more = f" +{len(found.tags) - 1}" if len(found.tags) > 1 else f" of {found.experts}" if found.experts else ""
+    tag = found.tags[0].removesuffix("_SMALLVOC").removeprefix("TARGET_" if found.experts else "") + more
     config = "/".join(str(value) for value in found.config.values())
     times = "".join(f"{found.us[m]:>8.2f}" for m in shown(found))
     gain = sum(found.default_us.values()) / sum(found.us.values())
@@ -191,8 +192,8 @@ def conclude(shapes: Sequence[GemmShape], done: Sequence[TunedGemm], file: Path)
         echo(f"{len(left_out)} configurations left out, for example: {left_out[0]}")
     if done:
         echo(f"{len(done)} weights in {file}")
-    reached = {found.weight for found in done}
-    late = list(dict.fromkeys(f"{s.tag} {s.n} x {s.k}" for s in shapes if s.weight not in reached))
+    reached = {found.key for found in done}
+    late = list(dict.fromkeys(str(shape) for shape in shapes if shape.key not in reached))
     if not late:
         return ExitCode.PASS
     named = ", ".join(late[:3]) + (", …" if late[3:] else "")

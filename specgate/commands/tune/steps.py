@@ -86,7 +86,7 @@ def steps(
     for found in refine_into(out, tuner, request, budget_seconds):
         if (measured := found.in_steps) is None:
             continue
-        if not done:
+        if not done or {*done[-1].before} != {*found.config}:
             echo(header(found))
         done.append(measured)
         for line in lines(found, measured):

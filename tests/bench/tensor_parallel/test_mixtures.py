@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from specgate.eagle3.hf.target import target_geometry
 from specgate.eagle3.hf_keys import read_config
 from specgate.errors import UsageError
+from specgate.machine.tuned_gemms import read_shapes
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from tests.bench.tensor_parallel.__main__ import main
 from tests.bench.tensor_parallel.pairs import pair_of
@@ -32,18 +33,15 @@ def test_other_pairs_are_those_that_specgate_knows() -> None:
         pass
 
 
-def test_the_products_of_a_part_are_listed_those_of_experts_beside_the_file(tmp_path: Path) -> None:
+def test_the_products_of_a_part_are_listed_with_those_of_its_experts(tmp_path: Path) -> None:
     out = tmp_path / "shapes.json"
     asked = ["shapes", "--pair", "planted-gpt-oss-20b", "--tp", "2", "--batch", "1", "--spec", "3", "--out", str(out)]
     done = CliRunner().invoke(main, asked, catch_exceptions=False)
     assert done.exit_code == 0
-    shapes = {(one["tag"], one["n"], one["k"]) for one in json.loads(out.read_text())["shapes"]}
+    stored = json.loads(out.read_text())["shapes"]
+    shapes = {(one["tag"], one["n"], one["k"]) for one in stored}
     assert {("TARGET_QKV", 2560, 2880), ("TARGET_O", 2880, 2048), ("TARGET_LM_HEAD", 100544, 2880)} <= shapes
     assert not [tag for tag, _, _ in shapes if "FFN" in tag and tag.startswith("TARGET")]
-    listed = [line for line in done.output.splitlines() if "experts" in line]
-    assert listed == [
-        "gate and up: 4 x 2880 x 2880 of 32 experts, 4 of a row, in MXFP4: warps 5, columns 2880, ring 3, tiles 2, "
-        "blocks_per_sm 3, room 3",
-        "down: 4 x 2880 x 1440 of 32 experts, 4 of a row, in MXFP4: warps 4, columns 1440, ring 3, tiles 2, "
-        "blocks_per_sm 3, room 3",
-    ]
+    of_experts = {(one["tag"], one["n"], one["k"], one["per_token"]) for one in stored if one.get("experts") == 32}
+    assert of_experts == {("TARGET_EXPERT_GATE_UP", 2880, 2880, 4), ("TARGET_EXPERT_DOWN", 2880, 1440, 4)}
+    assert {shape.m for shape in read_shapes(out) if shape.experts} == {1, 4}

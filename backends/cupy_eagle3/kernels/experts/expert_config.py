@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from specgate.backends.cupy_eagle3.device import multiprocessors, shared_memory_limit
@@ -23,6 +24,11 @@ SUM_BYTES: Final = 512
 """Bytes of one warp's sums of a tile: 16 rows of weight, 8 rows of x, float32."""
 MOST_RING: Final = 4
 """Most slabs of a turn. On an H200, of 1, 3, 5 and 9 slabs three were fastest, or as fast, at 1, 4 and 8 rows."""
+MOST_SLABS: Final = 16
+"""Most slabs of a turn that the kernel can have: one copy of a warp brings all their scales."""
+TILES: Final = (1, 2, 3, 4)
+ROOMS: Final = (1, 2, 3, 4)
+"""Tiles of a block at a time, and blocks of an SM, that a configuration may have."""
 ROUTING_BYTES: Final = 13 * 1024
 """Most bytes of shared memory that a block declares itself: twelve for each pair, each party and each expert."""
 
@@ -44,6 +50,33 @@ class ExpertConfig:
     tiles: int = 1
     blocks_per_sm: int = 3
     room: int = 3
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, int], columns: int) -> ExpertConfig:
+        """The inverse of `stored`, for matrices of `columns` columns. Raises TypeError for other names."""
+        return cls(columns=columns, **stored)
+
+    def stored(self) -> dict[str, int]:
+        """Name → value, as files of tuned configurations have it: all but the columns, which the weight has."""
+        return {name: value for name, value in asdict(self).items() if name != "columns"}
+
+    @property
+    def split(self) -> tuple[int, ...]:
+        """How k is split. The bits of a row depend on this alone."""
+        return (self.warps,)
+
+    @property
+    def each(self) -> int:
+        """Slabs of a row of weight that a warp has."""
+        return -(-slab_count(self.columns) // self.warps)
+
+    def possible(self, tiles_of_expert: int) -> bool:
+        """Whether the kernels can work on matrices of `tiles_of_expert` tiles like this; whether that fits a GPU is not
+        asked.
+        """
+        splits = self.warps in WARPS and 0 < self.ring <= MOST_SLABS and self.each % self.ring == 0
+        moves = self.tiles in TILES and tiles_of_expert % self.tiles == 0
+        return splits and moves and self.room in ROOMS and self.blocks_per_sm in ROOMS
 
     @classmethod
     def usual(cls, columns: int, tiles_of_expert: int, tiles: int) -> ExpertConfig:

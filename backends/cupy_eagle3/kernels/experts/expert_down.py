@@ -52,6 +52,10 @@ class ExpertDown(Kernel):
             shared_bytes=self.config.shared_bytes,
         )
 
+    def retiled(self, config: ExpertConfig) -> ExpertDown:
+        """The same product with another configuration."""
+        return ExpertDown(self.hidden, self.intermediate, self.experts, self.rows, config, partial=self.partial)
+
     @announced
     def __call__(
         self,

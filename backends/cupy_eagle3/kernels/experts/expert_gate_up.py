@@ -42,6 +42,10 @@ class ExpertGateUp(Kernel):
             shared_bytes=self.config.shared_bytes,
         )
 
+    def retiled(self, config: ExpertConfig) -> ExpertGateUp:
+        """The same product with another configuration."""
+        return ExpertGateUp(self.intermediate, self.hidden, self.experts, self.rows, config)
+
     @announced
     def __call__(self, act: Tensor, x: Tensor, weight: PackedExperts, logits: Tensor, rows: Rows) -> None:
         """`x` float16 [R, H]; `weight` in the order PAIRED; `logits` float32 [R, E].

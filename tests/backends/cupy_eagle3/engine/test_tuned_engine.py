@@ -13,12 +13,21 @@ from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuned.shape_log import ShapeLog
+from specgate.backends.cupy_eagle3.tuning.expert_candidates import candidates as candidates_of_experts
+from specgate.backends.cupy_eagle3.tuning.expert_product import launcher
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
 from specgate.core import Budget, Role
 from specgate.machine.tuned_gemms import read_shapes
-from tests.backends.cupy_eagle3.gpu_pairs import checkpoints, engine_of, random_prompts, shape
-from tests.backends.cupy_eagle3.tuned.files import gemm, written
+from tests.backends.cupy_eagle3.gpu_pairs import (
+    RECIPE_EXPERTS,
+    checkpoints,
+    engine_of,
+    expert_pair,
+    random_prompts,
+    shape,
+)
+from tests.backends.cupy_eagle3.tuned.files import experts, gemm, written
 
 pytestmark = pytest.mark.gpu
 
@@ -52,6 +61,24 @@ def test_a_block_counts_its_lookups_and_the_log_holds_what_was_run(tmp_path: Pat
         assert {name: counters[name] for name in expected} == expected
         assert expected["tuned_total"] == (15 if k else 5) and expected["tuned_hits"] >= 5
     assert set(read_shapes(tmp_path / "shapes.json")) == set(SHAPES)
+
+
+def test_experts_with_other_configurations_still_emit_the_baselines_tokens(tmp_path: Path) -> None:
+    pair = expert_pair()
+    shapes = gemm_shapes(Geometry(pair.target, pair.draft, RECIPE_EXPERTS.boundaries), batches=(2,), draft_lengths=(3,))
+    entries = []
+    for asked in {asked.key: asked for asked in shapes if asked.experts}.values():
+        usual = launcher(asked).config
+        other = next(config for config in candidates_of_experts(asked.n, asked.k) if config != usual)
+        entries.append(experts(asked, other))
+    device = torch.cuda.get_device_name()
+    known = Tuned.on(device, written(tmp_path / "t.json", *entries, device=device))
+    sizes = Sizes(slots=2, positions=1024, max_rows=4)
+    made = engine_of(*checkpoints(pair, RECIPE_EXPERTS), sizes, tuned=known)
+    made.prefill(random_prompts([60, 9]), draft=True)
+    base, spec = (made.decode(Role(k), Budget(new_tokens=48), ()) for k in (0, 3))
+    assert base.counters["tuned_hits"] == spec.counters["tuned_hits"] == 2
+    assert spec.tokens == base.tokens
 
 
 def test_with_other_configurations_speculation_still_emits_the_baselines_tokens(tmp_path: Path) -> None:

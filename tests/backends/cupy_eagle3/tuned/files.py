@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig
+from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
-from specgate.backends.cupy_eagle3.tuned.lookup import code_sha256
-from specgate.core.gemms import TunedGemm, TunedGemms
+from specgate.backends.cupy_eagle3.tuned.lookup import KERNELS_OF_EXPERTS, code_sha256
+from specgate.core.gemms import GemmShape, TunedGemm, TunedGemms
 from specgate.machine.tuned_gemms import write_tuned
 
 DEVICE = "NVIDIA T4"
@@ -30,6 +32,20 @@ def gemm(n: int, k: int, config: GemmConfig | None = None, **changes: Any) -> Tu
         measured="2026-11-21T12:00:00+00:00",
         source_sha256=code_sha256(),
         versions={},
+    )
+    return replace(found, **changes)
+
+
+def experts(shape: GemmShape, config: ExpertConfig | None = None, **changes: Any) -> TunedGemm:
+    """A configuration of the product of experts `shape`, current unless `changes` say otherwise."""
+    chosen = config or ExpertConfig.usual(shape.k, shape.n // TILE, 2)
+    found = replace(
+        gemm(shape.n, shape.k),
+        tags=(shape.tag,),
+        config=chosen.stored(),
+        source_sha256=code_sha256(KERNELS_OF_EXPERTS[shape.tag]),
+        experts=shape.experts,
+        per_token=shape.per_token,
     )
     return replace(found, **changes)
 

@@ -1,22 +1,32 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from specgate.analysis.perf_invariants.kernels import tuned_kernels
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig
+from specgate.backends.cupy_eagle3.kernels.experts.expert_down import ExpertDown
+from specgate.backends.cupy_eagle3.kernels.experts.packing import TILE
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.step.cycle import Cycle
+from specgate.backends.cupy_eagle3.step.expert_layer import ExpertLayer
 from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.shapes import gemm_shapes
+from specgate.core import Held
 from specgate.core.gemms import GemmShape
+from specgate.eagle3.parallel.shard import Shard
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.pair_tools.plant.geometries import GEOMETRIES
-from tests.backends.cupy_eagle3.tuned.files import DEVICE, gemm, written
+from tests.backends.cupy_eagle3.pairs import BOUNDARIES, DRAFT, MIXTURE
+from tests.backends.cupy_eagle3.tuned.files import DEVICE, experts, gemm, written
+from tests.support.factories import blocks_of, plan_of
 
 
 def geometry(name: str) -> Geometry:
@@ -58,14 +68,24 @@ def test_a_gpt_oss_draft_has_the_gate_of_34560_rows() -> None:
         assert GemmShape("EAGLE3_FFN_GATE_UP", 34560, 2880, rows) in shapes
 
 
-def test_a_target_with_experts_has_the_products_around_its_attention_and_the_lm_head_to_tune() -> None:
-    pair = EXPERT_GEOMETRIES["gpt-oss-120b"]()
-    shapes = gemm_shapes(Geometry(pair.target, None, ()), batches=(1, 4), draft_lengths=())
-    assert {(shape.tag, shape.n, shape.k) for shape in shapes} == {
-        ("TARGET_QKV", 5120, 2880),
-        ("TARGET_O", 2880, 4096),
-        ("TARGET_LM_HEAD", 201088, 2880),
+# By hand, from the config of gpt-oss-120b: 128 experts of width 2880, of which a token has 4.
+OF_EXPERTS = {
+    1: {("TARGET_EXPERT_GATE_UP", 5760, 2880, 128, 4), ("TARGET_EXPERT_DOWN", 2880, 2880, 128, 4)},
+    2: {("TARGET_EXPERT_GATE_UP", 2880, 2880, 128, 4), ("TARGET_EXPERT_DOWN", 2880, 1440, 128, 4)},
+}
+
+
+@pytest.mark.parametrize("ranks", OF_EXPERTS)
+def test_a_target_with_experts_has_their_products_to_tune_and_those_around_its_attention(ranks: int) -> None:
+    part = Shard(0, ranks).geometry(EXPERT_GEOMETRIES["gpt-oss-120b"]().target)
+    shapes = gemm_shapes(Geometry(part, None, ()), batches=(1, 4), draft_lengths=())
+    plain = {
+        ("TARGET_QKV", 5120 // ranks, 2880, 0, 0),
+        ("TARGET_O", 2880, 4096 // ranks, 0, 0),
+        ("TARGET_LM_HEAD", 201088 // ranks, 2880, 0, 0),
     }
+    assert {(s.tag, s.n, s.k, s.experts, s.per_token) for s in shapes} == plain | OF_EXPERTS[ranks]
+    assert len({shape.key for shape in shapes}) == 5 and {shape.m for shape in shapes} == {1, 4}
 
 
 def test_without_a_draft_there_are_the_targets_products_only() -> None:
@@ -102,6 +122,41 @@ def test_a_launcher_gets_its_weights_configuration_and_any_other_the_default(
         (step.verify.lm_head, GemmConfig().warps),
     ):
         assert isinstance(launcher, MatmulRows) and dict(launcher.spec.constants)["WARPS"] == str(warps)
+
+
+def test_products_of_experts_get_their_configurations_and_are_counted(tmp_path: Path) -> None:
+    target, draft = random_pair(Geometry(MIXTURE, DRAFT, BOUNDARIES), 256, "meta")
+    shapes = gemm_shapes(Geometry(MIXTURE, DRAFT, BOUNDARIES), batches=(2,), draft_lengths=(3,))
+    (gate_up,) = (shape for shape in shapes if shape.tag == "TARGET_EXPERT_GATE_UP" and shape.m == 8)
+    other = replace(ExpertConfig.usual(gate_up.k, gate_up.n // TILE, 2), warps=7, tiles=1)
+    tuned = Tuned.on(DEVICE, written(tmp_path / "t.json", experts(gate_up, other)))
+    for k, total in ((3, 2 + 4 + 4 + 5), (0, 5)):
+        step = Cycle(target, draft, Sizes(2, 256, 4), 2, k, tuned)
+        layer = step.verify.layer
+        assert isinstance(layer, ExpertLayer)
+        assert (layer.gate_up.config.warps, layer.gate_up.config.tiles) == (7, 1)
+        assert layer.down.config == ExpertDown(64, 96, layer.down.experts, layer.down.rows).config
+        assert step.gemms.counters == {"tuned_total": total, "tuned_hits": 1}
+        assert [lookup.shape.tag for lookup in step.gemms.lookups if lookup.hit] == ["TARGET_EXPERT_GATE_UP"]
+
+
+@pytest.mark.parametrize(
+    ("known", "counted", "held"), [(False, (0, 0), Held.HELD), (True, (2, 0), Held.BROKEN)], ids=["none", "others"]
+)
+@pytest.mark.parametrize(("k", "others"), [(3, 13), (0, 3)])
+def test_experts_that_are_not_tuned_break_i2_only_where_some_are_tuned(
+    k: int, others: int, known: bool, counted: tuple[int, int], held: Held, tmp_path: Path
+) -> None:
+    target, draft = random_pair(Geometry(MIXTURE, DRAFT, BOUNDARIES), 256, "meta")
+    shapes = gemm_shapes(Geometry(MIXTURE, DRAFT, BOUNDARIES), batches=(2,), draft_lengths=(0, 3))
+    entries = [*{s.weight: gemm(s.n, s.k) for s in shapes if not s.experts}.values()]
+    of_others = [experts(GemmShape("TARGET_EXPERT_DOWN", 2880, 2880, 4, 128, 4))] if known else []
+    tuned = Tuned.on(DEVICE, written(tmp_path / "t.json", *entries, *of_others))
+    gemms = Cycle(target, draft, Sizes(2, 256, 4), 2, k, tuned).gemms
+    assert len(gemms.lookups) == others + 2 and set(gemms.shapes) <= set(shapes)
+    assert gemms.counters == {"tuned_total": others + counted[0], "tuned_hits": others + counted[1]}
+    blocks = blocks_of(plan_of(), change=lambda block: replace(block, counters=gemms.counters))
+    assert tuned_kernels(blocks).held is held
 
 
 def test_a_block_counts_the_lookups_of_its_own_step(half_tuned: tuple[Tuned, GemmConfig]) -> None:

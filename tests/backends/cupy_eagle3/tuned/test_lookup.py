@@ -52,7 +52,7 @@ def test_a_weight_is_split_alike_whatever_the_product_and_the_rows(tmp_path: Pat
         (
             gemm(4096, 4096, at_rows={4: {**GemmConfig().stored(), "warps": 8}}),
             DEVICE,
-            "at_rows of 4096 x 4096 splits k by 8 warps of 2 chunks, config by 16 of 2: bits would",
+            "at_rows of 4096 x 4096 splits k by 8 warps of 2 chunks, config by 16 warps of 2 chunks: bits would",
         ),
         (
             gemm(4096, 4096, at_rows={4: {**GemmConfig().stored(), "passes": 0}}),

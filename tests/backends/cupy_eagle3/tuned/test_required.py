@@ -37,7 +37,7 @@ def test_perf_mode_refuses_what_is_not_tuned_with_shape_file_and_command(
         BACKEND.open(replace(request_, options={"tuned": str(file)}))
     pair = request_.pair
     first, why, hint = str(refused.value).splitlines()
-    assert first.startswith("PERF_MODE: no tuned configuration for 1 of 15 products: ")
+    assert first.startswith(f"PERF_MODE on {DEVICE}: no tuned configuration for 1 of 15 products: ")
     assert first.endswith(f"TARGET_QKV {missing.n} x {missing.k}")
     assert why == f"  {file}: does not hold them"
     command = shlex.join(["--target", str(pair.target), "--draft", str(pair.draft)])

@@ -9,6 +9,8 @@ from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.tuned.gemms import EPILOGUES
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.backends.cupy_eagle3.tuning.check import TOLERANCES, Oracles, relative_error
+from specgate.backends.cupy_eagle3.tuning.expert_candidates import candidates as candidates_of_experts
+from specgate.backends.cupy_eagle3.tuning.expert_product import ExpertOracle, ExpertProduct, launcher
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
 from specgate.backends.cupy_eagle3.tuning.product import MOST, Product, rows_of
 from specgate.core.gemms import GemmShape
@@ -58,6 +60,27 @@ def test_a_hot_product_agrees_with_cublas_and_float64_and_its_rows_with_themselv
             assert torch.equal(out[:rows], whole[:rows])
             for who, oracle in oracles.said.items():
                 assert relative_error(out[:rows], oracle[:rows]) < TOLERANCES[who][product.epilogue]
+
+
+@pytest.mark.parametrize("experts", [32, 128])
+@pytest.mark.parametrize(
+    ("tag", "n", "k"),
+    [
+        ("TARGET_EXPERT_GATE_UP", 5760, 2880),
+        ("TARGET_EXPERT_DOWN", 2880, 2880),
+        ("TARGET_EXPERT_GATE_UP", 2880, 2880),
+        ("TARGET_EXPERT_DOWN", 2880, 1440),
+    ],
+)
+def test_experts_of_gpt_oss_whole_and_in_halves_agree_with_float64_and_their_rows_with_themselves(
+    tag: str, n: int, k: int, experts: int
+) -> None:
+    shape = GemmShape(tag, n, k, MOST, experts, 4)
+    oracle = ExpertOracle.of(ExpertProduct.random(shape, copies=1))
+    tuned = Tuned.on(torch.cuda.get_device_name()).find_experts(shape)
+    usual = launcher(shape).config
+    for config in {usual, tuned or usual, *candidates_of_experts(n, k)[::20]}:
+        assert (config, oracle.fault(config)) == (config, None)
 
 
 @pytest.mark.parametrize(("tag", "n", "k"), [("TARGET_O", 576, 576), ("EAGLE3_FFN_GATE_UP", 34560, 2880)])

@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.backends.cupy_eagle3.kernels.compiling import distinct
+from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import Epilogue
 from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
+from specgate.backends.cupy_eagle3.tuning.expert_weight import ExpertWeight
 from specgate.backends.cupy_eagle3.tuning.gemm_candidates import candidates
+from specgate.backends.cupy_eagle3.tuning.gemm_weight import GemmWeight
 from specgate.backends.cupy_eagle3.tuning.product import ROWS
 from specgate.backends.cupy_eagle3.tuning.search import SCREEN, SHORTLIST, fastest
 from specgate.backends.cupy_eagle3.tuning.weights import weights_of
@@ -49,17 +52,53 @@ def test_weights_are_gathered_from_their_products_the_largest_first() -> None:
     large, small = weights_of(shapes)
     assert (large.n, large.k, large.tags, large.size) == (1001, 64, ("TARGET_LM_HEAD",), 2 * 1001 * 64)
     assert small.tags == ("EAGLE3_O", "TARGET_O", "TARGET_QKV")
-    assert small.epilogues == (Epilogue.PLAIN, Epilogue.RESIDUAL)
+    assert isinstance(small, GemmWeight) and small.epilogues == (Epilogue.PLAIN, Epilogue.RESIDUAL)
 
 
 def test_of_configurations_that_are_the_same_kernel_the_first_is_tried() -> None:
     (weight,) = weights_of([GemmShape("TARGET_FFN_GATE_UP", 28672, 4096, 1)])
     configs = (GemmConfig(), *candidates(weight.n, weight.k))
-    kernels = [(config, (weight.launcher(Epilogue.SWIGLU, config).spec,)) for config in configs]
+    kernels = [(config, weight.launches(config)) for config in configs]
     kept = distinct(kernels)
     assert next(iter(kept)) == GemmConfig()
     assert len(set(kept.values())) == len(kept) < len(set(configs))
     assert set(kept.values()) == {of for _, of in kernels}
+
+
+def test_of_products_that_read_more_the_time_for_each_byte_counts() -> None:
+    some, many = CONFIGS[:2]
+    us = {some: {1: 10.0, 4: 40.0, 8: 80.0}, many: {1: 14.0, 4: 40.0, 8: 75.0}}
+    assert fastest([some, many], lambda config, rows: us[config][rows])[0] == many
+    size = {1: 1.0, 4: 4.0, 8: 8.0}
+    assert fastest([some, many], lambda config, rows: us[config][rows], size) == (some, us[some], us[some])
+
+
+def test_each_product_of_experts_is_a_weight_of_its_own() -> None:
+    shapes = [
+        GemmShape("TARGET_LM_HEAD", 32000, 2880, 1),
+        GemmShape("TARGET_O", 2880, 2880, 1),
+        GemmShape("TARGET_EXPERT_GATE_UP", 5760, 2880, 4, 128, 4),
+        GemmShape("TARGET_EXPERT_GATE_UP", 2880, 2880, 4, 128, 4),
+        GemmShape("TARGET_EXPERT_DOWN", 2880, 2880, 1, 128, 4),
+        GemmShape("TARGET_EXPERT_DOWN", 2880, 2880, 4, 128, 4),
+        GemmShape("TARGET_EXPERT_DOWN", 2880, 2880, 4, 32, 4),
+    ]
+    weights = weights_of(shapes)
+    assert {weight.key for weight in weights} == {shape.key for shape in shapes} and len(weights) == 6
+    assert [type(weight) for weight in weights] == [GemmWeight, *[ExpertWeight] * 4, GemmWeight]
+    gate_up = weights[1]
+    # Numbers of four bits, and a scale of a byte for each 32: of the four experts that a row has.
+    assert gate_up.size == 4 * 5760 * 2880 * 17 // 32 and gate_up.kernel == "expert_gate_up.cu"
+    assert str(gate_up) == "TARGET_EXPERT_GATE_UP 5760 x 2880 of 128 experts"
+    assert gate_up.default == ExpertConfig.usual(2880, 360, 2) and gate_up.mixture == (128, 4)
+
+
+def test_blocks_that_are_not_compiled_into_a_kernel_make_another_launch_of_it() -> None:
+    (weight,) = weights_of([GemmShape("TARGET_EXPERT_DOWN", 2880, 2880, 4, 128, 4)])
+    few, many = (replace(weight.default, blocks_per_sm=blocks) for blocks in (1, 3))
+    assert [spec for spec, _ in weight.launches(few)] == [spec for spec, _ in weight.launches(many)]
+    kept = distinct((config, weight.launches(config)) for config in (many, few, many))
+    assert [*kept] == [many, few]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +107,15 @@ def test_of_configurations_that_are_the_same_kernel_the_first_is_tried() -> None
         (GemmShape("TARGET_MOE", 64, 64, 1), r"shape TARGET_MOE: no product of back end cupy\n  known: EAGLE3_FC, "),
         (GemmShape("TARGET_O", 64, 48, 1), r"shape TARGET_O 64 x 48: k must be a multiple of 32"),
         (GemmShape("TARGET_FFN_GATE_UP", 65, 64, 1), r"65 x 64: n counts gate and up rows: an even number"),
+        (
+            GemmShape("TARGET_O", 64, 64, 1, 8, 2),
+            r"TARGET_O: no product of experts .*\n  known: TARGET_EXPERT_GATE_UP, ",
+        ),
+        (GemmShape("TARGET_EXPERT_DOWN", 64, 64, 1), r"TARGET_EXPERT_DOWN: experts and per_token are missing"),
+        (GemmShape("TARGET_EXPERT_DOWN", 64, 48, 1, 8, 2), r"64 x 48 of 8 experts: k must be a multiple of 32"),
+        (GemmShape("TARGET_EXPERT_DOWN", 72, 64, 1, 8, 2), r"72 x 64 of 8 experts: n must be a multiple of 16"),
+        (GemmShape("TARGET_EXPERT_DOWN", 64, 64, 1, 257, 2), r"257 experts: 1 to 256 are supported"),
+        (GemmShape("TARGET_EXPERT_DOWN", 64, 64, 1, 8, 9), r"9 experts of a token: 1 to 8 are supported"),
     ],
 )
 def test_a_shape_that_the_engine_does_not_have_is_refused(shape: GemmShape, said: str) -> None:
@@ -81,15 +129,21 @@ def test_what_was_tuned_here_is_found_here_and_merged_with_what_was_there(tmp_pa
     from specgate.tuning.gemm_tuning import tune_into
 
     tuner, file = Tuner(), tmp_path / "tuned.json"
-    shapes = [GemmShape("TARGET_O", 576, 576, 4), GemmShape("EAGLE3_FFN_GATE_UP", 3072, 576, 1)]
+    shapes = [
+        GemmShape("TARGET_O", 576, 576, 4),
+        GemmShape("EAGLE3_FFN_GATE_UP", 3072, 576, 1),
+        GemmShape("TARGET_EXPERT_GATE_UP", 256, 512, 4, 8, 2),
+        GemmShape("TARGET_EXPERT_DOWN", 512, 128, 4, 8, 2),
+    ]
     for shape in shapes:
         (found,) = tune_into(file, tuner, [shape], seconds=600)
-        assert found.weight == shape.weight and found.tried > 1
+        assert found.key == shape.key and found.tried > 1
         assert set(found.us) == set(found.default_us) == set(ROWS)
-        assert sum(found.us.values()) <= sum(found.default_us.values())
-    assert {gemm.weight for gemm in read_tuned(file).gemms} == {shape.weight for shape in shapes}
+        assert found.experts or sum(found.us.values()) <= sum(found.default_us.values())
+    assert {gemm.key for gemm in read_tuned(file).gemms} == {shape.key for shape in shapes}
     assert not tuner.untuned(shapes, file)
-    assert all(Tuned.on(tuner.device, file).find(shape) for shape in shapes)
+    known = Tuned.on(tuner.device, file)
+    assert all((known.find_experts if shape.experts else known.find)(shape) for shape in shapes)
     assert json.loads(file.read_text())["device"] == tuner.device
 
 

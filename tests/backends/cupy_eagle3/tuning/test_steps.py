@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from specgate.backends.cupy_eagle3.kernels.experts.expert_gate_up import ExpertGateUp
 from specgate.backends.cupy_eagle3.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, WeightConfig
@@ -18,7 +19,9 @@ from specgate.backends.cupy_eagle3.tuning.weights import weights_of
 from specgate.core import PairRef
 from specgate.core.gemms import Point, StepsRequest
 from specgate.eagle3.tiny import write_random_pair
+from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from tests.backends.cupy_eagle3.bench.staged import no_launches
+from tests.bench.tensor_parallel.pairs import write_configs
 
 OTHER, ELSEWHERE = (replace(GemmConfig(), stages=stages) for stages in (1, 2))
 
@@ -68,6 +71,41 @@ def test_some_of_a_weights_products_keep_what_they_have(steps: Steps) -> None:
         if isinstance(kernel := steps.stages[step].cycle.kernels()[path], MatmulRows)
     }
     assert rows == {min(all_rows)}
+
+
+@pytest.fixture
+def steps_of_experts(tmp_path: Path) -> Steps:
+    write_configs(tmp_path, EXPERT_GEOMETRIES["gpt-oss-tiny"](), overlap=0.5)
+    pair = PairRef("tiny", tmp_path / "target", tmp_path / "draft")
+    no_stream: Any = SimpleNamespace()
+    return Steps(StepsRequest(pair, (Point(256, 1), Point(128, 4)), 3), NOTHING_TUNED, no_stream, torch.device("meta"))
+
+
+def test_products_of_experts_get_what_is_tried_at_their_rows_alone(steps_of_experts: Steps) -> None:
+    steps = steps_of_experts
+    (weight,) = (w for w in weights_of(steps.shapes) if w.tags == ("TARGET_EXPERT_GATE_UP",))
+    places = steps.places(weight)
+    assert {place.kernel.rows for place in places} == {1, 4, 16} and len(places) == 4
+    assert {type(place.kernel) for place in places} == {ExpertGateUp}
+    tried = replace(weight.default, warps=8, ring=1, tiles=1)
+    steps.retile(places, WeightConfig(tried, {1: replace(tried, blocks_per_sm=1), 4: tried}))
+    now = {place.kernel.rows: place.kernel.config.stored() for place in steps.places(weight)}
+    assert {config["warps"] for config in now.values()} == {8}
+    assert (now[1]["blocks_per_sm"], now[4]["blocks_per_sm"]) == (1, tried.blocks_per_sm) == (1, 3)
+    (down,) = (w for w in weights_of(steps.shapes) if w.tags == ("TARGET_EXPERT_DOWN",))
+    assert all(place.kernel.config.split == down.default.split for place in steps.places(down))
+    few = [place for place in steps.places(weight) if place.kernel.rows == 1]
+    for moved in (*weight.moved(tried, 1), *weight.near(tried, tried)):
+        assert moved.split == tried.split
+        steps.retile(few, WeightConfig(moved))
+    assert {place.kernel.config.warps for place in steps.places(weight)} == {8}
+
+
+def test_launches_of_experts_are_those_of_all_layers(steps_of_experts: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_launches(monkeypatch)
+    for weight in weights_of(steps_of_experts.shapes):
+        if weight.tags[0].startswith("TARGET_EXPERT"):
+            assert steps_of_experts.launches(weight) == 4
 
 
 def test_launches_of_a_weight_are_those_of_the_step_that_has_most(
