@@ -7,7 +7,7 @@ expert's product and its bias are in the model's dtype, and a token's experts ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
@@ -20,6 +20,7 @@ from specgate.backends.reference.kv.planes import Plane, read_rows
 from specgate.backends.reference.ops import feature_capture, masked_attention, matmul_rows, rms_norm, rope_append
 from specgate.backends.reference.target import RopeTable, TorchTarget, rope_rows
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
+from specgate.eagle3.memory import free_bytes
 
 PREFILL_ROWS: Final = 256
 """Rows of a prefill pass. Every query head has a mask of its own, which holds its sink: 1 GB at 32,768 positions."""
@@ -104,6 +105,20 @@ class GptOssTarget(TorchTarget[GptOssWeights]):
         """Experts of each layer."""
         assert self.geometry.experts is not None
         return self.geometry.experts.count
+
+    def decode_ahead(self, spare: int) -> bool:
+        """Decode the matrices of all experts, once for all passes to come, if that leaves `spare` bytes of memory free.
+        Results are the same. Returns whether it has.
+        """
+        needed = sum(layer.gate_up.whole_bytes + layer.down.whole_bytes for layer in self.weights.layers)
+        if needed + spare > free_bytes(self.weights.embed.device):
+            return False
+        layers = [
+            replace(layer, gate_up=layer.gate_up.decoded_ahead(), down=layer.down.decoded_ahead())
+            for layer in self.weights.layers
+        ]
+        self.weights = replace(self.weights, layers=tuple(layers))
+        return True
 
     def through_layers(
         self,

@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.api import Decoded, Engine, OpenRequest
+from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.gpt_oss import GptOssTarget
 from specgate.backends.reference.open import open_engine
 from specgate.core import Budget, PairRef, Role
 from specgate.core.acceptance import AcceptanceRecord
@@ -18,6 +21,9 @@ from specgate.eagle3.planted.tables import tables
 from specgate.errors import UsageError
 from specgate.pair_tools.plant.orbit import HISTORY, Orbit
 from specgate.pair_tools.plant.truth import chain_hits, period, planted_share
+
+SPARE: Final = 16 << 30
+"""Bytes that decoding all experts ahead has to leave for caches, masks and logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,8 @@ def check(pair: PairRef, ks: Sequence[int], load: Load, dtype: str, device: str)
             options={"device": device},
         )
     )
+    if isinstance(engine, ReferenceEngine) and isinstance(engine.model, GptOssTarget):
+        engine.model.decode_ahead(SPARE)
     prompts = load.token_ids(vocab)
     engine.prefill(prompts, draft=True)
     for k in ks:

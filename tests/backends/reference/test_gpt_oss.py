@@ -14,6 +14,7 @@ import torch
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.cycle_accounting import moved_by
 from specgate.backends.reference.engine import ReferenceEngine
+from specgate.backends.reference.gpt_oss import GptOssTarget
 from specgate.core import BASELINE, Budget, Role
 from specgate.core.routing import counts_of
 from specgate.eagle3.geometry import DraftGeometry
@@ -82,6 +83,24 @@ def test_experts_in_mxfp4_give_the_very_same_logits_as_the_numbers_that_they_sta
 ) -> None:
     tokens = prompt(40)
     assert torch.equal(*(logits_of(open_engine(folders, kind), tokens) for kind in ("float", "mxfp4")))
+
+
+@pytest.mark.parametrize("kind", ["float", "mxfp4"])
+def test_experts_decoded_ahead_give_the_very_same_logits(folders: dict[str, Path], kind: str) -> None:
+    engine, tokens = open_engine(folders, kind), prompt(WINDOW + 1)
+    as_stored = logits_of(engine, tokens)
+    assert isinstance(engine.model, GptOssTarget)
+    assert engine.model.decode_ahead(spare=0)
+    assert all(layer.gate_up.blocks is None and layer.down.floats is None for layer in engine.model.weights.layers)
+    assert torch.equal(logits_of(engine, tokens), as_stored)
+
+
+def test_experts_are_not_decoded_ahead_where_that_leaves_too_little_memory(folders: dict[str, Path]) -> None:
+    engine = open_engine(folders, "mxfp4")
+    assert isinstance(engine.model, GptOssTarget)
+    before = engine.model.weights
+    assert not engine.model.decode_ahead(spare=1 << 60)
+    assert engine.model.weights is before
 
 
 def test_bfloat16_agrees_with_transformers_as_far_as_bfloat16_goes(folders: dict[str, Path], oracle: Any) -> None:
