@@ -163,10 +163,17 @@ def test_where_a_scenario_has_several_gpus_it_is_what_each_of_them_reads(experts
     target = open_target(Path(experts[1])).geometry
     draft = open_draft(Path(experts[3]), target).geometry
     pair = PairRef("experts", Path(experts[1]), Path(experts[3]))
-    for gpus, ranks in (("2", 2), ("4", 1), ("many", 1)):  # four cannot share two key/value heads
-        asked = plan_of(replace(scenario(), options={"tp": gpus}))
+    whole: dict[str, str] = {"draft_tp": "1"}
+    for options, ranks, of_draft in (
+        ({"tp": "2"}, 2, 2),
+        ({"tp": "2"} | whole, 2, 1),
+        ({"tp": "4"}, 1, 1),  # four cannot share two key/value heads
+        ({"tp": "many"}, 1, 1),
+    ):
+        asked = plan_of(replace(scenario(), options=options))
         step, cycle, *_ = byte_outlook(asked, pair, None)
-        traffic = pair_traffic(Shard(0, ranks).geometry(target), draft, torch.float32)
+        parts = Shard(0, ranks).geometry(target), Shard(0, of_draft).of_draft(draft)
+        traffic = pair_traffic(*parts, torch.float32)
         size = f"{step_bytes(traffic, 64, 1) / 1e6:.2f} MB"
         assert step.endswith(f"reads at least {size} on each of 2 GPUs" if ranks > 1 else f"reads at least {size}")
         assert f" {cycle_cost(traffic, 64, 1, 3, 1.0):.2f} times as much" in cycle
