@@ -22,6 +22,8 @@ from specgate.backends.reference.target import RopeTable, TorchTarget, rope_rows
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 from specgate.eagle3.memory import free_bytes
 
+SPARE: Final = 16 << 30
+"""Bytes that decoding all experts ahead has to leave for caches, masks and logits."""
 PREFILL_ROWS: Final = 256
 """Rows of a prefill pass. Every query head has a mask of its own, which holds its sink: 1 GB at 32,768 positions."""
 
@@ -106,7 +108,7 @@ class GptOssTarget(TorchTarget[GptOssWeights]):
         assert self.geometry.experts is not None
         return self.geometry.experts.count
 
-    def decode_ahead(self, spare: int) -> bool:
+    def decode_ahead(self, spare: int = SPARE) -> bool:
         """Decode the matrices of all experts, once for all passes to come, if that leaves `spare` bytes of memory free.
         Results are the same. Returns whether it has.
         """

@@ -31,7 +31,6 @@ from specgate.eagle3.planted.draft import PlantedDraft
 from specgate.eagle3.planted.recipe import DEPTH, Recipe
 from specgate.eagle3.planted.tables import tables
 from specgate.eagle3.planted.target import PlantedTarget
-from specgate.pair_tools.plant.check import SPARE
 from specgate.pair_tools.plant.geometries import PairGeometry
 from specgate.pair_tools.plant.orbit import Orbit
 from specgate.pair_tools.plant.thresholds import STRONGEST, thresholds
@@ -125,7 +124,7 @@ def own_texts(
     target, draft = made_target(recipe, shape, dtype, device), made_draft(recipe, shape, dtype, device)
     engine = ReferenceEngine(target, draft, max_batch=len(prompts), max_positions=longest, device=device)
     if isinstance(engine.model, GptOssTarget):
-        engine.model.decode_ahead(SPARE)
+        engine.model.decode_ahead()
         engine.model.prefill_rows = max(PREFILL_ROWS, MASKS // longest)
     engine.prefill(prompts, draft=True)
     decoded = engine.decode(Role(OWN_TEXT_SPEC), Budget(new_tokens=walk), ())
@@ -168,7 +167,7 @@ def last_states(checkpoint: TargetCheckpoint, texts: Sequence[Sequence[int]], wa
     model = engine.model
     assert isinstance(model, TorchTarget)
     if isinstance(model, GptOssTarget):
-        model.decode_ahead(SPARE)
+        model.decode_ahead()
     found = []
     for start in range(0, len(texts), together):
         tokens = torch.tensor([text[:-1] for text in texts[start : start + together]], device=device)

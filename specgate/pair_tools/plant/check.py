@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.api import Decoded, Engine, OpenRequest
@@ -21,9 +20,6 @@ from specgate.eagle3.planted.tables import tables
 from specgate.errors import UsageError
 from specgate.pair_tools.plant.orbit import HISTORY, Orbit
 from specgate.pair_tools.plant.truth import chain_hits, period, planted_share
-
-SPARE: Final = 16 << 30
-"""Bytes that decoding all experts ahead has to leave for caches, masks and logits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +105,7 @@ def check(pair: PairRef, ks: Sequence[int], load: Load, dtype: str, device: str)
         )
     )
     if isinstance(engine, ReferenceEngine) and isinstance(engine.model, GptOssTarget):
-        engine.model.decode_ahead(SPARE)
+        engine.model.decode_ahead()
     prompts = load.token_ids(vocab)
     engine.prefill(prompts, draft=True)
     for k in ks:

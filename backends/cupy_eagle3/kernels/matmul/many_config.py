@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,10 +27,9 @@ CLUSTERS: Final = (2, 4, 8)
 are taken; beyond 32 rows, where a block has registers for few sums, one for each chain if there are eight: for the down
 projection of 8B size that took 55 us for 74 at 64 rows on an H200, and 47 for 62 at 48.
 """
-FEWER_ALONE: Final = 7
-FEWER_CLUSTERED: Final = 6
-"""Tiles of a block that is no cluster's, and of a cluster of four, with up to 32 rows, where that fills SMs better. On
-an H200 it was 2 % for the gates and ups of 8B size, 12 % for the output projection, 3 % for down.
+FEWER: Final[Mapping[int, int]] = {1: 7, 4: 6}
+"""Blocks of a cluster → tiles of a block, with up to 32 rows, where fewer than the most fill SMs better. On an H200 it
+was 2 % for the gates and ups of 8B size, which need no cluster, 12 % for the output projection, 3 % for down.
 """
 RESIDENT: Final = 1.45
 """Blocks of clusters per SM that were all at work at once on an H200: 192. Of 256 some waited for others to end, since
@@ -98,7 +98,8 @@ class ManyConfig:
         crowded = swiglu and is_crowded(config, k, row_tiles, row_groups, gpu)
         alone = min(stages, CROWDED if crowded else DEEPEST[1])
         single = cls(row_tiles, row_groups, 1, alone, warp_tiles=1 if in_halves else 2)
-        sizes = CLUSTERS if in_halves or config.warps != CLUSTERS[-1] else CLUSTERS[-1:]
+        chain_each = not in_halves and config.warps == max(CLUSTERS)
+        sizes = (config.warps,) if chain_each else CLUSTERS
         clustered = (cls(row_tiles, row_groups, cluster, stages) for cluster in sizes)
         if in_halves and clusters and gpu is not None:
             single = single.evener(n, gpu)
@@ -115,13 +116,14 @@ class ManyConfig:
         """The same with fewer tiles for each block, where a weight of `n` rows then keeps the SMs of `gpu` busy more
         alike: the busiest one has less to do, or all blocks of clusters run at once.
         """
+        if self.cluster not in FEWER:
+            return self
+        fewer = replace(self, tiles=FEWER[self.cluster])
         if self.cluster == 1:
-            fewer = replace(self, tiles=FEWER_ALONE)
-            is_even = n % (16 * FEWER_ALONE) == 0 and fewer.most_tiles(n, gpu) < self.most_tiles(n, gpu)
-            return fewer if is_even else self
-        fewer = replace(self, tiles=FEWER_CLUSTERED)
-        fits = self.cluster == HELD and fewer.grid(n)[0] <= RESIDENT * gpu.count
-        return fewer if fits else self
+            is_evener = n % (16 * fewer.tiles) == 0 and fewer.most_tiles(n, gpu) < self.most_tiles(n, gpu)
+        else:
+            is_evener = fewer.grid(n)[0] <= RESIDENT * gpu.count
+        return fewer if is_evener else self
 
     def most_tiles(self, n: int, gpu: Multiprocessors) -> int:
         """Tiles of weight that the busiest SM multiplies, where none waits for another."""
