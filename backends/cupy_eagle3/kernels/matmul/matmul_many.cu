@@ -90,9 +90,8 @@ __device__ __forceinline__ int first_row() { return first_row_of_group() + rank(
 #include "matmul_arguments.cuh"
 #include "matmul_total.cuh"
 
-// Both take what stands above.
+// It takes what stands above.
 #include "matmul_epilogue.cuh"
-#include "rms_factors.cuh"
 
 // The ring, and the sums in its place once the last piece has been multiplied.
 extern __shared__ uint4 memory[];
@@ -179,6 +178,43 @@ struct PieceRing {
         end_of_group();
     }
 };
+
+// ---- load: the division of the norm before the product ------------------------------------------------------------------
+
+// As in rms_factors.cuh, addition for addition. But no product can begin before the factors are there, so a warp requests all
+// its rows at once, or as many as it has registers for.
+__device__ __forceinline__ void compute_rms_factors(const float* squares, int rows, float eps, const Thread& me) {
+    const int SQUARES = K_IN / 8, EACH_FOURS = (SQUARES / 4 + 31) / 32, FOURS = WARP_TILES == 1 ? 16 : 32;
+    const int OF_WARP = (OWN_ROW_TILES * 8 + WARPS - 1) / WARPS;
+    const int ROWS = EACH_FOURS >= FOURS ? 1 : FOURS / EACH_FOURS < OF_WARP ? FOURS / EACH_FOURS : OF_WARP;
+#pragma unroll 1
+    for (int row = me.warp; row < rows; row += WARPS * ROWS) {
+        float4 four[ROWS][EACH_FOURS];
+#pragma unroll
+        for (int n = 0; n < ROWS; ++n) {
+            const float4* of = reinterpret_cast<const float4*>(squares + (row + n * WARPS) * SQUARES);
+#pragma unroll
+            for (int e = 0; e < EACH_FOURS; ++e) {
+                const bool exists = row + n * WARPS < rows && me.lane + 32 * e < SQUARES / 4;
+                four[n][e] = exists ? of[me.lane + 32 * e] : float4{};
+            }
+        }
+        float sum[ROWS];
+#pragma unroll
+        for (int n = 0; n < ROWS; ++n) {
+            sum[n] = 0;
+#pragma unroll
+            for (int e = 0; e < EACH_FOURS; ++e) sum[n] += (four[n][e].x + four[n][e].y) + (four[n][e].z + four[n][e].w);
+        }
+#pragma unroll
+        for (int step = 16; step; step /= 2)  // as warp_sum, of all rows at once
+#pragma unroll
+            for (int n = 0; n < ROWS; ++n) sum[n] += __shfl_xor_sync(FULL_WARP, sum[n], step);
+#pragma unroll
+        for (int n = 0; n < ROWS; ++n)
+            if (me.lane == 0 && row + n * WARPS < rows) rms_factor[row + n * WARPS] = rsqrtf(sum[n] / K_IN + eps);
+    }
+}
 
 // ---- multiply ---------------------------------------------------------------------------------------------------------
 

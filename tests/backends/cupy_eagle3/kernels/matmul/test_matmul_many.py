@@ -30,7 +30,9 @@ class Case:
     """Whether it also has what its epilogue may: a norm before and after it, choices."""
 
 
-def way_of(rows: int, cluster: int = 1, stages: int = 4, warp_tiles: int = 2, tiles: int = 8, groups: int = 1) -> ManyConfig:
+def way_of(
+    rows: int, cluster: int = 1, stages: int = 4, warp_tiles: int = 2, tiles: int = 8, groups: int = 1
+) -> ManyConfig:
     return ManyConfig(-(-rows // (groups * ROW_TILE)), groups, cluster, stages, warp_tiles, tiles)
 
 
@@ -58,7 +60,8 @@ CLUSTERS = [
 def results(case: Case, device: str, many: bool) -> list[Tensor]:
     """All that the product leaves: by `matmul_many.cu`, or by `matmul_rows.cu`."""
     n, k, rows, extra = case.n, case.k, case.rows, case.extra
-    swiglu, feeds, chooses = case.epilogue is SWIGLU, extra and case.epilogue is RESIDUAL, extra and case.epilogue is PLAIN
+    swiglu, feeds = case.epilogue is SWIGLU, extra and case.epilogue is RESIDUAL
+    chooses = extra and case.epilogue is PLAIN
     x, weight = normal(rows, k, device=device), normal((1 + swiglu) * n, k, seed=1, device=device)
     x[case.active :] = float("nan")
     pre_norm = PreNormRows(x, normal(rows, k // 8, dtype=torch.float32, device=device).square())
