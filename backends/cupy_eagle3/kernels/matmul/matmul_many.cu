@@ -77,7 +77,7 @@ const int EACH = (TILES + THREADS / 128 - 1) / (THREADS / 128);
 const int AT_ONCE = CLUSTER > 1 || EACH < 8 ? EACH : 8;
 // Blocks that shall fit an SM at once, which limits their registers.
 const int BLOCKS_PER_SM = ROW_WARPS == 1 && WEIGHT_TILES <= 8 ? 2 : 1;
-// Sums that a block leaves in shared memory: of all its chains, or their total.
+// Sums that a block leaves in shared memory: of all its chains. That of rank 0, whose chains come first, leaves their total.
 const int STORED = CLUSTER == 1 ? 1 : HELD;
 
 __device__ __forceinline__ int rank() { return CLUSTER > 1 ? blockIdx.x % CLUSTER : 0; }
@@ -227,16 +227,16 @@ __device__ __forceinline__ int kept(int number, const Thread& me) { return __shf
 // What of a piece a warp multiplies.
 struct Share {
     const int first_tile, first_rows;
-    // Of its first row of weight and of x in a stage, at this lane's k: loads of both chunks.
-    const int weight[2], x[2];
+    // Loads of its first row of weight and of x in a stage, at this lane's k of the first chunk. Those of a second chunk are
+    // beside these: see `place`.
+    const int weight, x;
     const int same;  // for __byte_perm: all bytes where they are
 
     __device__ __forceinline__ explicit Share(const Thread& me)
         : first_tile(me.warp % COLUMN_WARPS * WARP_TILES),
           first_rows(me.warp / COLUMN_WARPS * WARP_ROWS),
-          weight{kept(place(first_tile * 16 + me.g, me.c), me), kept(place(first_tile * 16 + me.g, 4 + me.c), me)},
-          x{kept(WEIGHT_LOADS + place(first_rows * 8 + me.g, me.c), me),
-            kept(WEIGHT_LOADS + place(first_rows * 8 + me.g, 4 + me.c), me)},
+          weight(kept(place(first_tile * 16 + me.g, me.c), me)),
+          x(kept(WEIGHT_LOADS + place(first_rows * 8 + me.g, me.c), me)),
           same(kept(0x3210, me)) {}
 
     // Whether there is any.
@@ -254,14 +254,14 @@ struct Operands {
 
     // Of chunk s of a piece.
     __device__ __forceinline__ void load(int stage, int s, const Share& share) {
-        const uint4* from = memory + stage;
+        const uint4 *of_weight = memory + ((stage + share.weight) ^ 4 * s), *of_x = memory + ((stage + share.x) ^ 4 * s);
 #pragma unroll
         for (int j = 0; j < WARP_TILES; ++j) {
-            low[j] = from[share.weight[s] + j * 16 * LOADS];
-            high[j] = from[share.weight[s] + (j * 16 + 8) * LOADS];
+            low[j] = of_weight[j * 16 * LOADS];
+            high[j] = of_weight[(j * 16 + 8) * LOADS];
         }
 #pragma unroll
-        for (int t = 0; t < WARP_ROWS; ++t) x[t] = from[share.x[s] + (share.has_rows(t) ? t : 0) * 8 * LOADS];
+        for (int t = 0; t < WARP_ROWS; ++t) x[t] = of_x[(share.has_rows(t) ? t : 0) * 8 * LOADS];
     }
 };
 
@@ -325,7 +325,7 @@ __device__ __forceinline__ Total add_chains(const SharedSums shared, int tile, i
     for (int r = 0; r < CLUSTER; ++r) {
         const SharedSums of_block = of_rank(shared, r);
 #pragma unroll
-        for (int n = 0; n < STORED; ++n) {
+        for (int n = 0; n < (r == 0 ? 1 : STORED); ++n) {
             total.value += of_block[n][tile][element];
             if (EPILOGUE == SWIGLU) total.up += of_block[n][tile][element + 64];
         }
@@ -382,6 +382,7 @@ extern "C" __global__ CLUSTER_OF(CLUSTER)
     // While weights are still on their way.
     if (PRE_NORM_X) compute_rms_factors(args.squares, count, args.eps, me);
     const unsigned least = load_to_beat(args.choices, count);
+    if (TAKES_ARGMAX && threadIdx.x < ROW_TILES * 8) to_beat[threadIdx.x] = least;
 
     const Share share(me);
     const bool multiplies = share.exists() && share.first_rows < tiles;
@@ -433,8 +434,11 @@ extern "C" __global__ CLUSTER_OF(CLUSTER)
     __syncthreads();  // nobody still needs the ring
     const SharedSums shared = reinterpret_cast<SharedSums>(memory);
 #pragma unroll
-    for (int n = 0; n < STORED; ++n) store_sums(shared, n, CLUSTER == 1 ? total : held[n], share, me);
-    if (TAKES_ARGMAX && threadIdx.x < ROW_TILES * 8) to_beat[threadIdx.x] = least;
+    for (int n = 0; n < STORED; ++n) {
+        if (CLUSTER > 1 && rank() == 0) add_in_order(total, held[n]);
+        if (CLUSTER > 1 && rank() > 0) store_sums(shared, n, held[n], share, me);
+    }
+    if (CLUSTER == 1 || rank() == 0) store_sums(shared, 0, total, share, me);
     sync_cluster<CLUSTER>();
 #pragma unroll
     for (int from = 0; from < EACH; from += AT_ONCE) {
@@ -447,7 +451,7 @@ extern "C" __global__ CLUSTER_OF(CLUSTER)
             if (tile < tiles * WEIGHT_TILES && (EPILOGUE != SWIGLU || own.part < 2))
                 totals[e] = add_chains(shared, tile, own.element);
         }
-        if (CLUSTER > 1) sync_cluster<CLUSTER>();  // nobody ends while others read its sums
+        arrive_in_cluster();
 #pragma unroll
         for (int e = 0; e < AT_ONCE; ++e) {
             const int tile = own.first_tile + (from + e) * (THREADS / 128);
@@ -456,4 +460,5 @@ extern "C" __global__ CLUSTER_OF(CLUSTER)
             finish(args, own.cell(group, tile, count), totals[e], true, early[e], me);
         }
     }
+    await_cluster();  // nobody ends while others read its sums
 }
