@@ -185,8 +185,7 @@ def ways(product: Product, asked: list[str] | None) -> dict[str, ManyConfig]:
     empty list asks for all.
     """
     room, kernel = shared_memory_limit(), product.launcher()
-    swiglu = kernel.epilogue is Epilogue.SWIGLU
-    usual = ManyConfig.of(product.config, kernel.weight, product.rows, room, multiprocessors(), swiglu=swiglu)
+    usual = ManyConfig.of(product.config, kernel.weight, product.rows, room, multiprocessors())
     found = {} if usual is None else {f"usual {said(usual)}": usual}
     row_groups = -(-product.rows // ROW_GROUP)
     base = usual or ManyConfig(-(-product.rows // (row_groups * ROW_TILE)), row_groups, 1, 4)

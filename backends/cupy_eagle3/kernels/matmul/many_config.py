@@ -38,8 +38,6 @@ a cluster's blocks need places near each other.
 DEEPEST: Final = (5, 4)
 """Most stages, of a block of a cluster with up to 32 rows, and of others: one more was slower on an H200 for every
 weight but one, where it was as fast."""
-CROWDED: Final = 3
-"""Most stages of a block that has no register left for the places of a fourth."""
 HALF: Final = 4
 """Most tiles of rows of a block of which two shall fit an SM at once; beyond, one of twice the threads does."""
 WORTH: Final = 20 << 20
@@ -72,13 +70,10 @@ class ManyConfig:
         rows: int,
         room: int,
         gpu: Multiprocessors | None,
-        *,
-        swiglu: bool = False,
     ) -> ManyConfig | None:
         """For `rows` rows and a weight [N, K] whose k is split as `config` says; None where `matmul_rows.cu` does it.
 
-        `room`: bytes of shared memory that a block may have. Without a `gpu`, one block is taken to fill it. `swiglu`:
-        whether two columns make one result.
+        `room`: bytes of shared memory that a block may have. Without a `gpu`, one block is taken to fill it.
         """
         n, k = weight
         clusters = gpu is not None and gpu.capability >= CLUSTERED
@@ -95,8 +90,7 @@ class ManyConfig:
         stages = min(DEEPEST[not in_halves], (share - DECLARED) // stage_bytes(config, row_tiles))
         if stages < 2:
             return None
-        crowded = swiglu and is_crowded(config, k, row_tiles, row_groups, gpu)
-        alone = min(stages, CROWDED if crowded else DEEPEST[1])
+        alone = min(stages, DEEPEST[1])
         single = cls(row_tiles, row_groups, 1, alone, warp_tiles=1 if in_halves else 2)
         chain_each = not in_halves and config.warps == max(CLUSTERS)
         sizes = (config.warps,) if chain_each else CLUSTERS
@@ -151,17 +145,6 @@ class ManyConfig:
         """Bytes of dynamic shared memory that a block needs."""
         needed = max(self.stages * stage_bytes(config, self.row_tiles, self.tiles), self.sum_bytes(config))
         return -(-needed // SHARED_UNIT) * SHARED_UNIT
-
-
-def is_crowded(config: GemmConfig, k: int, row_tiles: int, row_groups: int, gpu: Multiprocessors | None) -> bool:
-    """Whether a thread of a block without a cluster has so much to keep that it spills, with a SwiGLU and four stages.
-
-    That of sm_90 holds four chains of sums. With seven or eight tiles of rows, groups of rows, and whole turns that are
-    counted by more than shifts, NVRTC 13.0 is up to ten registers short where a slice of k is one piece of 64.
-    """
-    turns, rest = divmod(k, 32 * config.k_chunks * config.warps)
-    counted = rest == 0 and turns.bit_count() > 1 and config.k_chunks == 2 and config.warps > HELD
-    return counted and row_tiles > 6 and row_groups > 1 and gpu is not None and gpu.capability == CLUSTERED
 
 
 def stage_bytes(config: GemmConfig, row_tiles: int, tiles: int = TILES) -> int:

@@ -96,8 +96,7 @@ class MatmulRows(Kernel):
         self.scaled, self.feeds_norm, self.chooses, self.biased = scaled, feeds_norm, chooses, biased
         self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
         gpu = multiprocessors()
-        swiglu = epilogue is Epilogue.SWIGLU
-        self.many = many or ManyConfig.of(self.config, self.weight, rows, shared_memory_limit(), gpu, swiglu=swiglu)
+        self.many = many or ManyConfig.of(self.config, self.weight, rows, shared_memory_limit(), gpu)
         common = {
             "n_out": n_out,
             "k_in": k_in,
