@@ -91,7 +91,9 @@ class ManyConfig:
         if stages < 2:
             return None
         alone = min(stages, DEEPEST[1])
-        single = cls(row_tiles, row_groups, 1, alone, warp_tiles=1 if in_halves else 2)
+        # Half the registers are too few where a last block has fewer rows of weight, too.
+        warp_tiles = 1 if in_halves and n % (16 * TILES) == 0 else 2
+        single = cls(row_tiles, row_groups, 1, alone, warp_tiles)
         chain_each = not in_halves and config.warps == max(CLUSTERS)
         sizes = (config.warps,) if chain_each else CLUSTERS
         clustered = (cls(row_tiles, row_groups, cluster, stages) for cluster in sizes)
