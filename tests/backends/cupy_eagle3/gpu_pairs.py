@@ -77,10 +77,17 @@ def expert_engine() -> CupyEngine:
 
 
 def ways_on_gpu() -> dict[str, Way]:
-    """How experts can be prefilled: by the kernels, with grouped products and with cuBLAS; and by torch alone."""
+    """How experts can be prefilled: by the kernels, with grouped products and with cuBLAS, or of prompts of few rows as
+    they are packed; and by torch alone.
+    """
     cuda = torch.device("cuda")
     best, torchs = PrefillAttention.on(cuda), PrefillAttention.on(cuda, Library.TORCH)
-    return {"grouped": Way(True, best, grouped=True), "one by one": Way(True, best), "torch": Way(False, torchs)}
+    return {
+        "grouped": Way(True, best, grouped=True),
+        "one by one": Way(True, best),
+        "packed": Way(True, best, grouped=True, packed_rows=132),
+        "torch": Way(False, torchs),
+    }
 
 
 GEOMETRIES = {"4:1 of 64": (8, 2, 64), "3:1 of 64": (9, 3, 64), "2:1 of 128": (8, 4, 128), "8:1 of 128": (16, 2, 128)}

@@ -190,10 +190,10 @@ class LayerStage:
         x, way = self.part.normed, ways[used]
         yield Piece("router", "bfloat16 on a GPU", False, partial(mixture.router_logits, x, w.router))
         yield Piece("router", "float32", False, lambda: F.linear(x.float(), w.router.float()))
-        routing = Routing.of(x, w, experts, way)
+        routing = Routing.made(x, w, experts, way)
         groups = Groups([routing])
         for how, one in differing(ways):
-            yield Piece("routing", how, how == used, partial(Routing.of, x, w, experts, one))
+            yield Piece("routing", how, how == used, partial(Routing.made, x, w, experts, one))
         room = x.new_empty(mixture.decoded_bytes(g) // 2)
         act = x.new_empty(len(routing.rows), g.intermediate).normal_()
         both = x.new_empty(len(routing.rows), 2 * g.intermediate).normal_()

@@ -18,6 +18,7 @@ from specgate.backends.cupy_eagle3.backend import BACKEND
 from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.engine import open as opening
 from specgate.backends.cupy_eagle3.engine.open import check_target, usable_draft
+from specgate.backends.cupy_eagle3.engine.prefill import PACKED_ROWS
 from specgate.core import PairRef, Sampling
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 from specgate.eagle3.hf.write import target_config
@@ -220,6 +221,7 @@ def test_experts_are_prefilled_by_kernels_unless_torch_is_asked_for(
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91700)
     way = opening.chosen_way(options, MIXTURE, torch.device("cuda"))
     assert (way.fused, way.attention.order, way.grouped) == (fused, order, fused)
+    assert way.packed_rows == (PACKED_ROWS if fused else 0)
 
 
 def with_experts(folder: Path, request: OpenRequest, geometry: TargetGeometry) -> OpenRequest:

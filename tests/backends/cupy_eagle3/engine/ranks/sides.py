@@ -80,16 +80,15 @@ def sides(
     ranks: int,
     *,
     fused: bool = False,
+    packed_rows: int = 0,
     slots: int = 3,
     kv: KvModes = AS_COMPUTED,
     draft_ranks: int = 1,
 ) -> list[Side]:
-    """`fused`: what stands between the products of a prefill is one kernel each. `draft_ranks`: the draft is divided
-    among so many.
-    """
+    """`fused` and `packed_rows`: as `Way` has them. `draft_ranks`: the draft is divided among so many."""
     sizes = Sizes(slots, 230, 4, fmha=FmhaConfig(kv_tile=128, warps=4, stages=2), kv=kv)
     whole = made_target(recipe, pair, torch.bfloat16, "cpu")
-    way, made = Way(fused, PrefillAttention((Library.TORCH,))), []
+    way, made = Way(fused, PrefillAttention((Library.TORCH,)), packed_rows=packed_rows), []
     drafts = drafts_of(made_draft(recipe, pair, torch.bfloat16, "cpu"), [CPU] * ranks, draft_ranks)
     for shard, own in zip(shards(ranks), drafts, strict=True):
         target = Target.of(part_of(whole, shard), sizes.positions)

@@ -72,6 +72,9 @@ SIZES = {
     "prefill_route": ("EXPERTS",),
     "prefill_decode": ("N_OUT", "K_IN"),
     "prefill_swiglu": ("INTERMEDIATE",),
+    "prefill_parties": ("EXPERTS",),
+    "prefill_gate_up": ("K_IN", "TILES"),
+    "prefill_down": ("K_IN", "TILES"),
 }
 """Kernel → the constants of it that are bounds of loops and widths of rows, and choose no code."""
 SAMPLED = (
