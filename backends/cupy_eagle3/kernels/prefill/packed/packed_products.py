@@ -22,8 +22,8 @@ RECORD: Final = 4 + PARTY
 RECORD_BYTES: Final = -(-3 * RECORD * 4 // LINE) * LINE
 """Of three parties in shared memory, in whole lines."""
 STAGES: Final = 6
-"""Most slabs in shared memory. Five on their way are 98 KB of weights. By Little's law 4.6 TB/s over 132 SMs need 35 KB
-of each SM at a latency of 1 us.
+"""Most slabs in shared memory. Five on their way are 98 KB of weights. By Little's law 4.6 TB/s over 132 SMs need 35
+KB of each SM at a latency of 1 us.
 """
 WEIGHT_TILES: Final = (3, 2, 1)
 """Tiles of a warp, the first that divides a matrix: rows of x are loaded from shared memory once for all of them."""
@@ -33,7 +33,7 @@ LEAST_STAGES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Parties:
-    """The pairs of rows and experts, sorted by their expert and cut into parties: `table` int32 [most, RECORD], of which
+    """Pairs of rows and experts, sorted by their expert and cut into parties: `table` int32 [most, RECORD], of which
     there are `count` int32 [1]. A party has at most PARTY pairs of one expert.
     """
 

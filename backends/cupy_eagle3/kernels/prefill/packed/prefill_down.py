@@ -12,7 +12,7 @@ from specgate.eagle3.geometry import ExpertGeometry
 
 
 class PrefillDown(Kernel):
-    """out = act · downᵀ of the expert of each pair, without the bias, bfloat16 [R · k, H], in the order of `Parties`."""
+    """out = act · downᵀ of the expert of each pair, without the bias, bfloat16 [R · k, H], as parties have them."""
 
     def __init__(self, hidden: int, intermediate: int, experts: ExpertGeometry) -> None:
         self.hidden, self.intermediate, self.experts = hidden, intermediate, experts

@@ -12,7 +12,7 @@ from specgate.eagle3.geometry import ExpertGeometry
 
 
 class PrefillGateUp(Kernel):
-    """act = SwiGLU(x[row] · gate_upᵀ + bias) of the expert of each pair, float16 [R · k, F], in the order of `Parties`."""
+    """act = SwiGLU(x[row] · gate_upᵀ + bias) of the expert of each pair, float16 [R · k, F], as parties have them."""
 
     def __init__(self, intermediate: int, hidden: int, experts: ExpertGeometry) -> None:
         self.intermediate, self.hidden, self.experts = intermediate, hidden, experts

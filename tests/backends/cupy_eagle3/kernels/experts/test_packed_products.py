@@ -33,8 +33,8 @@ from tests.backends.cupy_eagle3.kernels.device import normal, poisoned, relative
 from tests.backends.cupy_eagle3.kernels.experts.mixtures import Mixture
 
 H200_SHARED = 226 * 1024
-# (experts, of a token, hidden, intermediate): one slab; sizes that divide by little; more slabs than stages, and more tiles
-# than a block has; gpt-oss' widths, whole and of one of two GPUs.
+# (experts, of a token, hidden, intermediate): one slab; sizes that divide by little; more slabs than stages, and more
+# tiles than a block has; gpt-oss' widths, whole and of one of two GPUs.
 SIZES = {
     "cpu": [(5, 2, 32, 32), (6, 2, 96, 160), (3, 2, 608, 64)],
     "cuda": [(5, 2, 32, 32), (33, 3, 96, 160), (16, 4, 2880, 2880), (16, 4, 2880, 1440)],
