@@ -1,5 +1,5 @@
 // The TOP largest logits of every row, in PARTS parts of its columns: candidates[row][part][rank], as choices (argmax.cuh),
-// the largest first, 0 behind the last column. What joins the parts: tree_token.cu, joined_rows.cuh. With SUMS, also what a
+// the largest first, 0 behind the last column. What joins the parts: joined_rows.cuh. With SUMS, also what a
 // softmax needs: sums[row][part] = {the part's largest logit, the sum of the powers of e of all its logits below that}.
 //
 // One block per part and row. The TOP-th of the largest logits of a warp's lanes is no larger than the TOP-th of the block's:

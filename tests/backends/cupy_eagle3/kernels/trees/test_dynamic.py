@@ -148,7 +148,7 @@ class Drafting:
         growth, whole, device = self.growth, self.whole, self.ids.device
         frontier: list[list[Path]] = [[()] for _ in ACTIVE]
         pool = self.tree.pool
-        assert pool is not None and self.tree.sums is not None
+        assert pool is not None and self.tree.candidates is not None and self.tree.sums is not None
         for number, of_level in enumerate(levels_of(growth, whole), 1):
             rows = self.slots.rows(4, of_level.sources)
             logits = torch.full((rows.most, self.columns), 7.0)
