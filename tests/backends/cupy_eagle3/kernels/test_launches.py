@@ -409,7 +409,7 @@ def test_what_settles_a_tree_reads_no_value_of_the_last_layer_before_it_waits() 
     early = body[: body.index("await_previous();")]
     assert "early = cached && part.layer < LAYERS - 1;" in early
     assert re.findall(r".*args\.[kv]_pages.*", early) == [
-        "    if (active && early) request_values(args.v_pages, part);"
+        "    if (active && early) request_values<0>(args.v_pages, part);"
     ]
     assert "args.features" not in early and "args.choices" not in early
 
