@@ -114,7 +114,7 @@ class DynamicLevel(TreeLevel):
         """Level `number`, from 1 on, of `growth`, which is the first levels of `whole`."""
         super().__init__(draft, sizes, slots, level, gemms, maxima=False)
         g = draft.geometry
-        self.top = TreeTop(g.draft_vocab, level.top, sums=True)
+        self.top = TreeTop(g.draft_vocab, level.top)
         self.grow = (
             TreeGrow(
                 g.hidden,
@@ -147,7 +147,7 @@ class DynamicLevel(TreeLevel):
         assert b.draft is not None and b.tree is not None
         tree, candidates, sums, pool, ids = b.tree, b.tree.candidates, b.tree.sums, b.tree.pool, self.draft.target_ids
         assert candidates is not None and sums is not None and pool is not None
-        self.top(candidates, before.logits, rows, sums)
+        self.top(candidates, sums, before.logits, rows)
         if self.grow is None:
             self.choose(tree.masks, tree.parents, candidates, sums, pool, ids, b.slots, rows)
             return

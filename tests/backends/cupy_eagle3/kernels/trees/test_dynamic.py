@@ -155,8 +155,8 @@ class Drafting:
             for a, slot in enumerate(ACTIVE):
                 for f, path in enumerate(frontier[a]):
                     logits[a * of_level.sources + f] = logits_of(slot, path)
-            top = TreeTop(self.columns, growth.width, sums=True)
-            top(self.tree.candidates, logits.to(device), rows, self.tree.sums)
+            top = TreeTop(self.columns, growth.width)
+            top(self.tree.candidates, self.tree.sums, logits.to(device), rows)
             if of_level.forest is None:
                 TreeChoose(
                     self.columns,

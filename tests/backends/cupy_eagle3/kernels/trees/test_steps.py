@@ -58,7 +58,7 @@ def test_the_largest_of_every_part_are_found_in_order_with_ties_to_the_lowest_co
     slots, parts = state(2, device), parts_of(columns)
     candidates = torch.full((8 * parts * top,), -1, dtype=torch.int64, device=device)
     kernel = TreeTop(columns, top)
-    kernel(candidates, logits, slots.rows(4, 2))
+    kernel(candidates, torch.zeros(8 * parts, 2, device=device), logits, slots.rows(4, 2))
     found = candidates.view(8, parts, top)
     assert (found[6:] == -1).all()  # rows of the slot that does not decode
     for row in range(1, 6):
