@@ -121,6 +121,17 @@ def test_a_config_edited_after_calibration_is_refused_with_both_hashes(
         load_target(seed_folder, torch.bfloat16, "cpu")
 
 
+def test_a_draft_may_be_given_the_name_that_an_engine_knows(tmp_path: Path) -> None:
+    write_target(tmp_path / "target", tiny().target, RECIPE_A, {}, written=False)
+    write_draft(tmp_path / "draft", tiny(), RECIPE_A, {}, False, "0" * 64)
+    edit_config(tmp_path / "draft", architectures=["LlamaForCausalLM"])
+    target = load_target(tmp_path / "target", torch.bfloat16, "cpu").geometry
+    assert load_draft(tmp_path / "draft", target, torch.bfloat16, "cpu").geometry == tiny().draft
+    edit_config(tmp_path / "draft", rope_theta=20000.0)
+    with pytest.raises(CheckpointError, match=r"planted\.sha256"):
+        load_draft(tmp_path / "draft", target, torch.bfloat16, "cpu")
+
+
 def test_an_edited_signal_is_refused_too(seed_folder: Path) -> None:
     section = json.loads((seed_folder / "config.json").read_text())["planted"]
     edit_config(seed_folder, planted={**section, "signal": 2.0})
