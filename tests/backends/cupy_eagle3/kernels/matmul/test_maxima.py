@@ -49,8 +49,8 @@ def both(
         (1, 1, GemmConfig(4, 1, 2, 1), None),
         (5, 4, GemmConfig(4, 1, 2, 2, 2), None),
         (70, 67, GemmConfig(4, 1, 2, 1), None),
-        pytest.param(20, 19, GemmConfig(2, 1), ManyConfig(3, 1, 1, 3, 1), marks=pytest.mark.gpu),
-        pytest.param(70, 66, GemmConfig(2, 1), ManyConfig(5, 2, 1, 3, 2), marks=pytest.mark.gpu),
+        (20, 19, GemmConfig(2, 1), ManyConfig(3, 1, 1, 3, 1)),
+        (70, 66, GemmConfig(2, 1), ManyConfig(5, 2, 1, 3, 2)),
     ],
     ids=["a row", "passes", "groups", "many", "many in groups"],
 )
