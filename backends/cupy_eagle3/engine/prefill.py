@@ -48,8 +48,9 @@ from specgate.eagle3.weights import LayerWeights, TargetWeights
 CHUNK = 4096
 """Rows per product. It is a constant, so that the bits of a prompt do not depend on what else is prefilled."""
 PACKED_ROWS = 4096
-"""Most rows of a prompt whose experts multiply them with weights as they are packed: with more rows it is faster to
-decode each expert first. It is a constant and asks for a prompt's own rows, so that its bits depend on nothing else.
+"""Most rows of a prompt whose experts multiply them with weights as they are packed, where that is asked for: with many
+rows it is faster to decode each expert first. It is a constant and asks for a prompt's own rows, so that its bits
+depend on nothing else.
 """
 
 
@@ -66,12 +67,16 @@ class Way:
     packed_rows: int = 0
 
     @classmethod
-    def on(cls, device: torch.device, *, fused: bool = True, attention: Library | None = None) -> Way:
-        """As told on a GPU; elsewhere by torch alone. `attention`: None for the best library."""
+    def on(
+        cls, device: torch.device, *, fused: bool = True, attention: Library | None = None, packed: bool = False
+    ) -> Way:
+        """As told on a GPU; elsewhere by torch alone. `attention`: None for the best library. `packed`: whether experts
+        of short prompts stay packed.
+        """
         on_gpu = device.type == "cuda"
         # For other GPUs, torch's grouped product reads the sizes of its groups back, and then multiplies one by one.
         grouped = on_gpu and fused and torch.cuda.get_device_capability(device)[0] in OWN_KERNELS
-        packed_rows = PACKED_ROWS if on_gpu and fused else 0
+        packed_rows = PACKED_ROWS if packed and on_gpu and fused else 0
         return cls(on_gpu and fused, PrefillAttention.on(device, attention), grouped, packed_rows)
 
     def prepare(self, target: Target, draft: Draft | None, lengths: Iterable[int], kv: KvModes = AS_COMPUTED) -> None:
@@ -89,7 +94,8 @@ class Way:
             for window in {g.window(layer) for layer in range(g.layers)}:
                 self.attention.library_with_sinks(positions, heads, window, device)
         if self.fused:
-            for kernel in kernels(g, draft.geometry if draft else None, kv, target.shard.ranks):
+            packed = self.packed_rows > 0
+            for kernel in kernels(g, draft.geometry if draft else None, kv, target.shard.ranks, packed=packed):
                 function(kernel.spec, kernel.spec.stem, torch.cuda.current_device(), kernel.shared_bytes)
 
 
@@ -181,9 +187,16 @@ def workspace_bytes(
 
 
 def kernels(
-    target: TargetGeometry, draft: DraftGeometry | None, kv: KvModes = AS_COMPUTED, ranks: int = 1
+    target: TargetGeometry,
+    draft: DraftGeometry | None,
+    kv: KvModes = AS_COMPUTED,
+    ranks: int = 1,
+    *,
+    packed: bool = False,
 ) -> Iterator[Kernel]:
-    """All that a fused prefill launches. With several `ranks`, `target` is the part of one."""
+    """All that a fused prefill launches. With several `ranks`, `target` is the part of one. `packed`: with what
+    multiplies experts as they are packed.
+    """
     yield stream_kernel(target.hidden)
     yield heads_kernel(target.heads, target.kv_heads, target.head_dim, kv=kv.target or "bf16")
     if (experts := target.experts) is None:
@@ -193,9 +206,10 @@ def kernels(
         yield decode_kernel(2 * target.intermediate, target.hidden, Order.PAIRED)
         yield decode_kernel(target.hidden, target.intermediate, Order.PLAIN)
         yield swiglu_kernel(target.intermediate, experts)
-        yield parties_kernel(experts)
-        yield packed_gate_up_kernel(target.intermediate, target.hidden, experts)
-        yield packed_down_kernel(target.hidden, target.intermediate, experts)
+        if packed:
+            yield parties_kernel(experts)
+            yield packed_gate_up_kernel(target.intermediate, target.hidden, experts)
+            yield packed_down_kernel(target.hidden, target.intermediate, experts)
         yield (mixture_sum_kernel if ranks > 1 else mixture_kernel)(target.hidden, experts)
     if draft is not None:
         yield heads_kernel(0, draft.kv_heads, draft.head_dim, kv=kv.draft or "bf16")

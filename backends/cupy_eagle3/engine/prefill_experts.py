@@ -18,7 +18,6 @@ from torch import Tensor
 from specgate.backends.cupy_eagle3.engine import prefill_sinks
 from specgate.backends.cupy_eagle3.engine.prefill import (
     CHUNK,
-    PACKED_ROWS,
     Way,
     add,
     cache_heads,
@@ -174,7 +173,7 @@ def expert_workspace_bytes(
     slots: int,
     *,
     fused: bool = True,
-    packed_rows: int = PACKED_ROWS,
+    packed_rows: int = 0,
 ) -> int:
     """Most bytes that the prefill of prompts of `positions` tokens in `slots` slots takes beside weights and cache.
     `fused` and `packed_rows`: as `Way` has them.

@@ -19,9 +19,10 @@ from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.planted.recipe import Recipe
-from specgate.pair_tools.plant.calibrate import made_draft, made_target
+from specgate.pair_tools.plant.calibrate import made_target
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.pair_tools.plant.geometries import PairGeometry, dense, draft_of
+from tests.eagle3.planted.drafts import made_draft
 
 RECIPE_A = Recipe("A", seed=3, draft_vocab=512, signal=0.75, boundaries=(1, 2, 3))
 RECIPE_B = Recipe("B", seed=3, draft_vocab=512, signal=1.0, boundaries=(1, 2, 3))

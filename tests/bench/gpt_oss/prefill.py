@@ -319,9 +319,9 @@ def ways_on(device: torch.device, positions: int = 1) -> dict[str, Way]:
     best, torchs = PrefillAttention.on(device), PrefillAttention.on(device, Library.TORCH)
     usual = Way.on(device)
     kernels = {"grouped": Way(usual.fused, best, True), "one by one": Way(usual.fused, best)}
-    if usual.packed_rows:
+    if usual.fused:
         kernels["packed"] = Way(usual.fused, best, usual.grouped, ROWS)
-    first = "packed" if positions <= usual.packed_rows else "grouped" if usual.grouped else "one by one"
+    first = "grouped" if usual.grouped else "one by one"
     return {first: kernels.pop(first), **kernels, "torch": Way(False, torchs)}
 
 

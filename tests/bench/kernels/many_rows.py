@@ -1,7 +1,7 @@
 """Products of more than 16 rows, side by side: `matmul_many.cu` as it is divided usually and in other ways,
 `matmul_rows.cu`, and torch (cuBLAS). One GPU.
 
-    python -m tests.bench.kernels.many_rows [--rows 32,64] [--ways [c8s5w1t8 ...]] [--rounds 5]
+    python -m tests.bench.kernels.many_rows [--rows 32,64] [--shapes down,o] [--ways [c8s5w1t8 ...]] [--rounds 5]
 
 First, per shape: that both kernels give the same bits. Then microseconds of a product, each over weights that the L2
 cache does not hold, in graphs that are replayed in turn; medians, and the share of the bandwidth at which this GPU
@@ -11,6 +11,7 @@ reads.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -189,11 +190,12 @@ def ways(product: Product, asked: list[str] | None) -> dict[str, ManyConfig]:
     found = {} if usual is None else {f"usual {said(usual)}": usual}
     row_groups = -(-product.rows // ROW_GROUP)
     base = usual or ManyConfig(-(-product.rows // (row_groups * ROW_TILE)), row_groups, 1, 4)
-    some = () if asked is None else product_of((1, *CLUSTERS), (3, 4, 5), (1, 2), (8, 7, 6))
-    for cluster, stages, warp_tiles, tiles in some:
+    every = product_of((1, *CLUSTERS), (4, 6, 8), (1, 2), (4, 6, 7, 8, 12, 14, 16))
+    named = [tuple(map(int, re.findall(r"\d+", name))) for name in asked or ()]
+    for cluster, stages, warp_tiles, tiles in named if asked or asked is None else every:
         way = replace(base, cluster=cluster, stages=stages, warp_tiles=warp_tiles, tiles=tiles)
         fits = way.splits(product.config) and way.shared_bytes(product.config) <= room
-        if fits and tiles % warp_tiles == 0 and way != usual and said(way) in (asked or [said(way)]):
+        if fits and tiles % warp_tiles == 0 and way != usual:
             found[said(way)] = way
     return found
 

@@ -18,6 +18,18 @@ __device__ __forceinline__ void sync_cluster() {
 #endif
 }
 
+// The same in two parts: what a thread does between them it does while others are still on their way.
+__device__ __forceinline__ void arrive_in_cluster() {
+#if CLUSTER > 1
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void await_cluster() {
+#if CLUSTER > 1
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
 // Where in the shared memory of the cluster's block `rank` is what `own` is in this block's.
 template <typename T>
 __device__ __forceinline__ T* of_rank(T* own, int rank) {

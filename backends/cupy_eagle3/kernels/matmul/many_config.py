@@ -140,7 +140,7 @@ class ManyConfig:
     @property
     def threads(self) -> int:
         """Of a block."""
-        return 32 * TILES // self.warp_tiles * (1 if self.row_tiles <= HALF else 2)
+        return 32 * (-(-self.tiles // self.warp_tiles // 4) * 4) * (1 if self.row_tiles <= HALF else 2)
 
     def sum_bytes(self, config: GemmConfig) -> int:
         """Bytes of the sums that a block leaves for its cluster, in the place of its ring."""

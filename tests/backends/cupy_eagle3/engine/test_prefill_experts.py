@@ -226,7 +226,10 @@ def test_decoded_weights_are_bounded_whatever_the_number_of_experts() -> None:
     assert prefill_mixture.decoded_bytes(large) == 8 * each
     many = replace(large, experts=replace(large.experts, count=128))
     assert each < prefill_mixture.decoded_bytes(many) <= prefill_mixture.DECODED
-    few, more = (plan(many, None, Sizes(1, rows, 1))["prefill workspace"] for rows in (PACKED_ROWS, PACKED_ROWS + 1))
+    few, more = (
+        plan(many, None, Sizes(1, rows, 1), packed_rows=PACKED_ROWS)["prefill workspace"]
+        for rows in (PACKED_ROWS, PACKED_ROWS + 1)
+    )
     assert more > prefill_mixture.decoded_bytes(many) > few  # of few rows none are decoded
     assert plan(many, None, Sizes(1, 512, 1), fused=False)["prefill workspace"] > prefill_mixture.decoded_bytes(many)
 

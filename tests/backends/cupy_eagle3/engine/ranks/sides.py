@@ -38,10 +38,11 @@ from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.pair import TargetCheckpoint
 from specgate.eagle3.parallel.shard import Shard, shards
 from specgate.eagle3.planted.recipe import Recipe
-from specgate.pair_tools.plant.calibrate import made_draft, made_target
+from specgate.pair_tools.plant.calibrate import made_target
 from specgate.pair_tools.plant.geometries import PairGeometry
 from tests.backends.cupy_eagle3.gpu_pairs import random_prompts
 from tests.backends.cupy_eagle3.kernels.peers.ranks_on_host import Ranks
+from tests.eagle3.planted.drafts import made_draft
 
 CPU = torch.device("cpu")
 LENGTHS = [5, BLOCK - 2, BLOCK + 5]
