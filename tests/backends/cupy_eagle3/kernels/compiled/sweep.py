@@ -99,6 +99,8 @@ TREES: tuple[DraftTree, ...] = (
     DynamicGrowth(2, 63, 63),
     DynamicGrowth(3, 1, 3),
 )
+BROAD = TreeShape.of([*((rank,) for rank in range(5)), *((rank, 0) for rank in range(5))])
+"""A tree of which the draft runs on more than 16 rows of four slots."""
 CODES = (KvModes("fp8", "fp8"), KvModes("nvfp4", "nvfp4"))
 """Caches that hold codes."""
 DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
@@ -136,6 +138,9 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         growing = Cycle(target, draft, Sizes(4, positions, tree.rows, tree=tree), 4, tree.depth).kernels().values()
         stems = ("attention", "commit", "maxima", "tree")
         yield from (kernel.spec for kernel in growing if kernel.spec.stem.startswith(stems))
+    if pair.target.experts is None:
+        broad = Cycle(target, draft, Sizes(4, positions, BROAD.rows, tree=BROAD), 4, BROAD.depth).kernels().values()
+        yield from (kernel.spec for kernel in broad if kernel.spec.stem.startswith("maxima"))
     for asked in SAMPLED:
         drawing = Cycle(target, draft, Sizes(1, positions, 4, sampling=asked), 1, 3).kernels()
         yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
