@@ -6,13 +6,12 @@ from specgate.core import Cell, Point, Policy, Role
 
 
 def floor_of(policy: Policy, cell: Cell) -> float | None:
-    """The highest `min` of the speed rules that select the cell; None if there is no such rule."""
-    asked = [
-        float(rule.params["min"])
-        for rule in policy.rules
-        if rule.gate == "speed" and "min" in rule.params and rule.matches(cell)
-    ]
-    return max(asked, default=None)
+    """The highest `min` of the required speed rules that select the cell, or of those that advise where none is
+    required; None if there is no such rule.
+    """
+    rules = [rule for rule in policy.rules if rule.gate == "speed" and "min" in rule.params and rule.matches(cell)]
+    decisive = [rule for rule in rules if rule.required] or rules
+    return max((float(rule.params["min"]) for rule in decisive), default=None)
 
 
 def floors(policy: Policy, point: Point, roles: tuple[Role, ...]) -> dict[Role, float]:

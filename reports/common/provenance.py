@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specgate.analysis.environment_diff import flat
+from specgate.analysis.machine.visible_gpus import seen_by
 from specgate.core import EngineIdentity, Run
 from specgate.reports.common.figures import NONE
 
@@ -27,12 +28,12 @@ def commit(run: Run) -> str:
 
 
 def device(run: Run) -> str:
-    """What computed: the GPUs, or the CPU where there is none."""
-    known = dict(flat(run.environment))
-    gpus = [value for key, value in known.items() if key.startswith("gpus[") and key.endswith("].name")]
+    """What computed: the GPUs that the run's programs were allowed to see, or the CPU where there are none."""
+    gpus = seen_by(run.environment)
     if not gpus:
+        known = dict(flat(run.environment))
         return known.get("host.cpu") or next((e.device for e in run.engines.values()), NONE)
-    return gpus[0] if len(gpus) == 1 else f"{len(gpus)} × {gpus[0]}"
+    return str(gpus[0]["name"]) if len(gpus) == 1 else f"{len(gpus)} × {gpus[0]['name']}"
 
 
 def driver(run: Run) -> str | None:

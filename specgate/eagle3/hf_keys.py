@@ -19,6 +19,8 @@ from specgate.files.panics import first_line
 
 PLANTED: Final = "planted"
 """The section of a planted pair's configs that says how its weights are generated. Other engines ignore it."""
+DRAFT_ARCHITECTURE: Final = "LlamaForCausalLMEagle3"
+"""Under this name drafts are written."""
 LARGEST_FILE: Final = 64 << 20
 """Bytes of a config, or of the index of a checkpoint's shards."""
 LARGEST_COUNT: Final = 1 << 24

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from specgate.analysis.machine.visible_gpus import seen_by
 from specgate.machine import inventory
 
 GPU: Final = ("name", "memory_bytes", "driver", "power_limit_mw", "max_sm_clock_mhz")
@@ -38,5 +39,4 @@ def unlike(environment: Mapping[str, Any], facts: Mapping[str, str | None], here
 
 def measured_gpu(environment: Mapping[str, Any]) -> Mapping[str, Any]:
     """The GPU that the machine of env.json measures on; {} without one."""
-    allowed = (environment.get("variables") or {}).get("CUDA_VISIBLE_DEVICES")
-    return next(iter(inventory.visible_among(environment.get("gpus") or [], allowed)), {})
+    return next(iter(seen_by(environment)), {})

@@ -88,8 +88,7 @@ class LocalMachines:
 
 def visible_uuids() -> list[str]:
     """The UUIDs of the GPUs that CUDA programs are allowed to see, in their order."""
-    allowed = os.environ.get(CUDA)
-    return [str(gpu["uuid"]) for gpu in inventory.visible_among(inventory.gpus(), allowed) if gpu.get("uuid")]
+    return [str(gpu["uuid"]) for gpu in inventory.visible_gpus() if gpu.get("uuid")]
 
 
 def put(folder: Path, files: Files) -> None:

@@ -9,12 +9,13 @@ import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
 import specgate
+from specgate.analysis.machine.visible_gpus import visible_among
 from specgate.files.redaction import masked
 from specgate.machine.packages import packages
 
@@ -121,25 +122,6 @@ def visible_gpu() -> dict[str, object] | None:
 def visible_gpus() -> list[dict[str, object]]:
     """The entries of `gpus` that CUDA programs see, in their order (see `visible_gpu`)."""
     return visible_among(gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def visible_among(gpus: Sequence[Mapping[str, object]], variable: str | None) -> list[dict[str, object]]:
-    """Those of `gpus` that CUDA programs are allowed to see, in their order. `variable`: CUDA_VISIBLE_DEVICES, or None
-    where it is not set. As CUDA does, it stops at the first word that names no GPU, or one again.
-    """
-    if variable is None:
-        return [dict(gpu) for gpu in gpus]
-    found: list[dict[str, object]] = []
-    for word in map(str.strip, variable.split(",")):
-        named = [
-            dict(gpu)
-            for index, gpu in enumerate(gpus)
-            if word == str(index) or (word.startswith("GPU-") and str(gpu["uuid"]).startswith(word))
-        ]
-        if not named or named[0] in found:
-            break
-        found.append(named[0])
-    return found
 
 
 def visible_gpu_uuid() -> str | None:

@@ -95,7 +95,8 @@ def bytes_moved(call: Call) -> int:
             return int(rows.most * columns * 4)
         case "tree_token" | "tree_grow":
             of = {name: int(value) for name, value in call.kernel.spec.constants if value.isdigit()}
-            return int(rows.slots * of["ROWS"] * of["HIDDEN"] * (2 + 4 + 4 + 4))
+            scanned = rows.most * named["maxima"].shape[1] * 4 if "maxima" in named else 0
+            return int(rows.slots * of["ROWS"] * of["HIDDEN"] * (2 + 4 + 4 + 4) + scanned)
         case "tree_choose":
             return int(8 * named["pool"].candidates.numel() // 2)
         case _:

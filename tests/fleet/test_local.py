@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from specgate.analysis.machine.visible_gpus import visible_among
 from specgate.errors import UsageError
 from specgate.fleet import local
 from specgate.fleet.local import LocalMachines
@@ -93,7 +94,7 @@ def test_parts_of_a_gpu_are_no_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_gpus_are_seen_up_to_the_first_word_that_names_none(variable: str | None, seen: str) -> None:
-    assert [gpu["uuid"] for gpu in inventory.visible_among(CARDS, variable)] == [f"GPU-{letter}" for letter in seen]
+    assert [gpu["uuid"] for gpu in visible_among(CARDS, variable)] == [f"GPU-{letter}" for letter in seen]
 
 
 @pytest.mark.usefixtures("gpus")

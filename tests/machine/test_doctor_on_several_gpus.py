@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from specgate.analysis.machine.visible_gpus import visible_among
 from specgate.cli import cli
 from specgate.core import Bandwidth
 from specgate.core.conditions import HostReading
-from specgate.machine import bandwidth, inventory
+from specgate.machine import bandwidth
 from specgate.machine.doctor import equality_check
 from tests.support.fake_nvml import NOT_SUPPORTED, Driver, Gpu
 
@@ -179,7 +180,7 @@ def test_every_gpus_memory_is_read_and_stored(
 def test_a_gpu_is_read_in_a_process_that_sees_it_alone() -> None:
     assert bandwidth.seeing_only("GPU-x", shown) == "GPU-x"
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
-    assert inventory.visible_among([{"uuid": "GPU-x"}], "GPU-x")
+    assert visible_among([{"uuid": "GPU-x"}], "GPU-x")
 
 
 def shown() -> str | None:

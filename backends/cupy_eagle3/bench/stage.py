@@ -126,10 +126,27 @@ def random_stages(
 
     Raises CheckpointError for a bad pair, UsageError for sizes that cannot be decoded.
     """
+    (stages,) = stages_at(pair, [(context, batch)], roles, tuned, device, kv)
+    return stages
+
+
+def stages_at(
+    pair: PairRef,
+    points: Sequence[tuple[int, int]],
+    roles: Sequence[Role],
+    tuned: Configurations,
+    device: torch.device,
+    kv: KvModes = AS_COMPUTED,
+) -> list[dict[Role, Stage]]:
+    """As `random_stages` has them, for every (context, batch) of `points`, with the same weights."""
     most = max(role.k for role in roles)
     geometry = Geometry.of(pair, drafts=most > 0)
-    sizes = sizes_of(geometry.target, context, batch, most, kv)
-    limits.check_request(OpenRequest(pair, "bfloat16", batch, sizes.positions, most, perf_mode=True))
-    weights = random_pair(geometry, sizes.positions, device)
-    buffers = Buffers.allocate(geometry.target, geometry.draft, sizes, device)
-    return {role: Stage(geometry, weights, buffers, sizes, context, role.k, tuned) for role in roles}
+    sizes = [sizes_of(geometry.target, context, batch, most, kv) for context, batch in points]
+    for (_, batch), size in zip(points, sizes, strict=True):
+        limits.check_request(OpenRequest(pair, "bfloat16", batch, size.positions, most, perf_mode=True))
+    weights = random_pair(geometry, max(size.positions for size in sizes), device)
+    return [
+        {role: Stage(geometry, weights, buffers, size, context, role.k, tuned) for role in roles}
+        for (context, _), size in zip(points, sizes, strict=True)
+        for buffers in [Buffers.allocate(geometry.target, geometry.draft, size, device)]
+    ]

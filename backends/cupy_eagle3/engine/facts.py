@@ -76,7 +76,9 @@ def engine_facts(
     }
     if (experts := geometry.experts) is not None:
         details["target experts"] = f"{experts.count} in MXFP4, {experts.per_token} of a token"
-        details["prefill of experts"] = "grouped products" if way.grouped else "cuBLAS, expert by expert"
+        decoded = "grouped products" if way.grouped else "cuBLAS, expert by expert"
+        as_packed = f"as packed, of more than {way.packed_rows:,} rows "
+        details["prefill of experts"] = f"{as_packed if way.packed_rows else ''}{decoded}"
     if ranks > 1:
         of_draft = "the draft on each" if draft_ranks == 1 else "a part of the draft on each"
         details["tensor parallel"] = f"{ranks} GPUs, sums of all over peer memory, {of_draft}"

@@ -15,14 +15,18 @@ from specgate.eagle3.memory import free_bytes
 from specgate.errors import EnvironmentRefused
 
 
-def plan(target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes, *, fused: bool = True) -> Mapping[str, int]:
-    """Purpose → bytes, of everything beside the weights. `fused`: as `prefill.Way` has it."""
+def plan(
+    target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes, *, fused: bool = True, packed_rows: int = 0
+) -> Mapping[str, int]:
+    """Purpose → bytes, of everything beside the weights. `fused` and `packed_rows`: as `prefill.Way` has them."""
     buffers = Buffers.allocate(target, draft, sizes, "meta")
     pages = sum(bytes_of(pages) for pages in buffers.pages)
     if target.experts is None:
         prefill = workspace_bytes(target, draft, sizes.positions, fused=fused)
     else:
-        prefill = expert_workspace_bytes(target, draft, sizes.positions, sizes.slots, fused=fused)
+        prefill = expert_workspace_bytes(
+            target, draft, sizes.positions, sizes.slots, fused=fused, packed_rows=packed_rows
+        )
     return {
         "key/value cache": pages,
         "buffers of a step": bytes_of(buffers) - pages,

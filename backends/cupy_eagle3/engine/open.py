@@ -61,6 +61,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "on_draft_error": ("fail", "baseline"),
     "prefill": ("fused", "torch"),
     "prefill_attention": ("best", "torch", "cudnn", "flash"),
+    "prefill_experts": ("decoded", "packed"),
     "spec_config": None,
     **dict.fromkeys(NAMES),
     "tp": ("1", "2", "4"),
@@ -84,7 +85,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     formats of the caches of target and draft: bf16, fp8, nvfp4), `on_draft_error` (fail; baseline: decode spec roles
     plainly and say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by
     operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone, of a target
-    with experts the layers without a window), `spec_config` (a speculative config that this one's must agree with),
+    with experts the layers without a window), `prefill_experts` (decoded: each before it multiplies; packed: those of
+    short prompts as they lie in memory), `spec_config` (a speculative config that this one's must agree with),
     `specpv` (lossy: most verifications look at a part of the cache) and what `specpv.asked` has beside it, `tp` (how
     many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of
     tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that
@@ -130,7 +132,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     tree_option.check_memory(sizes, part)
     ways = [chosen_way(request.options, part, device) for device in devices]
     way = ways[0]
-    memory = memory_plan.plan(part, draft_part, sizes, fused=way.fused)
+    memory = memory_plan.plan(part, draft_part, sizes, fused=way.fused, packed_rows=way.packed_rows)
     if ranks > 1:
         exchanged = sums_bytes(part.hidden) + scores_bytes(part)
         memory = with_exchange(memory, mailbox_bytes(ranks, sizes, part.hidden, split_width), exchanged)
@@ -219,7 +221,12 @@ def chosen_way(options: Mapping[str, str], geometry: TargetGeometry, device: tor
     """
     fused = options.get("prefill", "fused") == "fused"
     library = options.get("prefill_attention", "best" if fused or geometry.experts is None else "torch")
-    return Way.on(device, fused=fused, attention=None if library == "best" else Library(library))
+    packed = options.get("prefill_experts") == "packed"
+    if packed and geometry.experts is None:
+        raise UsageError("option prefill_experts = packed: the target has no experts", hint="leave it out")
+    if packed and not fused:
+        raise UsageError("option prefill_experts = packed with prefill = torch", hint="leave one of them out")
+    return Way.on(device, fused=fused, attention=None if library == "best" else Library(library), packed=packed)
 
 
 def check_target(request: OpenRequest) -> TargetGeometry:

@@ -27,6 +27,9 @@ from specgate.backends.cupy_eagle3.engine.prefill_attention import (
 from specgate.backends.cupy_eagle3.kernels.experts.packing import Order
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, function
+from specgate.backends.cupy_eagle3.kernels.prefill.packed.prefill_down import PrefillDown
+from specgate.backends.cupy_eagle3.kernels.prefill.packed.prefill_gate_up import PrefillGateUp
+from specgate.backends.cupy_eagle3.kernels.prefill.packed.prefill_parties import PrefillParties
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_decode import PrefillDecode
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_draft import PrefillDraft
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_gate import PrefillGate
@@ -44,26 +47,37 @@ from specgate.eagle3.weights import LayerWeights, TargetWeights
 
 CHUNK = 4096
 """Rows per product. It is a constant, so that the bits of a prompt do not depend on what else is prefilled."""
+PACKED_ROWS = 4096
+"""Most rows of a prompt whose experts multiply them with weights as they are packed, where that is asked for: with many
+rows it is faster to decode each expert first. It is a constant and asks for a prompt's own rows, so that its bits
+depend on nothing else.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """How a prefill computes. `fused`: what stands between products is one kernel of ours each, else torch's, operation
     by operation. `grouped`: one launch multiplies the rows of many experts, each by its own matrix, else cuBLAS those
-    of one.
+    of one. `packed_rows`: with so many rows of a prompt, or fewer, its experts' weights are not decoded first.
     """
 
     fused: bool
     attention: PrefillAttention
     grouped: bool = False
+    packed_rows: int = 0
 
     @classmethod
-    def on(cls, device: torch.device, *, fused: bool = True, attention: Library | None = None) -> Way:
-        """As told on a GPU; elsewhere by torch alone. `attention`: None for the best library."""
+    def on(
+        cls, device: torch.device, *, fused: bool = True, attention: Library | None = None, packed: bool = False
+    ) -> Way:
+        """As told on a GPU; elsewhere by torch alone. `attention`: None for the best library. `packed`: whether experts
+        of short prompts stay packed.
+        """
         on_gpu = device.type == "cuda"
         # For other GPUs, torch's grouped product reads the sizes of its groups back, and then multiplies one by one.
         grouped = on_gpu and fused and torch.cuda.get_device_capability(device)[0] in OWN_KERNELS
-        return cls(on_gpu and fused, PrefillAttention.on(device, attention), grouped)
+        packed_rows = PACKED_ROWS if packed and on_gpu and fused else 0
+        return cls(on_gpu and fused, PrefillAttention.on(device, attention), grouped, packed_rows)
 
     def prepare(self, target: Target, draft: Draft | None, lengths: Iterable[int], kv: KvModes = AS_COMPUTED) -> None:
         """Make what a process makes once, so that no prefill does: kernels, and plans for prompts of these lengths.
@@ -80,7 +94,8 @@ class Way:
             for window in {g.window(layer) for layer in range(g.layers)}:
                 self.attention.library_with_sinks(positions, heads, window, device)
         if self.fused:
-            for kernel in kernels(g, draft.geometry if draft else None, kv, target.shard.ranks):
+            packed = self.packed_rows > 0
+            for kernel in kernels(g, draft.geometry if draft else None, kv, target.shard.ranks, packed=packed):
                 function(kernel.spec, kernel.spec.stem, torch.cuda.current_device(), kernel.shared_bytes)
 
 
@@ -172,9 +187,16 @@ def workspace_bytes(
 
 
 def kernels(
-    target: TargetGeometry, draft: DraftGeometry | None, kv: KvModes = AS_COMPUTED, ranks: int = 1
+    target: TargetGeometry,
+    draft: DraftGeometry | None,
+    kv: KvModes = AS_COMPUTED,
+    ranks: int = 1,
+    *,
+    packed: bool = False,
 ) -> Iterator[Kernel]:
-    """All that a fused prefill launches. With several `ranks`, `target` is the part of one."""
+    """All that a fused prefill launches. With several `ranks`, `target` is the part of one. `packed`: with what
+    multiplies experts as they are packed.
+    """
     yield stream_kernel(target.hidden)
     yield heads_kernel(target.heads, target.kv_heads, target.head_dim, kv=kv.target or "bf16")
     if (experts := target.experts) is None:
@@ -184,6 +206,10 @@ def kernels(
         yield decode_kernel(2 * target.intermediate, target.hidden, Order.PAIRED)
         yield decode_kernel(target.hidden, target.intermediate, Order.PLAIN)
         yield swiglu_kernel(target.intermediate, experts)
+        if packed:
+            yield parties_kernel(experts)
+            yield packed_gate_up_kernel(target.intermediate, target.hidden, experts)
+            yield packed_down_kernel(target.hidden, target.intermediate, experts)
         yield (mixture_sum_kernel if ranks > 1 else mixture_kernel)(target.hidden, experts)
     if draft is not None:
         yield heads_kernel(0, draft.kv_heads, draft.head_dim, kv=kv.draft or "bf16")
@@ -218,6 +244,21 @@ def decode_kernel(rows: int, columns: int, order: Order) -> PrefillDecode:
 @cache
 def swiglu_kernel(intermediate: int, experts: ExpertGeometry) -> PrefillSwiglu:
     return PrefillSwiglu(intermediate, experts)
+
+
+@cache
+def parties_kernel(experts: ExpertGeometry) -> PrefillParties:
+    return PrefillParties(experts)
+
+
+@cache
+def packed_gate_up_kernel(intermediate: int, hidden: int, experts: ExpertGeometry) -> PrefillGateUp:
+    return PrefillGateUp(intermediate, hidden, experts)
+
+
+@cache
+def packed_down_kernel(hidden: int, intermediate: int, experts: ExpertGeometry) -> PrefillDown:
+    return PrefillDown(hidden, intermediate, experts)
 
 
 @cache

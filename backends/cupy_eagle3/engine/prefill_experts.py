@@ -1,7 +1,7 @@
 """Prompts of a target with a mixture of experts into the cache: as `prefill.py` does it for a dense target.
 
 Attention has sinks and windows, and projections have biases. Prompts go through a layer together, so that its experts
-are decoded once for all of them; yet what a prompt gives depends on nothing but the prompt, since every launch that a
+are read once for all of them; yet what a prompt gives depends on nothing but the prompt, since every launch that a
 library could do in another way for other sizes is over one prompt alone.
 
 Of the last layer only keys, values and the last row are needed, as of a dense target's.
@@ -16,10 +16,19 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.engine import prefill_sinks
-from specgate.backends.cupy_eagle3.engine.prefill import CHUNK, Way, add, cache_heads, capture, chunks, embed
+from specgate.backends.cupy_eagle3.engine.prefill import (
+    CHUNK,
+    Way,
+    add,
+    cache_heads,
+    capture,
+    chunks,
+    embed,
+)
 from specgate.backends.cupy_eagle3.engine.prefill_attention import split_heads
 from specgate.backends.cupy_eagle3.engine.prefill_mixture import ROWS, Part, add_mixtures, decoded_bytes
 from specgate.backends.cupy_eagle3.kernels.heads import Heads
+from specgate.backends.cupy_eagle3.kernels.prefill.packed.packed_products import RECORD, most_parties
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
 from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights
 from specgate.backends.cupy_eagle3.memory.model import Target
@@ -158,9 +167,17 @@ def layer_of(target: Target, i: int) -> ExpertLayerWeights:
 
 
 def expert_workspace_bytes(
-    g: TargetGeometry, draft: DraftGeometry | None, positions: int, slots: int, *, fused: bool = True
+    g: TargetGeometry,
+    draft: DraftGeometry | None,
+    positions: int,
+    slots: int,
+    *,
+    fused: bool = True,
+    packed_rows: int = 0,
 ) -> int:
-    """Most bytes that the prefill of prompts of `positions` tokens in `slots` slots takes beside weights and cache."""
+    """Most bytes that the prefill of prompts of `positions` tokens in `slots` slots takes beside weights and cache.
+    `fused` and `packed_rows`: as `Way` has them.
+    """
     assert g.experts is not None
     h, f, k, count = g.hidden, g.intermediate, g.experts.per_token, g.experts.count
     width, queries, window = (g.heads + 2 * g.kv_heads) * g.head_dim, g.heads * g.head_dim, widest_window(g)
@@ -178,6 +195,10 @@ def expert_workspace_bytes(
     # sorting takes, the router's logits, and the decoded weights. Of torch's operations: the float32 steps of a chunk.
     mixed = min(rows, ROWS)
     sent = mixed * (k * (max(2 * h + 6 * f, 2 * f + 4 * h) + 64) + 8 * count) + decoded_bytes(g)
+    if fused and positions <= packed_rows:
+        # In place of all that: rows in float16, activations and what the experts give, in parties; logits, twice.
+        pairs = mixed * k
+        sent = mixed * (2 * h + 8 * count) + pairs * (2 * f + 2 * h + 16) + 4 * RECORD * most_parties(pairs, count)
     if not fused:
         sent += mixed * (4 * h + 16 * count) + min(CHUNK, mixed * k) * (40 * f + 24 * h) + 24 * f * h
     drafting = part * ((10 * draft.features * h) + 26 * draft.hidden) + positions * 4 * draft.hidden if draft else 0

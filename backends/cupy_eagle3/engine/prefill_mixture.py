@@ -1,8 +1,9 @@
-"""The experts of one layer over rows of prompts: who goes where, weights decoded, and the products.
+"""The experts of one layer over rows of prompts: who goes where, and the products.
 
-Each expert is decoded once for all parts of prompts that go through the layer together, and each part is multiplied by
+Parts of few rows are multiplied with weights as they are packed, all parts together: kernels of ours, in which a row's
+bits depend on nothing else. For parts of more rows each expert is decoded once for all, and each part is multiplied by
 itself: libraries take other ways for other numbers of rows, so the bits of a prompt would else depend on its company.
-The sizes of the groups are read back once per layer, while the GPU decodes.
+The sizes of the groups are then read back once per layer, while the GPU decodes.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from specgate.backends.cupy_eagle3.engine.prefill import (
     decode_kernel,
     mixture_kernel,
     mixture_sum_kernel,
+    packed_down_kernel,
+    packed_gate_up_kernel,
+    parties_kernel,
     rms_norm,
     route_kernel,
     swiglu_kernel,
 )
 from specgate.backends.cupy_eagle3.kernels.experts.packing import PackedExperts
+from specgate.backends.cupy_eagle3.kernels.prefill.packed.packed_products import Parties
 from specgate.backends.cupy_eagle3.kernels.prefill.prefill_mixture import Places
 from specgate.backends.cupy_eagle3.memory.expert_weights import ExpertLayerWeights
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
@@ -50,23 +55,38 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Routing:
+class Placing:
     """The experts of R rows, k of each. A pair is a row and one of its experts.
 
-    `chosen` int32 and `weights` float32 [R, k], the likeliest first. Sorted by their expert, and then by their row,
-    pairs have the experts `experts` int32 [R · k] and the rows `rows` int64 [R · k], and pair j of row r lies at
-    `place[r, j]`, int32 [R, k]. `ends` int32 [E]: where the pairs of each expert end.
+    `chosen` int32 and `weights` float32 [R, k], the likeliest first. Pairs are sorted by their expert, and then by
+    their row, and pair j of row r lies at `place[r, j]`, int32 [R, k].
     """
 
     chosen: Tensor
     weights: Tensor
+    place: Tensor
+
+    def places(self, rows: slice) -> Places:
+        """Of some rows, as the kernels that add a row's experts up take it."""
+        return self.place[rows], self.chosen[rows], self.weights[rows]
+
+    def of(self, rows: slice) -> Placing:
+        """Of some rows."""
+        return Placing(self.chosen[rows], self.weights[rows], self.place[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Routing(Placing):
+    """The experts of a part's rows. Sorted pairs have the experts `experts` int32 [R · k] and the rows `rows` int64
+    [R · k]. `ends` int32 [E]: where the pairs of each expert end.
+    """
+
     experts: Tensor
     rows: Tensor
-    place: Tensor
     ends: Tensor
 
     @classmethod
-    def of(cls, normed: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> Routing:
+    def made(cls, normed: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> Routing:
         return cls.by(scores_of(normed, w, way), w, experts, way)
 
     @classmethod
@@ -78,11 +98,22 @@ class Routing:
         place[pairs] = torch.arange(len(pairs), dtype=torch.int32, device=place.device)
         every = torch.arange(experts.count, dtype=torch.int32, device=place.device)
         ends = torch.searchsorted(in_order, every, right=True, out_int32=True)
-        return cls(chosen, weights, in_order, pairs // experts.per_token, place.view_as(chosen), ends)
+        return cls(chosen, weights, place.view_as(chosen), in_order, pairs // experts.per_token, ends)
 
-    def places(self, rows: slice) -> Places:
-        """Of some rows, as the kernels that add a row's experts up take it."""
-        return self.place[rows], self.chosen[rows], self.weights[rows]
+
+@dataclass(frozen=True, slots=True)
+class PackedRouting(Placing):
+    """The experts of all rows of some parts, and their sorted pairs as parties of few rows."""
+
+    parties: Parties
+
+    @classmethod
+    def by(cls, scores: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> PackedRouting:
+        """From what `scores_of` gives of all rows."""
+        chosen, weights = chosen_by(scores, w, experts, way)
+        place, parties = torch.empty_like(chosen), Parties.room(chosen.numel(), experts.count, chosen.device)
+        parties_kernel(experts)(parties, place, chosen)
+        return cls(chosen, weights, place, parties)
 
 
 class Told:
@@ -124,12 +155,51 @@ class Groups:
 
 def add_mixtures(parts: Sequence[Part], w: ExpertLayerWeights, g: TargetGeometry, following: Tensor, way: Way) -> None:
     """Every part's x += the weighted sums of its rows' experts; and its `normed` becomes the norm with `following`."""
+    experts, norm = g.experts, (following, g.rms_eps)
+    assert experts is not None
+    few, many = ([parts[n] for n in some] for some in by_rows(parts, way))
+    if few:
+        routing = PackedRouting.by(torch.cat([scores_of(part.normed, w, way) for part in few]), w, experts, way)
+        out = multiplied_packed([part.normed for part in few], routing, w, g)
+        for part, rows in zip(few, rows_of([len(part.x) for part in few]), strict=True):
+            finish(part, out, w.down.bias, routing.of(rows), experts, norm, way)
+        del out
+    if many:
+        groups = Groups([Routing.made(part.normed, w, experts, way) for part in many])
+        outs = multiplied(many, groups, w, g, way)
+        for part, placing, out in zip(many, groups.routings, outs, strict=True):
+            finish(part, out, w.down.bias, placing, experts, norm, way)
+
+
+def by_rows(parts: Sequence[Part], way: Way) -> tuple[list[int], list[int]]:
+    """Which parts are of few rows, whose experts stay packed, and which are not."""
+    few = [len(part.x) <= way.packed_rows for part in parts]
+    return [n for n, is_few in enumerate(few) if is_few], [n for n, is_few in enumerate(few) if not is_few]
+
+
+def rows_of(lengths: Sequence[int]) -> Iterator[slice]:
+    """Where the rows of parts of these lengths lie, one behind the other."""
+    at = 0
+    for length in lengths:
+        yield slice(at, at + length)
+        at += length
+
+
+def multiplied_packed(
+    normed: Sequence[Tensor], routing: PackedRouting, w: ExpertLayerWeights, g: TargetGeometry
+) -> Tensor:
+    """As `multiplied`, of all rows of some parts together, with weights as they are packed."""
     experts = g.experts
     assert experts is not None
-    groups = Groups([Routing.of(part.normed, w, experts, way) for part in parts])
-    outs = multiplied(parts, groups, w, g, way)
-    for part, routing, out in zip(parts, groups.routings, outs, strict=True):
-        finish(part, out, w.down.bias, routing, experts, (following, g.rms_eps), way)
+    pairs = routing.place.numel()
+    x = routing.weights.new_empty(len(routing.place), g.hidden, dtype=torch.float16)
+    for rows, own in zip(rows_of([len(own) for own in normed]), normed, strict=True):
+        x[rows] = own
+    act = x.new_empty(pairs, g.intermediate)
+    packed_gate_up_kernel(g.intermediate, g.hidden, experts)(act, x, w.gate_up, routing.parties)
+    out = act.new_empty(pairs, g.hidden, dtype=torch.bfloat16)
+    packed_down_kernel(g.hidden, g.intermediate, experts)(out, act, w.down, routing.parties)
+    return out
 
 
 def multiplied(
@@ -251,7 +321,7 @@ def finish(
     part: Part,
     out: Tensor,
     bias: Tensor,
-    routing: Routing,
+    routing: Placing,
     experts: ExpertGeometry,
     norm: tuple[Tensor, float],
     way: Way,

@@ -277,6 +277,6 @@ def entry_points() -> frozenset[str]:
     files = (
         file
         for file in kernel_files().values()
-        if file.suffix == ".cu" and file.stem not in BESIDE_A_STEP and file.parent.name != PREFILL
+        if file.suffix == ".cu" and file.stem not in BESIDE_A_STEP and PREFILL not in file.relative_to(FOLDER).parts
     )
     return frozenset(name for file in files for name in ENTRY.findall(file.read_text(encoding="utf-8")))

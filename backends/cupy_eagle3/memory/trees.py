@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.attention.attention import TreeNodes
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import maxima_of
 from specgate.backends.cupy_eagle3.kernels.trees.pool import Pool
 from specgate.backends.cupy_eagle3.kernels.trees.tree_top import parts_of
 from specgate.backends.cupy_eagle3.memory.sizes import DraftTree
@@ -107,11 +108,12 @@ class TreeBuffers:
 
     `masks` int64 [S, R] and `parents` int32 [S, R]: what each node looks at, and its parent, the root its own.
     `forest` int64 [S, Q]: the masks of the forest. `nodes` int32 [R - 1, 3]: see `node_rows`; of a dynamic tree it has
-    no rows. `path` int32 [S, L + 1]: the accepted nodes. `readers` int32 [S]: zero between steps. `candidates` int64:
-    the likeliest tokens of the rows that the draft ran on. `stream` float32 [S · F, Hd]: the draft's residual stream of
-    every other level, of F rows at most.
+    no rows. `path` int32 [S, L + 1]: the accepted nodes. `readers` int32 [S]: zero between steps. `stream` float32
+    [S · F, Hd]: the draft's residual stream of every other level, of F rows at most.
 
-    Of a dynamic tree, `sums` float32 is what `TreeTop` sums of these rows, and `pool` all candidates; else None.
+    Of the tree of a file, `maxima` int32 [S · F, words] is what the LM head leaves beside its logits; else None. Of a
+    dynamic tree, `candidates` int64 are the likeliest tokens of the rows that the draft ran on, `sums` float32 is what
+    `TreeTop` sums of these, and `pool` all candidates; else None.
     """
 
     masks: Tensor
@@ -120,8 +122,9 @@ class TreeBuffers:
     nodes: Tensor
     path: Tensor
     readers: Tensor
-    candidates: Tensor
     stream: Tensor
+    maxima: Tensor | None = None
+    candidates: Tensor | None = None
     sums: Tensor | None = None
     pool: Pool | None = None
 
@@ -131,13 +134,12 @@ class TreeBuffers:
             """The same for every slot, in memory of its own."""
             return torch.tensor([list(values)] * slots, dtype=dtype, device=device)
 
-        levels, parts = levels_of(shape, shape), parts_of(g.draft_vocab)
-        candidates = slots * max(level.sources * level.top for level in levels) * parts
         path = torch.zeros(slots, shape.depth + 1, dtype=torch.int32, device=device)
         readers = torch.zeros(slots, dtype=torch.int32, device=device)
-        likeliest = torch.zeros(candidates, dtype=torch.int64, device=device)
         stream = torch.zeros(slots * widest(shape), g.hidden, device=device)
         if isinstance(shape, DynamicGrowth):
+            parts = parts_of(g.draft_vocab)
+            candidates = slots * max(level.sources * level.top for level in levels_of(shape, shape)) * parts
             return cls(
                 masks=torch.zeros(slots, shape.rows, dtype=torch.int64, device=device),
                 parents=torch.zeros(slots, shape.rows, dtype=torch.int32, device=device),
@@ -145,8 +147,8 @@ class TreeBuffers:
                 nodes=torch.zeros(0, 3, dtype=torch.int32, device=device),
                 path=path,
                 readers=readers,
-                candidates=likeliest,
                 stream=stream,
+                candidates=torch.zeros(candidates, dtype=torch.int64, device=device),
                 sums=torch.zeros(slots * widest(shape) * parts, 2, device=device),
                 pool=Pool.allocate(slots, shape.pool, shape.forest, device),
             )
@@ -157,6 +159,6 @@ class TreeBuffers:
             nodes=torch.tensor(node_rows(shape), dtype=torch.int32, device=device),
             path=path,
             readers=readers,
-            candidates=likeliest,
             stream=stream,
+            maxima=torch.zeros(slots * widest(shape), maxima_of(g.draft_vocab), dtype=torch.int32, device=device),
         )

@@ -25,16 +25,19 @@ from specgate.eagle3.trees.shape import TreeShape
 
 
 class TreeLevel(ABC):
-    """The launchers of one level: candidates behind the rows before it, its tokens, and the draft's layer over those of
-    its nodes that have children, where any have.
+    """The launchers of one level: the LM head behind the rows before it, its tokens, and the draft's layer over those
+    of its nodes that have children, where any have.
     """
 
-    def __init__(self, draft: Draft, sizes: Sizes, slots: int, level: Level, gemms: Gemms, *, sums: bool) -> None:
-        """`sums`: whether a softmax is asked for beside the candidates."""
+    def __init__(self, draft: Draft, sizes: Sizes, slots: int, level: Level, gemms: Gemms, *, maxima: bool) -> None:
+        """`maxima`: whether the LM head leaves some of its logits."""
         g = draft.geometry
         self.draft, self.level = draft, level
-        self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots * level.sources, scaled=True)
-        self.top = TreeTop(g.draft_vocab, level.top, sums=sums)
+        self.lm_head = gemms(
+            *("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots * level.sources),
+            scaled=True,
+            maxima=maxima,
+        )
         self.layer = (
             draft_layer(g, sizes, slots, gemms, rows=level.rows, query_rows=level.rows, tree=level.forest)
             if level.forest
@@ -44,22 +47,21 @@ class TreeLevel(ABC):
     @property
     @abstractmethod
     def own(self) -> Mapping[str, Kernel]:
-        """What makes tokens of candidates, by name."""
+        """What makes tokens of logits, by name."""
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order."""
         layer = self.layer.kernels() if self.layer else {}
         return {
             "lm_head": self.lm_head,
-            "top": self.top,
             **self.own,
             **{f"layer.{name}": kernel for name, kernel in layer.items()},
         }
 
     @abstractmethod
     def tokens(self, b: Buffers, before: LayerBuffers, here: LayerBuffers, rows: Rows) -> None:
-        """The level's tokens from the candidates behind `rows`, whose streams are in `before`; and the draft's input,
-        whose streams go to `here`.
+        """The level's tokens from the logits behind `rows`, which are in `before` with their streams; and the draft's
+        input, whose streams go to `here`.
         """
 
 
@@ -67,7 +69,7 @@ class FixedLevel(TreeLevel):
     """A level of the tree of a file."""
 
     def __init__(self, draft: Draft, sizes: Sizes, slots: int, level: Level, gemms: Gemms) -> None:
-        super().__init__(draft, sizes, slots, level, gemms, sums=False)
+        super().__init__(draft, sizes, slots, level, gemms, maxima=True)
         g = draft.geometry
         self.token = TreeToken(
             g.hidden,
@@ -87,11 +89,10 @@ class FixedLevel(TreeLevel):
         return {"token": self.token}
 
     def tokens(self, b: Buffers, before: LayerBuffers, here: LayerBuffers, rows: Rows) -> None:
-        assert b.draft is not None and b.tree is not None
-        self.top(b.tree.candidates, before.logits, rows)
+        assert b.draft is not None and b.tree is not None and b.tree.maxima is not None
         self.token(
-            *(b.draft.input, here.stream, before.stream, b.tree.candidates, b.tree.nodes, self.draft.target_ids),
-            *(before.pre_norm, self.draft.input, b.slots, rows),
+            *(b.draft.input, here.stream, before.stream, before.logits, b.tree.maxima, b.tree.nodes),
+            *(self.draft.target_ids, before.pre_norm, self.draft.input, b.slots, rows),
             eps=self.draft.geometry.rms_eps,
         )
 
@@ -111,8 +112,9 @@ class DynamicLevel(TreeLevel):
         gemms: Gemms,
     ) -> None:
         """Level `number`, from 1 on, of `growth`, which is the first levels of `whole`."""
-        super().__init__(draft, sizes, slots, level, gemms, sums=True)
+        super().__init__(draft, sizes, slots, level, gemms, maxima=False)
         g = draft.geometry
+        self.top = TreeTop(g.draft_vocab, level.top)
         self.grow = (
             TreeGrow(
                 g.hidden,
@@ -139,17 +141,18 @@ class DynamicLevel(TreeLevel):
 
     @property
     def own(self) -> Mapping[str, Kernel]:
-        return {"grow": self.grow} if self.grow else {"choose": self.choose}
+        return {"top": self.top, **({"grow": self.grow} if self.grow else {"choose": self.choose})}
 
     def tokens(self, b: Buffers, before: LayerBuffers, here: LayerBuffers, rows: Rows) -> None:
-        assert b.draft is not None and b.tree is not None and b.tree.sums is not None and b.tree.pool is not None
-        tree, pool, sums, ids = b.tree, b.tree.pool, b.tree.sums, self.draft.target_ids
-        self.top(tree.candidates, before.logits, rows, sums)
+        assert b.draft is not None and b.tree is not None
+        tree, candidates, sums, pool, ids = b.tree, b.tree.candidates, b.tree.sums, b.tree.pool, self.draft.target_ids
+        assert candidates is not None and sums is not None and pool is not None
+        self.top(candidates, sums, before.logits, rows)
         if self.grow is None:
-            self.choose(tree.masks, tree.parents, tree.candidates, sums, pool, ids, b.slots, rows)
+            self.choose(tree.masks, tree.parents, candidates, sums, pool, ids, b.slots, rows)
             return
         self.grow(
-            *(b.draft.input, here.stream, before.stream, tree.candidates, sums, pool, tree.forest, ids),
+            *(b.draft.input, here.stream, before.stream, candidates, sums, pool, tree.forest, ids),
             *(before.pre_norm, self.draft.input, b.slots, rows),
             eps=self.draft.geometry.rms_eps,
         )
@@ -202,7 +205,7 @@ class Tree(Extension):
             # A row's stream is read by all its children, so that theirs go elsewhere.
             here = replace(before, stream=tree.stream if before.stream is d.layer.stream else d.layer.stream)
             with mark("EAGLE_DRAFT_LM_HEAD"):
-                each.lm_head(before.logits, before.pre_norm, w.lm_head, rows, eps=eps)
+                each.lm_head(before.logits, before.pre_norm, w.lm_head, rows, eps=eps, maxima=tree.maxima)
                 each.tokens(b, before, here, rows)
             if each.layer is not None:
                 at = RowPositions(self.draft.rope, b.kv, slots.length, masks=tree.forest)

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import torch
 
-from specgate.backends.cupy_eagle3.bench.stage import Stage, random_stages
+from specgate.backends.cupy_eagle3.bench.stage import Stage, stages_at
 from specgate.backends.cupy_eagle3.bench.timing import timed_event
 from specgate.backends.cupy_eagle3.engine.graph import captured
 from specgate.backends.cupy_eagle3.kernels.experts.expert_config import ExpertConfig
@@ -67,8 +67,8 @@ class Steps:
         roles = [Role(0), Role(request.k)]
         self.request, self.tuned, self.stream = request, tuned, stream
         self.stages = dict[str, Stage]()
-        for point in request.points:
-            stages = random_stages(request.pair, point.context, point.batch, roles, tuned, device)
+        sizes = [(point.context, point.batch) for point in request.points]
+        for point, stages in zip(request.points, stages_at(request.pair, sizes, roles, tuned, device), strict=True):
             next(iter(stages.values())).fill()  # they share their caches
             self.stages |= {f"{role.name} {point}": stage for role, stage in stages.items()}
         self.trials = {step: Trial(tuned) for step in self.stages}

@@ -6,6 +6,7 @@
     gpu_clocks.py          clocks and power of a GPU: at its power cap, and two sides held beside each other
     clock_comparison.py    the roles' SM clocks at the same times of decoding, and whether samples tell them apart
     clock_words.py         these clocks, in sentences
+    visible_gpus.py        which GPUs programs were allowed to see
     memory.py              memory in use, and what speculation adds to it
     words.py               what is known of the host, in sentences
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from specgate.analysis.speculation.evidence import Evidence, Finding
@@ -159,11 +160,15 @@ def unchecked(cause: str, checked: str, seen: str) -> Finding:
 
 
 def line_about(e: Evidence, *words: str) -> str:
-    """The first line of the log whose known cause, or the error's line that, has one of `words`; "" where none has."""
+    """The first line of the log whose known cause, or the error's line that, has one of `words`; "" where none has.
+
+    Whole words count: an error names folders with letters drawn at random, of which three can spell `d2t`.
+    """
+    sought = re.compile(rf"\b(?:{'|'.join(map(re.escape, words))})(?!\w)", re.IGNORECASE)
     for line in e.log or ():
-        if any(word in line.cause.lower() for word in words):
+        if sought.search(line.cause):
             return f"{line.cause} ({line.line})"
     for text in (e.error or "").splitlines():
-        if any(word in text.lower() for word in words):
+        if sought.search(text):
             return text.strip()
     return ""

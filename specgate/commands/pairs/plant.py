@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.numbers import BATCHES, CONTEXT, DRAFTED, LONGEST_DRAFT, SEEDS, SHARE, Real, count
+from specgate.errors import EnvironmentRefused
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
@@ -66,6 +67,13 @@ def dtype_for(asked: str | None, device: str) -> str:
 )
 @DTYPE
 @DEVICE
+@click.option(
+    "--backend",
+    default="reference",
+    show_default=True,
+    metavar="NAME",
+    help="Engine that decodes the pair's own text.",
+)
 @click.argument("out", type=click.Path(path_type=Path, file_okay=False))
 def plant(
     geometry: str,
@@ -79,6 +87,7 @@ def plant(
     written: bool | None,
     dtype: str | None,
     device: str,
+    backend: str,
     out: Path,
 ) -> None:
     """Make a target and an EAGLE-3 draft from a seed, such that the draft's acceptance length is AL.
@@ -87,12 +96,18 @@ def plant(
     geometries are written as safetensors. Of large ones only the configs are written: their weights are made from the
     seed, always the same, when they are loaded.
     """
+    from specgate import plugins
     from specgate.backends.reference.open import pick_device
     from specgate.eagle3.memory import refusing_overflow
     from specgate.pair_tools.plant.command import Wish
     from specgate.pair_tools.plant.command import plant as run
+    from specgate.pair_tools.plant.decoder import Decoder
 
     place = pick_device(device)
+    engine = plugins.backend(backend)
+    if not (here := engine.available()).usable:
+        raise EnvironmentRefused(f"back end {backend}: {here.reason}")
+    decoder = Decoder(dtype_for(dtype, place), place, engine)
     wish = Wish(
         geometry=geometry,
         length=length,
@@ -101,12 +116,11 @@ def plant(
         seed=seed,
         draft_error=draft_error,
         context=context,
-        dtype=dtype_for(dtype, place),
         written=written,
         expert_overlap=expert_overlap,
     )
     with refusing_overflow(f"geometry {geometry}"):
-        measured = run(wish, out, place, echo)
+        measured = run(wish, out, decoder, echo)
     echo(f"asked {length:g}, measured {measured.acceptance_length:.3f} over {measured.cycles} cycles")
     echo(f"pair: {out}")
 
@@ -148,19 +162,22 @@ def check(
     from specgate.eagle3.memory import refusing_overflow
     from specgate.pair_tools.plant.check import Load, pair_recipe, predictions
     from specgate.pair_tools.plant.check import check as run
+    from specgate.pair_tools.plant.decoder import Decoder, release
     from specgate.pair_tools.plant.overlap import touched
     from specgate.pairs.resolve import resolve_pair
 
     place = pick_device(device)
     found, kind = resolve_pair(pair, None, None), dtype_for(dtype, place)
     expected = predictions(found)
+    decoder = Decoder(kind, place)
     echo(f"pair {found.name}, {kind} on {place}: {prompts} prompts, {steps} cycles each")
     echo(fingerprint(place))
     echo("context  spec  predicted  measured  difference  planted  faithful  loop  repeats")
     with refusing_overflow(f"pair {found.name}"):
         for context in contexts:
-            for m in run(found, specs, Load(context, prompts, steps), kind, place):
+            for m in run(found, specs, Load(context, prompts, steps), decoder):
                 echo(row(m, expected.get(m.k)))
+        release(place)
         for line in expert_table(touched(found, pair_recipe(found), kind, place)):
             echo(line)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from specgate.eagle3.auxiliary_layers import capture_keys
 from specgate.eagle3.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.eagle3.hf import gpt_oss
+from specgate.eagle3.hf_keys import DRAFT_ARCHITECTURE
 
 
 def target_config(g: TargetGeometry, dtype: str) -> dict[str, object]:
@@ -29,7 +30,7 @@ def target_config(g: TargetGeometry, dtype: str) -> dict[str, object]:
 def draft_config(g: DraftGeometry, boundaries: Sequence[int], dtype: str) -> dict[str, object]:
     """Config keys of an EAGLE-3 draft in the flat layout. The auxiliary layers are written in both conventions."""
     return {
-        "architectures": ["LlamaForCausalLMEagle3"],
+        "architectures": [DRAFT_ARCHITECTURE],
         **draft_layer_config(g, dtype),
         "draft_vocab_size": g.draft_vocab,
         **({"target_hidden_size": g.target_hidden} if g.target_hidden != g.hidden else {}),

@@ -5,10 +5,11 @@ geometries.py          the dense shapes that can be planted
 expert_geometries.py   those with experts, and any by its name
 law.py                 acceptance length ↔ share of accepted drafts
 calibrate.py           how strong the signal must be for a wanted share
+decoder.py             the engine that decodes its own text, for calibration and check
 thresholds.py          from which signal on a planted successor wins, without another forward pass
 orbit.py               token sequences like generated ones
 truth.py               the accept counts that a text implies, without any arithmetic of a model
 write.py               the pair as two Hugging Face folders: configs alone, or with weights
 overlap.py             measures how many distinct experts neighbouring tokens touch
-check.py               measures the pair with the reference engine, against the tokens and the prediction
+check.py               measures the pair against the tokens and the prediction
 """

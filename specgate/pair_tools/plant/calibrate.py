@@ -13,27 +13,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from specgate.backends.reference.engine import ReferenceEngine
-from specgate.backends.reference.gpt_oss import PREFILL_ROWS, GptOssTarget
+from specgate.backends.reference.gpt_oss import GptOssTarget
+from specgate.backends.reference.open import DTYPES
 from specgate.backends.reference.ops import rms_norm
 from specgate.backends.reference.target import TorchTarget
-from specgate.core import Budget, Role
-from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
+from specgate.core import Budget, PairRef, Role
 from specgate.eagle3.layout import draft_tensors, target_tensors
 from specgate.eagle3.memory import weight_bytes
-from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint, stored
-from specgate.eagle3.planted.draft import PlantedDraft
+from specgate.eagle3.pair import TargetCheckpoint, stored
 from specgate.eagle3.planted.recipe import DEPTH, Recipe
 from specgate.eagle3.planted.tables import tables
 from specgate.eagle3.planted.target import PlantedTarget
+from specgate.pair_tools.plant.decoder import MASKS, Decoder, release
 from specgate.pair_tools.plant.geometries import PairGeometry
 from specgate.pair_tools.plant.orbit import Orbit
 from specgate.pair_tools.plant.thresholds import STRONGEST, thresholds
+from specgate.pair_tools.plant.write import write_draft, write_target
 
 TEXTS: Final = 8
 WALK: Final = 512
@@ -46,8 +48,6 @@ A share of 0.8 is then known to about half a percentage point.
 OWN_TEXT_SPEC: Final = 2
 """Length of the chains with which own text is decoded. The text does not depend on it."""
 CHUNK: Final = 1024
-MASKS: Final = PREFILL_ROWS * 32768
-"""Rows times positions of a pass with experts, in all texts together: with 64 heads, 1 GB of attention masks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +59,22 @@ class Calibrated:
     states: int
 
 
-def calibrate(
-    recipe: Recipe, shape: PairGeometry, share: float, context: int, dtype: torch.dtype, device: str
-) -> Calibrated:
-    """Choose the signal for `share` after prompts of `context` tokens. Raises OutOfReach where no signal is enough."""
+def calibrate(recipe: Recipe, shape: PairGeometry, share: float, context: int, decoder: Decoder) -> Calibrated:
+    """Choose the signal for `share` after prompts of `context` tokens. Raises OutOfReach where no signal is enough.
+
+    `decoder` decodes the pair's own text. Hidden states are the reference engine's, in the same arithmetic.
+    """
     orbit = Orbit(recipe, tables(recipe, shape.target.vocab))
     texts, walk = amount(shape)
 
     def walks(turn: int) -> list[list[int]]:
         return [orbit.text(context, walk, share, f"calibrate/{recipe.seed}/{turn}/{i}") for i in range(texts)]
 
-    rounds = [needed_signals(recipe, shape, walks(0), dtype, device)]
+    rounds = [needed_signals(recipe, shape, walks(0), decoder)]
     for turn in range(1, REFINEMENTS + 1):
         recipe = with_signal(recipe, rounds[-1], share)
         prompts = [text[:context] for text in walks(turn)]
-        rounds.append(needed_signals(recipe, shape, own_texts(recipe, shape, prompts, dtype, device), dtype, device))
+        rounds.append(needed_signals(recipe, shape, own_texts(recipe, shape, prompts, decoder), decoder))
     found = torch.cat((rounds[1:] or rounds)[-2:])
     recipe = with_signal(recipe, found, share)
     return Calibrated(recipe, float((found <= recipe.signal).double().mean()), len(found))
@@ -100,9 +101,7 @@ class OutOfReach(ValueError):
         self.reachable = reachable
 
 
-def needed_signals(
-    recipe: Recipe, shape: PairGeometry, texts: Sequence[Sequence[int]], dtype: torch.dtype, device: str
-) -> Tensor:
+def needed_signals(recipe: Recipe, shape: PairGeometry, texts: Sequence[Sequence[int]], decoder: Decoder) -> Tensor:
     """The signal that each of the last states of each text needs, float32 [T].
 
     It is infinite where `STRONGEST` is too weak.
@@ -111,24 +110,30 @@ def needed_signals(
     orbit = Orbit(recipe, integers)
     _, walk = amount(shape)
     planted = [orbit.planted_row(text, at) for text in texts for at in range(len(text) - 1 - walk, len(text) - 1)]
-    normed = last_states(made_target(recipe, shape, dtype, device), texts, walk, device)
-    return thresholds(recipe, shape.target, integers, normed, torch.tensor(planted, device=device))
+    release(decoder.device)
+    target = made_target(recipe, shape, DTYPES[decoder.dtype], decoder.device)
+    normed = last_states(target, texts, walk, decoder.device)
+    return thresholds(recipe, shape.target, integers, normed, torch.tensor(planted, device=decoder.device))
 
 
-def own_texts(
-    recipe: Recipe, shape: PairGeometry, prompts: Sequence[list[int]], dtype: torch.dtype, device: str
-) -> list[list[int]]:
+def own_texts(recipe: Recipe, shape: PairGeometry, prompts: Sequence[list[int]], decoder: Decoder) -> list[list[int]]:
     """Each prompt with the tokens that the pair greedily generates after it, as many as are read of it."""
     _, walk = amount(shape)
     longest = max(map(len, prompts)) + walk + DEPTH + 3
-    target, draft = made_target(recipe, shape, dtype, device), made_draft(recipe, shape, dtype, device)
-    engine = ReferenceEngine(target, draft, max_batch=len(prompts), max_positions=longest, device=device)
-    if isinstance(engine.model, GptOssTarget):
-        engine.model.decode_ahead()
-        engine.model.prefill_rows = max(PREFILL_ROWS, MASKS // longest)
-    engine.prefill(prompts, draft=True)
-    decoded = engine.decode(Role(OWN_TEXT_SPEC), Budget(new_tokens=walk), ())
+    with TemporaryDirectory() as folder:
+        pair = from_seed(recipe, shape, Path(folder))
+        with decoder.opened(pair, batch=len(prompts), positions=longest, k=OWN_TEXT_SPEC) as engine:
+            engine.prefill(prompts, draft=True)
+            decoded = engine.decode(Role(OWN_TEXT_SPEC), Budget(new_tokens=walk), ())
     return [[*prompt, *tokens] for prompt, tokens in zip(prompts, decoded.tokens, strict=True)]
+
+
+def from_seed(recipe: Recipe, shape: PairGeometry, folder: Path) -> PairRef:
+    """The pair, written into `folder` as configs alone: an engine makes its weights when it loads it."""
+    pair = PairRef("planted", folder / "target", draft := folder / "draft", "planted")
+    write_target(pair.target, shape.target, recipe, {}, written=False)
+    write_draft(draft, shape, recipe, {}, written=False, target_sha256="")
+    return pair
 
 
 def calibration_bytes(shape: PairGeometry, context: int, dtype: torch.dtype) -> int:
@@ -144,14 +149,6 @@ def made_target(recipe: Recipe, shape: PairGeometry, dtype: torch.dtype, device:
     planted = PlantedTarget(recipe, g, tables(recipe, g.vocab), torch.device(device))
     made = {name: stored(planted.make(name, want.shape), dtype) for name, want in target_tensors(g).items()}
     return TargetCheckpoint(g, made, "", Path())
-
-
-def made_draft(recipe: Recipe, shape: PairGeometry, dtype: torch.dtype, device: str) -> DraftCheckpoint:
-    g = shape.draft
-    planted = PlantedDraft(recipe, g, tables(recipe, g.vocab), torch.device(device))
-    made = {name: planted.make(name, want.shape).to(dtype) for name, want in draft_tensors(g, False, False).items()}
-    d2t = planted.make("d2t", (g.draft_vocab,))
-    return DraftCheckpoint(g, made, d2t, AuxiliaryLayers(recipe.boundaries, "as planted"), "", ())
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Decode a planted pair with the reference engine, and compare acceptance with the tokens and with the prediction."""
+"""Decode a planted pair, and compare acceptance with the tokens and with the prediction."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from specgate.analysis.tokens.repetition import repeated_ngram_share
-from specgate.api import Decoded, Engine, OpenRequest
-from specgate.backends.reference.engine import ReferenceEngine
-from specgate.backends.reference.gpt_oss import GptOssTarget
-from specgate.backends.reference.open import open_engine
+from specgate.api import Decoded
 from specgate.core import Budget, PairRef, Role
 from specgate.core.acceptance import AcceptanceRecord
 from specgate.eagle3.hf.target import target_geometry
@@ -18,6 +15,7 @@ from specgate.eagle3.hf_keys import PLANTED, read_config
 from specgate.eagle3.planted.recipe import Recipe, recipe_of
 from specgate.eagle3.planted.tables import tables
 from specgate.errors import UsageError
+from specgate.pair_tools.plant.decoder import Decoder
 from specgate.pair_tools.plant.orbit import HISTORY, Orbit
 from specgate.pair_tools.plant.truth import chain_hits, period, planted_share
 
@@ -83,7 +81,7 @@ def pair_recipe(pair: PairRef) -> Recipe:
     return recipe_of(section)
 
 
-def check(pair: PairRef, ks: Sequence[int], load: Load, dtype: str, device: str) -> Iterator[Measured]:
+def check(pair: PairRef, ks: Sequence[int], load: Load, decoder: Decoder) -> Iterator[Measured]:
     """Decode with spec-K for each K of `ks`, after a single prefill. Raises UsageError for too short prompts."""
     if load.context < HISTORY:
         raise UsageError(
@@ -93,23 +91,12 @@ def check(pair: PairRef, ks: Sequence[int], load: Load, dtype: str, device: str)
     vocab = target_geometry(read_config(pair.target)).vocab
     orbit = Orbit(recipe, tables(recipe, vocab))
     budget, longest = Budget(steps=load.steps), max(ks)
-    engine: Engine = open_engine(
-        OpenRequest(
-            pair=pair,
-            dtype=dtype,
-            max_batch=load.prompts,
-            max_positions=load.context + budget.longest(longest) + longest + 2,
-            max_k=longest,
-            perf_mode=False,
-            options={"device": device},
-        )
-    )
-    if isinstance(engine, ReferenceEngine) and isinstance(engine.model, GptOssTarget):
-        engine.model.decode_ahead()
+    positions = load.context + budget.longest(longest) + longest + 2
     prompts = load.token_ids(vocab)
-    engine.prefill(prompts, draft=True)
-    for k in ks:
-        yield measured(orbit, prompts, engine.decode(Role(k), budget, ()), k)
+    with decoder.opened(pair, batch=load.prompts, positions=positions, k=longest) as engine:
+        engine.prefill(prompts, draft=True)
+        for k in ks:
+            yield measured(orbit, prompts, engine.decode(Role(k), budget, ()), k)
 
 
 def measured(orbit: Orbit, prompts: Sequence[Sequence[int]], decoded: Decoded, k: int) -> Measured:

@@ -17,6 +17,7 @@ from specgate.eagle3.planted.recipe import DEPTH, Recipe
 from specgate.errors import UsageError
 from specgate.pair_tools.plant.calibrate import WALK, OutOfReach, amount, calibrate, calibration_bytes
 from specgate.pair_tools.plant.check import Load, Measured, check
+from specgate.pair_tools.plant.decoder import Decoder, release
 from specgate.pair_tools.plant.expert_geometries import geometry_of
 from specgate.pair_tools.plant.geometries import PairGeometry
 from specgate.pair_tools.plant.law import acceptance_length, share_for
@@ -42,13 +43,12 @@ class Wish:
     seed: int = 1
     draft_error: float = 0.0
     context: int | None = None
-    dtype: str = "float32"
     written: bool | None = None
     expert_overlap: float | None = None
 
 
-def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> Measured:
-    """Write `out/target` and `out/draft`, and return what the reference engine measures of them.
+def plant(wish: Wish, out: Path, decoder: Decoder, say: Callable[[str], object]) -> Measured:
+    """Write `out/target` and `out/draft`, and return what `decoder` measures of them.
 
     Raises UsageError for requests that make no sense or are out of reach, EnvironmentRefused where the weights do not
     fit into memory.
@@ -57,9 +57,9 @@ def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> M
     context = wish.context or shape.context
     written = shape.written if wish.written is None else wish.written
     refuse_nonsense(wish, shape, context, out)
-    dtype = DTYPES[wish.dtype]
+    dtype = DTYPES[decoder.dtype]
     beside = calibration_bytes(shape, context, dtype)
-    require_room(target_tensors(shape.target), dtype, device, f"geometry {wish.geometry}", beside)
+    require_room(target_tensors(shape.target), dtype, decoder.device, f"geometry {wish.geometry}", beside)
 
     share = share_for(wish.length, wish.spec) / (1 - wish.draft_error)
     overlap = (wish.expert_overlap or 0.0) if shape.target.experts else None
@@ -67,7 +67,7 @@ def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> M
     texts, walk = amount(shape)
     say(f"calibrating on {texts} texts of {context} + {walk} tokens")
     try:
-        found = calibrate(start, shape, share, context, dtype, device)
+        found = calibrate(start, shape, share, context, decoder)
     except OutOfReach as error:
         raise out_of_reach(wish, share, error.reachable) from None
     recipe = found.recipe
@@ -75,7 +75,7 @@ def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> M
 
     calibration = {
         "context": context,
-        "dtype": wish.dtype,
+        "dtype": decoder.dtype,
         "states": found.states,
         "planted_share": round(found.share, 4),
     }
@@ -85,8 +85,10 @@ def plant(wish: Wish, out: Path, device: str, say: Callable[[str], object]) -> M
     write_draft(out / "draft", shape, recipe, notes, written, sha256)
     say(f"checking spec-{wish.spec} on {CHECK_PROMPTS} prompts of {context} tokens")
     pair = PairRef(out.name, out / "target", out / "draft", "planted")
-    (measured,) = check(pair, [wish.spec], Load(context, CHECK_PROMPTS, CHECK_STEPS), wish.dtype, device)
-    seen = {"measured": {**measured.keys(), **touched_keys(touched(pair, recipe, wish.dtype, device))}}
+    (measured,) = check(pair, [wish.spec], Load(context, CHECK_PROMPTS, CHECK_STEPS), decoder)
+    release(decoder.device)
+    experts = touched_keys(touched(pair, recipe, decoder.dtype, decoder.device))
+    seen = {"measured": {**measured.keys(), **experts}}
     write_draft(out / "draft", shape, recipe, {**notes, **seen}, written, sha256)
     return measured
 

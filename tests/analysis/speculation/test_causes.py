@@ -71,6 +71,8 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
         evidence(NOTHING, pair=pair(vocabulary_map="d2t looks like a table of absolute target ids")),
         {"vocabulary", "zero_acceptance"},
     ),
+    "d2t, by the error": (evidence(None, error="the draft: d2t has 9 rows"), {"vocabulary"}),
+    "a folder of random letters": (evidence(GOOD, error="log: /tmp/specgate-xd2tq/t2d_1/vllm.log"), set()),
     "another tokenizer": (
         evidence(NOTHING, pair=pair(tokenizers="12 tokens have other ids")),
         {"tokenizer", "zero_acceptance"},

@@ -19,9 +19,10 @@ from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.planted.recipe import Recipe
-from specgate.pair_tools.plant.calibrate import made_draft, made_target
+from specgate.pair_tools.plant.calibrate import made_target
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.pair_tools.plant.geometries import PairGeometry, dense, draft_of
+from tests.eagle3.planted.drafts import made_draft
 
 RECIPE_A = Recipe("A", seed=3, draft_vocab=512, signal=0.75, boundaries=(1, 2, 3))
 RECIPE_B = Recipe("B", seed=3, draft_vocab=512, signal=1.0, boundaries=(1, 2, 3))
@@ -77,10 +78,17 @@ def expert_engine() -> CupyEngine:
 
 
 def ways_on_gpu() -> dict[str, Way]:
-    """How experts can be prefilled: by the kernels, with grouped products and with cuBLAS; and by torch alone."""
+    """How experts can be prefilled: by the kernels, with grouped products and with cuBLAS, or of prompts of few rows as
+    they are packed; and by torch alone.
+    """
     cuda = torch.device("cuda")
     best, torchs = PrefillAttention.on(cuda), PrefillAttention.on(cuda, Library.TORCH)
-    return {"grouped": Way(True, best, grouped=True), "one by one": Way(True, best), "torch": Way(False, torchs)}
+    return {
+        "grouped": Way(True, best, grouped=True),
+        "one by one": Way(True, best),
+        "packed": Way(True, best, grouped=True, packed_rows=132),
+        "torch": Way(False, torchs),
+    }
 
 
 GEOMETRIES = {"4:1 of 64": (8, 2, 64), "3:1 of 64": (9, 3, 64), "2:1 of 128": (8, 4, 128), "8:1 of 128": (16, 2, 128)}

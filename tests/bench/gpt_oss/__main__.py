@@ -45,6 +45,16 @@ GOALS: Final = {"both": 0.80}
 @click.option("--geometry", multiple=True, default=GEOMETRIES, type=click.Choice(GEOMETRIES), show_default=True)
 @click.option("--part", multiple=True, default=PARTS[:2], type=click.Choice(PARTS), show_default=True, help="To time.")
 @click.option("--overlap", default=0.5, show_default=True, help="Of neighbouring tokens' experts in the planted pairs.")
+@click.option("--length", multiple=True, default=prefill.LENGTHS, show_default=True, help="Of a prefill, part by part.")
+@click.option(
+    *("--prompts", "prompts_of"),
+    multiple=True,
+    type=(int, int),
+    default=prefill.WHOLES,
+    show_default=True,
+    help="Context and batch of whole prefills.",
+)
+@click.option("--way", multiple=True, default=prefill.WAYS, type=click.Choice(prefill.WAYS), help="Of whole prefills.")
 @click.option("--sweep", is_flag=True, help="Time the products in many ways to move their work, and nothing else.")
 @click.option("--tp", default=1, show_default=True, help="Time the products of one of so many GPUs, and nothing else.")
 def main(
@@ -53,6 +63,9 @@ def main(
     geometry: tuple[str, ...],
     part: tuple[str, ...],
     overlap: float,
+    length: tuple[int, ...],
+    prompts_of: tuple[tuple[int, int], ...],
+    way: tuple[str, ...],
     sweep: bool,
     tp: int,
 ) -> None:
@@ -121,9 +134,9 @@ def main(
                 store()
     if "prefill" in part:
         for name, shape in shapes.items():
-            for length in prefill.LENGTHS:
-                if may_begin(f"parts of a prefill of {name}, {length} tokens"):
-                    time_prefill_parts(name, shape, length, result)
+            for positions in length:
+                if may_begin(f"parts of a prefill of {name}, {positions} tokens"):
+                    time_prefill_parts(name, shape, positions, result)
                     store()
     for name, shape in shapes.items():
         if not {"steps", "prefill"} & {*part} or not may_begin(f"{name}, planted"):
@@ -131,7 +144,7 @@ def main(
         pair = steps.PlantedPair(shape, overlap)
         click.echo(f"{name}: planted after {time.monotonic() - began:.0f} s")
         if "prefill" in part and may_begin(f"prefills of {name}"):
-            for found in prefill.wholes(pair, rates_of(result)):
+            for found in prefill.wholes(pair, rates_of(result), prompts_of, way):
                 wrong += tell_prefill(name, found, result)
                 store()
         if "steps" in part and may_begin(f"steps of {name}"):

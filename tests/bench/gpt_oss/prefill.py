@@ -8,7 +8,7 @@ once, at the rates that are measured beside them.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -22,7 +22,16 @@ from specgate.backends.cupy_eagle3.bench.prefill.floors import BF16, FLOAT, Work
 from specgate.backends.cupy_eagle3.bench.prefill.timing import Read, time_part
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
 from specgate.backends.cupy_eagle3.engine import prefill_mixture as mixture
-from specgate.backends.cupy_eagle3.engine.prefill import CHUNK, Way, add, cache_heads, chunks, embed
+from specgate.backends.cupy_eagle3.engine.prefill import (
+    CHUNK,
+    Way,
+    add,
+    cache_heads,
+    chunks,
+    embed,
+    packed_down_kernel,
+    packed_gate_up_kernel,
+)
 from specgate.backends.cupy_eagle3.engine.prefill_attention import (
     Library,
     PrefillAttention,
@@ -30,7 +39,7 @@ from specgate.backends.cupy_eagle3.engine.prefill_attention import (
     split_heads,
 )
 from specgate.backends.cupy_eagle3.engine.prefill_experts import together
-from specgate.backends.cupy_eagle3.engine.prefill_mixture import ROWS, Groups, Part, Routing
+from specgate.backends.cupy_eagle3.engine.prefill_mixture import ROWS, Groups, PackedRouting, Part, Routing
 from specgate.backends.cupy_eagle3.kernels.experts.packing import NUMBERS, SCALES, TILE, PackedExperts, slab_count
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK, Heads
 from specgate.backends.cupy_eagle3.memory.buffers import Pages
@@ -40,9 +49,10 @@ from specgate.eagle3.weights import TargetWeights
 from tests.bench.gpt_oss.steps import PlantedPair, Point
 
 LENGTHS: Final = (1024, 32768)
-WHOLES: Final = tuple(
-    Point(context, batch, (0,)) for context, batch in ((1024, 1), (32768, 1), (1024, 4), (1024, 8), (16384, 4))
-)
+WAYS: Final = ("packed", "grouped", "one by one", "torch")
+"""Of prefilling experts: of weights as they are packed, whatever the rows; of decoded ones; and by torch alone."""
+WHOLES: Final = ((1024, 1), (32768, 1), (1024, 4), (1024, 8), (16384, 4))
+"""Context and batch of prefills."""
 REPEATS: Final = 3
 CARRIED: Final = 0.1
 """Tolerance of what has come through all layers by other operations, which round otherwise."""
@@ -76,28 +86,23 @@ def touched(g: TargetGeometry, rows: int) -> float:
     return g.experts.count * (1 - (1 - g.experts.per_token / g.experts.count) ** rows)
 
 
-def works(g: TargetGeometry, positions: int) -> tuple[Work, ...]:
+def works(g: TargetGeometry, positions: int, *, packed: bool = False) -> tuple[Work, ...]:
     """The parts of one prompt's prefill but for the last row and the draft, in their order. Of the last layer keys and
-    values alone are needed.
+    values alone are needed. `packed`: its experts are not decoded.
     """
+    return *works_of_rows(g, positions), *(packed_works if packed else decoded_works)(g, positions)
+
+
+def works_of_rows(g: TargetGeometry, positions: int) -> tuple[Work, ...]:
+    """Of all but the experts' weights."""
     assert g.experts is not None
-    p, h, f, k, e = positions, g.hidden, g.intermediate, g.experts.per_token, g.experts.count
+    p, h, k, e = positions, g.hidden, g.experts.per_token, g.experts.count
     queries, width = g.heads * g.head_dim, (g.heads + 2 * g.kv_heads) * g.head_dim
-    layers, pairs, experts = g.layers - 1, positions * k, round(touched(g, min(positions, ROWS)))
+    layers, pairs = g.layers - 1, positions * k
     sliding = [w for w in (g.window(i) for i in range(layers)) if w is not None and w < p]
-    passes = -(-p // ROWS)  # through the experts, each of which decodes them
 
     def attention(part: str, times: int, pairs_seen: int) -> Work:
         return Work(part, f"{p}, {g.heads}:{g.kv_heads}", times, 4 * queries * pairs_seen, p * (width + queries) * BF16)
-
-    def decode(part: str, rows: int, columns: int) -> Work:
-        packed = rows // TILE * slab_count(columns) * (NUMBERS + SCALES)
-        size = experts * (packed + rows * columns * BF16)
-        return Work(part, f"{experts}×{rows}×{columns}", layers * passes, 0, size)
-
-    def many(part: str, n: int, columns: int) -> Work:
-        size = (passes * experts * n * columns + pairs * (n + columns)) * BF16
-        return Work(part, f"{pairs}×{n}×{columns}", layers, 2 * pairs * n * columns, size)
 
     seen = sum(min(row + 1, sliding[0]) for row in range(p)) if sliding else 0
     return (
@@ -110,14 +115,55 @@ def works(g: TargetGeometry, positions: int) -> tuple[Work, ...]:
         Work("residual", f"{p}×{h}", layers, 0, p * h * (2 * BF16 + 2 * FLOAT)),
         Work("router", f"{p}×{e}×{h}", layers, 2 * p * e * h, p * (h * BF16 + e * FLOAT)),  # a part of the next
         Work("routing", f"{p}×{k} of {e}", layers, 2 * p * e * h, p * (h * BF16 + 4 * k * FLOAT)),
+        Work("mixture", f"{p}×{h}", layers, 0, (pairs + p) * h * BF16 + 2 * p * h * FLOAT),
+    )
+
+
+def decoded_works(g: TargetGeometry, positions: int) -> tuple[Work, ...]:
+    """Of experts that are decoded first."""
+    assert g.experts is not None
+    p, h, f, layers, pairs = positions, g.hidden, g.intermediate, g.layers - 1, positions * g.experts.per_token
+    experts = round(touched(g, min(positions, ROWS)))
+    passes = -(-p // ROWS)  # through the experts, each of which decodes them
+
+    def decode(part: str, rows: int, columns: int) -> Work:
+        size = experts * (packed_bytes(rows, columns) + rows * columns * BF16)
+        return Work(part, f"{experts}×{rows}×{columns}", layers * passes, 0, size)
+
+    def many(part: str, n: int, columns: int) -> Work:
+        size = (passes * experts * n * columns + pairs * (n + columns)) * BF16
+        return Work(part, f"{pairs}×{n}×{columns}", layers, 2 * pairs * n * columns, size)
+
+    return (
         decode("decode gate_up", 2 * f, h),
         Work("gather", f"{pairs}×{h}", layers, 0, (p + pairs) * h * BF16),
         many("gate_up", 2 * f, h),
         Work("swiglu", f"{pairs}×{f}", layers, 0, pairs * f * 3 * BF16),
         decode("decode down", h, f),
         many("down", h, f),
-        Work("mixture", f"{p}×{h}", layers, 0, (pairs + p) * h * BF16 + 2 * p * h * FLOAT),
     )
+
+
+def packed_works(g: TargetGeometry, positions: int) -> tuple[Work, ...]:
+    """Of experts that are multiplied as they are packed, with so many rows, of one prompt or several together."""
+    assert g.experts is not None
+    p, h, f, layers, pairs = positions, g.hidden, g.intermediate, g.layers - 1, positions * g.experts.per_token
+    experts = round(touched(g, p))
+
+    def product(part: str, n: int, columns: int, read: int, written: int) -> Work:
+        size = experts * packed_bytes(n, columns) + (read + written) * BF16
+        return Work(part, f"{pairs}×{n}×{columns}", layers, 2 * pairs * n * columns, size)
+
+    return (
+        Work("to float16", f"{p}×{h}", layers, 0, 2 * p * h * BF16),
+        product("packed gate_up", 2 * f, h, p * h, pairs * f),
+        product("packed down", h, f, pairs * f, pairs * h),
+    )
+
+
+def packed_bytes(rows: int, columns: int) -> int:
+    """Of one matrix, as a product reads it."""
+    return rows // TILE * slab_count(columns) * (NUMBERS + SCALES)
 
 
 class LayerStage:
@@ -188,12 +234,15 @@ class LayerStage:
         g, w, experts, used = self.g, self.w, self.g.experts, next(iter(ways))
         assert experts is not None
         x, way = self.part.normed, ways[used]
+        if (packing := ways.get("packed")) is not None:
+            yield from self.packed(packing, used == "packed")
+        ways = {name: one for name, one in ways.items() if name != "packed"}  # and the experts are decoded
         yield Piece("router", "bfloat16 on a GPU", False, partial(mixture.router_logits, x, w.router))
         yield Piece("router", "float32", False, lambda: F.linear(x.float(), w.router.float()))
-        routing = Routing.of(x, w, experts, way)
+        routing = Routing.made(x, w, experts, way)
         groups = Groups([routing])
         for how, one in differing(ways):
-            yield Piece("routing", how, how == used, partial(Routing.of, x, w, experts, one))
+            yield Piece("routing", how, how == used, partial(Routing.made, x, w, experts, one))
         room = x.new_empty(mixture.decoded_bytes(g) // 2)
         act = x.new_empty(len(routing.rows), g.intermediate).normal_()
         both = x.new_empty(len(routing.rows), 2 * g.intermediate).normal_()
@@ -206,7 +255,7 @@ class LayerStage:
             norm = (w.post_norm, g.rms_eps)
             finished = partial(mixture.finish, self.part, out, w.down.bias, routing, experts, norm, one)
             yield Piece("mixture", how, how == used, finished)
-        yield Piece("gather", "index_select", True, lambda: x.index_select(0, routing.rows))
+        yield Piece("gather", "index_select", used in ways, lambda: x.index_select(0, routing.rows))
         yield Piece("gather", "index", False, lambda: x[routing.rows])
         sorted_rows = x.index_select(0, routing.rows)
         for how, one in ways.items():
@@ -214,6 +263,27 @@ class LayerStage:
                 continue
             for part, weight, rows in (("gate_up", w.gate_up, sorted_rows), ("down", w.down, act)):
                 yield Piece(part, how, how == used, self.products(weight, rows, routing, groups, room, one))
+
+    def packed(self, way: Way, used: bool) -> Iterator[Piece]:
+        """What experts need that stay packed."""
+        g, w, experts, x = self.g, self.w, self.g.experts, self.part.normed
+        assert experts is not None
+
+        def routed() -> PackedRouting:
+            return PackedRouting.by(mixture.scores_of(x, w, way), w, experts, way)
+
+        routing, pairs = routed(), len(x) * experts.per_token
+        x16, act = x.half(), x.new_empty(pairs, g.intermediate, dtype=torch.float16)
+        out = x.new_empty(pairs, g.hidden)
+        gate_up = packed_gate_up_kernel(g.intermediate, g.hidden, experts)
+        down = packed_down_kernel(g.hidden, g.intermediate, experts)
+        yield Piece("routing", "packed", used, routed)
+        yield Piece("to float16", "packed", used, partial(x16.copy_, x))
+        yield Piece("packed gate_up", "packed", used, partial(gate_up, act, x16, w.gate_up, routing.parties))
+        yield Piece("packed down", "packed", used, partial(down, out, act, w.down, routing.parties))
+        norm = (w.post_norm, g.rms_eps)
+        finished = partial(mixture.finish, self.part, out, w.down.bias, routing, experts, norm, way)
+        yield Piece("mixture", "packed", used, finished)
 
     def products(
         self, weight: PackedExperts, x: Tensor, routing: Routing, groups: Groups, room: Tensor, way: Way
@@ -249,6 +319,8 @@ def ways_on(device: torch.device) -> dict[str, Way]:
     best, torchs = PrefillAttention.on(device), PrefillAttention.on(device, Library.TORCH)
     usual = Way.on(device)
     kernels = {"grouped": Way(usual.fused, best, True), "one by one": Way(usual.fused, best)}
+    if usual.fused:
+        kernels["packed"] = Way(usual.fused, best, usual.grouped, ROWS)
     first = "grouped" if usual.grouped else "one by one"
     return {first: kernels.pop(first), **kernels, "torch": Way(False, torchs)}
 
@@ -256,7 +328,8 @@ def ways_on(device: torch.device) -> dict[str, Way]:
 def parts(g: TargetGeometry, positions: int, rates: Rates, stream: Stream, read: Read) -> Iterator[dict[str, Any]]:
     """Milliseconds of a prefill for every part and way, and their floors; and the sum over the ways that are used."""
     device = torch.device("cuda")
-    stage, wanted = LayerStage(g, positions, device), {work.part: work for work in works(g, positions)}
+    every = (*works(g, positions), *packed_works(g, positions))
+    stage, wanted = LayerStage(g, positions, device), {work.part: work for work in every}
     total = floor = 0.0
     for piece in stage.pieces(ways_on(device)):
         work = wanted[piece.part]
@@ -282,20 +355,23 @@ def parts(g: TargetGeometry, positions: int, rates: Rates, stream: Stream, read:
     yield {"positions": positions, "part": "all", "how": "sum", "used": True, "ms": total, "floor_ms": floor}
 
 
-def wholes(pair: PlantedPair, rates: Rates) -> Iterator[dict[str, Any]]:
-    """Prefills of a planted pair with its draft, in every way, and the floor of their parts. `error`: of the last rows
-    of the first prompt, beside torch's.
+def wholes(
+    pair: PlantedPair, rates: Rates, prompts_of: Sequence[tuple[int, int]], asked: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Prefills of a planted pair with its draft, in the ways that are `asked` for, and the floor of their parts.
+    `prompts_of`: of (context, batch). `error`: of the last layer's keys, beside those of the way that comes last in
+    WAYS: torch's, if it is asked for.
     """
     device = torch.device("cuda")
-    for point in WHOLES:
+    for point in (Point(context, batch, (0,)) for context, batch in prompts_of):
         engine = pair.engine(point)
         g = engine.target.geometry
         generator = torch.Generator().manual_seed(1)
         prompts = torch.randint(g.vocab, (point.batch, point.context), generator=generator).tolist()
-        floor = whole_floor_ms(g, point, rates)
-        keys: Tensor | None = None
-        for how, way in reversed(ways_on(device).items()):
-            engine.way = way
+        ways, keys = ways_on(device), None
+        for how in (name for name in reversed(WAYS) if name in asked and name in ways):
+            engine.way, packed = ways[how], how == "packed" and point.context <= ROWS
+            floor = whole_floor_ms(g, point, rates, packed=packed)
             # The first makes kernels, plans and memory.
             each = [engine.prefill(prompts, draft=True) / 1e6 for _ in range(1 + REPEATS)][1:]
             found = engine.b.target.pages.k[-1].clone()
@@ -314,13 +390,15 @@ def wholes(pair: PlantedPair, rates: Rates) -> Iterator[dict[str, Any]]:
         torch.cuda.empty_cache()
 
 
-def whole_floor_ms(g: TargetGeometry, point: Point, rates: Rates) -> float:
-    """Of all prompts' parts; experts are decoded once for those that go through the layers together."""
-    once = sum(1 for _ in together([point.context] * point.batch))
-    floor = 0.0
-    for work in works(g, point.context):
-        if work.part == "router":
-            continue
-        times = once if work.part.startswith("decode") else point.batch
-        floor += times * work.times * rates.floor_us(work) / 1e3
-    return floor
+def whole_floor_ms(g: TargetGeometry, point: Point, rates: Rates, *, packed: bool = False) -> float:
+    """Of all prompts' parts; experts are decoded once for those that go through the layers together, or, where they
+    stay `packed`, multiplied once.
+    """
+    passes = [len(some) for some in together([point.context] * point.batch)]
+    timed = [(work, point.batch) for work in works_of_rows(g, point.context) if work.part != "router"]
+    if packed:
+        timed += [(work, 1) for prompts in passes for work in packed_works(g, prompts * point.context)]
+    else:
+        for work in decoded_works(g, point.context):
+            timed.append((work, len(passes) if work.part.startswith("decode") else point.batch))
+    return sum(times * work.times * rates.floor_us(work) for work, times in timed) / 1e3

@@ -18,9 +18,10 @@ from specgate.backends.cupy_eagle3.tuned.lookup import Tuned
 from specgate.core import Budget, Role
 from specgate.core.traffic import Slot, draft_bytes, pass_bytes
 from specgate.eagle3.planted.recipe import Recipe
-from specgate.pair_tools.plant.calibrate import made_draft, made_target
+from specgate.pair_tools.plant.calibrate import made_target
 from specgate.pair_tools.plant.geometries import PairGeometry
 from tests.bench.gpt_oss.conditions import watched
+from tests.eagle3.planted.drafts import made_draft
 
 STEPS: Final = 64
 WARM_UP: Final = 16

@@ -66,6 +66,21 @@ def test_experts_are_decoded_once_for_prompts_that_go_together_and_again_beyond_
     assert of(works(g, 2 * ROWS), "decode down").times == 2 * of(works(g, ROWS), "decode down").times
 
 
+def test_packed_experts_are_read_once_for_all_prompts_that_go_together() -> None:
+    g = EXPERT_GEOMETRIES["gpt-oss-120b"]().target
+    found = works(g, 1024, packed=True)
+    assert not [work.part for work in found if work.part.startswith("decode")]
+    # Half a byte of a number and a byte for 32 of them; rows, activations and results take two bytes.
+    products = [of(found, part) for part in ("packed gate_up", "packed down")]
+    weights, rows = 128 * 3 * 2880 * 2880 * 17 // 32, 1024 * 2880 * 2
+    assert sum(work.size for work in products) == weights + rows * (1 + 4 + 4 + 4)
+    assert sum(work.flops for work in products) == 1024 * 4 * 3 * 2 * 2880 * 2880
+    one, four = (whole_floor_ms(g, Point(1024, n, (0,)), H200, packed=True) for n in (1, 4))
+    apart = sum(w.times * H200.floor_us(w) for w in found if w.part != "router") / 1e3
+    assert one == pytest.approx(apart) and one < whole_floor_ms(g, Point(1024, 1, (0,)), H200) / 4
+    assert four < 4 * one
+
+
 def test_rows_that_choose_independently_touch_what_the_overlap_says() -> None:
     g = EXPERT_GEOMETRIES["gpt-oss-120b"]().target
     assert touched(g, 1) == pytest.approx(4)

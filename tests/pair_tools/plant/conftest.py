@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
+from specgate.api import Backend
 from specgate.core import PairRef
 from specgate.pair_tools.plant import calibrate, command
 from specgate.pair_tools.plant.command import Wish, plant
+from specgate.pair_tools.plant.decoder import Decoder
 
+CPU = Decoder("float32", "cpu")
 CONTEXT = 96
 """More than planted tokens look back (67), and more rows than the reference engine takes for a decode step (64)."""
 
 
-def planted_pair(folder: Path, wish: Wish, texts: int = 4) -> None:
+def planted_pair(folder: Path, wish: Wish, texts: int = 4, backend: Backend = CPU.backend) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrate, "TEXTS", texts)
         patch.setattr(calibrate, "WALK", 256)
         patch.setattr(calibrate, "REFINEMENTS", 1)
         patch.setattr(command, "CHECK_PROMPTS", 2)
         patch.setattr(command, "CHECK_STEPS", 32)
-        plant(wish, folder, "cpu", lambda line: None)
+        plant(wish, folder, replace(CPU, backend=backend), lambda line: None)
 
 
 def shared(base: Path, name: str, wish: Wish, texts: int = 4) -> PairRef:

@@ -16,6 +16,7 @@ from specgate.pair_tools.plant.calibrate import OutOfReach, calibrate, last_stat
 from specgate.pair_tools.plant.geometries import tiny
 from specgate.pair_tools.plant.orbit import Orbit
 from specgate.pair_tools.plant.thresholds import thresholds
+from tests.pair_tools.plant.conftest import CPU
 
 SHAPE = tiny()
 WALK = 256
@@ -67,5 +68,5 @@ def test_a_share_that_no_signal_gives_is_refused_with_what_is_reachable(monkeypa
     monkeypatch.setattr("specgate.pair_tools.plant.thresholds.STRONGEST", 0.5)
     recipe = Recipe("A", 1, 512, 1.0, SHAPE.boundaries)
     with pytest.raises(OutOfReach) as caught:
-        calibrate(recipe, SHAPE, 0.95, 128, torch.float32, "cpu")
+        calibrate(recipe, SHAPE, 0.95, 128, CPU)
     assert 0.2 < caught.value.reachable < 0.8

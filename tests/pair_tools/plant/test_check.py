@@ -15,10 +15,11 @@ from specgate.eagle3.planted.tables import tables
 from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import UsageError
 from specgate.pair_tools.plant.check import Load, check, pair_recipe, predictions
+from specgate.pair_tools.plant.decoder import Decoder
 from specgate.pair_tools.plant.law import acceptance_length
 from specgate.pair_tools.plant.orbit import Orbit
 from specgate.pair_tools.plant.truth import expected_accepts
-from tests.pair_tools.plant.conftest import CONTEXT
+from tests.pair_tools.plant.conftest import CONTEXT, CPU
 
 LOAD = Load(CONTEXT, prompts=8, steps=24)
 PAIRS = pytest.mark.parametrize("which", ["pair_a", "pair_b"])
@@ -32,7 +33,7 @@ def test_acceptance_is_what_the_planted_tokens_imply(
 ) -> None:
     """Of bfloat16, which a CPU multiplies at a third of the speed, one chain length."""
     pair: PairRef = request.getfixturevalue(which)
-    for m in check(pair, ks, LOAD, dtype, "cpu"):
+    for m in check(pair, ks, LOAD, Decoder(dtype, "cpu")):
         assert m.acceptance_length == pytest.approx(acceptance_length(m.planted_share, m.k), rel=0.04)
         assert m.planted_share == pytest.approx(read_share(pair), abs=0.04)
         assert m.faithful_share >= 0.999
@@ -42,7 +43,7 @@ def test_acceptance_is_what_the_planted_tokens_imply(
 @pytest.mark.slow("plants and decodes a pair with experts")
 def test_with_experts_the_acceptance_that_was_asked_for_is_met(pair_experts: PairRef) -> None:
     assert predictions(pair_experts)[3] == pytest.approx(3.0, abs=0.02)
-    for m in check(pair_experts, [1, 3], LOAD, "float32", "cpu"):
+    for m in check(pair_experts, [1, 3], LOAD, CPU):
         assert m.acceptance_length == pytest.approx(acceptance_length(m.planted_share, m.k), rel=0.04)
         assert m.planted_share == pytest.approx(read_share(pair_experts), abs=0.04)
         assert m.faithful_share >= 0.999
@@ -95,9 +96,9 @@ def test_the_prediction_follows_the_law_from_the_share_that_was_calibrated(pair_
 def test_a_pair_that_was_not_planted_is_refused(tmp_path: Path) -> None:
     pair = PairRef("random", *write_random_pair(tmp_path, seed=1))
     with pytest.raises(UsageError, match="its draft was not planted"):
-        list(check(pair, [3], LOAD, "float32", "cpu"))
+        list(check(pair, [3], LOAD, CPU))
 
 
 def test_a_context_without_enough_history_is_refused(pair_b: PairRef) -> None:
     with pytest.raises(UsageError, match=r"context 60\n.*at least 67"):
-        list(check(pair_b, [3], Load(60, 1, 1), "float32", "cpu"))
+        list(check(pair_b, [3], Load(60, 1, 1), CPU))

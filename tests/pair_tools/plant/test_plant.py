@@ -9,6 +9,8 @@ import torch
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM
 
+from specgate.api import Engine, OpenRequest
+from specgate.backends.reference.backend import ReferenceBackend
 from specgate.backends.reference.cache import KVCache
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.target import target_forward, target_logits
@@ -16,8 +18,10 @@ from specgate.commands.pairs import pairs
 from specgate.core import PairRef
 from specgate.eagle3 import memory
 from specgate.eagle3.pair import load_draft, load_target
-from specgate.errors import CheckpointError, EnvironmentRefused, UsageError
+from specgate.errors import CheckpointError, EnvironmentRefused, SpecgateError, UsageError
+from specgate.machine import inventory
 from specgate.pair_tools import shards
+from specgate.pair_tools.plant.check import pair_recipe
 from specgate.pair_tools.plant.command import Wish, plant
 from specgate.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES, geometry_of
 from specgate.pair_tools.plant.geometries import GEOMETRIES, tiny
@@ -25,14 +29,14 @@ from specgate.pair_tools.plant.write import write_draft, write_target
 from specgate.pairs.resolve import resolve_pair
 from tests.eagle3.folders import edit_config
 from tests.eagle3.planted.recipes import RECIPE_A
-from tests.pair_tools.plant.conftest import CONTEXT
+from tests.pair_tools.plant.conftest import CONTEXT, CPU, planted_pair
 
 WISH = Wish("tiny", 3.0, 3, context=256)
 
 
 def refused(wish: Wish, out: Path) -> str:
     with pytest.raises(UsageError) as caught:
-        plant(wish, out, "cpu", lambda line: None)
+        plant(wish, out, CPU, lambda line: None)
     assert not (out / "target").exists()
     return str(caught.value)
 
@@ -117,6 +121,17 @@ def test_a_config_edited_after_calibration_is_refused_with_both_hashes(
         load_target(seed_folder, torch.bfloat16, "cpu")
 
 
+def test_a_draft_may_be_given_the_name_that_an_engine_knows(tmp_path: Path) -> None:
+    write_target(tmp_path / "target", tiny().target, RECIPE_A, {}, written=False)
+    write_draft(tmp_path / "draft", tiny(), RECIPE_A, {}, False, "0" * 64)
+    edit_config(tmp_path / "draft", architectures=["LlamaForCausalLM"])
+    target = load_target(tmp_path / "target", torch.bfloat16, "cpu").geometry
+    assert load_draft(tmp_path / "draft", target, torch.bfloat16, "cpu").geometry == tiny().draft
+    edit_config(tmp_path / "draft", rope_theta=20000.0)
+    with pytest.raises(CheckpointError, match=r"planted\.sha256"):
+        load_draft(tmp_path / "draft", target, torch.bfloat16, "cpu")
+
+
 def test_an_edited_signal_is_refused_too(seed_folder: Path) -> None:
     section = json.loads((seed_folder / "config.json").read_text())["planted"]
     edit_config(seed_folder, planted={**section, "signal": 2.0})
@@ -132,7 +147,7 @@ def test_weights_that_do_not_fit_into_memory_are_refused_with_numbers(
     with pytest.raises(EnvironmentRefused, match=message):
         load_target(seed_folder, torch.bfloat16, "cpu")
     with pytest.raises(EnvironmentRefused, match=r"geometry qwen3-32b: 13.*GB of weights in float32"):
-        plant(replace(WISH, geometry="qwen3-32b"), tmp_path / "out", "cpu", lambda line: None)
+        plant(replace(WISH, geometry="qwen3-32b"), tmp_path / "out", CPU, lambda line: None)
 
 
 def test_an_unknown_geometry_is_refused_with_the_known_ones(tmp_path: Path) -> None:
@@ -190,3 +205,43 @@ def test_every_geometry_says_where_its_numbers_come_from(name: str) -> None:
     documentation = ALL[name].__doc__ or ""
     assert "https://" in documentation or "this project's own" in documentation
     assert geometry_of(name).draft.hidden == geometry_of(name).target.hidden
+
+
+# ── who decodes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Watched(ReferenceBackend):
+    """The reference engine, and what it was asked to open."""
+
+    name = "watched"
+
+    def __init__(self) -> None:
+        self.asked: list[OpenRequest] = []
+
+    def open(self, request: OpenRequest) -> Engine:
+        self.asked.append(request)
+        return super().open(request)
+
+
+def test_all_text_is_decoded_by_the_engine_that_was_named(tmp_path: Path, pair_a: PairRef) -> None:
+    watched = Watched()
+    planted_pair(tmp_path / "pair", replace(WISH, context=CONTEXT), backend=watched)
+    own_text, check = watched.asked
+    assert own_text.pair.target.parent != tmp_path / "pair" and not own_text.options
+    assert (own_text.dtype, own_text.max_batch, own_text.max_k) == ("float32", 4, 2)
+    assert check.pair.target == tmp_path / "pair" / "target" and (check.max_batch, check.max_k) == (2, 3)
+    made = PairRef("", tmp_path / "pair" / "target", tmp_path / "pair" / "draft", "planted")
+    assert pair_recipe(made).signal == pair_recipe(pair_a).signal
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"), [("cupy", 4, "back end cupy: "), ("nope", 2, "no such backend: 'nope'")]
+)
+def test_an_engine_that_cannot_decode_here_is_refused_before_anything_is_made(
+    name: str, code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inventory, "has_cuda_gpu", lambda: False)
+    asked = ["plant", "--geometry", "tiny", "--accept-length", "3", "--backend", name, str(tmp_path / "out")]
+    with pytest.raises(SpecgateError, match=said) as caught:
+        CliRunner().invoke(pairs, asked, catch_exceptions=False)
+    assert caught.value.exit_code == code and not (tmp_path / "out").exists()

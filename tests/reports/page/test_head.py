@@ -83,12 +83,15 @@ def test_the_facts_name_policy_commit_device_and_driver() -> None:
     environment = {
         **RUN.environment,
         "source": {"commit": "0123456789abcdef", "dirty": True},
-        "gpus": [{"name": "NVIDIA H200", "driver": "580.1"}] * 2,
+        "gpus": [{"name": "NVIDIA H200", "uuid": f"GPU-{letter}", "driver": "580.1"} for letter in "ab"],
     }
     facts = dict(head.facts(replace(RUN, environment=environment), Policy("seed", ())))
     assert facts["policy"] == "seed"
     assert facts["commit"] == "0123456789ab + uncommitted changes"
     assert (facts["device"], facts["driver"]) == ("2 × NVIDIA H200", "580.1")
+    for allowed, device in (("1", "NVIDIA H200"), ("GPU-b,0", "2 × NVIDIA H200"), ("", "A CPU")):
+        one = replace(RUN, environment={**environment, "variables": {"CUDA_VISIBLE_DEVICES": allowed}})
+        assert provenance.device(one) == device
     assert (provenance.device(RUN), provenance.driver(RUN)) == ("A CPU", None)
     assert provenance.commit(RUN) == "tree 1a2b3c4d1a2b"
 

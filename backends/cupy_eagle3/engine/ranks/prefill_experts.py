@@ -7,7 +7,7 @@ all: cuBLAS promises no equal bits on two GPUs, and ranks that disagreed would a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,10 +19,15 @@ from specgate.backends.cupy_eagle3.engine.prefill_experts import Passage, layer_
 from specgate.backends.cupy_eagle3.engine.prefill_mixture import (
     ROWS,
     Groups,
+    PackedRouting,
     Part,
+    Placing,
     Routing,
+    by_rows,
     leave_sum,
     multiplied,
+    multiplied_packed,
+    rows_of,
     scores_of,
 )
 from specgate.backends.cupy_eagle3.engine.ranks.one_of_ranks import OneOfRanks
@@ -35,6 +40,8 @@ from specgate.eagle3.weights import TargetWeights
 
 Prompt = tuple[Sequence[int], Sequence[int]]
 """Its tokens, and its cache blocks in order of position."""
+Given = tuple[Tensor, Placing]
+"""What experts give for sorted pairs, and where those of a part lie among them."""
 
 
 def scores_bytes(g: TargetGeometry) -> int:
@@ -58,22 +65,38 @@ class FirstRouter:
 
     def groups(self, parts: Sequence[Sequence[Part]], layer: int) -> list[Groups]:
         """The experts of all parts' rows on every rank. `parts`: the same of every rank; ROWS rows of each at most."""
-        first, scores, at = self.ranks[0], list[Tensor](), 0
+        scores, found = self._scores(parts, layer), list[Groups]()
+        for rank in self._reading():
+            w = layer_of(rank.target, layer)
+            found.append(Groups([Routing.by(own, w, self.experts, rank.way) for own in scores]))
+        return found
+
+    def packed(self, parts: Sequence[Sequence[Part]], layer: int) -> list[PackedRouting]:
+        """As `groups`, of parts of few rows, which lie one behind the other."""
+        rows, found = sum(len(own) for own in self._scores(parts, layer)), list[PackedRouting]()
+        for rank in self._reading():
+            w = layer_of(rank.target, layer)
+            found.append(PackedRouting.by(self.room[:rows], w, self.experts, rank.way))
+        return found
+
+    def _scores(self, parts: Sequence[Sequence[Part]], layer: int) -> list[Tensor]:
+        """Of each part, on the first rank."""
+        first, scores = self.ranks[0], list[Tensor]()
         with first.stream.current():
-            for part in parts[0]:
-                scores.append(self.room[at : at + len(part.x)])
+            for part, rows in zip(parts[0], rows_of([len(part.x) for part in parts[0]]), strict=True):
+                scores.append(self.room[rows])
                 scores[-1].copy_(scores_of(part.normed, layer_of(first.target, layer), first.way))
-                at += len(part.x)
             if self._made is not None:
                 self._made.record(first.stream.torch)
-        found = list[Groups]()
+        return scores
+
+    def _reading(self) -> Iterator[OneOfRanks]:
+        """All ranks in turn, each on its own stream and behind the scores."""
         for rank in self.ranks:
             with rank.stream.current():
-                if rank is not first and rank.stream.torch is not None:
+                if rank is not self.ranks[0] and rank.stream.torch is not None:
                     rank.stream.torch.wait_event(self._made)
-                w = layer_of(rank.target, layer)
-                found.append(Groups([Routing.by(own, w, self.experts, rank.way) for own in scores]))
-        return found
+                yield rank
 
 
 class ExpertPrefill:
@@ -154,18 +177,42 @@ class ExpertPrefill:
 
     def _add_mixtures(self, parts: Sequence[Sequence[Part]], i: int) -> None:
         """x += Σ over ranks of their part of the rows' experts; `normed` becomes the norm behind the layer."""
-        groups, outs, experts = self.router.groups(parts, i), list[list[Tensor]](), self.router.experts
-        weights = [layer_of(rank.target, i) for rank in self.ranks]
+        few, many = by_rows(parts[0], self.ranks[0].way)
+        for some, multiply in ((few, self._multiply_packed), (many, self._multiply)):
+            if some:
+                chosen = [[own[n] for n in some] for own in parts]
+                self._add_experts(chosen, multiply(chosen, i), i)
+
+    def _multiply(self, parts: Sequence[Sequence[Part]], i: int) -> list[list[Given]]:
+        """What every rank's experts give for each part, decoded first."""
+        groups, given = self.router.groups(parts, i), list[list[Given]]()
         for n, rank in enumerate(self.ranks):
             with rank.stream.current():
-                outs.append(multiplied(parts[n], groups[n], weights[n], self.g, rank.way))
+                outs = multiplied(parts[n], groups[n], layer_of(rank.target, i), self.g, rank.way)
+                given.append(list(zip(outs, groups[n].routings, strict=True)))
+        return given
+
+    def _multiply_packed(self, parts: Sequence[Sequence[Part]], i: int) -> list[list[Given]]:
+        """The same of parts of few rows, with weights as they are packed."""
+        routings, given = self.router.packed(parts, i), list[list[Given]]()
+        lengths = [len(part.x) for part in parts[0]]
+        for n, rank in enumerate(self.ranks):
+            with rank.stream.current():
+                normed = [part.normed for part in parts[n]]
+                out = multiplied_packed(normed, routings[n], layer_of(rank.target, i), self.g)
+                given.append([(out, routings[n].of(rows)) for rows in rows_of(lengths)])
+        return given
+
+    def _add_experts(self, parts: Sequence[Sequence[Part]], given: Sequence[Sequence[Given]], i: int) -> None:
+        """x += Σ over ranks of what their experts give; and the norm behind the layer."""
         for at, part in enumerate(parts[0]):
             for rows in chunks(len(part.x), self.chunk):
                 room = self.sums.begin(rows.stop - rows.start)
                 for n, rank in enumerate(self.ranks):
                     with rank.stream.current():
-                        places = groups[n].routings[at].places(rows)
-                        leave_sum(room[n], outs[n][at], weights[n].down.bias, places, experts, rank.way)
+                        out, placing = given[n][at]
+                        bias = layer_of(rank.target, i).down.bias
+                        leave_sum(room[n], out, bias, placing.places(rows), self.router.experts, rank.way)
                 self._add([own[at] for own in parts], rows, room, [following(rank.target, i) for rank in self.ranks])
 
     def _add(self, parts: Sequence[Part], rows: slice, room: Sequence[Tensor], norms: Sequence[Tensor]) -> None:

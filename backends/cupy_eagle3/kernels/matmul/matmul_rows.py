@@ -1,4 +1,4 @@
-"""Launches `matmul_rows.cu`, and `matmul_many.cu` for more rows."""
+"""Launches `matmul_rows.cu`, and `matmul_many.cu` for more rows; with maxima `maxima_rows.cu` and `maxima_many.cu`."""
 
 from __future__ import annotations
 
@@ -41,6 +41,12 @@ class Switches(TypedDict, total=False):
     feeds_norm: bool
     chooses: bool
     biased: bool
+    maxima: bool
+
+
+def maxima_of(columns: int) -> int:
+    """Words per row of the maxima of every eight of so many columns: see `maxima.cuh`."""
+    return -(-columns // 32) * 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,8 @@ class MatmulRows(Kernel):
 
     PLAIN writes float32 [R, N], RESIDUAL adds to it, SWIGLU writes bfloat16 [R, N]. With `scaled`, x is `PreNormRows`.
     With `feeds_norm`, a RESIDUAL also leaves the `PreNormRows` of the next norm. With `chooses`, a PLAIN also leaves
-    the greedy choice of each row. With `biased`, a PLAIN or RESIDUAL adds a bias.
+    the greedy choice of each row. With `biased`, a PLAIN or RESIDUAL adds a bias. With `maxima`, a PLAIN also leaves
+    the largest of every eight columns.
     """
 
     def __init__(
@@ -79,6 +86,7 @@ class MatmulRows(Kernel):
         feeds_norm: bool = False,
         chooses: bool = False,
         biased: bool = False,
+        maxima: bool = False,
         many: ManyConfig | None = None,
     ) -> None:
         """`rows`: the most that this launcher will see; at most MAX_ROWS. `many`: how `matmul_many.cu` divides the
@@ -90,10 +98,13 @@ class MatmulRows(Kernel):
             raise ValueError(f"{epilogue.name} feeds no norm: only RESIDUAL does")
         if chooses and epilogue is not Epilogue.PLAIN:
             raise ValueError(f"{epilogue.name} chooses nothing: only PLAIN does")
+        if maxima and (epilogue is not Epilogue.PLAIN or chooses):
+            raise ValueError(f"{epilogue.name}, chooses = {chooses}: only a PLAIN that chooses nothing leaves maxima")
         if biased and epilogue is Epilogue.SWIGLU:
             raise ValueError(f"{epilogue.name} adds no bias: only PLAIN and RESIDUAL do")
         self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
         self.scaled, self.feeds_norm, self.chooses, self.biased = scaled, feeds_norm, chooses, biased
+        self.maxima = maxima
         self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
         gpu = multiprocessors()
         self.many = many or ManyConfig.of(self.config, self.weight, rows, shared_memory_limit(), gpu)
@@ -103,7 +114,7 @@ class MatmulRows(Kernel):
             "epilogue": epilogue.value,
             "pre_norm_x": int(scaled),
             "feeds_norm": int(feeds_norm),
-            "takes_argmax": int(chooses),
+            "takes_argmax": int(chooses or maxima),
             "has_bias": int(biased),
             "chunks_per_turn": self.config.k_chunks,
             "delay_dependents": self.config.delay_dependents,
@@ -111,7 +122,7 @@ class MatmulRows(Kernel):
         if self.many is not None:
             self.row_groups = self.many.row_groups
             super().__init__(
-                "matmul_many",
+                "maxima_many" if maxima else "matmul_many",
                 **common,
                 chains=self.config.warps,
                 row_tiles=self.many.row_tiles,
@@ -129,7 +140,7 @@ class MatmulRows(Kernel):
         if gpu is not None and not is_small(*self.weight):
             shared = limit_occupancy(shared, self.blocks * self.row_groups, gpu.count, gpu.shared_memory)
         super().__init__(
-            "matmul_rows",
+            "maxima_rows" if maxima else "matmul_rows",
             **common,
             row_tiles=tiles,
             row_groups=self.row_groups,
@@ -166,6 +177,7 @@ class MatmulRows(Kernel):
             feeds_norm=self.feeds_norm,
             chooses=self.chooses,
             biased=self.biased,
+            maxima=self.maxima,
         )
 
     @announced
@@ -180,6 +192,7 @@ class MatmulRows(Kernel):
         norm: tuple[PreNormRows, Tensor] | None = None,
         choices: Tensor | None = None,
         bias: Tensor | None = None,
+        maxima: Tensor | None = None,
     ) -> None:
         """`norm`: where a launcher that `feeds_norm` leaves its rows, and that norm's weight, bfloat16 [N].
 
@@ -188,6 +201,9 @@ class MatmulRows(Kernel):
         beaten. NaN and infinity beat every number.
 
         `bias`: what a launcher that is `biased` adds, bfloat16 [N].
+
+        `maxima`: where a launcher with `maxima` leaves the largest of every eight columns, int32 [R, maxima_of(N)], as
+        bits that compare as unsigned numbers. Words behind the last part are left as they are.
 
         Raises ValueError for operands that this launcher was not made for.
         """
@@ -200,6 +216,8 @@ class MatmulRows(Kernel):
             raise ValueError(f"made for chooses = {self.chooses}")
         if (bias is not None) != self.biased:
             raise ValueError(f"made for biased = {self.biased}")
+        if (maxima is not None) != self.maxima:
+            raise ValueError(f"made for maxima = {self.maxima}")
         expect("out", out, (rows.most, self.n_out), torch.bfloat16 if swiglu else torch.float32)
         expect("weight", weight, ((1 + swiglu) * self.n_out, self.k_in), torch.bfloat16)
         x_rows, squares = (x.rows, x.squares) if isinstance(x, PreNormRows) else (x, None)
@@ -215,6 +233,9 @@ class MatmulRows(Kernel):
             expect("choices", choices, (rows.most,), torch.int64)
         if bias is not None:
             expect("bias", bias, (self.n_out,), torch.bfloat16)
+        if maxima is not None:
+            expect("maxima", maxima, (rows.most, maxima_of(self.n_out)), torch.int32)
+            choices = maxima.view(torch.int64)  # the field that the product has for what it compares
         if self.many is not None:
             threads, grid = self.many.threads, self.many.grid(self.weight[0])
         else:

@@ -10,6 +10,8 @@ prefill_route.py   the experts of each row, and their weights
 prefill_decode.py  matrices of experts in MXFP4, decoded to bfloat16
 prefill_swiglu.py  the clamped SwiGLU of experts
 prefill_mixture.py the weighted sum of a row's experts into the stream, and its next norm
+packed/            products of experts for few rows, of weights as they are packed
+clamped_swiglu.cuh the clamped SwiGLU of one gate and up
 threads.py         how many threads a row is divided among
 eights.cuh         a row in groups of eight elements
 """

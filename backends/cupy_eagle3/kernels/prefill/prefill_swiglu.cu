@@ -3,6 +3,7 @@
 //
 // A thread has eight elements. Layouts: act [pair][INTERMEDIATE]; both [pair][2 · INTERMEDIATE], gates at even places; bias
 // [expert][2 · INTERMEDIATE]; experts [pair].
+#include "clamped_swiglu.cuh"
 #include "dependent.cuh"
 #include "eights.cuh"
 
@@ -16,17 +17,9 @@ struct PrefillSwigluArguments {
     int pairs;
 };
 
-// As torch clamps: what is no number stays none.
-__device__ __forceinline__ float at_most(float x, float limit) { return x > limit ? limit : x; }
-__device__ __forceinline__ float at_least(float x, float limit) { return x < limit ? limit : x; }
-
-// Fast exponential and quotient: their errors are some hundredths of what rounding to bfloat16 may be off by.
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
-
 extern "C" __global__ __launch_bounds__(THREADS) void prefill_swiglu(const PrefillSwigluArguments args) {
     await_previous();
     const int GROUPS = INTERMEDIATE / 8;
-    const float MOST = LIMIT, SLOPE = ALPHA;
     const long long index = (long long)blockIdx.x * THREADS + threadIdx.x, pair = index / GROUPS, group = index % GROUPS;
     if (pair >= args.pairs) return;
     const long long expert = args.experts[pair];
@@ -39,11 +32,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void prefill_swiglu(const Prefi
         unpack(product, both[half]);
         unpack(its, bias[half]);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float gate = at_most(product[2 * i] + its[2 * i], MOST);
-            const float up = at_least(at_most(product[2 * i + 1] + its[2 * i + 1], MOST), -MOST);
-            act[4 * half + i] = gate * sigmoid(gate * SLOPE) * (up + 1.0f);
-        }
+        for (int i = 0; i < 4; ++i)
+            act[4 * half + i] = clamped_swiglu(product[2 * i] + its[2 * i], product[2 * i + 1] + its[2 * i + 1]);
     }
     reinterpret_cast<uint4*>(args.act)[index] = packed(act);
 }

@@ -4,16 +4,17 @@
 // and their captured features go to the first rows, where the draft's extension reads them.
 //
 // Blocks y = slot; of x the first HEADS_IN_ALL are a layer's key/value head each, the others COLUMNS_AT_ONCE columns of
-// features. Every block finds the path by itself, one thread per node, so that none waits for another. Block 0 of a slot says
-// what was found: target_tokens[slot][d] = what the target says behind the path's node at depth d, for `commit`; and it checks
-// the masks that attention has used: a node looks at what its parent looks at and at itself, the root at itself alone, and
-// parents come first. By induction that leaves one possible mask per node. The last block that has read the slot's choices
-// clears them.
+// features. Every block finds the path by itself, so that none waits for another: its first warp does, whose lanes have a node
+// or two. Block 0 of a slot says what was found: target_tokens[slot][d] = what the target says behind the path's node at depth
+// d, for `commit`; and it checks the masks that attention has used: a node looks at what its parent looks at and at itself, the
+// root at itself alone, and parents come first. By induction that leaves one possible mask per node. The last block that has
+// read the slot's choices clears them.
 //
 // Values lie transposed, so that those of a node are in as many lines of memory as a head has elements. All that the tree's
 // nodes may have of a line is read while the LM head still runs, in whole pieces of eight positions; whole pieces are
 // written, too. What is read before the LM head has ended is what this step's attention has written in the layers before the
-// last: that has long ended.
+// last: that has long ended. A thread moves one element of all nodes, by a list of places that is the same for all: there are
+// so many blocks that instructions count.
 //
 // Layouts: choices [active slot][ROWS], as the LM head leaves them; drafts, target_tokens, masks and parents [slot][MAX_ROWS];
 // path [slot][LEVELS + 1], node 0 first, meaningless behind accepted[slot]; readers [active slot], zero between steps; k_pages
@@ -28,15 +29,16 @@
 
 const int HEADS_IN_ALL = LAYERS * KV_HEADS;
 const int COLUMNS_AT_ONCE = THREADS * 8;
-const int WARPS = THREADS / 32;
 const int LOADS = HEAD_DIM / 8;       // of 16 bytes, of a row of keys
+const int EACH = (ROWS + 31) / 32;    // nodes of a lane
 const int PIECES = (ROWS + 14) / 8;   // of eight positions, in which ROWS positions lie at most
 const int MOVED = (LEVELS + 14) / 8;  // the same of the positions of a path
 
-static_assert(ROWS <= 64 && ROWS <= MAX_ROWS && THREADS >= ROWS, "a mask has 64 bits, and a thread one node");
-static_assert(THREADS == HEAD_DIM && THREADS % 32 == 0 && WARPS >= 2, "a thread has one element of a head");
-static_assert(LEVELS * LOADS <= THREADS, "a thread moves 16 bytes of keys at most");
-static_assert(WIDTH % 8 == 0 && BLOCK % 8 == 0, "pieces of eight must not cross a row, nor a block");
+static_assert(ROWS <= 64 && ROWS <= MAX_ROWS, "a mask has 64 bits");
+static_assert(THREADS == HEAD_DIM && THREADS % 32 == 0, "a thread has one element of a head");
+static_assert(MOVED * 8 <= 32, "a lane finds one place of what is moved");
+static_assert(WIDTH % 8 == 0 && BLOCK % 8 == 0 && ROWS <= BLOCK,
+              "pieces cross neither rows nor blocks, and lie in two at most");
 
 struct TreeSettleArguments {
     bf16* k_pages;
@@ -62,20 +64,24 @@ struct TreeSettleArguments {
 // What a block moves.
 struct Part {
     int slot, length;
-    int layer, head;  // of a cache
-    int column;       // of features: the thread's first
-    const int* table;
+    int first;             // the first position of the piece that has the slot's first
+    int layer, head;       // of a cache
+    int column;            // of features: the thread's first
+    long long page, rest;  // where the page with the slot's first position begins, and that with its last row
 
-    __device__ __forceinline__ explicit Part(const TreeSettleArguments& args) {
-        slot = args.active[blockIdx.y], length = args.length[slot];
+    __device__ __forceinline__ Part(const TreeSettleArguments& args, bool active) {
+        slot = active ? args.active[blockIdx.y] : 0, length = args.length[slot], first = length & ~7;
         layer = blockIdx.x / KV_HEADS, head = blockIdx.x % KV_HEADS;
         column = ((int)blockIdx.x - HEADS_IN_ALL) * COLUMNS_AT_ONCE + (int)threadIdx.x * 8;
-        table = args.block_table + slot * MAX_BLOCKS;
+        if ((int)blockIdx.x >= HEADS_IN_ALL || !active) return;
+        const int* table = args.block_table + slot * MAX_BLOCKS + length / BLOCK;
+        page = begin_of(table[0]), rest = begin_of(table[(length % BLOCK + ROWS - 1) / BLOCK]);
+    }
+    __device__ __forceinline__ long long begin_of(int block) const {
+        return (((long long)layer * BLOCKS + block) * KV_HEADS + head) * BLOCK * HEAD_DIM;
     }
     // Where the page with position `at` begins.
-    __device__ __forceinline__ long long page(int at) const {
-        return (((long long)layer * BLOCKS + table[at / BLOCK]) * KV_HEADS + head) * BLOCK * HEAD_DIM;
-    }
+    __device__ __forceinline__ long long page_of(int at) const { return at / BLOCK == length / BLOCK ? page : rest; }
 };
 
 // ---- load -------------------------------------------------------------------------------------------------------------
@@ -84,151 +90,222 @@ struct Part {
 // first position on. Copied asynchronously: there are more blocks of this kernel than would find registers for them at once.
 extern __shared__ uint4 memory[];
 
+// Unlike `copy_async`, of what the next step reads again.
+__device__ __forceinline__ void copy_async_kept(unsigned shared, const void* global) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
+}
+
+// Pieces From to PIECES of all elements: as many neighbours at once as a power of two has, whose threads copy one place each of
+// every few elements.
+template <int From>
 __device__ __forceinline__ void request_values(const bf16* v_pages, const Part& part) {
-    const int first = part.length & ~7;
-    const unsigned address = shared_address(memory);
+    const int LEFT = PIECES - From, WIDE = LEFT >= 8 ? 8 : LEFT >= 4 ? 4 : LEFT >= 2 ? 2 : 1;
+    const int piece = From + threadIdx.x % WIDE, element = threadIdx.x / WIDE, at = part.first + piece * 8;
+    const bf16* from = v_pages + part.page_of(at) + element * BLOCK + at % BLOCK;
+    const unsigned to = shared_address(memory) + LOAD * (element * PIECES + piece);
+    if (at < part.length + ROWS)
 #pragma unroll
-    for (int n = 0; n < PIECES; ++n) {
-        const int index = n * THREADS + threadIdx.x, at = first + index % PIECES * 8;
-        if (at < part.length + ROWS)
-            copy_async(address + LOAD * index, v_pages + part.page(at) + index / PIECES * BLOCK + at % BLOCK);
-    }
-    end_of_group();
+        for (int n = 0; n < WIDE; ++n)
+            copy_async_kept(to + n * (THREADS / WIDE * PIECES * LOAD), from + n * (THREADS / WIDE * BLOCK));
+    if constexpr (LEFT > WIDE) request_values<From + WIDE>(v_pages, part);
 }
 
 // ---- accept -----------------------------------------------------------------------------------------------------------
 
-// A node, as its thread knows it before the target's choices are there.
-struct Node {
-    bool exists;
-    unsigned long long mask;
-    int parent, drafted;
+// The nodes of a lane, lane and lane + 32, as they are known before the target's choices are there.
+struct Nodes {
+    unsigned long long mask[EACH];
+    int parent[EACH], drafted[EACH];
 
-    __device__ __forceinline__ Node(const TreeSettleArguments& args, int slot) {
-        const int t = threadIdx.x;
-        exists = t < ROWS;
-        mask = exists ? (unsigned long long)args.masks[slot * MAX_ROWS + t] : 0;
-        parent = exists ? args.parents[slot * MAX_ROWS + t] : 0;
-        drafted = exists && t > 0 ? args.drafts[slot * MAX_ROWS + t - 1] : 0;
+    __device__ __forceinline__ Nodes(const TreeSettleArguments& args, int slot, bool wanted) {
+#pragma unroll
+        for (int n = 0; n < EACH; ++n) {
+            const int node = node_of(n);
+            const bool exists = wanted && node < ROWS;
+            mask[n] = exists ? (unsigned long long)args.masks[slot * MAX_ROWS + node] : 0;
+            parent[n] = exists ? args.parents[slot * MAX_ROWS + node] : 0;
+            drafted[n] = exists && node > 0 ? args.drafts[slot * MAX_ROWS + node - 1] : 0;
+        }
+    }
+    __device__ __forceinline__ static int node_of(int n) { return n * 32 + (int)threadIdx.x % 32; }
+    __device__ __forceinline__ bool is_ordered(int n) const {
+        return node_of(n) == 0 ? parent[n] == 0 : parent[n] >= 0 && parent[n] < node_of(n);
     }
 };
 
-__shared__ int path[LEVELS + 1];  // the accepted nodes, the root first
-
-// The path that is accepted, in `path`; returns how many draft tokens it has. Then all copies have arrived, too.
-__device__ __forceinline__ int accept_path(const TreeSettleArguments& args, const Node& node, int slot) {
-    __shared__ int tokens[ROWS];
-    __shared__ unsigned long long masks[ROWS];
-    __shared__ unsigned disagreeing[WARPS];
-    __shared__ int best[WARPS], readers_before;
-    const int a = blockIdx.y, t = threadIdx.x, lane = t % 32, warp = t / 32;
-    const Choice of_row = node.exists ? args.choices[a * ROWS + t] : 0;
-    if (node.exists) tokens[t] = index_of(of_row), masks[t] = node.mask;
-    __syncthreads();  // all choices have been read
-    if (t == 0) readers_before = atomicAdd(args.readers + a, 1);
-    const bool ordered = t == 0 ? node.parent == 0 : node.parent >= 0 && node.parent < t;
-    const bool agrees = !node.exists || t == 0 || (ordered && node.drafted == tokens[node.parent]);
-    const unsigned wrong = __ballot_sync(FULL_WARP, !agrees);
-    if (lane == 0) disagreeing[warp] = wrong;
-    if (blockIdx.x == 0 && node.exists) {
-        const unsigned long long expected = (t > 0 && ordered ? masks[node.parent] : 0) | 1ull << t;
-        if (!ordered || node.mask != expected) atomicOr(args.fault, MASK_INTEGRITY);
-        if (!is_finite(of_row)) atomicOr(args.fault, TARGET_NOT_FINITE);
-    }
-    __syncthreads();
-    const unsigned long long refused = disagreeing[0] | (unsigned long long)disagreeing[1] << 32;
-    const int depth = __popcll((long long)node.mask) - 1;
-    const bool reached = node.exists && !(node.mask & refused) && depth >= 0 && depth <= LEVELS;
-    const unsigned furthest = __reduce_max_sync(FULL_WARP, reached ? (unsigned)(depth * 64 + 63 - t) : 0u);
-    if (lane == 0) best[warp] = (int)furthest;
-    __syncthreads();
-    const int found = max(63, max(best[0], best[1]));  // 63: the root
-    const int length = found / 64, last = 63 - found % 64;
-    if (node.exists && masks[last] >> t & 1 && depth >= 0 && depth <= length) {
-        path[depth] = t;
-        if (blockIdx.x == 0) {
-            args.path[slot * (LEVELS + 1) + depth] = t;
-            args.target_tokens[slot * MAX_ROWS + depth] = tokens[t];
-        }
-    }
-    if (blockIdx.x == 0 && t == 0) args.accepted[slot] = length;
-    if (readers_before == (int)gridDim.x - 1) {
-        if (node.exists) args.choices[a * ROWS + t] = 0;
-        if (t == 0) args.readers[a] = 0;
-    }
-    await_copies<0>();
-    __syncthreads();
-    return length;
+// What node `of` has, of what all lanes have of theirs.
+template <typename Value>
+__device__ __forceinline__ Value at_node(const Value (&own)[EACH], int of) {
+    const Value low = __shfl_sync(FULL_WARP, own[0], of % 32);
+    const Value high = __shfl_sync(FULL_WARP, own[EACH - 1], of % 32);
+    return of < 32 ? low : high;
 }
 
-// ---- move -------------------------------------------------------------------------------------------------------------
+__shared__ int path[LEVELS + 1];  // the accepted nodes, the root first
+__shared__ uint2 places[MOVED];   // where in `memory` each position of what is moved comes from, in bytes
+__shared__ int accepted;          // draft tokens of the path
+__shared__ bool in_place;
 
 // The node that goes to depth d + 1. A path that is none, of masks that are not the tree's, must not lead out of the tree.
 __device__ __forceinline__ int node_at(int d) { return min(max(path[d + 1], 0), ROWS - 1); }
 
-__device__ __forceinline__ void move_keys(bf16* k_pages, const Part& part, int accepted) {
-    const int d = threadIdx.x / LOADS, from = d < accepted ? part.length + node_at(d) : 0, to = part.length + d + 1;
-    uint4 moved;
-    if (d < accepted)
-        moved = reinterpret_cast<const uint4*>(k_pages + part.page(from) + from % BLOCK * HEAD_DIM)[threadIdx.x % LOADS];
-    __syncthreads();  // a row is read before another is put there
-    if (d < accepted && from != to)
-        reinterpret_cast<uint4*>(k_pages + part.page(to) + to % BLOCK * HEAD_DIM)[threadIdx.x % LOADS] = moved;
+// The first piece of what is moved.
+__device__ __forceinline__ int first_moved(const Part& part) { return (part.length + 1 - part.first) / 8; }
+
+// The path that is accepted, by the first warp. Returns how many blocks have read the slot's choices before this one, to lane
+// 0.
+__device__ __forceinline__ int accept_path(const TreeSettleArguments& args, const Nodes& nodes, const Part& part) {
+    const int a = blockIdx.y, lane = threadIdx.x;
+    int tokens[EACH], depth[EACH];
+    bool finite = true;
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+        const int node = Nodes::node_of(n);
+        const Choice of_row = node < ROWS ? args.choices[a * ROWS + node] : 0;
+        tokens[n] = index_of(of_row), depth[n] = __popcll((long long)nodes.mask[n]) - 1;
+        finite = finite && is_finite(of_row);
+    }
+    unsigned long long refused = 0;
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+        const int node = Nodes::node_of(n), behind = at_node(tokens, max(nodes.parent[n], 0) % 64);
+        const bool agrees = node >= ROWS || node == 0 || (nodes.is_ordered(n) && nodes.drafted[n] == behind);
+        refused |= (unsigned long long)__ballot_sync(FULL_WARP, !agrees) << n * 32;
+    }
+    __syncwarp();  // all choices have been read
+    const int readers_before = lane == 0 ? atomicAdd(args.readers + a, 1) : 0;
+    unsigned furthest = 63;  // the root
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+        const bool reached = Nodes::node_of(n) < ROWS && !(nodes.mask[n] & refused) && depth[n] >= 0 && depth[n] <= LEVELS;
+        furthest = max(furthest, reached ? (unsigned)(depth[n] * 64 + 63 - Nodes::node_of(n)) : 0u);
+    }
+    furthest = __reduce_max_sync(FULL_WARP, furthest);
+    const int length = furthest / 64, last = 63 - furthest % 64;
+    const unsigned long long on_path = at_node(nodes.mask, last);
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+        const int node = Nodes::node_of(n);
+        if (node >= ROWS || !(on_path >> node & 1) || depth[n] < 0 || depth[n] > length) continue;
+        path[depth[n]] = node;
+        if (blockIdx.x > 0) continue;
+        args.path[part.slot * (LEVELS + 1) + depth[n]] = node;
+        args.target_tokens[part.slot * MAX_ROWS + depth[n]] = tokens[n];
+    }
+    __syncwarp();
+    const int here = first_moved(part) * 8 + lane, d = part.first + here - part.length - 1;
+    const int from = d >= 0 && d < length ? part.length - part.first + node_at(d) : here;
+    if (lane < MOVED * 8) reinterpret_cast<unsigned char*>(places)[lane] = (unsigned char)from;
+    const bool moves = __ballot_sync(FULL_WARP, lane < length && path[min(lane, LEVELS - 1) + 1] != lane + 1);
+    if (lane == 0) accepted = length, in_place = !moves;
+    if (blockIdx.x > 0) return readers_before;
+#pragma unroll
+    for (int n = 0; n < EACH; ++n) {
+        const int node = Nodes::node_of(n);
+        const unsigned long long above = at_node(nodes.mask, max(nodes.parent[n], 0) % 64);
+        const unsigned long long expected = (node > 0 && nodes.is_ordered(n) ? above : 0) | 1ull << node;
+        if (node < ROWS && (!nodes.is_ordered(n) || nodes.mask[n] != expected)) atomicOr(args.fault, MASK_INTEGRITY);
+    }
+    if (!finite) atomicOr(args.fault, TARGET_NOT_FINITE);
+    if (lane == 0) args.accepted[part.slot] = length;
+    return readers_before;
 }
 
-__device__ __forceinline__ void move_values(bf16* v_pages, const Part& part, int accepted) {
-    bool in_place = true;
-    for (int d = 0; d < accepted; ++d) in_place &= node_at(d) == d + 1;
-    if (in_place) return;
-    const int first = part.length & ~7, begin = (part.length + 1 - first) / 8, end = (part.length + accepted - first) / 8;
+// The last block that has read the slot's choices clears them. By the first warp.
+__device__ __forceinline__ void clear_choices(const TreeSettleArguments& args, int readers_before) {
+    const int a = blockIdx.y;
+    if (__shfl_sync(FULL_WARP, readers_before, 0) != (int)gridDim.x - 1) return;
+#pragma unroll
+    for (int n = 0; n < EACH; ++n)
+        if (Nodes::node_of(n) < ROWS) args.choices[a * ROWS + Nodes::node_of(n)] = 0;
+    if (threadIdx.x == 0) args.readers[a] = 0;
+}
+
+// ---- move -------------------------------------------------------------------------------------------------------------
+
+// A row's column of 16 bytes, of keys or of features, of all nodes of the path. A thread reads all before it writes any, and
+// nobody else touches its column.
+struct Column {
+    uint4 of_node[LEVELS];
+
+    template <typename At>
+    __device__ __forceinline__ void load(At at) {
+#pragma unroll
+        for (int d = 0; d < LEVELS; ++d)
+            if (d < accepted) of_node[d] = *at(node_at(d));
+    }
+    template <typename At>
+    __device__ __forceinline__ void store(At at) const {
+#pragma unroll
+        for (int d = 0; d < LEVELS; ++d)
+            if (d < accepted) *at(d + 1) = of_node[d];
+    }
+};
+
+__device__ __forceinline__ void move_values(bf16* v_pages, const Part& part) {
+    const int begin = first_moved(part), end = (part.length + accepted - part.first) / 8;
+    const bf16* own = reinterpret_cast<const bf16*>(memory + threadIdx.x * PIECES);
 #pragma unroll
     for (int n = 0; n < MOVED; ++n) {
-        const int index = n * THREADS + threadIdx.x, i = index / MOVED, piece = begin + index % MOVED;
-        if (piece > end) continue;
-        const bf16* own = reinterpret_cast<const bf16*>(memory + i * PIECES);
+        if (begin + n > end) break;
+        const uint2 from = places[n];
         unsigned words[4];
 #pragma unroll
         for (int e = 0; e < 8; ++e) {
-            const int here = piece * 8 + e, d = first + here - part.length - 1;
-            const unsigned of = own[d >= 0 && d < accepted ? part.length - first + node_at(d) : here];
+            const unsigned of = own[(e < 4 ? from.x : from.y) >> e % 4 * 8 & 255];
             words[e / 2] = e % 2 ? words[e / 2] | of << 16 : of;
         }
-        const int at = first + piece * 8;
-        *reinterpret_cast<uint4*>(v_pages + part.page(at) + i * BLOCK + at % BLOCK) =
+        const int at = part.first + (begin + n) * 8;
+        *reinterpret_cast<uint4*>(v_pages + part.page_of(at) + threadIdx.x * BLOCK + at % BLOCK) =
             make_uint4(words[0], words[1], words[2], words[3]);
     }
 }
 
-__device__ __forceinline__ void move_features(bf16* features, const Part& part, int accepted) {
+// Of values, all threads move an element each, and a few a column of keys.
+__device__ __forceinline__ void move_cached(const TreeSettleArguments& args, const Part& part) {
+    auto of_keys = [&](int node) {
+        const int at = part.length + node;
+        return reinterpret_cast<uint4*>(args.k_pages + part.page_of(at) + at % BLOCK * HEAD_DIM) + threadIdx.x % LOADS;
+    };
+    const bool has_keys = (int)threadIdx.x >= THREADS - LOADS;
+    Column keys;
+    if (has_keys) keys.load(of_keys);
+    move_values(args.v_pages, part);
+    if (has_keys) keys.store(of_keys);
+}
+
+__device__ __forceinline__ void move_features(bf16* features, const Part& part) {
     if (part.column >= WIDTH) return;
     bf16* rows = features + (long long)part.slot * MAX_ROWS * WIDTH + part.column;
-    uint4 moved[LEVELS];
-#pragma unroll
-    for (int d = 0; d < LEVELS; ++d)
-        if (d < accepted) moved[d] = *reinterpret_cast<const uint4*>(rows + (long long)node_at(d) * WIDTH);
-#pragma unroll
-    for (int d = 0; d < LEVELS; ++d)
-        if (d < accepted) *reinterpret_cast<uint4*>(rows + (long long)(d + 1) * WIDTH) = moved[d];
+    auto of_row = [&](int row) { return reinterpret_cast<uint4*>(rows + (long long)row * WIDTH); };
+    Column moved;
+    moved.load(of_row);
+    moved.store(of_row);
 }
 
 extern "C" __global__ __launch_bounds__(THREADS) void tree_settle(const __grid_constant__ TreeSettleArguments args) {
     const int count = *args.active_count, now = *args.step;
-    const Part part(args);
-    const Node node(args, part.slot);
-    const bool cached = (int)blockIdx.x < HEADS_IN_ALL, active = (int)blockIdx.y < count;
-    const bool early = cached && part.layer < LAYERS - 1;
-    if (active && early) request_values(args.v_pages, part);
+    const bool active = (int)blockIdx.y < count, finds = threadIdx.x < 32;
+    const Part part(args, active);
+    const bool cached = (int)blockIdx.x < HEADS_IN_ALL, early = cached && part.layer < LAYERS - 1;
+    if (active && early) request_values<0>(args.v_pages, part);
+    const Nodes nodes(args, part.slot, finds);
     await_previous();
     let_next_start();
     if (!active) return;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) args.stamps[now * STAMPS + VERIFIED] = device_nanoseconds();
-    if (cached && !early) request_values(args.v_pages, part);
-    const int accepted = accept_path(args, node, part.slot);
-    if (cached) {
-        move_keys(args.k_pages, part, accepted);
-        move_values(args.v_pages, part, accepted);
-    } else {
-        move_features(args.features, part, accepted);
+    if (cached && !early) request_values<0>(args.v_pages, part);
+    end_of_group();
+    int readers_before = 0;
+    if (finds) readers_before = accept_path(args, nodes, part);
+    await_copies<0>();
+    __syncthreads();
+    if (!in_place) {
+        if (cached)
+            move_cached(args, part);
+        else
+            move_features(args.features, part);
     }
+    if (finds) clear_choices(args, readers_before);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) args.stamps[now * STAMPS + ACCEPTED] = device_nanoseconds();
 }

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel, announced, expect
-from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import PreNormRows, maxima_of
 from specgate.backends.cupy_eagle3.kernels.rows.draft_input import InputWeights
 from specgate.backends.cupy_eagle3.kernels.state.slots import Rows, Slots
-from specgate.backends.cupy_eagle3.kernels.trees.tree_top import parts_of
 
 THREADS: Final = 512
 
@@ -38,8 +37,10 @@ class TreeToken(Kernel):
         sources: int,
         rows: int,
     ) -> None:
-        """`top`: how many candidates a part of a source row has; see `TreeTop`."""
-        self.hidden, self.draft_vocab, self.parts, self.top = hidden, draft_vocab, parts_of(draft_vocab), top
+        """`top`: how many tokens behind a source row are asked for at most. Raises ValueError where there are fewer."""
+        if not 0 < top <= draft_vocab:
+            raise ValueError(f"the {top} likeliest of {draft_vocab} tokens")
+        self.hidden, self.draft_vocab = hidden, draft_vocab
         self.nodes, self.sources, self.rows, self.last = nodes, sources, rows, first + nodes - 1
         super().__init__(
             "tree_token",
@@ -48,7 +49,6 @@ class TreeToken(Kernel):
             norm_output=int(norm_output),
             norm_before_residual=int(norm_before_residual),
             max_rows=max_rows,
-            parts=self.parts,
             top=top,
             first_node=first,
             nodes=nodes,
@@ -63,7 +63,8 @@ class TreeToken(Kernel):
         out: Tensor,
         next_stream: Tensor,
         stream: Tensor,
-        candidates: Tensor,
+        logits: Tensor,
+        maxima: Tensor,
         nodes: Tensor,
         target_ids: Tensor,
         pre_norm: PreNormRows,
@@ -73,10 +74,13 @@ class TreeToken(Kernel):
         *,
         eps: float,
     ) -> None:
-        """`rows`: those that the draft ran on; `nodes` int32 [N, 3]: see `tree_token.cu`."""
+        """`rows`: those that the draft ran on; `logits` float32 [R, V] and `maxima` int32 [R, maxima_of(V)] of these,
+        as the LM head leaves them; `nodes` int32 [N, 3]: see `tree_token.cu`.
+        """
         if rows.per_slot != self.sources:
             raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.sources}")
-        expect("candidates", candidates, (rows.most * self.parts * self.top,), torch.int64)
+        expect("logits", logits, (rows.most, self.draft_vocab), torch.float32)
+        expect("maxima", maxima, (rows.most, maxima_of(self.draft_vocab)), torch.int32)
         expect("stream", stream, (rows.most, self.hidden), torch.float32)
         expect("next_stream", next_stream, (rows.slots * self.rows, self.hidden), torch.float32)
         expect("out", out, (rows.slots * self.rows, 2 * self.hidden), torch.bfloat16)
@@ -94,7 +98,8 @@ class TreeToken(Kernel):
                 "next_stream": next_stream,
                 "fault": slots.fault,
                 "stream": stream,
-                "candidates": candidates,
+                "logits": logits,
+                "maxima": maxima,
                 "nodes": nodes,
                 "target_ids": target_ids,
                 "normed": pre_norm.rows,

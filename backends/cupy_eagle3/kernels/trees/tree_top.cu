@@ -1,6 +1,6 @@
 // The TOP largest logits of every row, in PARTS parts of its columns: candidates[row][part][rank], as choices (argmax.cuh),
-// the largest first, 0 behind the last column. What joins the parts: tree_token.cu, joined_rows.cuh. With SUMS, also what a
-// softmax needs: sums[row][part] = {the part's largest logit, the sum of the powers of e of all its logits below that}.
+// the largest first, 0 behind the last column. What joins the parts: joined_rows.cuh. Also what a softmax needs:
+// sums[row][part] = {the part's largest logit, the sum of the powers of e of all its logits below that}.
 //
 // One block per part and row. The TOP-th of the largest logits of a warp's lanes is no larger than the TOP-th of the block's:
 // what is below it need not be looked at again. The few others are counted against each other. Where they are many, as where
@@ -95,11 +95,9 @@ extern "C" __global__ __launch_bounds__(THREADS) void tree_top(const TreeTopArgu
     unsigned largest = 0, least = 1;  // of lanes of the warp, the TOP-th largest: what equals it is taken at once
 #pragma unroll
     for (int n = 0; n < EACH; ++n) largest = max(largest, mine[n]);
-    if (SUMS) {
-        const unsigned of_warp = __reduce_max_sync(FULL_WARP, largest);
-        const float top = of_warp ? number_of(of_warp) : NOTHING, sum = sum_of_powers(mine, top);
-        if (lane == 0) sums[warp] = make_float2(top, sum);
-    }
+    const unsigned of_warp = __reduce_max_sync(FULL_WARP, largest);
+    const float highest = of_warp ? number_of(of_warp) : NOTHING, sum = sum_of_powers(mine, highest);
+    if (lane == 0) sums[warp] = make_float2(highest, sum);
     unsigned left = largest;
 #pragma unroll 1
     for (int rank = 0; rank < TOP && TOP <= 32; ++rank) {
@@ -118,7 +116,7 @@ extern "C" __global__ __launch_bounds__(THREADS) void tree_top(const TreeTopArgu
             if (at < THREADS) kept[at] = (Choice)mine[n] << 32 | (0xffffffffu - (unsigned)column_of(n));
         }
     __syncthreads();
-    if (SUMS && threadIdx.x == 0) {
+    if (threadIdx.x == 0) {
         float top = NOTHING, sum = 0;
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) top = sums[w].x > top || !(sums[w].x == sums[w].x) ? sums[w].x : top;

@@ -25,15 +25,15 @@ def parts_of(columns: int) -> int:
 class TreeTop(Kernel):
     """The `top` largest of each row of logits, float32 [R, V], in parts: int64 [R, parts, top], packed as choices.
 
-    Of equal logits the lower column comes first. NaN and infinity come before every number. With `sums` also what a
-    softmax needs of each part: float32 [R, parts, 2], its largest logit and the sum of the powers of e below that.
+    Of equal logits the lower column comes first. NaN and infinity come before every number. Also what a softmax needs
+    of each part: float32 [R, parts, 2], its largest logit and the sum of the powers of e below that.
     """
 
-    def __init__(self, columns: int, top: int, *, sums: bool = False) -> None:
+    def __init__(self, columns: int, top: int) -> None:
         """Raises ValueError for more tokens than there are columns."""
         if not 0 < top <= columns:
             raise ValueError(f"the {top} largest of {columns} columns")
-        self.columns, self.top, self.parts, self.sums = columns, top, parts_of(columns), sums
+        self.columns, self.top, self.parts = columns, top, parts_of(columns)
         super().__init__(
             "tree_top",
             columns=columns,
@@ -41,18 +41,12 @@ class TreeTop(Kernel):
             top=top,
             parts=self.parts,
             threads=THREADS,
-            sums=int(sums),
         )
 
     @announced
-    def __call__(self, candidates: Tensor, logits: Tensor, rows: Rows, sums: Tensor | None = None) -> None:
-        """`candidates`: int64, at least R · parts · top; `sums`: float32, at least [R · parts, 2]. Raises ValueError
-        for sums that this launcher was not made for.
-        """
-        if (sums is not None) != self.sums:
-            raise ValueError(f"made for sums: {self.sums}")
-        if sums is not None:
-            expect("sums", sums, (rows.most * self.parts, 2), torch.float32)
+    def __call__(self, candidates: Tensor, sums: Tensor, logits: Tensor, rows: Rows) -> None:
+        """`candidates`: int64, at least R · parts · top; `sums`: float32, at least [R · parts, 2]."""
+        expect("sums", sums, (rows.most * self.parts, 2), torch.float32)
         expect("candidates", candidates, (rows.most * self.parts * self.top,), torch.int64)
         expect("logits", logits, (rows.most, self.columns), torch.float32)
         self.launch(

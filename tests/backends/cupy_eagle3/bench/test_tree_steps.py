@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specgate.backends.cupy_eagle3.bench.synthetic import Geometry, random_pair
+from specgate.backends.cupy_eagle3.kernels.matmul.matmul_rows import maxima_of
 from specgate.backends.cupy_eagle3.stream import Stream
 from specgate.backends.cupy_eagle3.tuned.lookup import NOTHING_TUNED
 from specgate.eagle3.trees.growing import DynamicGrowth
@@ -37,10 +38,11 @@ def test_each_of_a_trees_own_kernels_is_in_its_step_and_moves_what_is_counted(mo
     stage = stage_of(GEOMETRY, pair, 100, 2, tree, NOTHING_TUNED, "meta")
     stage.run()
     calls = {name: [call for call in stage.calls if call.kernel.spec.stem == name] for name in OWN}
-    assert [len(of) for of in calls.values()] == [tree.depth, tree.depth, 0, 0, 1]
+    assert [len(of) for of in calls.values()] == [0, tree.depth, 0, 0, 1]
     moved = {name: [bytes_moved(call) for call in of] for name, of in calls.items()}
-    assert moved["tree_top"][0] == 2 * DRAFT.draft_vocab * 4
-    assert moved["tree_token"][-1] == 0  # the draft runs on none of the last level
+    scanned = 2 * maxima_of(DRAFT.draft_vocab) * 4
+    assert moved["tree_token"][0] == scanned + 2 * tree.non_leaves[1] * DRAFT.hidden * 14
+    assert moved["tree_token"][-1] == tree.non_leaves[4] * scanned  # the draft runs on none of the last level
     path = TARGET.layers * TARGET.kv_heads * TARGET.head_dim * 2 * 2 + 3 * TARGET.hidden * 2
     assert moved["tree_settle"] == [2 * 2 * tree.depth * path + 2 * 16 * 24]
     chain = stage_of(GEOMETRY, pair, 100, 2, 3, NOTHING_TUNED, "meta")

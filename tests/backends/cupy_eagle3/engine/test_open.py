@@ -18,6 +18,7 @@ from specgate.backends.cupy_eagle3.backend import BACKEND
 from specgate.backends.cupy_eagle3.device import first_gpu
 from specgate.backends.cupy_eagle3.engine import open as opening
 from specgate.backends.cupy_eagle3.engine.open import check_target, usable_draft
+from specgate.backends.cupy_eagle3.engine.prefill import PACKED_ROWS
 from specgate.core import PairRef, Sampling
 from specgate.eagle3.geometry import ExpertGeometry, TargetGeometry
 from specgate.eagle3.hf.write import target_config
@@ -25,7 +26,7 @@ from specgate.eagle3.kv.modes import KvModes
 from specgate.eagle3.pair import load_target
 from specgate.eagle3.tiny import write_random_pair
 from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, SpecgateError, UsageError
-from tests.backends.cupy_eagle3.pairs import MIXTURE
+from tests.backends.cupy_eagle3.pairs import MIXTURE, TARGET
 
 ROOT = Path(__file__).parents[4]
 POSITIONS = 512
@@ -220,6 +221,21 @@ def test_experts_are_prefilled_by_kernels_unless_torch_is_asked_for(
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91700)
     way = opening.chosen_way(options, MIXTURE, torch.device("cuda"))
     assert (way.fused, way.attention.order, way.grouped) == (fused, order, fused)
+    assert way.packed_rows == 0
+    if fused:
+        packed = opening.chosen_way({**options, "prefill_experts": "packed"}, MIXTURE, torch.device("cuda"))
+        assert (packed.packed_rows, packed.attention.order, packed.grouped) == (PACKED_ROWS, order, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "geometry", "why"),
+    [({}, TARGET, "the target has no experts"), ({"prefill": "torch"}, MIXTURE, "with prefill = torch")],
+)
+def test_experts_that_stay_packed_are_refused_where_there_are_none_or_torch_multiplies(
+    options: dict[str, str], geometry: TargetGeometry, why: str
+) -> None:
+    with pytest.raises(UsageError, match=f"option prefill_experts = packed.*{why}"):
+        opening.chosen_way({**options, "prefill_experts": "packed"}, geometry, torch.device("cpu"))
 
 
 def with_experts(folder: Path, request: OpenRequest, geometry: TargetGeometry) -> OpenRequest:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specgate.backends.cupy_eagle3.engine import prefill_experts, prefill_mixture
 from specgate.backends.cupy_eagle3.engine.memory_plan import plan
-from specgate.backends.cupy_eagle3.engine.prefill import Way
+from specgate.backends.cupy_eagle3.engine.prefill import PACKED_ROWS, Way
 from specgate.backends.cupy_eagle3.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.cupy_eagle3.engine.prefill_experts import (
     expert_workspace_bytes,
@@ -226,15 +226,19 @@ def test_decoded_weights_are_bounded_whatever_the_number_of_experts() -> None:
     assert prefill_mixture.decoded_bytes(large) == 8 * each
     many = replace(large, experts=replace(large.experts, count=128))
     assert each < prefill_mixture.decoded_bytes(many) <= prefill_mixture.DECODED
-    sizes = Sizes(1, 512, 1)
-    assert plan(many, None, sizes)["prefill workspace"] > prefill_mixture.decoded_bytes(many)
+    few, more = (
+        plan(many, None, Sizes(1, rows, 1), packed_rows=PACKED_ROWS)["prefill workspace"]
+        for rows in (PACKED_ROWS, PACKED_ROWS + 1)
+    )
+    assert more > prefill_mixture.decoded_bytes(many) > few  # of few rows none are decoded
+    assert plan(many, None, Sizes(1, 512, 1), fused=False)["prefill workspace"] > prefill_mixture.decoded_bytes(many)
 
 
 # ── on a GPU ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["grouped", "one by one"])
+@pytest.mark.parametrize("name", ["grouped", "one by one", "packed"])
 @torch.inference_mode()
 def test_the_kernels_leave_what_torch_leaves(name: str) -> None:
     """A planted token chooses its experts by itself, so that roundings send none elsewhere."""
@@ -257,7 +261,7 @@ def test_the_kernels_leave_what_torch_leaves(name: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["grouped", "one by one", "torch"])
+@pytest.mark.parametrize("name", ["grouped", "one by one", "packed", "torch"])
 @torch.inference_mode()
 def test_a_prompts_bits_on_a_gpu_do_not_depend_on_what_else_is_prefilled(name: str) -> None:
     made = expert_engine()
@@ -266,10 +270,10 @@ def test_a_prompts_bits_on_a_gpu_do_not_depend_on_what_else_is_prefilled(name: s
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["grouped", "torch"])
+@pytest.mark.parametrize("name", ["grouped", "usual", "torch"])
 @torch.inference_mode()
 def test_a_prefill_of_experts_takes_no_more_memory_than_planned(name: str) -> None:
-    made, way = expert_engine(), ways_on_gpu()[name]
+    made, way = expert_engine(), {**ways_on_gpu(), "usual": Way.on(torch.device("cuda"))}[name]
     g, draft = made.target.geometry, made.draft
     assert draft is not None
     prompts = random_prompts([1500, 1500], g.vocab)
@@ -282,5 +286,5 @@ def test_a_prefill_of_experts_takes_no_more_memory_than_planned(name: str) -> No
         prefill_prompts(made.target, draft, made.b, prompts, layout, way)
         peaks.append(torch.cuda.max_memory_allocated() - before)
     # torch's allocator rounds each of some thirty tensors up to 2 MiB.
-    planned = expert_workspace_bytes(g, draft.geometry, 1500, 2, fused=way.fused)
+    planned = expert_workspace_bytes(g, draft.geometry, 1500, 2, fused=way.fused, packed_rows=way.packed_rows)
     assert peaks[-1] <= planned + 30 * (2 << 20)

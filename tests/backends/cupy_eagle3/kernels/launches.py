@@ -59,6 +59,7 @@ ELEMENTS = {
     "float2": torch.float32,
     "uint2": torch.int32,
     "int": torch.int32,
+    "unsigned": torch.int32,
     "long long": torch.int64,
     "double": torch.float64,
     "Choice": torch.int64,

@@ -21,6 +21,7 @@ from specgate.backends.cupy_eagle3.engine.prefill_mixture import (
     leave_sum,
     routed,
 )
+from specgate.backends.cupy_eagle3.kernels.experts import expert_config
 from specgate.backends.cupy_eagle3.kernels.experts.packing import LARGEST_SCALE, Order, PackedExperts
 from specgate.backends.cupy_eagle3.kernels.heads import BLOCK
 from specgate.backends.cupy_eagle3.kernels.loader import Kernel
@@ -44,6 +45,7 @@ ROUNDED = 3e-3
 """Of results that are rounded to bfloat16 once."""
 TORCH = PrefillAttention((Library.TORCH,))
 FUSED, GROUPED, PLAIN = Way(True, TORCH), Way(True, TORCH, grouped=True), Way(False, TORCH)
+PACKED = Way(True, TORCH, packed_rows=100)
 POISON = 7.0
 
 
@@ -179,8 +181,10 @@ def test_operands_of_another_shape_are_refused_by_name() -> None:
 @pytest.mark.parametrize("name", EXPERT_GEOMETRIES)
 def test_a_prefill_of_experts_has_its_kernels_and_no_dense_gate(name: str) -> None:
     pair = EXPERT_GEOMETRIES[name]()
-    made = [kernel.spec.stem for kernel in kernels(pair.target, None)]
-    assert sorted(made) == sorted(
+    decoded, packed = (
+        [kernel.spec.stem for kernel in kernels(pair.target, None, packed=packed)] for packed in (False, True)
+    )
+    assert sorted(decoded) == sorted(
         [
             "prefill_stream",
             "prefill_heads",
@@ -190,6 +194,7 @@ def test_a_prefill_of_experts_has_its_kernels_and_no_dense_gate(name: str) -> No
             "prefill_mixture",
         ]
     )
+    assert sorted(packed) == sorted([*decoded, "prefill_parties", "prefill_gate_up", "prefill_down"])
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(16, 32), (48, 96), (32, 640)])
@@ -238,6 +243,45 @@ def test_prompts_leave_what_they_leave_by_torch(on_host: list[str], monkeypatch:
     # pieces of 5 and 3 experts, downs in one.
     assert (names["prefill_decode"], names["prefill_heads"]) == (4 * 3, 2 * 3)
     assert (names["prefill_mixture"], names["prefill_route"]) == (4 * 2, 4 * 2)
+
+
+@pytest.mark.slow("compiles eight kernels with a C++ compiler")
+@torch.inference_mode()
+def test_prompts_of_few_rows_leave_what_they_leave_by_torch_and_what_they_leave_alone(
+    on_host: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two prompts are of few rows; between them is one that is not, whose experts are decoded."""
+    monkeypatch.setattr(expert_config, "PROCESSORS", 3)
+    target = Target.of(target_checkpoint(MIXTURE, random_weights(target_tensors(MIXTURE), 1)), 512)
+    generator = torch.Generator().manual_seed(0)
+    prompts = [
+        (torch.randint(MIXTURE.vocab, (n,), generator=generator), torch.tensor(held))
+        for n, held in ((BLOCK + 5, [5, 0]), (101, [1, 4]), (33, [2]))
+    ]
+
+    def filled(some: slice, way: Way) -> tuple[list[tuple[Tensor, Tensor | None]], Pages]:
+        pages = Pages.allocate(3, 6, Sizes(1, 512, 1).heads(MIXTURE), "cpu")
+        return prefill_expert_prompts(target, pages, prompts[some], (0, 2, 3), 50, way), pages
+
+    mine, pages = filled(slice(3), PACKED)
+    names = {name: on_host.count(name) for name in sorted({*on_host})}
+    theirs, expected = filled(slice(3), PLAIN)
+    for (stream, features), (wanted, of_torch) in zip(mine, theirs, strict=True):
+        assert features is not None and of_torch is not None
+        # Rounding alone sends a row to another expert where two logits are nearly equal.
+        for found, want in ((stream, wanted), (features, of_torch)):
+            each = (found.float() - want.float()).norm(dim=-1) / want.float().norm(dim=-1)
+            assert each.quantile(0.9) < 0.02
+    assert relative_error(pages.k[0], expected.k[0]) < 0.02
+    # Two layers and all rows of the last one, of both together; its last rows are few of all three prompts.
+    assert names["prefill_parties"] == names["prefill_gate_up"] == names["prefill_down"] == 4
+    assert names["prefill_decode"] == 3 * 2 and names["prefill_mixture"] == 4 * 3
+    for n, (_, held) in enumerate(prompts):
+        ((alone, features),), its = filled(slice(n, n + 1), PACKED)
+        of_all = mine[n]
+        assert features is not None and of_all[1] is not None
+        assert torch.equal(alone, of_all[0]) and torch.equal(features, of_all[1])
+        assert all(torch.equal(a[:, held], b[:, held]) for a, b in ((its.k, pages.k), (its.v, pages.v)))
 
 
 # ── on a GPU ─────────────────────────────────────────────────────────────────────────────────────────────────────────

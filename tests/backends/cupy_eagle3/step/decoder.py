@@ -29,10 +29,11 @@ from specgate.backends.cupy_eagle3.step.partial import bound_prompts
 from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.eagle3.specpv.asked import PartialPlan
-from specgate.pair_tools.plant.calibrate import made_draft, made_target
+from specgate.pair_tools.plant.calibrate import made_target
 from tests.backends.cupy_eagle3.gpu_pairs import RECIPE_A, random_prompts, shape
 from tests.backends.cupy_eagle3.kernels.host import Host
 from tests.backends.cupy_eagle3.kernels.trees.random_trees import path_to
+from tests.eagle3.planted.drafts import made_draft
 
 LENGTHS = [5, BLOCK - 2, 2 * BLOCK - 4]
 """Prompts that end before a block, at its end, and at the end of a chunk."""

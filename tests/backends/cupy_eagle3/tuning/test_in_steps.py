@@ -68,8 +68,9 @@ def test_experts_whose_work_is_moved_otherwise_give_the_same_bits(tag: str, n: i
         for rows in (1, 4, 16):
             for moved in [*weight.moved(config, rows), *weight.near(config, config)][::7]:
                 assert weight.same_bits(config, moved, rows), (moved, rows)
-    one, other, *_ = {c.warps: c for c in weight.candidates()}.values()
-    assert not weight.same_bits(one, other, 4)
+    if tag == "TARGET_EXPERT_DOWN":  # what gate and up gives is rounded to float16, which hides most differences
+        one, other, *_ = {c.warps: c for c in weight.candidates()}.values()
+        assert not weight.same_bits(one, other, 4)
 
 
 def test_experts_are_chosen_anew_in_steps(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from specgate.backends.cupy_eagle3.memory.sizes import Sizes
 from specgate.eagle3.pair import TargetCheckpoint
 from specgate.eagle3.parallel.shard import Shard, shards
 from specgate.eagle3.planted.recipe import Recipe
-from specgate.pair_tools.plant.calibrate import made_draft, made_target
+from specgate.pair_tools.plant.calibrate import made_target
 from specgate.pair_tools.plant.geometries import PairGeometry
 from tests.bench.tensor_parallel.ready import compile_all
+from tests.eagle3.planted.drafts import made_draft
 
 SIZES = Sizes(slots=8, positions=2048, max_rows=6)
 

@@ -38,10 +38,11 @@ from specgate.eagle3.kv.modes import AS_COMPUTED, KvModes
 from specgate.eagle3.pair import TargetCheckpoint
 from specgate.eagle3.parallel.shard import Shard, shards
 from specgate.eagle3.planted.recipe import Recipe
-from specgate.pair_tools.plant.calibrate import made_draft, made_target
+from specgate.pair_tools.plant.calibrate import made_target
 from specgate.pair_tools.plant.geometries import PairGeometry
 from tests.backends.cupy_eagle3.gpu_pairs import random_prompts
 from tests.backends.cupy_eagle3.kernels.peers.ranks_on_host import Ranks
+from tests.eagle3.planted.drafts import made_draft
 
 CPU = torch.device("cpu")
 LENGTHS = [5, BLOCK - 2, BLOCK + 5]
@@ -80,16 +81,15 @@ def sides(
     ranks: int,
     *,
     fused: bool = False,
+    packed_rows: int = 0,
     slots: int = 3,
     kv: KvModes = AS_COMPUTED,
     draft_ranks: int = 1,
 ) -> list[Side]:
-    """`fused`: what stands between the products of a prefill is one kernel each. `draft_ranks`: the draft is divided
-    among so many.
-    """
+    """`fused` and `packed_rows`: as `Way` has them. `draft_ranks`: the draft is divided among so many."""
     sizes = Sizes(slots, 230, 4, fmha=FmhaConfig(kv_tile=128, warps=4, stages=2), kv=kv)
     whole = made_target(recipe, pair, torch.bfloat16, "cpu")
-    way, made = Way(fused, PrefillAttention((Library.TORCH,))), []
+    way, made = Way(fused, PrefillAttention((Library.TORCH,)), packed_rows=packed_rows), []
     drafts = drafts_of(made_draft(recipe, pair, torch.bfloat16, "cpu"), [CPU] * ranks, draft_ranks)
     for shard, own in zip(shards(ranks), drafts, strict=True):
         target = Target.of(part_of(whole, shard), sizes.positions)

@@ -55,7 +55,7 @@ def alone(gpus: tuple[torch.device, ...]) -> CupyEngine:
     return engine_on(gpus[:1], PAIR, RECIPE)
 
 
-@pytest.mark.parametrize("name", ["grouped", "one by one", "torch"])
+@pytest.mark.parametrize("name", ["grouped", "one by one", "packed", "torch"])
 def test_a_prefill_of_several_gpus_is_near_that_of_one_and_the_same_on_all(
     shared: CupyEngine, alone: CupyEngine, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

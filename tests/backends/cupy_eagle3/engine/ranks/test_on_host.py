@@ -91,8 +91,8 @@ def test_a_split_mixture_is_prefilled_by_kernels_as_by_torch(
         monkeypatch.setattr(module, "ROWS", rows)
     first, second = random_prompts([BLOCK + 30, 40])
     prompts, found = [first, second, first], []
-    for ranks, fused in ((1, False), (2, False), (2, True)):
-        made = sides(EXPERTS, RECIPE_OF_EXPERTS, ranks, fused=fused)
+    for ranks, fused, packed_rows in ((1, False, 0), (2, False, 0), (2, True, 0), (2, True, 60)):
+        made = sides(EXPERTS, RECIPE_OF_EXPERTS, ranks, fused=fused, packed_rows=packed_rows)
         layout = assign_blocks(prompts, made[0].sizes)
         assert layout.twin == (0, 1, 0)
         if ranks == 1:

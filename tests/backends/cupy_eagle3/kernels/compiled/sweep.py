@@ -35,6 +35,8 @@ POSITIONS = 32768
 SIZES = {
     "matmul_rows": ("N_OUT", "K_IN"),
     "matmul_many": ("N_OUT", "K_IN"),
+    "maxima_rows": ("N_OUT", "K_IN"),
+    "maxima_many": ("N_OUT", "K_IN"),
     "attention": ("HEADS", "KV_HEADS", "MAX_BLOCKS", "MAX_CHUNKS"),
     "embed_rows": ("HIDDEN",),
     "feature_capture": ("HIDDEN",),
@@ -57,7 +59,7 @@ SIZES = {
     "cut_rows": ("VOCAB",),
     "draw_rows": ("VOCAB",),
     "tree_top": ("COLUMNS", "PARTS"),
-    "tree_token": ("HIDDEN", "DRAFT_VOCAB", "PARTS"),
+    "tree_token": ("HIDDEN", "DRAFT_VOCAB"),
     "tree_grow": ("HIDDEN", "DRAFT_VOCAB", "POOL", "FOREST"),
     "tree_choose": ("DRAFT_VOCAB", "POOL", "FOREST", "STRIDE", "MAX_ROWS"),
     "tree_settle": ("LAYERS", "BLOCKS", "MAX_BLOCKS", "WIDTH", "KV_HEADS"),
@@ -72,6 +74,9 @@ SIZES = {
     "prefill_route": ("EXPERTS",),
     "prefill_decode": ("N_OUT", "K_IN"),
     "prefill_swiglu": ("INTERMEDIATE",),
+    "prefill_parties": ("EXPERTS",),
+    "prefill_gate_up": ("K_IN", "TILES"),
+    "prefill_down": ("K_IN", "TILES"),
 }
 """Kernel → the constants of it that are bounds of loops and widths of rows, and choose no code."""
 SAMPLED = (
@@ -94,6 +99,8 @@ TREES: tuple[DraftTree, ...] = (
     DynamicGrowth(2, 63, 63),
     DynamicGrowth(3, 1, 3),
 )
+BROAD = TreeShape.of([*((rank,) for rank in range(5)), *((rank, 0) for rank in range(5))])
+"""A tree of which the draft runs on more than 16 rows of four slots."""
 CODES = (KvModes("fp8", "fp8"), KvModes("nvfp4", "nvfp4"))
 """Caches that hold codes."""
 DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
@@ -129,12 +136,16 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         yield from (kernel.spec for kernel in unsure if kernel.spec.stem in ("end_chains", "draft_token", "accept"))
     for tree in TREES if pair.target.experts is None else ():
         growing = Cycle(target, draft, Sizes(4, positions, tree.rows, tree=tree), 4, tree.depth).kernels().values()
-        yield from (kernel.spec for kernel in growing if kernel.spec.stem.startswith(("attention", "commit", "tree")))
+        stems = ("attention", "commit", "maxima", "tree")
+        yield from (kernel.spec for kernel in growing if kernel.spec.stem.startswith(stems))
+    if pair.target.experts is None:
+        broad = Cycle(target, draft, Sizes(4, positions, BROAD.rows, tree=BROAD), 4, BROAD.depth).kernels().values()
+        yield from (kernel.spec for kernel in broad if kernel.spec.stem.startswith("maxima"))
     for asked in SAMPLED:
         drawing = Cycle(target, draft, Sizes(1, positions, 4, sampling=asked), 1, 3).kernels()
         yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
     for kv in (AS_COMPUTED, *CODES):
-        yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft, kv))
+        yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft, kv, packed=True))
     yield from specs_of_ranks(pair, positions)
 
 
@@ -154,7 +165,8 @@ def specs_of_ranks(pair: PairGeometry, positions: int) -> Iterator[Spec]:
             if pair.target.biases:
                 yield kernels["verify.layer.o"].spec  # partial sums with a bias are left by no other product
         if pair.target.experts:
-            yield from (kernel.spec for kernel in prefill_kernels(shard.geometry(pair.target), None, ranks=ranks))
+            own = prefill_kernels(shard.geometry(pair.target), None, ranks=ranks, packed=True)
+            yield from (kernel.spec for kernel in own)
 
 
 def every_spec() -> list[Spec]:

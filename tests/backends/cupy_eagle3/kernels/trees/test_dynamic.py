@@ -148,15 +148,15 @@ class Drafting:
         growth, whole, device = self.growth, self.whole, self.ids.device
         frontier: list[list[Path]] = [[()] for _ in ACTIVE]
         pool = self.tree.pool
-        assert pool is not None and self.tree.sums is not None
+        assert pool is not None and self.tree.candidates is not None and self.tree.sums is not None
         for number, of_level in enumerate(levels_of(growth, whole), 1):
             rows = self.slots.rows(4, of_level.sources)
             logits = torch.full((rows.most, self.columns), 7.0)
             for a, slot in enumerate(ACTIVE):
                 for f, path in enumerate(frontier[a]):
                     logits[a * of_level.sources + f] = logits_of(slot, path)
-            top = TreeTop(self.columns, growth.width, sums=True)
-            top(self.tree.candidates, logits.to(device), rows, self.tree.sums)
+            top = TreeTop(self.columns, growth.width)
+            top(self.tree.candidates, self.tree.sums, logits.to(device), rows)
             if of_level.forest is None:
                 TreeChoose(
                     self.columns,

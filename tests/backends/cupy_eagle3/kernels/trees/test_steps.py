@@ -25,6 +25,7 @@ from specgate.eagle3.trees.accepting import accept_tree, compact, compaction
 from specgate.eagle3.trees.shape import Ranks, TreeShape
 from specgate.eagle3.trees.topology import ancestors
 from tests.backends.cupy_eagle3.kernels.device import counted, normal, relative_error
+from tests.backends.cupy_eagle3.kernels.matmul.test_maxima import maxima_beside
 from tests.backends.cupy_eagle3.kernels.sampling.drawing import greedy
 from tests.backends.cupy_eagle3.kernels.trees.random_trees import masks_of, path_to, random_shape
 from tests.backends.cupy_eagle3.pairs import DRAFT
@@ -57,7 +58,7 @@ def test_the_largest_of_every_part_are_found_in_order_with_ties_to_the_lowest_co
     slots, parts = state(2, device), parts_of(columns)
     candidates = torch.full((8 * parts * top,), -1, dtype=torch.int64, device=device)
     kernel = TreeTop(columns, top)
-    kernel(candidates, logits, slots.rows(4, 2))
+    kernel(candidates, torch.zeros(8 * parts, 2, device=device), logits, slots.rows(4, 2))
     found = candidates.view(8, parts, top)
     assert (found[6:] == -1).all()  # rows of the slot that does not decode
     for row in range(1, 6):
@@ -73,6 +74,9 @@ def test_the_largest_of_every_part_are_found_in_order_with_ties_to_the_lowest_co
 def test_more_tokens_than_a_draft_knows_are_refused() -> None:
     with pytest.raises(ValueError, match="the 41 largest of 40 columns"):
         TreeTop(40, 41)
+    sizes = {"max_rows": 2, "first": 1, "nodes": 1, "sources": 1, "rows": 0}
+    with pytest.raises(ValueError, match="the 41 likeliest of 40 tokens"):
+        TreeToken(64, 40, norm_output=False, norm_before_residual=False, top=41, **sizes)
 
 
 @pytest.mark.slow("compiles kernels as C++")
@@ -97,8 +101,6 @@ def test_a_level_has_the_tokens_of_its_ranks_and_feeds_the_nodes_with_children(
         stream = normal(rows.most, hidden, dtype=torch.float32, seed=number, device=device)
         normed = normal(rows.most, hidden, seed=7 + number, device=device)
         pre_norm = PreNormRows(normed, stream.square().view(rows.most, -1, NORM_GROUP).sum(-1))
-        candidates = torch.zeros(rows.most * parts_of(columns) * level.top, dtype=torch.int64, device=device)
-        TreeTop(columns, level.top)(candidates, logits, rows)
         out = torch.full((4 * max(1, level.rows), 2 * hidden), float("nan"), dtype=torch.bfloat16, device=device)
         onward = torch.full((4 * max(1, level.rows), hidden), float("nan"), device=device)
         TreeToken(
@@ -111,7 +113,7 @@ def test_a_level_has_the_tokens_of_its_ranks_and_feeds_the_nodes_with_children(
             nodes=level.nodes,
             sources=level.sources,
             rows=level.rows,
-        )(out, onward, stream, candidates, nodes, ids, pre_norm, weights, slots, rows, eps=EPS)
+        )(out, onward, stream, logits, maxima_beside(logits), nodes, ids, pre_norm, weights, slots, rows, eps=EPS)
         below = [path for path in shape.paths if len(path) == number and shape.children[order[path]]]
         own = stream.double()
         if norm_output:
@@ -135,32 +137,64 @@ def test_a_level_has_the_tokens_of_its_ranks_and_feeds_the_nodes_with_children(
     assert not slots.drafts[1].any() and not slots.fault.any()
 
 
-def test_a_level_whose_logits_are_not_finite_says_so(device: str) -> None:
-    shape, slots, columns = TreeShape.of([(1,), (2,)]), state(3, device), 70
+def tokens_of(logits: Tensor, ranks: Sequence[int], device: str) -> Slots:
+    """The drafts of a tree of one level with these ranks, behind rows of logits of three active slots."""
+    columns, shape = logits.shape[1], TreeShape.of([(rank,) for rank in ranks])
     (level,) = levels_of(shape, shape)
-    logits = normal(4, columns, dtype=torch.float32, device=device)
-    logits[1, 69] = float("inf")  # of slot 2, whose nodes have no rank 0
-    candidates = torch.zeros(4 * level.top, dtype=torch.int64, device=device)
-    TreeTop(columns, level.top)(candidates, logits, slots.rows(4, 1))
-    weights = InputWeights(normal(90, 64, device=device), normal(64, device=device), normal(64, device=device))
+    slots = state(shape.rows, device)
+    weights = InputWeights(
+        *(normal(*of, device=device) for of in ((columns, 64), (64,), (64,))),
+    )
     pre_norm = PreNormRows(normal(4, 64, device=device), normal(4, 8, dtype=torch.float32, device=device))
+    out, onward, stream = (torch.zeros(4, width, device=device) for width in (128, 64, 64))
     token = TreeToken(
         *(64, columns),
         norm_output=False,
         norm_before_residual=False,
-        max_rows=3,
+        max_rows=shape.rows,
         top=level.top,
         first=1,
-        nodes=2,
+        nodes=level.nodes,
         sources=1,
         rows=0,
     )
-    rows = slots.rows(4, 1)
-    out, onward, stream = (torch.zeros(4, width, device=device) for width in (128, 64, 64))
     nodes = TreeBuffers.allocate(shape, DRAFT, 4, device).nodes
-    ids = torch.arange(columns, dtype=torch.int32, device=device)
-    token(out.bfloat16(), onward, stream, candidates, nodes, ids, pre_norm, weights, slots, rows, eps=EPS)
-    assert Fault(int(slots.fault)) is Fault.DRAFT_NOT_FINITE
+    ids, rows, maxima = torch.arange(columns, dtype=torch.int32, device=device), slots.rows(4, 1), maxima_beside(logits)
+    token(out.bfloat16(), onward, stream, logits, maxima, nodes, ids, pre_norm, weights, slots, rows, eps=EPS)
+    return slots
+
+
+FOUND = [
+    *((300, (0, 1, 2, 3, 4)), (5000, (0, 2, 3)), (9000, (0, 31, 63)), (40, (0, 38, 39)), (33, (32,)), (17, (0,))),
+    (21000, (1, 4)),
+]
+
+
+@pytest.mark.parametrize(("columns", "ranks"), FOUND)
+@pytest.mark.parametrize("kind", ["many ties", "no ties", "neighbours", "all equal"])
+def test_the_tokens_of_all_ranks_are_found_with_ties_to_the_lowest(
+    device: str, columns: int, ranks: tuple[int, ...], kind: str
+) -> None:
+    logits = normal(4, columns, dtype=torch.float32, scale=3, device=device)
+    if kind == "many ties":
+        logits = logits.round()
+    elif kind == "neighbours":  # all of the likeliest are in a few parts of a few threads
+        logits[:, columns // 2 :] += 30
+    elif kind == "all equal":
+        logits[:] = -1.5
+    slots = tokens_of(logits, ranks, device)
+    for a, slot in enumerate(ACTIVE):
+        want = likeliest(logits[a], ranks[-1] + 1)
+        assert slots.drafts[slot, : len(ranks)].tolist() == [want[rank] for rank in ranks]
+    assert not slots.fault.any()
+
+
+@pytest.mark.parametrize("ranks", [(1, 2), (40,)])
+@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
+def test_a_level_whose_logits_are_not_finite_says_so(device: str, ranks: tuple[int, ...], bad: float) -> None:
+    logits = normal(4, 70, dtype=torch.float32, device=device)
+    logits[1, 69] = bad  # of slot 2, whose nodes have no rank 0
+    assert Fault(int(tokens_of(logits, ranks, device).fault)) is Fault.DRAFT_NOT_FINITE
 
 
 @dataclass(frozen=True, slots=True)

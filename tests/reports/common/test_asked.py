@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from specgate.core import Cell, Policy, Role, Rule
+from specgate.reports.common.asked import floor_of, floors
+from tests.support.factories import plan_of, scenario
+
+(POINT, *_) = plan_of(scenario()).points
+SPEC = Cell(POINT, Role(3))
+
+
+def policy(*mins: tuple[float, bool]) -> Policy:
+    rules = tuple(
+        Rule(f"speed-{n}", "speed", required, role="spec-*", params={"min": least})
+        for n, (least, required) in enumerate(mins)
+    )
+    return Policy("own", (*rules, Rule("acceptance", "acceptance", True, params={"min": 9.0})))
+
+
+@pytest.mark.parametrize(
+    ("mins", "asked"),
+    [
+        ([(1.25, True), (2.0, False)], 1.25),
+        ([(1.0, True), (1.25, True), (2.0, False)], 1.25),
+        ([(1.5, False), (2.0, False)], 2.0),
+        ([], None),
+    ],
+    ids=["what is required", "the highest", "advice alone", "nothing"],
+)
+def test_what_a_policy_asks_of_a_speed_up_is_what_it_requires(
+    mins: list[tuple[float, bool]], asked: float | None
+) -> None:
+    assert floor_of(policy(*mins), SPEC) == asked
+    assert floors(policy(*mins), POINT, (Role(0), Role(3))) == ({} if asked is None else {Role(3): asked})
