@@ -14,7 +14,7 @@ from specgate.analysis.speculation.draft_counts import short_of, shortness_in_wo
 from specgate.analysis.speculation.drafting import Drafting
 from specgate.analysis.speculation.evidence import Evidence, Finding
 from specgate.analysis.speculation.forced import asked_in_words, forced_by, looks_forced, wrong_shape
-from specgate.core import Block, Finish
+from specgate.core import MAY_NOT_DRAFT, Block, Finish
 from specgate.core.acceptance import AcceptanceRecord
 from specgate.eagle3.counters import NO_DRAFT_COUNTERS
 
@@ -59,14 +59,16 @@ def draft_not_loaded(e: Evidence) -> Finding:
 
 
 def switched_off(e: Evidence) -> Finding:
-    """The engine says that it went on without speculation."""
-    checked = "lines of the log that say so, and the engine's own reasons (disabled_…)"
+    """The engine says, or is known, to go on without speculation."""
+    checked = "lines of the log that say so, the engine's own reasons (disabled_…), and engines that take no draft"
     logged = line_about(e, "speculation is off", "does not speculate", "only the pytorch engine drafts", "no eagle-3")
     terminal = {f"disabled_multitoken_{why}" for why in ("eos", "stop", "length")} | {"disabled_draft_error"}
     counters = e.block.counters if e.block else {}
     reasons = [f"{k} = {n}" for k, n in counters.items() if k.startswith("disabled_") and k not in terminal and n]
-    if logged or reasons:
-        seen = logged or ", ".join(reasons)
+    drafts_nothing = e.drafting is not None and not e.drafting.num_drafts
+    told = [w.removeprefix(MAY_NOT_DRAFT) for w in (e.facts.warnings if e.facts else ()) if w.startswith(MAY_NOT_DRAFT)]
+    if logged or reasons or (told and drafts_nothing):
+        seen = logged or ", ".join(reasons or told)
         return found("switched_off", checked, seen, "leave out what switches it off, or take another engine or target")
     if e.log is None and not any(name.startswith("disabled_") for name in counters):
         return unchecked("switched_off", checked, "the engine counts no reasons, and its log is not here")
@@ -171,8 +173,9 @@ def silently_off(e: Evidence) -> Finding:
 
 def switches(e: Evidence) -> str:
     """What is known to switch drafts off without a word, in this engine."""
-    known = SWITCHES.get(e.backend)
-    return f"known switches of {e.backend}: {known}" if known else "see the engine's log, and its flags"
+    engine = e.backend.removesuffix("-offline").removesuffix("-pipeline")
+    known = SWITCHES.get(engine)
+    return f"known switches of {engine}: {known}" if known else "see the engine's log, and its flags"
 
 
 def steps_without_drafts(e: Evidence) -> Finding:

@@ -19,13 +19,15 @@ def wrong_target(e: Evidence) -> Finding:
     checked = "the target that the draft's config describes, against the target"
     differing = [f"{what} {made} for, {is_so} here" for what, made, is_so in pairs if both_differ(made, is_so)]
     sha256 = e.facts.target_sha256 if e.facts and e.facts.acceptance != "scripted" else None
-    if both_differ(p.made_for_sha256, sha256):
-        differing.append(f"weights {p.made_for_sha256} for, {sha256} here")
     known = [what for what, made, is_so in pairs if made is not None and is_so is not None]
     if said := line_about(e, "width error", "draft of another target", "does not fit this target"):
         differing.append(said)
+    todo = "give the draft that was trained for this target"
+    if both_differ(p.made_for_sha256, sha256):
+        todo += "" if differing else ", unless the target's config.json alone was edited since: it is part of the hash"
+        differing.append(f"weights and configs {p.made_for_sha256} for, {sha256} here")
     if differing:
-        return found("wrong_target", checked, "; ".join(differing), "give the draft that was trained for this target")
+        return found("wrong_target", checked, "; ".join(differing), todo)
     if not known:
         return unchecked("wrong_target", checked, "the configs say nothing of it on this machine")
     return ruled_out("wrong_target", checked, f"the same {', '.join(known)}")

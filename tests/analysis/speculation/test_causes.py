@@ -10,7 +10,7 @@ import pytest
 
 from specgate.analysis.speculation.causes import CAUSES, HARMLESS, TITLES, findings_of
 from specgate.analysis.speculation.evidence import Evidence
-from specgate.core import Budget, Finish, LogCause
+from specgate.core import MAY_NOT_DRAFT, Budget, Finish, LogCause
 from specgate.eagle3.counters import NO_DRAFT_COUNTERS
 from tests.analysis.speculation.evidence import FACTS, PAIR, evidence, served, stepped
 
@@ -100,6 +100,14 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
     "nothing accepted": (evidence(NOTHING), {"zero_acceptance"}),
     "one token per step": (evidence(stepped([1, 0, 1, 1], drafted=1)), {"single_token"}),
     "no drafts, and not a word": (evidence(served([0] * 4, 30)), {"silently_off"}),
+    "an engine that takes no draft": (
+        evidence(served([0] * 4, 30), facts=replace(FACTS, warnings=(f"{MAY_NOT_DRAFT}it takes none",))),
+        {"switched_off", "silently_off"},
+    ),
+    "an engine that might take none, and does": (
+        evidence(GOOD, facts=replace(FACTS, warnings=(f"{MAY_NOT_DRAFT}it takes none",))),
+        set(),
+    ),
     "pauses": (evidence(served([2, 2, 2, 4], 20)), {"steps_without_drafts"}),
     "short drafts": (evidence(stepped([2, 1, 2, 0, 2, 1], drafted=2)), {"short_drafts"}),
     "forced, with the right mean and too wide": (forced([5, 0, 0, 5], 2.5), {"made_up", "forced_shape"}),
@@ -150,3 +158,21 @@ def test_without_anything_known_nothing_is_claimed() -> None:
 def test_forced_acceptance_of_the_documented_shape_is_right(hist: list[int], length: float) -> None:
     shape = next(f for f in findings_of(forced(hist, length)) if f.cause == "forced_shape")
     assert shape.state == "ruled out"
+
+
+def test_an_engine_as_a_library_has_the_switches_of_its_server() -> None:
+    def todo_of(backend: str) -> str:
+        findings = findings_of(evidence(served([0] * 4, 30), backend=backend))
+        return next(f.todo for f in findings if f.cause == "silently_off")
+
+    assert todo_of("lmdeploy-pipeline") == todo_of("lmdeploy") != todo_of("cupy")
+    assert todo_of("vllm-offline") == todo_of("vllm") != todo_of("cupy")
+
+
+def test_a_target_that_differs_by_its_hash_alone_may_have_an_edited_config() -> None:
+    def todo_of(**changes: object) -> str:
+        findings = findings_of(evidence(GOOD, pair=pair(**changes)))
+        return next(f.todo for f in findings if f.cause == "wrong_target")
+
+    assert "config.json" in todo_of(made_for_sha256="zz")
+    assert "config.json" not in todo_of(made_for_sha256="zz", made_for_layers=7)
