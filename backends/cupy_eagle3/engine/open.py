@@ -61,7 +61,7 @@ OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "on_draft_error": ("fail", "baseline"),
     "prefill": ("fused", "torch"),
     "prefill_attention": ("best", "torch", "cudnn", "flash"),
-    "prefill_experts": ("decoded", "packed"),
+    "prefill_experts": ("packed", "decoded"),
     "spec_config": None,
     **dict.fromkeys(NAMES),
     "tp": ("1", "2", "4"),
@@ -79,18 +79,17 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     """Load `request.pair`.
 
     Options: `capture` (boundaries such as 2,18,34), `confidence` (a greedy chain ends where the draft is less sure),
-    `draft_tp` (among how many of the target's GPUs the draft is divided),
-    `k_by_batch` (the most draft tokens by how many requests a decode run begins with), `fmha` (knobs of attention such
-    as kv_tile:512,warps:4), `graphs` (on, off: every launch on its own, for profilers), `kv` and `draft_kv` (the
-    formats of the caches of target and draft: bf16, fp8, nvfp4), `on_draft_error` (fail; baseline: decode spec roles
-    plainly and say so), `prefill` (fused: what stands between products by one kernel each; torch: operation by
-    operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone, of a target
-    with experts the layers without a window), `prefill_experts` (decoded: each before it multiplies; packed: those of
-    short prompts as they lie in memory), `spec_config` (a speculative config that this one's must agree with),
-    `specpv` (lossy: most verifications look at a part of the cache) and what `specpv.asked` has beside it, `tp` (how
-    many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of
-    tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the products that
-    are run).
+    `draft_tp` (among how many of the target's GPUs the draft is divided), `k_by_batch` (the most draft tokens by how
+    many requests a decode run begins with), `fmha` (knobs of attention such as kv_tile:512,warps:4), `graphs` (on, off:
+    every launch on its own, for profilers), `kv` and `draft_kv` (the formats of the caches of target and draft: bf16,
+    fp8, nvfp4), `on_draft_error` (fail; baseline: decode spec roles plainly and say so), `prefill` (fused: what stands
+    between products by one kernel each; torch: operation by operation), `prefill_attention` (best; torch: what torch
+    takes; cudnn or flash: by that library alone, of a target with experts the layers without a window),
+    `prefill_experts` (packed: those of short prompts multiply as they lie in memory; decoded: each is decoded first),
+    `spec_config` (a speculative config that this one's must agree with), `specpv` (lossy: most verifications look at a
+    part of the cache) and what `specpv.asked` has beside it, `tp` (how many GPUs share the target), `tree` (a file of a
+    draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of tuned configurations, in place of those that are
+    found by themselves), `log_shapes` (a file for the products that are run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where a GPU is missing, too old, too small or out of reach of
@@ -221,11 +220,12 @@ def chosen_way(options: Mapping[str, str], geometry: TargetGeometry, device: tor
     """
     fused = options.get("prefill", "fused") == "fused"
     library = options.get("prefill_attention", "best" if fused or geometry.experts is None else "torch")
-    packed = options.get("prefill_experts") == "packed"
-    if packed and geometry.experts is None:
-        raise UsageError("option prefill_experts = packed: the target has no experts", hint="leave it out")
-    if packed and not fused:
+    asked = options.get("prefill_experts")
+    if asked and geometry.experts is None:
+        raise UsageError(f"option prefill_experts = {asked}: the target has no experts", hint="leave it out")
+    if asked == "packed" and not fused:
         raise UsageError("option prefill_experts = packed with prefill = torch", hint="leave one of them out")
+    packed = asked != "decoded"
     return Way.on(device, fused=fused, attention=None if library == "best" else Library(library), packed=packed)
 
 

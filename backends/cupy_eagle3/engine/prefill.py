@@ -48,9 +48,9 @@ from specgate.eagle3.weights import LayerWeights, TargetWeights
 CHUNK = 4096
 """Rows per product. It is a constant, so that the bits of a prompt do not depend on what else is prefilled."""
 PACKED_ROWS = 4096
-"""Most rows of a prompt whose experts multiply them with weights as they are packed, where that is asked for: with many
-rows it is faster to decode each expert first. It is a constant and asks for a prompt's own rows, so that its bits
-depend on nothing else.
+"""Most rows of a prompt whose experts multiply them with weights as they are packed. Of gpt-oss-120b on an H200 that
+takes 160 ms for 219 with so many rows, and with twice as many 316 for 284. It is a constant and asks for a prompt's own
+rows, so that its bits depend on nothing else.
 """
 
 
@@ -68,7 +68,7 @@ class Way:
 
     @classmethod
     def on(
-        cls, device: torch.device, *, fused: bool = True, attention: Library | None = None, packed: bool = False
+        cls, device: torch.device, *, fused: bool = True, attention: Library | None = None, packed: bool = True
     ) -> Way:
         """As told on a GPU; elsewhere by torch alone. `attention`: None for the best library. `packed`: whether experts
         of short prompts stay packed.

@@ -60,7 +60,7 @@ def of_engine() -> Iterator[Finding]:
     )
     exact.prefill(prompts, draft=True)
     theirs, usual = exact.decode(BASELINE, Budget(steps=STEPS), ()).tokens, made.way
-    for how, way in {**ways_on(torch.device("cuda")), "usual": usual}.items():
+    for how, way in {**ways_on(torch.device("cuda"), 1), "usual": usual}.items():
         made.way = way
         made.prefill(prompts, draft=True)
         ours = made.decode(BASELINE, Budget(steps=STEPS), ()).tokens

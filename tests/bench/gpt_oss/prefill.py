@@ -314,14 +314,15 @@ def decode_all(weight: PackedExperts, room: Tensor, groups: Groups, way: Way) ->
         pass
 
 
-def ways_on(device: torch.device) -> dict[str, Way]:
-    """The ways of a prefill, the usual one first."""
+def ways_on(device: torch.device, positions: int) -> dict[str, Way]:
+    """The ways of a prefill, the one first that is usual for a prompt of so many positions."""
     best, torchs = PrefillAttention.on(device), PrefillAttention.on(device, Library.TORCH)
     usual = Way.on(device)
     kernels = {"grouped": Way(usual.fused, best, True), "one by one": Way(usual.fused, best)}
     if usual.fused:
         kernels["packed"] = Way(usual.fused, best, usual.grouped, ROWS)
-    first = "grouped" if usual.grouped else "one by one"
+    decoded = "grouped" if usual.grouped else "one by one"
+    first = "packed" if positions <= usual.packed_rows else decoded
     return {first: kernels.pop(first), **kernels, "torch": Way(False, torchs)}
 
 
@@ -331,7 +332,7 @@ def parts(g: TargetGeometry, positions: int, rates: Rates, stream: Stream, read:
     every = (*works(g, positions), *packed_works(g, positions))
     stage, wanted = LayerStage(g, positions, device), {work.part: work for work in every}
     total = floor = 0.0
-    for piece in stage.pieces(ways_on(device)):
+    for piece in stage.pieces(ways_on(device, positions)):
         work = wanted[piece.part]
         found = time_part(piece.run, stream, read)
         whole = work.times * found.us / 1e3
@@ -368,7 +369,7 @@ def wholes(
         g = engine.target.geometry
         generator = torch.Generator().manual_seed(1)
         prompts = torch.randint(g.vocab, (point.batch, point.context), generator=generator).tolist()
-        ways, keys = ways_on(device), None
+        ways, keys = ways_on(device, point.context), None
         for how in (name for name in reversed(WAYS) if name in asked and name in ways):
             engine.way, packed = ways[how], how == "packed" and point.context <= ROWS
             floor = whole_floor_ms(g, point, rates, packed=packed)

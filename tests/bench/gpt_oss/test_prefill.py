@@ -27,7 +27,7 @@ def of(found: tuple[Work, ...], part: str) -> Work:
 @torch.inference_mode()
 def test_every_part_runs_in_every_way_and_one_of_them_is_the_engines(positions: int) -> None:
     g = replace(MIXTURE, windows=(20, None, 20))
-    pieces = list(LayerStage(g, positions, CPU).pieces(ways_on(CPU)))
+    pieces = list(LayerStage(g, positions, CPU).pieces(ways_on(CPU, positions)))
     for piece in pieces:
         piece.run()
     used = [piece.part for piece in pieces if piece.used]

@@ -221,21 +221,26 @@ def test_experts_are_prefilled_by_kernels_unless_torch_is_asked_for(
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91700)
     way = opening.chosen_way(options, MIXTURE, torch.device("cuda"))
     assert (way.fused, way.attention.order, way.grouped) == (fused, order, fused)
-    assert way.packed_rows == 0
-    if fused:
-        packed = opening.chosen_way({**options, "prefill_experts": "packed"}, MIXTURE, torch.device("cuda"))
-        assert (packed.packed_rows, packed.attention.order, packed.grouped) == (PACKED_ROWS, order, True)
+    assert way.packed_rows == (PACKED_ROWS if fused else 0)
+    for asked, rows in (("decoded", 0), ("packed", PACKED_ROWS)):
+        if fused or asked == "decoded":
+            told = opening.chosen_way({**options, "prefill_experts": asked}, MIXTURE, torch.device("cuda"))
+            assert (told.packed_rows, told.attention.order, told.grouped) == (rows, order, fused)
 
 
 @pytest.mark.parametrize(
     ("options", "geometry", "why"),
-    [({}, TARGET, "the target has no experts"), ({"prefill": "torch"}, MIXTURE, "with prefill = torch")],
+    [
+        ({"prefill_experts": "packed"}, TARGET, "packed: the target has no experts"),
+        ({"prefill_experts": "decoded"}, TARGET, "decoded: the target has no experts"),
+        ({"prefill_experts": "packed", "prefill": "torch"}, MIXTURE, "packed with prefill = torch"),
+    ],
 )
-def test_experts_that_stay_packed_are_refused_where_there_are_none_or_torch_multiplies(
+def test_a_way_for_experts_is_refused_where_there_are_none_or_torch_multiplies(
     options: dict[str, str], geometry: TargetGeometry, why: str
 ) -> None:
-    with pytest.raises(UsageError, match=f"option prefill_experts = packed.*{why}"):
-        opening.chosen_way({**options, "prefill_experts": "packed"}, geometry, torch.device("cpu"))
+    with pytest.raises(UsageError, match=f"option prefill_experts = {why}"):
+        opening.chosen_way(options, geometry, torch.device("cpu"))
 
 
 def with_experts(folder: Path, request: OpenRequest, geometry: TargetGeometry) -> OpenRequest:
