@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from specgate.api import Availability, Engine, OpenRequest
+from specgate.core import LogCause
 from specgate.errors import UsageError
 
 
@@ -32,6 +33,13 @@ class OfflineBackend:
         from specgate.backends.offline.options import interpreter
 
         interpreter(parse(library_named(self.name), options).python)
+
+    def explain_log(self, lines: Sequence[str]) -> Sequence[LogCause]:
+        """The lines of the engine's log that have a known cause."""
+        from specgate.backends.offline.libraries import library_named
+        from specgate.backends.servers.failures import causes_in
+
+        return causes_in(lines, library_named(self.name).adapter.failures)
 
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.offline.engine import OfflineEngine

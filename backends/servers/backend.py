@@ -70,10 +70,9 @@ class ServerBackend:
     def explain_log(self, lines: Sequence[str]) -> Sequence[LogCause]:
         """The lines of a server's log that have a known cause."""
         from specgate.backends.servers.engines import adapter_named
-        from specgate.backends.servers.failures import COMMON, explain
+        from specgate.backends.servers.failures import causes_in
 
-        known = (*adapter_named(self.name).failures, *COMMON)
-        return [LogCause(failure.cause, line, failure.silent) for failure, line in explain(lines, known)]
+        return causes_in(lines, adapter_named(self.name).failures)
 
     def attaches(self, options: Mapping[str, str]) -> bool:
         """Whether a server that runs already is named."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate.api import cleaned
+from specgate.core import LogCause
 
 LONGEST_LINE: Final = 160
 PYTHON_ERROR: Final = re.compile(r"(?:^|\] )([A-Za-z_.]*(?:Error|Exception): .*)")
@@ -62,6 +63,11 @@ def explain(lines: Iterable[str], failures: Sequence[Failure]) -> Iterator[tuple
             if failure not in found and re.search(failure.pattern, line, re.IGNORECASE):
                 found[failure] = line.strip()[:LONGEST_LINE]
     yield from found.items()
+
+
+def causes_in(lines: Iterable[str], failures: Sequence[Failure]) -> list[LogCause]:
+    """The lines that show one of an engine's own `failures`, or a common one."""
+    return [LogCause(failure.cause, line, failure.silent) for failure, line in explain(lines, (*failures, *COMMON))]
 
 
 def first_error(lines: Iterable[str]) -> str | None:

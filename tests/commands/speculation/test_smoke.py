@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.backends.offline.helpers import STAND_INS
 from tests.backends.servers.helpers import program, running_stub
 from tests.support.command import Cli
 
@@ -82,6 +83,15 @@ def test_an_engine_that_fails_is_an_engine_error(cli: Cli, ids: Path) -> None:
     code, found = smoked(cli, ids, "--backend", "fake", "-o", "fail_open=no GPU left")
     assert (code, found["state"], found["figures"]) == (7, "engine error", None)
     assert "no GPU left" in found["error"]
+
+
+def test_a_turbomind_that_takes_no_draft_is_named_with_the_line_of_its_log(cli: Cli, ids: Path) -> None:
+    options = ("engine=turbomind", f"pythonpath={STAND_INS}", "env.STAND_IN_FAULT=released")
+    code, found = smoked(cli, ids, "--backend", "lmdeploy-pipeline", *(word for o in options for word in ("-o", o)))
+    assert code == 1 and {"switched_off", "silently_off"} <= set(found["causes"])
+    by_cause = {f["cause"]: f for f in found["findings"]}
+    assert "speculative decoding is not supported by turbomind" in by_cause["switched_off"]["seen"]
+    assert "--backend turbomind" in by_cause["silently_off"]["todo"]
 
 
 @pytest.mark.parametrize(
