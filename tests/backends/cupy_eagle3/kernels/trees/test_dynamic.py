@@ -52,7 +52,7 @@ def stepped(seed: int, columns: int) -> LogitsOf:
 
     def of(slot: int, path: Path) -> Tensor:
         dice = random.Random(hash((seed, slot, path)))
-        logits = torch.tensor([-64.0 * dice.randint(1, 3) for _ in range(columns)])
+        logits = torch.tensor(dice.choices((-64.0, -128.0, -192.0), k=columns))
         logits[dice.randrange(columns)] = 0
         return logits
 
