@@ -42,9 +42,10 @@ def attached(stack: ExitStack, side: str, *arguments: str) -> list[str]:
 
 
 def test_two_attached_servers_are_told_apart_by_their_time_per_token(cli: Cli) -> None:
+    """Steps of 10 ms and 100: in steps of 5 a client that gets no CPU for a moment sees impossible ones."""
     with ExitStack() as stack:
-        old = attached(stack, "old", "--rate", "200")
-        new = attached(stack, "new", "--rate", "20")
+        old = attached(stack, "old", "--rate", "100")
+        new = attached(stack, "new", "--rate", "10")
         done = cli.run("ab", *FIXED, *old, *new)
     assert done.returncode in (1, 3), done.stdout + done.stderr
     found = result(cli)
