@@ -61,19 +61,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU; torch sees none here"))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def stubs_are_asked_often() -> Iterator[None]:
-    """A stub of a server has counted as soon as it answers, where a real one needs a while. With the product's pauses,
-    tests would stand still for a minute.
-    """
-    from specgate.backends.servers import server
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "POLL_S", 0.002)
-        patch.setattr(server, "READY_POLL_S", 0.01)
-        yield
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """The garbage collector does not look at what is there to the end.
@@ -134,6 +121,19 @@ def power_that_stays() -> Iterator[None]:
     """What a disk holds after a power cut no test can see; waiting for it took milliseconds per line of a journal."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stubs_are_asked_often() -> Iterator[None]:
+    """A stub of a server has counted as soon as it answers, where a real one needs a while. With the product's pauses,
+    tests would stand still for a minute.
+    """
+    from specgate.backends.servers import server
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "POLL_S", 0.002)
+        patch.setattr(server, "READY_POLL_S", 0.01)
         yield
 
 
