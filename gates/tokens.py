@@ -245,7 +245,7 @@ class Tokens:
         message = (
             f"of {score.scored} tokens that {score.engine} scored, {score.wrong} are not its choice and "
             f"{score.near_ties} near ties, {score.near_ties_allowed} allowed (largest gap {score.gap_max:.3g} in "
-            f"logits){place}"
+            f"logits){in_float32(score)}{place}"
         )
         step = "the engine does not emit what this target would: other weights, or no decoding at all"
         return verdict(rule, result.cell.key, State.INVALID, "not_the_targets", message, scores_of(score), step)
@@ -346,13 +346,14 @@ def scores_of(score: ScoreCheck | None) -> Evidence:
         return {}
     if score.unscored is not None:
         return {"scored_tokens": 0, "unscored": score.unscored}
-    return {
+    found: Evidence = {
         "scored_tokens": score.scored,
         "scored_by": score.engine,
         "scored_near_ties": score.near_ties,
         "scored_wrong": score.wrong,
         "scored_gap_max": score.gap_max,
     }
+    return {**found, "scored_again": score.again, "scored_settled": score.settled} if score.again else found
 
 
 def extent(check: TokenCheck) -> str:
@@ -372,8 +373,17 @@ def scored(score: ScoreCheck | None) -> str:
         return ""
     if score.unscored is not None:
         return f"; the tokens are the engine's own word: {score.unscored.splitlines()[0]}"
-    ties = f" but for {score.near_ties} near ties" if score.near_ties else ""
+    ties = f" but for {score.near_ties} near ties{in_float32(score)}" if score.near_ties else ""
     return f"; {score.scored} scored by {score.engine}, all its choice{ties}"
+
+
+def in_float32(score: ScoreCheck) -> str:
+    """What a second look in float32 made of tokens in doubt, as a part of a message; empty where there was none."""
+    if score.unsettled is not None:
+        return f"; they were not computed in float32: {score.unsettled.splitlines()[0]}"
+    if score.wrong and score.again:
+        return f"; of {score.again} that were computed in float32 {score.again - score.settled} are wrong there, too"
+    return f", {score.settled} of them in float32 alone" if score.settled else ""
 
 
 GATE = Tokens()

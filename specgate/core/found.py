@@ -253,6 +253,9 @@ class ScoreCheck:
     `gap_max`: the largest gap in logits between its greedy choice and the emitted token.
     `worst`: (prompt set, round, slot, index) of the token with that gap; None where all are greedy.
     `unscored`: why it scored nothing; None where it did.
+    `again`: how many lay too far from its choice in its own dtype and were scored once more in float32.
+    `settled`: how many of these are near ties in float32, and count as such.
+    `unsettled`: why they were not scored once more; None where they were, or where none or too many lay too far.
     """
 
     engine: str
@@ -263,6 +266,9 @@ class ScoreCheck:
     gap_max: float = 0.0
     worst: tuple[int, int, int, int] | None = None
     unscored: str | None = None
+    again: int = 0
+    settled: int = 0
+    unsettled: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -401,6 +401,8 @@ class Rescoring:
     `engine`: the back end that scored. `device` and `dtype`: what it computed with; None where it did not load.
     `unscored`: why nothing was scored; None where something was.
     `span_ns`: as in `Block`. The first point that an engine scores carries the time to load it.
+    `in_doubt`: tokens of `texts` that lie too far below the second engine's choice, scored by it once more in float32.
+    `not_again`: why they were not; None where they were, or where none is in doubt.
     """
 
     point: str
@@ -410,3 +412,5 @@ class Rescoring:
     texts: tuple[RescoredText, ...]
     unscored: str | None
     span_ns: tuple[int, int]
+    in_doubt: tuple[RescoredText, ...] = ()
+    not_again: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SCHEMA = "specgate.result/v1"
-SCHEMA_VERSION = "1.15.0"
+SCHEMA_VERSION = "1.16.0"
 LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.1.0": (
         "bandwidth",
@@ -86,6 +86,8 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.13.0": ("cells*.by_active", "cells*.values.joined_outputs"),
     "1.14.0": ("engines.*.traffic.link", "budgets.*.link_bytes"),
     "1.15.0": ("engines.*.traffic.link.draft_row_bytes",),
+    # and of samples/rescored.jsonl `in_doubt` and `not_again`
+    "1.16.0": ("cells*.rescored.again", "cells*.rescored.settled", "cells*.rescored.unsettled"),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
 null.

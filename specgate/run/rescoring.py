@@ -2,7 +2,8 @@
 
 The second engine is the policy's `checks.rescored_by`, by default the reference. It gets a process of its own and
 computes with the dtype of the scenario. Where it cannot score, the journal gets the reason, and the report says that
-the tokens are the engine's own word.
+the tokens are the engine's own word. Tokens that it finds wrong, where they are few, it scores once more in float32:
+its own rounding in a shorter dtype may be what parts the two.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import Final
 
 from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
 from specgate.analysis.rounds import whole_rounds
-from specgate.analysis.tokens.rescoring import Draw
+from specgate.analysis.tokens.rescoring import Draw, in_doubt
 from specgate.api import OffersSampling, OpenRequest, StatesLogitOptions
 from specgate.core import EngineFacts, Plan, Point, RescoredText, Rescoring, Score
 from specgate.core.cycle_budget import Bandwidth
@@ -28,6 +30,9 @@ from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.run.watched_gpus import engine_options
 from specgate.run.worker import EngineWorker
+
+EXACT: Final = "float32"
+"""The dtype of a second look."""
 
 
 class Rescorer:
@@ -77,15 +82,22 @@ class Rescorer:
         why: str | None = None
         try:
             for point, draws in wanted.items():
-                began, texts = time.monotonic_ns(), []
+                found = Rescoring(point.key, self._second, None, None, (), None, (time.monotonic_ns(),) * 2)
                 try:
                     why = why or self.why_not(point)
                     if why is None:
                         worker = worker or self._open(wanted)
-                        texts = self._score(worker, point, draws)
+                        found = replace(found, texts=tuple(self._score(worker, point, draws)))
                 except SpecgateError as error:
                     why = str(error)
-                self._store(point, worker, texts, why, (began, time.monotonic_ns()))
+                if worker is not None:
+                    found = replace(found, device=worker.facts().device, dtype=worker.facts().dtype)
+                doubted = self._in_doubt(found, point, draws)
+                if worker is not None and doubted:  # its weights make room for those in float32
+                    worker.close()
+                    worker = None
+                found = self._settled(replace(found, unscored=why), point, doubted)
+                self._store(replace(found, span_ns=(found.span_ns[0], time.monotonic_ns())))
         finally:
             if worker is not None:
                 worker.close()
@@ -118,18 +130,45 @@ class Rescorer:
             return f"back end {self.asked.rescored_by} decodes greedily"
         return None
 
-    def _open(self, wanted: Mapping[Point, Sequence[Draw]]) -> EngineWorker:
+    def _open(self, wanted: Mapping[Point, Sequence[Draw]], dtype: str | None = None) -> EngineWorker:
         longest = max(p.context + max(len(t) for d in draws for t in d.block.tokens) for p, draws in wanted.items())
-        return self.opened(next(iter(wanted)), longest, "rescoring.log")
+        log = f"rescoring-{dtype}.log" if dtype else "rescoring.log"
+        return self.opened(next(iter(wanted)), longest, log, dtype)
 
-    def opened(self, point: Point, longest: int, log: str) -> EngineWorker:
-        """The second engine for points like `point`, for texts of at most `longest` tokens with their prompts."""
+    def _in_doubt(self, found: Rescoring, point: Point, draws: Sequence[Draw]) -> list[Draw]:
+        """The tokens of `draws` that are worth a second look, none where the first was as good.
+
+        A cache in fewer bits rounds float32 to other codes than bfloat16: there float32 knows no better.
+        """
+        assert self.asked is not None
+        if not found.texts or found.dtype == EXACT or self._options(point):
+            return []
+        return in_doubt(draws, found.texts, self.asked)
+
+    def _settled(self, found: Rescoring, point: Point, doubted: Sequence[Draw]) -> Rescoring:
+        """`found` with the tokens in doubt scored once more in float32, or with the reason why they were not."""
+        if not doubted:
+            return found
+        try:
+            worker = self._open({point: doubted}, EXACT)
+            try:
+                return replace(found, in_doubt=tuple(self._score(worker, point, doubted)))
+            finally:
+                worker.close()
+        except SpecgateError as error:
+            return replace(found, not_again=str(error))
+
+    def opened(self, point: Point, longest: int, log: str, dtype: str | None = None) -> EngineWorker:
+        """The second engine for points like `point`, for texts of at most `longest` tokens with their prompts.
+
+        `dtype`: what it computes with in the place of the scenario's.
+        """
         assert self.asked is not None
         scenario = self.plan.scenarios[point.scenario]
         pair = replace(self.config.pair, rope=scenario.rope) if scenario.rope else self.config.pair
         request = OpenRequest(
             pair=pair,
-            dtype=scenario.dtype,
+            dtype=dtype or scenario.dtype,
             max_batch=1,
             max_positions=longest,
             max_k=0,
@@ -168,21 +207,14 @@ class Rescorer:
             scores |= {id(draw): by_position for draw in under}
         return [rescored(draw, scores[id(draw)]) for draw in draws]
 
-    def _store(
-        self,
-        point: Point,
-        worker: EngineWorker | None,
-        texts: Sequence[RescoredText],
-        why: str | None,
-        span_ns: tuple[int, int],
-    ) -> None:
-        assert self.asked is not None
-        facts = worker.facts() if worker is not None else None
-        device, dtype = (facts.device, facts.dtype) if facts else (None, None)
-        name = self.asked.rescored_by or "none"
-        found = Rescoring(point.key, name, device, dtype, tuple(texts), why, span_ns)
+    @property
+    def _second(self) -> str:
+        """The name of the second engine as the journal has it."""
+        return (self.asked and self.asked.rescored_by) or "none"
+
+    def _store(self, found: Rescoring) -> None:
         self.folder.append_rescoring(found)
-        self.done[point.key] = found
+        self.done[found.point] = found
 
 
 def begins(longer: Draw, shorter: Draw) -> bool:

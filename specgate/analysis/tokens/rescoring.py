@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specgate.core import Block, Cell, Divergence, RescoredText, Rescoring, ScoreCheck, TokenChecks
+from specgate.core import Block, Cell, Divergence, RescoredText, Rescoring, Score, ScoreCheck, TokenChecks
 from specgate.errors import InvalidResult
 
 
@@ -76,29 +77,92 @@ def check_scores(cell: Cell, asked: Sequence[Draw], found: Rescoring, checks: To
     `asked`: what was drawn of the cell. Raises InvalidResult where other tokens were scored.
     """
     engine = ", ".join(filter(None, (found.engine, found.dtype, found.device)))
-    texts = [text for text in found.texts if text.cell == cell.key]
+    texts = texts_of(cell, found.texts)
     if found.unscored is not None:
         return ScoreCheck(engine, unscored=found.unscored)
     if [place_of(text) for text in texts] != [place_of_draw(draw) for draw in asked]:
         raise InvalidResult(f"{cell.key}: samples/rescored.jsonl scores other tokens than the run's id draws")
     scored = sum(len(text.scores) for text in texts)
     gaps = [
-        (score.best_logit - score.logit, (text.prompt_set, text.round, text.slot, position))
+        (score.best_logit - score.logit, place)
         for text in texts
-        for position, token, score in zip(text.positions, text.tokens, text.scores, strict=True)
+        for place, token, score in placed(text)
         if token != score.best
     ]
-    # A gap that is negative or not a number is no near tie: the scores then contradict themselves.
-    near_ties = sum(0 <= gap <= checks.max_gap for gap, _ in gaps)
+    near_ties = sum(is_near_tie(gap, checks) for gap, _ in gaps)
+    again, near = in_float32(cell, found, checks)
+    doubted = [place for gap, place in gaps if gap > checks.max_gap and place in again]
+    settled = sum(place in near for place in doubted)
+    wrong = len(gaps) - near_ties - settled
     return ScoreCheck(
         engine=engine,
         scored=scored,
-        near_ties=near_ties,
-        wrong=len(gaps) - near_ties,
+        near_ties=near_ties + settled,
+        wrong=wrong,
         near_ties_allowed=int(checks.max_near_ties * scored),
         gap_max=max((gap for gap, _ in gaps), default=0.0),
         worst=max(gaps)[1] if gaps else None,
+        again=len(doubted),
+        settled=settled,
+        unsettled=found.not_again if wrong else None,
     )
+
+
+def is_near_tie(gap: float, checks: TokenChecks) -> bool:
+    """Whether a token that lies so far below the second engine's choice may still be right.
+
+    A gap that is negative or not a number is no near tie: the scores then contradict themselves.
+    """
+    return 0 <= gap <= checks.max_gap
+
+
+Place = tuple[int, int, int, int]
+"""Prompt set, round, slot and index of a token."""
+
+
+def in_float32(cell: Cell, found: Rescoring, checks: TokenChecks) -> tuple[set[Place], set[Place]]:
+    """(The tokens in doubt, those of them that float32 chooses or that are near ties in float32).
+
+    Raises InvalidResult where they are not among the tokens that were scored.
+    """
+    scored = {(*place, token) for t in texts_of(cell, found.texts) for place, token, _ in placed(t)}
+    again, near = set[Place](), set[Place]()
+    for text in texts_of(cell, found.in_doubt):
+        if not len(text.positions) == len(text.tokens) == len(text.scores):
+            raise InvalidResult(f"{cell.key}: samples/rescored.jsonl has not one score per token in doubt")
+        for place, token, score in placed(text):
+            if (*place, token) not in scored:
+                raise InvalidResult(f"{cell.key}: samples/rescored.jsonl has tokens in doubt that it does not score")
+            again.add(place)
+            if is_near_tie(score.best_logit - score.logit, checks):
+                near.add(place)
+    return again, near
+
+
+def in_doubt(asked: Sequence[Draw], texts: Sequence[RescoredText], checks: TokenChecks) -> list[Draw]:
+    """The tokens of `asked` that lie too far from the second engine's choice, by their scores in `texts`; of cells that
+    would be right if they were near ties.
+    """
+    doubted: dict[Cell, list[Draw]] = {}
+    not_chosen, scored = Counter[Cell](), Counter[Cell]()
+    for draw, text in zip(asked, texts, strict=True):
+        gaps = {place[-1]: s.best_logit - s.logit for place, token, s in placed(text) if token != s.best}
+        scored[draw.block.cell] += len(text.scores)
+        not_chosen[draw.block.cell] += len(gaps)
+        if far := tuple(position for position, gap in gaps.items() if gap > checks.max_gap):
+            doubted.setdefault(draw.block.cell, []).append(Draw(draw.block, draw.slot, far))
+    curable = (cell for cell in doubted if not_chosen[cell] <= int(checks.max_near_ties * scored[cell]))
+    return [draw for cell in curable for draw in doubted[cell]]
+
+
+def texts_of(cell: Cell, texts: Sequence[RescoredText]) -> list[RescoredText]:
+    return [text for text in texts if text.cell == cell.key]
+
+
+def placed(text: RescoredText) -> Iterator[tuple[Place, int, Score]]:
+    """(Its place, token, its score) of every scored token of `text`."""
+    for position, token, score in zip(text.positions, text.tokens, text.scores, strict=True):
+        yield (text.prompt_set, text.round, text.slot, position), token, score
 
 
 def place_of(text: RescoredText) -> tuple[object, ...]:

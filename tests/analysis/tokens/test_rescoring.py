@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.tokens.rescoring import Draw, check_scores, draws
+from specgate.analysis.tokens.rescoring import Draw, check_scores, draws, in_doubt
 from specgate.core import Block, Cell, Divergence, RescoredText, Rescoring, Score, TokenChecks
 from specgate.errors import InvalidResult
 from tests.support.factories import blocks_of, plan_of, scenario
@@ -121,3 +121,64 @@ def test_why_nothing_was_scored_is_kept() -> None:
     asked = draws("run", measured(), {}, CHECKS.positions)
     answer = replace(scored(asked), texts=(), unscored="no memory")
     assert check_scores(asked[0].block.cell, asked[:1], answer, CHECKS).unscored == "no memory"
+
+
+def looked_again(asked: list[Draw], first: Rescoring, gap: float) -> Rescoring:
+    """`first` with what is in doubt scored once more, so far from the choice."""
+    doubted = in_doubt(asked, first.texts, CHECKS)
+    return replace(first, dtype="bfloat16", in_doubt=scored(doubted, gap, wrong=99).texts if doubted else ())
+
+
+@pytest.mark.parametrize(
+    ("gap", "near_ties", "wrong"), [(0.0, 1, 0), (0.5, 1, 0), (0.51, 0, 1), (-0.1, 0, 1), (math.nan, 0, 1)]
+)
+def test_a_token_in_doubt_is_judged_by_its_gap_in_float32(gap: float, near_ties: int, wrong: int) -> None:
+    asked = draws("run", measured(), {}, CHECKS.positions)
+    cell = asked[0].block.cell
+    found = looked_again(asked, scored(asked, 0.6, wrong=1), gap)
+    check = check_scores(cell, of_cell(asked, cell), found, CHECKS)
+    assert (check.near_ties, check.wrong, check.again, check.settled) == (near_ties, wrong, 1, near_ties)
+    assert check.gap_max == pytest.approx(0.6), "the largest gap is that of the second engine's own dtype"
+
+
+@given(st.integers(0, 6), st.floats(0.0, 1.0))
+def test_a_second_look_is_only_worth_while_where_it_could_make_a_cell_right(wrong: int, gap: float) -> None:
+    asked = draws("run", measured(), {}, CHECKS.positions)
+    first = scored(asked, gap, wrong)
+    doubted = in_doubt(asked, first.texts, CHECKS)
+    for cell in {d.block.cell for d in asked}:
+        mine = sum(len(d.positions) for d in of_cell(doubted, cell))
+        worth = gap > CHECKS.max_gap and wrong <= 1  # of 6 tokens 1 may be a near tie
+        assert mine == (wrong if worth else 0)
+        settled = check_scores(cell, of_cell(asked, cell), looked_again(asked, first, 0.0), CHECKS)
+        plain = check_scores(cell, of_cell(asked, cell), first, CHECKS)
+        assert settled.near_ties + settled.wrong == plain.near_ties + plain.wrong
+        assert (settled.wrong, settled.settled) == ((0, wrong) if worth else (plain.wrong, 0))
+
+
+def test_scores_that_contradict_themselves_get_no_second_look() -> None:
+    asked = draws("run", measured(), {}, CHECKS.positions)
+    for gap in (-0.6, math.nan):
+        assert not in_doubt(asked, scored(asked, gap, wrong=1).texts, CHECKS)
+
+
+@pytest.mark.parametrize("change", ["position", "token", "fewer"])
+def test_tokens_in_doubt_that_were_not_scored_before_are_invalid(change: str) -> None:
+    asked = draws("run", measured(), {}, CHECKS.positions)
+    cell, answer = asked[0].block.cell, looked_again(asked, scored(asked, 0.6, wrong=1), 0.0)
+    text = next(t for t in answer.in_doubt if t.cell == cell.key)
+    spoilt = {
+        "position": lambda: replace(text, positions=(99,)),
+        "token": lambda: replace(text, tokens=tuple(t + 1 for t in text.tokens)),
+        "fewer": lambda: replace(text, scores=()),
+    }[change]()
+    with pytest.raises(InvalidResult, match=r"rescored\.jsonl has .*in doubt"):
+        check_scores(cell, of_cell(asked, cell), replace(answer, in_doubt=(spoilt,)), CHECKS)
+
+
+def test_why_there_was_no_second_look_is_kept_where_something_is_wrong() -> None:
+    asked = draws("run", measured(), {}, CHECKS.positions)
+    cell = asked[0].block.cell
+    for gap, why in ((0.6, "no memory"), (0.4, None)):
+        answer = replace(scored(asked, gap, wrong=1), not_again="no memory")
+        assert check_scores(cell, of_cell(asked, cell), answer, CHECKS).unsettled == why

@@ -1,0 +1,82 @@
+"""Second engines over the reference engine that round as a text of 32K does, which no tiny pair makes them do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from specgate.api import Availability, OpenRequest
+from specgate.backends.reference.open import open_engine
+from specgate.core import Score
+from specgate.errors import EnvironmentRefused
+
+GAP: Final = 0.5625
+"""As seen of the reference engine in bfloat16, on a GPU (docs/trust.md)."""
+
+
+class Rough:
+    """In bfloat16 it finds another token better than the emitted one, once in every text; in float32 nowhere."""
+
+    def __init__(self, request: OpenRequest) -> None:
+        self.request, self.engine = request, open_engine(request)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def score(self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]) -> list[Score]:
+        scores = list(self.engine.score(prompt, continuation, positions))
+        if self.rough():
+            token = continuation[positions[0]]
+            scores[0] = Score(token + 1 if token == 0 else token - 1, scores[0].logit + GAP, scores[0].logit)
+        return scores
+
+    def rough(self) -> bool:
+        return self.request.dtype == "bfloat16"
+
+
+class Wrong(Rough):
+    """It finds the same in float32, as it would where the emitted token really is another one."""
+
+    def rough(self) -> bool:
+        return True
+
+
+class Small(Rough):
+    """In float32 it does not fit."""
+
+    def __init__(self, request: OpenRequest) -> None:
+        if request.dtype == "float32":
+            raise EnvironmentRefused("4 GiB are needed, 3 are free", hint="a smaller pair")
+        super().__init__(request)
+
+
+class Everywhere(Rough):
+    """In bfloat16 it would have chosen nothing of what was emitted."""
+
+    def score(self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]) -> list[Score]:
+        scores = list(self.engine.score(prompt, continuation, positions))
+        if not self.rough():
+            return scores
+        return [replace(s, best=s.best + 1, best_logit=s.logit + GAP) for s in scores]
+
+
+class Backend:
+    """A back end for one of the engines above; its name is the class's."""
+
+    description = "rounds"
+    logit_options = ("kv",)
+
+    def __init__(self, engine: type[Rough]) -> None:
+        self.engine, self.name = engine, engine.__name__
+
+    def available(self) -> Availability:
+        return Availability(True, "always", rank=-1)
+
+    def open(self, request: OpenRequest) -> Any:
+        return self.engine(request)
+
+
+ENGINES: Final = (Rough, Wrong, Small, Everywhere)
+for _engine in ENGINES:
+    globals()[f"PLUGIN_{_engine.__name__}"] = Backend(_engine)

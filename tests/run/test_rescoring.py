@@ -1,0 +1,85 @@
+"""A second engine rounds, too: what it finds wrong in the scenario's dtype it is asked once more in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import yaml
+
+from specgate import plugins
+from specgate.core import Rescoring, Run
+from specgate.files.run_folder import RunFolder
+from tests.run.second_engines import ENGINES
+from tests.support.command import Cli
+
+Scored = Callable[..., tuple[int, Run, Rescoring]]
+
+
+@pytest.fixture
+def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scored]:
+    """A micro run of the reference engine with another one that scores its tokens: (exit code, run, the scores)."""
+    entries = tuple(("specgate.backends", e.__name__, f"tests.run.second_engines:PLUGIN_{e.__name__}") for e in ENGINES)
+    monkeypatch.setattr(plugins, "_BUILT_IN", (*plugins._BUILT_IN, *entries))
+    plugins.registered.cache_clear()
+
+    def run(second: str, dtype: str = "bfloat16", *options: str) -> tuple[int, Run, Rescoring]:
+        (cli.folder / "tiny.yaml").write_text((cli.folder / "tiny.yaml").read_text() + f"dtype: {dtype}\n")
+        policy = yaml.safe_load((cli.folder / "policy.yaml").read_text())
+        policy["rules"][1] |= {"near_tie_margin": 0.25}  # in bfloat16 the reference engine is not bit-exact
+        policy["checks"] = {"rescored_by": second, "max_near_ties": 0.2}
+        cli.write("policy.yaml", yaml.safe_dump(policy))
+        done = cli.micro("--backend", "reference", "-o", "device=cpu", "--plain", *options)
+        folder = RunFolder.open(cli.newest())
+        (found,) = folder.rescorings().values()
+        return done.returncode, folder.read_run(), found
+
+    yield run
+    plugins.registered.cache_clear()
+
+
+def token_verdicts(run: Run) -> list[tuple[str, str, str]]:
+    return [(v.state, v.reason_code, v.message) for v in run.verdicts if v.gate == "tokens"]
+
+
+def test_a_rounding_of_the_second_engine_is_settled_in_float32(scored: Scored, cli: Cli) -> None:
+    code, run, found = scored("Rough")
+    assert (code, found.dtype, found.not_again) == (0, "bfloat16", None)
+    doubted = {(t.cell, t.prompt_set, t.round, t.slot, p) for t in found.in_doubt for p in t.positions}
+    firsts = {(t.cell, t.prompt_set, t.round, t.slot, t.positions[0]) for t in found.texts}
+    assert doubted and doubted <= firsts
+    assert all(s.best_logit - s.logit <= 0.5 for text in found.in_doubt for s in text.scores)
+    for result in run.cells:
+        assert result.rescored is not None and result.rescored.wrong == 0
+        assert result.rescored.again == result.rescored.settled > 0
+    for state, _, message in token_verdicts(run):
+        assert state == "PASS" and "in float32 alone" in message
+    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+
+
+def test_a_token_that_is_wrong_in_float32_too_stays_wrong(scored: Scored) -> None:
+    code, run, found = scored("Wrong")
+    assert code == 6 and found.in_doubt
+    state, reason, message = token_verdicts(run)[0]
+    assert (state, reason) == ("INVALID", "not_the_targets")
+    assert "computed in float32" in message and "wrong there, too" in message
+
+
+def test_why_nothing_could_be_computed_in_float32_is_said(scored: Scored) -> None:
+    code, run, found = scored("Small")
+    assert code == 6 and not found.in_doubt and found.not_again is not None
+    message = token_verdicts(run)[0][2]
+    assert "they were not computed in float32: 4 GiB are needed, 3 are free" in message
+
+
+@pytest.mark.parametrize(
+    ("second", "dtype", "options"),
+    [("Everywhere", "bfloat16", ()), ("Wrong", "float32", ()), ("Rough", "bfloat16", ("-o", "kv=fp8"))],
+)
+def test_there_is_no_second_look_where_it_could_not_help(
+    scored: Scored, second: str, dtype: str, options: tuple[str, ...]
+) -> None:
+    code, run, found = scored(second, dtype, *options)
+    assert code == 6 and not found.in_doubt and found.not_again is None
+    assert all(r.rescored is not None and r.rescored.wrong and not r.rescored.again for r in run.cells)
+    assert "float32:" not in token_verdicts(run)[0][2]
