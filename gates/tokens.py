@@ -161,6 +161,7 @@ class Tokens:
         )
         if score is not None and score.unscored is None:
             said += f"; of {score.scored} tokens that {score.engine} scored, {score.wrong} are not its choice"
+            said += second_look(score)
         if least is None:
             step = "min_equal_share in the rule judges them, or an entry of not_judged says why nothing has to"
             return verdict(rule, key, State.SKIPPED, "lossy", said, evidence, step)
@@ -245,7 +246,7 @@ class Tokens:
         message = (
             f"of {score.scored} tokens that {score.engine} scored, {score.wrong} are not its choice and "
             f"{score.near_ties} near ties, {score.near_ties_allowed} allowed (largest gap {score.gap_max:.3g} in "
-            f"logits){in_float32(score)}{place}"
+            f"logits){second_look(score)}{place}"
         )
         step = "the engine does not emit what this target would: other weights, or no decoding at all"
         return verdict(rule, result.cell.key, State.INVALID, "not_the_targets", message, scores_of(score), step)
@@ -353,7 +354,11 @@ def scores_of(score: ScoreCheck | None) -> Evidence:
         "scored_wrong": score.wrong,
         "scored_gap_max": score.gap_max,
     }
-    return {**found, "scored_again": score.again, "scored_settled": score.settled} if score.again else found
+    if score.again:
+        found |= {"scored_again": score.again, "scored_settled": score.settled}
+    if score.unsettled is not None:
+        found["unsettled"] = score.unsettled
+    return found
 
 
 def extent(check: TokenCheck) -> str:
@@ -373,16 +378,16 @@ def scored(score: ScoreCheck | None) -> str:
         return ""
     if score.unscored is not None:
         return f"; the tokens are the engine's own word: {score.unscored.splitlines()[0]}"
-    ties = f" but for {score.near_ties} near ties{in_float32(score)}" if score.near_ties else ""
+    ties = f" but for {score.near_ties} near ties{second_look(score)}" if score.near_ties else ""
     return f"; {score.scored} scored by {score.engine}, all its choice{ties}"
 
 
-def in_float32(score: ScoreCheck) -> str:
+def second_look(score: ScoreCheck) -> str:
     """What a second look in float32 made of tokens in doubt, as a part of a message; empty where there was none."""
     if score.unsettled is not None:
-        return f"; they were not computed in float32: {score.unsettled.splitlines()[0]}"
+        return f"; a second look in float32 failed: {score.unsettled.splitlines()[0]}"
     if score.wrong and score.again:
-        return f"; of {score.again} that were computed in float32 {score.again - score.settled} are wrong there, too"
+        return f"; in float32 {score.again - score.settled} of the {score.again} beyond the bound stay there"
     return f", {score.settled} of them in float32 alone" if score.settled else ""
 
 

@@ -250,12 +250,13 @@ class ScoreCheck:
     `scored`: how many tokens it scored. Each is its own greedy choice, a near tie or wrong.
     `near_ties`, `wrong`: how many are near ties, and how many are wrong.
     `near_ties_allowed`: more near ties than this are no accident.
-    `gap_max`: the largest gap in logits between its greedy choice and the emitted token.
+    `gap_max`: the largest gap in logits between its greedy choice and the emitted token. Where tokens are wrong, those
+        that float32 has settled are left out.
     `worst`: (prompt set, round, slot, index) of the token with that gap; None where all are greedy.
     `unscored`: why it scored nothing; None where it did.
-    `again`: how many lay too far from its choice in its own dtype and were scored once more in float32.
+    `again`: how many lay too far from its choice in the scenario's dtype and were scored once more in float32.
     `settled`: how many of these are near ties in float32, and count as such.
-    `unsettled`: why they were not scored once more; None where they were, or where none or too many lay too far.
+    `unsettled`: why they were not scored once more, where it was tried; else None.
     """
 
     engine: str

@@ -395,14 +395,27 @@ class RescoredText:
 
 
 @dataclass(frozen=True, slots=True)
+class SecondLook:
+    """What a second engine says in float32 of tokens that lay too far from its choice in the dtype of the scenario.
+
+    `texts`: these tokens alone.
+    `unscored`: why they were not scored in float32; None where they were.
+    `span_ns`: as in `Block`. The first point that the engine in float32 scores carries the time to load it.
+    """
+
+    texts: tuple[RescoredText, ...]
+    unscored: str | None
+    span_ns: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Rescoring:
     """How the tokens of one point were scored by a second engine, after all timing.
 
     `engine`: the back end that scored. `device` and `dtype`: what it computed with; None where it did not load.
     `unscored`: why nothing was scored; None where something was.
     `span_ns`: as in `Block`. The first point that an engine scores carries the time to load it.
-    `in_doubt`: tokens of `texts` that lie too far below the second engine's choice, scored by it once more in float32.
-    `not_again`: why they were not; None where they were, or where none is in doubt.
+    `again`: what it says in float32 of the tokens in doubt; None where it was not asked.
     """
 
     point: str
@@ -412,5 +425,4 @@ class Rescoring:
     texts: tuple[RescoredText, ...]
     unscored: str | None
     span_ns: tuple[int, int]
-    in_doubt: tuple[RescoredText, ...] = ()
-    not_again: str | None = None
+    again: SecondLook | None = None

@@ -86,7 +86,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.13.0": ("cells*.by_active", "cells*.values.joined_outputs"),
     "1.14.0": ("engines.*.traffic.link", "budgets.*.link_bytes"),
     "1.15.0": ("engines.*.traffic.link.draft_row_bytes",),
-    # and of samples/rescored.jsonl `in_doubt` and `not_again`
+    # and of samples/rescored.jsonl `again`
     "1.16.0": ("cells*.rescored.again", "cells*.rescored.settled", "cells*.rescored.unsettled"),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or

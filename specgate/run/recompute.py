@@ -176,7 +176,7 @@ def check_seconds(journal: Journal) -> dict[str, float]:
         "blocks": [b.span_ns for b in journal.blocks if b.span_ns],
         "text": [t.span_ns for t in journal.texts],
         "logits": [s.span_ns for s in journal.logits],
-        "rescoring": [r.span_ns for r in journal.rescorings.values()],
+        "rescoring": [look.span_ns for r in journal.rescorings.values() for look in (r, r.again) if look],
     }
     if journal.draws:
         spans["draws"] = [d.span_ns for d in journal.draws.values()]

@@ -20,7 +20,7 @@ from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_score
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.rescoring import Draw, in_doubt
 from specgate.api import OffersSampling, OpenRequest, StatesLogitOptions
-from specgate.core import EngineFacts, Plan, Point, RescoredText, Rescoring, Score
+from specgate.core import EngineFacts, Plan, Point, RescoredText, Rescoring, Score, SecondLook
 from specgate.core.cycle_budget import Bandwidth
 from specgate.errors import BackendError, SpecgateError
 from specgate.files.config import Config
@@ -80,24 +80,45 @@ class Rescorer:
         """Score points that one engine can score. Its first failure is the reason for all that are left."""
         worker: EngineWorker | None = None
         why: str | None = None
+        doubts: list[tuple[Rescoring, Point, list[Draw]]] = []
         try:
             for point, draws in wanted.items():
-                found = Rescoring(point.key, self._second, None, None, (), None, (time.monotonic_ns(),) * 2)
+                began, texts = time.monotonic_ns(), []
                 try:
                     why = why or self.why_not(point)
                     if why is None:
                         worker = worker or self._open(wanted)
-                        found = replace(found, texts=tuple(self._score(worker, point, draws)))
+                        texts = self._score(worker, point, draws)
                 except SpecgateError as error:
                     why = str(error)
-                if worker is not None:
-                    found = replace(found, device=worker.facts().device, dtype=worker.facts().dtype)
-                doubted = self._in_doubt(found, point, draws)
-                if worker is not None and doubted:  # its weights make room for those in float32
-                    worker.close()
-                    worker = None
-                found = self._settled(replace(found, unscored=why), point, doubted)
-                self._store(replace(found, span_ns=(found.span_ns[0], time.monotonic_ns())))
+                found = self._first_look(point, worker, texts, why, (began, time.monotonic_ns()))
+                if doubted := self._in_doubt(found, point, draws):
+                    doubts.append((found, point, doubted))
+                else:
+                    self._store(found)
+        finally:
+            if worker is not None:
+                worker.close()
+        self._look_again(doubts)
+
+    def _look_again(self, doubts: Sequence[tuple[Rescoring, Point, list[Draw]]]) -> None:
+        """Score tokens in doubt in float32, and store what the first and the second look say of their points.
+
+        The engine's first failure is the reason for all that are left.
+        """
+        worker: EngineWorker | None = None
+        why: str | None = None
+        try:
+            for found, point, doubted in doubts:
+                began, texts = time.monotonic_ns(), []
+                try:
+                    if why is None:
+                        worker = worker or self._open({p: draws for _, p, draws in doubts}, EXACT)
+                        texts = self._score(worker, point, doubted)
+                except SpecgateError as error:
+                    why = str(error)
+                look = SecondLook(tuple(texts), why, (began, time.monotonic_ns()))
+                self._store(replace(found, again=look))
         finally:
             if worker is not None:
                 worker.close()
@@ -131,32 +152,24 @@ class Rescorer:
         return None
 
     def _open(self, wanted: Mapping[Point, Sequence[Draw]], dtype: str | None = None) -> EngineWorker:
+        assert self.asked is not None
         longest = max(p.context + max(len(t) for d in draws for t in d.block.tokens) for p, draws in wanted.items())
         log = f"rescoring-{dtype}.log" if dtype else "rescoring.log"
-        return self.opened(next(iter(wanted)), longest, log, dtype)
+        worker = self.opened(next(iter(wanted)), longest, log, dtype)
+        if dtype is not None and worker.facts().dtype != dtype:
+            worker.close()
+            raise BackendError(f"back end {self.asked.rescored_by} computes in {worker.facts().dtype}, not in {dtype}")
+        return worker
 
     def _in_doubt(self, found: Rescoring, point: Point, draws: Sequence[Draw]) -> list[Draw]:
         """The tokens of `draws` that are worth a second look, none where the first was as good.
 
-        A cache in fewer bits rounds float32 to other codes than bfloat16: there float32 knows no better.
+        With options that change the logits float32 knows no better: a cache in fewer bits has other codes then.
         """
         assert self.asked is not None
         if not found.texts or found.dtype == EXACT or self._options(point):
             return []
         return in_doubt(draws, found.texts, self.asked)
-
-    def _settled(self, found: Rescoring, point: Point, doubted: Sequence[Draw]) -> Rescoring:
-        """`found` with the tokens in doubt scored once more in float32, or with the reason why they were not."""
-        if not doubted:
-            return found
-        try:
-            worker = self._open({point: doubted}, EXACT)
-            try:
-                return replace(found, in_doubt=tuple(self._score(worker, point, doubted)))
-            finally:
-                worker.close()
-        except SpecgateError as error:
-            return replace(found, not_again=str(error))
 
     def opened(self, point: Point, longest: int, log: str, dtype: str | None = None) -> EngineWorker:
         """The second engine for points like `point`, for texts of at most `longest` tokens with their prompts.
@@ -207,10 +220,18 @@ class Rescorer:
             scores |= {id(draw): by_position for draw in under}
         return [rescored(draw, scores[id(draw)]) for draw in draws]
 
-    @property
-    def _second(self) -> str:
-        """The name of the second engine as the journal has it."""
-        return (self.asked and self.asked.rescored_by) or "none"
+    def _first_look(
+        self,
+        point: Point,
+        worker: EngineWorker | None,
+        texts: Sequence[RescoredText],
+        why: str | None,
+        span_ns: tuple[int, int],
+    ) -> Rescoring:
+        assert self.asked is not None
+        facts = worker.facts() if worker is not None else None
+        device, dtype = (facts.device, facts.dtype) if facts else (None, None)
+        return Rescoring(point.key, self.asked.rescored_by or "none", device, dtype, tuple(texts), why, span_ns)
 
     def _store(self, found: Rescoring) -> None:
         self.folder.append_rescoring(found)

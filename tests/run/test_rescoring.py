@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import yaml
@@ -10,20 +11,20 @@ import yaml
 from specgate import plugins
 from specgate.core import Rescoring, Run
 from specgate.files.run_folder import RunFolder
-from tests.run.second_engines import ENGINES
+from tests.run.second_engines import NAMES
 from tests.support.command import Cli
 
-Scored = Callable[..., tuple[int, Run, Rescoring]]
+Scored = Callable[..., tuple[int, Run, Sequence[Rescoring]]]
 
 
 @pytest.fixture
 def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scored]:
     """A micro run of the reference engine with another one that scores its tokens: (exit code, run, the scores)."""
-    entries = tuple(("specgate.backends", e.__name__, f"tests.run.second_engines:PLUGIN_{e.__name__}") for e in ENGINES)
+    entries = tuple(("specgate.backends", n.title(), f"tests.run.second_engines:{n}") for n in NAMES)
     monkeypatch.setattr(plugins, "_BUILT_IN", (*plugins._BUILT_IN, *entries))
     plugins.registered.cache_clear()
 
-    def run(second: str, dtype: str = "bfloat16", *options: str) -> tuple[int, Run, Rescoring]:
+    def run(second: str, dtype: str = "bfloat16", *options: str) -> tuple[int, Run, Sequence[Rescoring]]:
         (cli.folder / "tiny.yaml").write_text((cli.folder / "tiny.yaml").read_text() + f"dtype: {dtype}\n")
         policy = yaml.safe_load((cli.folder / "policy.yaml").read_text())
         policy["rules"][1] |= {"near_tie_margin": 0.25}  # in bfloat16 the reference engine is not bit-exact
@@ -31,8 +32,7 @@ def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scored]:
         cli.write("policy.yaml", yaml.safe_dump(policy))
         done = cli.micro("--backend", "reference", "-o", "device=cpu", "--plain", *options)
         folder = RunFolder.open(cli.newest())
-        (found,) = folder.rescorings().values()
-        return done.returncode, folder.read_run(), found
+        return done.returncode, folder.read_run(), tuple(folder.rescorings().values())
 
     yield run
     plugins.registered.cache_clear()
@@ -43,12 +43,12 @@ def token_verdicts(run: Run) -> list[tuple[str, str, str]]:
 
 
 def test_a_rounding_of_the_second_engine_is_settled_in_float32(scored: Scored, cli: Cli) -> None:
-    code, run, found = scored("Rough")
-    assert (code, found.dtype, found.not_again) == (0, "bfloat16", None)
-    doubted = {(t.cell, t.prompt_set, t.round, t.slot, p) for t in found.in_doubt for p in t.positions}
+    code, run, (found,) = scored("Rough")
+    assert (code, found.dtype) == (0, "bfloat16") and found.again is not None and found.again.unscored is None
+    doubted = {(t.cell, t.prompt_set, t.round, t.slot, p) for t in found.again.texts for p in t.positions}
     firsts = {(t.cell, t.prompt_set, t.round, t.slot, t.positions[0]) for t in found.texts}
     assert doubted and doubted <= firsts
-    assert all(s.best_logit - s.logit <= 0.5 for text in found.in_doubt for s in text.scores)
+    assert all(s.best_logit - s.logit <= 0.5 for text in found.again.texts for s in text.scores)
     for result in run.cells:
         assert result.rescored is not None and result.rescored.wrong == 0
         assert result.rescored.again == result.rescored.settled > 0
@@ -58,18 +58,37 @@ def test_a_rounding_of_the_second_engine_is_settled_in_float32(scored: Scored, c
 
 
 def test_a_token_that_is_wrong_in_float32_too_stays_wrong(scored: Scored) -> None:
-    code, run, found = scored("Wrong")
-    assert code == 6 and found.in_doubt
+    code, run, (found,) = scored("Wrong")
+    assert code == 6 and found.again is not None and found.again.texts
     state, reason, message = token_verdicts(run)[0]
     assert (state, reason) == ("INVALID", "not_the_targets")
-    assert "computed in float32" in message and "wrong there, too" in message
+    assert re.search(r"in float32 (\d+) of the \1 beyond the bound stay there", message)
 
 
-def test_why_nothing_could_be_computed_in_float32_is_said(scored: Scored) -> None:
-    code, run, found = scored("Small")
-    assert code == 6 and not found.in_doubt and found.not_again is not None
-    message = token_verdicts(run)[0][2]
-    assert "they were not computed in float32: 4 GiB are needed, 3 are free" in message
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [("Small", "4 GiB are needed, 3 are free"), ("Deaf", "back end Deaf computes in bfloat16, not in float32")],
+)
+def test_why_a_second_look_failed_is_said_for_every_point_it_was_asked_for(
+    scored: Scored, cli: Cli, second: str, why: str
+) -> None:
+    tiny = cli.folder / "tiny.yaml"
+    tiny.write_text(tiny.read_text().replace("context: [24]", "context: [24, 32]"))
+    code, run, found = scored(second)
+    assert code == 6 and len(found) == 2
+    for look in (f.again for f in found):
+        assert look is not None and not look.texts and (look.unscored or "").splitlines()[0] == why
+    messages = [message for _, _, message in token_verdicts(run)]
+    assert len(messages) == 4 and all(f"a second look in float32 failed: {why}" in message for message in messages)
+
+
+def test_points_share_one_engine_in_float32(scored: Scored, cli: Cli) -> None:
+    tiny = cli.folder / "tiny.yaml"
+    tiny.write_text(tiny.read_text().replace("context: [24]", "context: [24, 32]"))
+    code, _, found = scored("Rough")
+    assert code == 0 and all(f.again is not None and f.again.texts for f in found)
+    assert len({f.point for f in found}) == 2
+    assert len(list((cli.newest() / "logs").glob("rescoring*"))) == 2, "one log of each dtype"
 
 
 @pytest.mark.parametrize(
@@ -79,7 +98,7 @@ def test_why_nothing_could_be_computed_in_float32_is_said(scored: Scored) -> Non
 def test_there_is_no_second_look_where_it_could_not_help(
     scored: Scored, second: str, dtype: str, options: tuple[str, ...]
 ) -> None:
-    code, run, found = scored(second, dtype, *options)
-    assert code == 6 and not found.in_doubt and found.not_again is None
+    code, run, (found,) = scored(second, dtype, *options)
+    assert code == 6 and found.again is None
     assert all(r.rescored is not None and r.rescored.wrong and not r.rescored.again for r in run.cells)
-    assert "float32:" not in token_verdicts(run)[0][2]
+    assert "float32 " not in token_verdicts(run)[0][2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -83,28 +82,24 @@ def check_scores(cell: Cell, asked: Sequence[Draw], found: Rescoring, checks: To
     if [place_of(text) for text in texts] != [place_of_draw(draw) for draw in asked]:
         raise InvalidResult(f"{cell.key}: samples/rescored.jsonl scores other tokens than the run's id draws")
     scored = sum(len(text.scores) for text in texts)
-    gaps = [
-        (score.best_logit - score.logit, place)
-        for text in texts
-        for place, token, score in placed(text)
-        if token != score.best
-    ]
+    gaps = [gap for text in texts for gap in gaps_in(text)]
     near_ties = sum(is_near_tie(gap, checks) for gap, _ in gaps)
-    again, near = in_float32(cell, found, checks)
-    doubted = [place for gap, place in gaps if gap > checks.max_gap and place in again]
-    settled = sum(place in near for place in doubted)
-    wrong = len(gaps) - near_ties - settled
+    doubted = set(doubtful(gaps, scored, checks))
+    again, near = scored_in_float32(cell, found, checks)
+    settled = [(gap, place) for gap, place in gaps if place in doubted & near]
+    wrong = len(gaps) - near_ties - len(settled)
+    left = [found_gap for found_gap in gaps if found_gap not in settled] if wrong else gaps
     return ScoreCheck(
         engine=engine,
         scored=scored,
-        near_ties=near_ties + settled,
+        near_ties=near_ties + len(settled),
         wrong=wrong,
         near_ties_allowed=int(checks.max_near_ties * scored),
-        gap_max=max((gap for gap, _ in gaps), default=0.0),
-        worst=max(gaps)[1] if gaps else None,
-        again=len(doubted),
-        settled=settled,
-        unsettled=found.not_again if wrong else None,
+        gap_max=max((gap for gap, _ in left), default=0.0),
+        worst=max(left)[1] if left else None,
+        again=sum(place in doubted & again for _, place in gaps),
+        settled=len(settled),
+        unsettled=found.again.unscored if found.again and doubted else None,
     )
 
 
@@ -118,45 +113,66 @@ def is_near_tie(gap: float, checks: TokenChecks) -> bool:
 
 Place = tuple[int, int, int, int]
 """Prompt set, round, slot and index of a token."""
+Gap = tuple[float, Place]
+"""How far a token lies below the second engine's choice, in logits, and which one it is."""
 
 
-def in_float32(cell: Cell, found: Rescoring, checks: TokenChecks) -> tuple[set[Place], set[Place]]:
-    """(The tokens in doubt, those of them that float32 chooses or that are near ties in float32).
+def doubtful(gaps: Sequence[Gap], scored: int, checks: TokenChecks) -> list[Place]:
+    """The tokens of a cell that are worth a second look in float32: those beyond `max_gap`, where they are few.
 
-    Raises InvalidResult where they are not among the tokens that were scored.
+    None where the cell would be wrong even if all of them were near ties: scores contradict themselves, or more tokens
+    were not chosen than may be near ties.
+
+    gaps: of all tokens of the cell that the second engine would not have chosen. scored: how many it scored.
+    """
+    if len(gaps) > int(checks.max_near_ties * scored) or not all(gap >= 0 for gap, _ in gaps):
+        return []
+    return [place for gap, place in gaps if gap > checks.max_gap]
+
+
+def in_doubt(asked: Sequence[Draw], texts: Sequence[RescoredText], checks: TokenChecks) -> list[Draw]:
+    """The tokens of one point that are worth a second look. `texts`: the scores of `asked`, in the same order."""
+    found = list(zip(asked, texts, strict=True))
+    doubted = set[tuple[Cell, Place]]()
+    for cell in {draw.block.cell for draw in asked}:
+        mine = [text for draw, text in found if draw.block.cell == cell]
+        gaps = [gap for text in mine for gap in gaps_in(text)]
+        doubted |= {(cell, place) for place in doubtful(gaps, sum(len(t.scores) for t in mine), checks)}
+    left = []
+    for draw, text in found:
+        positions = tuple(place[-1] for place, _, _ in placed(text) if (draw.block.cell, place) in doubted)
+        if positions:
+            left.append(Draw(draw.block, draw.slot, positions))
+    return left
+
+
+def scored_in_float32(cell: Cell, found: Rescoring, checks: TokenChecks) -> tuple[set[Place], set[Place]]:
+    """(The tokens that got a second look, those of them that float32 chooses or that are near ties in float32).
+
+    Raises InvalidResult where they are not among the tokens that were scored before.
     """
     scored = {(*place, token) for t in texts_of(cell, found.texts) for place, token, _ in placed(t)}
     again, near = set[Place](), set[Place]()
-    for text in texts_of(cell, found.in_doubt):
+    for text in texts_of(cell, found.again.texts if found.again else ()):
         if not len(text.positions) == len(text.tokens) == len(text.scores):
-            raise InvalidResult(f"{cell.key}: samples/rescored.jsonl has not one score per token in doubt")
+            raise InvalidResult(f"{cell.key}: samples/rescored.jsonl has not one score per token in its second look")
         for place, token, score in placed(text):
             if (*place, token) not in scored:
-                raise InvalidResult(f"{cell.key}: samples/rescored.jsonl has tokens in doubt that it does not score")
+                raise InvalidResult(f"{cell.key}: samples/rescored.jsonl has a second look at tokens without a first")
             again.add(place)
             if is_near_tie(score.best_logit - score.logit, checks):
                 near.add(place)
     return again, near
 
 
-def in_doubt(asked: Sequence[Draw], texts: Sequence[RescoredText], checks: TokenChecks) -> list[Draw]:
-    """The tokens of `asked` that lie too far from the second engine's choice, by their scores in `texts`; of cells that
-    would be right if they were near ties.
-    """
-    doubted: dict[Cell, list[Draw]] = {}
-    not_chosen, scored = Counter[Cell](), Counter[Cell]()
-    for draw, text in zip(asked, texts, strict=True):
-        gaps = {place[-1]: s.best_logit - s.logit for place, token, s in placed(text) if token != s.best}
-        scored[draw.block.cell] += len(text.scores)
-        not_chosen[draw.block.cell] += len(gaps)
-        if far := tuple(position for position, gap in gaps.items() if gap > checks.max_gap):
-            doubted.setdefault(draw.block.cell, []).append(Draw(draw.block, draw.slot, far))
-    curable = (cell for cell in doubted if not_chosen[cell] <= int(checks.max_near_ties * scored[cell]))
-    return [draw for cell in curable for draw in doubted[cell]]
-
-
 def texts_of(cell: Cell, texts: Sequence[RescoredText]) -> list[RescoredText]:
+    """Those of `cell`."""
     return [text for text in texts if text.cell == cell.key]
+
+
+def gaps_in(text: RescoredText) -> list[Gap]:
+    """The tokens of `text` that the second engine would not have chosen."""
+    return [(score.best_logit - score.logit, place) for place, token, score in placed(text) if token != score.best]
 
 
 def placed(text: RescoredText) -> Iterator[tuple[Place, int, Score]]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.tokens.rescoring import Draw, check_scores, draws, in_doubt
-from specgate.core import Block, Cell, Divergence, RescoredText, Rescoring, Score, TokenChecks
+from specgate.core import Block, Cell, Divergence, RescoredText, Rescoring, Score, SecondLook, TokenChecks
 from specgate.errors import InvalidResult
 from tests.support.factories import blocks_of, plan_of, scenario
 
@@ -123,10 +123,11 @@ def test_why_nothing_was_scored_is_kept() -> None:
     assert check_scores(asked[0].block.cell, asked[:1], answer, CHECKS).unscored == "no memory"
 
 
-def looked_again(asked: list[Draw], first: Rescoring, gap: float) -> Rescoring:
-    """`first` with what is in doubt scored once more, so far from the choice."""
+def looked_again(asked: list[Draw], first: Rescoring, gap: float, wrong: int = 99) -> Rescoring:
+    """`first` with what is in doubt scored once more, the first `wrong` of every text so far from the choice."""
     doubted = in_doubt(asked, first.texts, CHECKS)
-    return replace(first, dtype="bfloat16", in_doubt=scored(doubted, gap, wrong=99).texts if doubted else ())
+    texts = scored(doubted, gap, wrong).texts if doubted else ()
+    return replace(first, dtype="bfloat16", again=SecondLook(texts, None, (0, 1)))
 
 
 @pytest.mark.parametrize(
@@ -139,6 +140,24 @@ def test_a_token_in_doubt_is_judged_by_its_gap_in_float32(gap: float, near_ties:
     check = check_scores(cell, of_cell(asked, cell), found, CHECKS)
     assert (check.near_ties, check.wrong, check.again, check.settled) == (near_ties, wrong, 1, near_ties)
     assert check.gap_max == pytest.approx(0.6), "the largest gap is that of the second engine's own dtype"
+
+
+def test_the_token_to_look_at_first_is_one_that_float32_has_not_settled() -> None:
+    checks = replace(CHECKS, max_near_ties=0.5)
+    asked = draws("run", measured(), {}, CHECKS.positions)
+    first = scored(asked, 0.6, wrong=2)
+    text = next(t for t in first.texts if len(t.scores) > 1)
+    one, two, *rest = text.scores
+    first = replace(first, texts=(replace(text, scores=(replace(one, best_logit=one.logit + 0.9), two, *rest)),))
+    mine = [d for d in asked if d.block.cell.key == text.cell][:1]
+    (doubted,) = in_doubt(mine, first.texts, checks)
+    assert doubted.positions == text.positions[:2]
+    again = replace(text, positions=text.positions[:2], tokens=text.tokens[:2])
+    again = replace(again, scores=(Score(text.tokens[0], 1.0, 1.0), two))
+    found = replace(first, dtype="bfloat16", again=SecondLook((again,), None, (0, 1)))
+    check = check_scores(mine[0].block.cell, mine, found, checks)
+    assert (check.wrong, check.again, check.settled, check.near_ties) == (1, 2, 1, 1)
+    assert check.gap_max == pytest.approx(0.6) and check.worst is not None and check.worst[-1] == text.positions[1]
 
 
 @given(st.integers(0, 6), st.floats(0.0, 1.0))
@@ -163,22 +182,24 @@ def test_scores_that_contradict_themselves_get_no_second_look() -> None:
 
 
 @pytest.mark.parametrize("change", ["position", "token", "fewer"])
-def test_tokens_in_doubt_that_were_not_scored_before_are_invalid(change: str) -> None:
+def test_a_second_look_at_tokens_that_had_no_first_is_invalid(change: str) -> None:
     asked = draws("run", measured(), {}, CHECKS.positions)
     cell, answer = asked[0].block.cell, looked_again(asked, scored(asked, 0.6, wrong=1), 0.0)
-    text = next(t for t in answer.in_doubt if t.cell == cell.key)
+    assert answer.again is not None
+    text = next(t for t in answer.again.texts if t.cell == cell.key)
     spoilt = {
         "position": lambda: replace(text, positions=(99,)),
         "token": lambda: replace(text, tokens=tuple(t + 1 for t in text.tokens)),
         "fewer": lambda: replace(text, scores=()),
     }[change]()
-    with pytest.raises(InvalidResult, match=r"rescored\.jsonl has .*in doubt"):
-        check_scores(cell, of_cell(asked, cell), replace(answer, in_doubt=(spoilt,)), CHECKS)
+    changed = replace(answer, again=replace(answer.again, texts=(spoilt,)))
+    with pytest.raises(InvalidResult, match=r"rescored\.jsonl has .*second look"):
+        check_scores(cell, of_cell(asked, cell), changed, CHECKS)
 
 
-def test_why_there_was_no_second_look_is_kept_where_something_is_wrong() -> None:
+def test_why_a_second_look_failed_is_kept_where_it_was_worth_while() -> None:
     asked = draws("run", measured(), {}, CHECKS.positions)
     cell = asked[0].block.cell
-    for gap, why in ((0.6, "no memory"), (0.4, None)):
-        answer = replace(scored(asked, gap, wrong=1), not_again="no memory")
+    for gap, wrong, why in ((0.6, 1, "no memory"), (0.4, 1, None), (0.6, 3, None)):
+        answer = replace(scored(asked, gap, wrong), again=SecondLook((), "no memory", (0, 1)))
         assert check_scores(cell, of_cell(asked, cell), answer, CHECKS).unsettled == why
