@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from specgate.api import Availability, Decoded, OpenRequest, Text
+from specgate.api import Decoded, OpenRequest, Text
 from specgate.backends.reference.engine import ReferenceEngine
 from specgate.backends.reference.open import open_engine
 from specgate.core import BASELINE, Budget, Finish, Role
+from tests.support.engines.plugged import Plugged
 
 WAITS = 20
 """A sleeping baseline sleeps for so many times its decode run: tests that share a machine make single cycles several
@@ -188,21 +189,6 @@ class SleepsInTheBaseline(Honest):
         return replace(made, elapsed_ns=sum(step_ns), step_ns=step_ns, phase_ns=phase_ns)
 
 
-class Cheat:
-    """A back end for one of the engines above; its name is the class's."""
-
-    description = "cheats"
-
-    def __init__(self, engine: type[Honest]) -> None:
-        self.engine, self.name = engine, engine.__name__
-
-    def available(self) -> Availability:
-        return Availability(True, "always", rank=-1)
-
-    def open(self, request: OpenRequest) -> Any:
-        return self.engine(request)
-
-
 ENGINES: tuple[type[Honest], ...] = (
     Honest,
     NoiseBehindTheComparedTokens,
@@ -217,4 +203,4 @@ ENGINES: tuple[type[Honest], ...] = (
     SleepsInTheBaseline,
 )
 for _engine in ENGINES:
-    globals()[f"PLUGIN_{_engine.__name__}"] = Cheat(_engine)
+    globals()[f"PLUGIN_{_engine.__name__}"] = Plugged(_engine, "cheats")

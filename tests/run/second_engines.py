@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from specgate.api import Availability, OpenRequest
+from specgate.api import OpenRequest
 from specgate.backends.reference.open import open_engine
 from specgate.core import Score
 from specgate.errors import EnvironmentRefused
+from tests.support.engines.plugged import Plugged
 
 GAP: Final = 0.5625
 """As seen of the reference engine in bfloat16, on a GPU (docs/trust.md)."""
@@ -68,22 +69,8 @@ class Everywhere(Rough):
         return [replace(s, best=s.best + 1, best_logit=s.logit + GAP) for s in scores]
 
 
-class Backend:
-    """A back end for one of the engines above; its name is the class's."""
-
-    description = "rounds"
-    logit_options = ("kv",)
-
-    def __init__(self, engine: type[Rough]) -> None:
-        self.engine, self.name = engine, engine.__name__
-
-    def available(self) -> Availability:
-        return Availability(True, "always", rank=-1)
-
-    def open(self, request: OpenRequest) -> Any:
-        return self.engine(request)
-
-
-ROUGH, WRONG, SMALL, DEAF, EVERYWHERE = map(Backend, (Rough, Wrong, Small, Deaf, Everywhere))
+ROUGH, WRONG, SMALL, DEAF, EVERYWHERE = (
+    Plugged(engine, "rounds", logit_options=("kv",)) for engine in (Rough, Wrong, Small, Deaf, Everywhere)
+)
 NAMES: Final = ("ROUGH", "WRONG", "SMALL", "DEAF", "EVERYWHERE")
 """Of the back ends, as a plug-in names them."""

@@ -13,7 +13,7 @@ from specgate.api import OpenRequest
 from specgate.core import PairRef
 from specgate.run.engine_process.calls import EngineCalls
 from specgate.run.worker import EngineWorker
-from tests.support import lying_engine
+from tests.support.engines.lying import install
 from tests.support.in_process import EngineHere
 
 Opened = Callable[..., AbstractContextManager[EngineCalls]]
@@ -23,7 +23,7 @@ OpenedApart = Callable[..., AbstractContextManager[EngineWorker]]
 @pytest.fixture
 def lying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The back end `lying` is installed."""
-    lying_engine.install(tmp_path / "installed")
+    install(tmp_path / "installed")
     monkeypatch.delenv("SPECGATE_LOAD_PLUGINS", raising=False)
     monkeypatch.syspath_prepend(tmp_path / "installed")
     plugins.registered.cache_clear()

@@ -17,7 +17,7 @@ from tests.run.engine_process.conftest import OpenedApart
 
 pytestmark = pytest.mark.slow("starts a process per test")
 
-LINES = "import os, signal, sys\nfrom tests.support.lying_engine import harness\n"
+LINES = "import os, signal, sys\nfrom tests.support.engines.lying import harness\n"
 
 
 def error_of(apart: OpenedApart, run: str, timeout_s: float = 60) -> SpecgateError:
