@@ -111,6 +111,8 @@ class TokenChecks:
     `within_s`: how long it may take for one point, loading included, in seconds. Beyond that nothing is scored.
     `max_gap`: a token that is not its greedy choice is a near tie where the gap between their logits is at most this.
     `max_near_ties`: the largest share of scored tokens that may be near ties.
+    `second_look`: the dtype in which it scores once more what lies beyond `max_gap` in the scenario's, where that is
+        little enough for all of it to be near ties; `none` for no second look, which is how runs were stored before.
     `followed`: behind a near tie, plain decoding is asked how it goes on from the text: at most for so many texts of a
         cell. None in runs that were stored before there was this check.
     `followed_tokens`: how many tokens it decodes for each.
@@ -124,6 +126,7 @@ class TokenChecks:
     max_near_ties: float = 0.1
     followed: int | None = None
     followed_tokens: int = 64
+    second_look: Literal["none", "float32"] = "none"
 
 
 @dataclass(frozen=True, slots=True)

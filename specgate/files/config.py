@@ -82,6 +82,8 @@ def plain_policy(policy: Policy) -> dict[str, Any]:
             del plain[key]
     if "checks" in plain and plain["checks"]["followed"] is None:
         del plain["checks"]["followed"], plain["checks"]["followed_tokens"]
+    if "checks" in plain and plain["checks"]["second_look"] == "none":
+        del plain["checks"]["second_look"]
     for rule in plain["rules"]:
         if not rule["unless"]:
             del rule["unless"]

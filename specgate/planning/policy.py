@@ -79,6 +79,7 @@ class ChecksForm(Form):
     max_near_ties: Annotated[float, Field(ge=0, le=1)] = USUAL.max_near_ties
     followed: Annotated[int, Field(ge=0, le=4096)] = 8
     followed_tokens: Annotated[int, Field(ge=1, le=65_536)] = USUAL.followed_tokens
+    second_look: Literal["none", "float32"] = USUAL.second_look
 
 
 class PolicyForm(Form):

@@ -2,8 +2,8 @@
 
 The second engine is the policy's `checks.rescored_by`, by default the reference. It gets a process of its own and
 computes with the dtype of the scenario. Where it cannot score, the journal gets the reason, and the report says that
-the tokens are the engine's own word. Tokens that it finds wrong, where they are few, it scores once more in float32:
-its own rounding in a shorter dtype may be what parts the two.
+the tokens are the engine's own word. Tokens that it finds wrong, where they are few, it scores once more in float32 if
+the policy asks for that: its own rounding in a shorter dtype may be what parts the two.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Final
 
 from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
@@ -30,9 +29,6 @@ from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.run.watched_gpus import engine_options
 from specgate.run.worker import EngineWorker
-
-EXACT: Final = "float32"
-"""The dtype of a second look."""
 
 
 class Rescorer:
@@ -106,6 +102,7 @@ class Rescorer:
 
         The engine's first failure is the reason for all that are left.
         """
+        assert self.asked is not None
         worker: EngineWorker | None = None
         why: str | None = None
         try:
@@ -113,7 +110,7 @@ class Rescorer:
                 began, texts = time.monotonic_ns(), []
                 try:
                     if why is None:
-                        worker = worker or self._open({p: draws for _, p, draws in doubts}, EXACT)
+                        worker = worker or self._open({p: draws for _, p, draws in doubts}, self.asked.second_look)
                         texts = self._score(worker, point, doubted)
                 except SpecgateError as error:
                     why = str(error)
@@ -167,7 +164,7 @@ class Rescorer:
         With options that change the logits float32 knows no better: a cache in fewer bits has other codes then.
         """
         assert self.asked is not None
-        if not found.texts or found.dtype == EXACT or self._options(point):
+        if not found.texts or self.asked.second_look in ("none", found.dtype) or self._options(point):
             return []
         return in_doubt(draws, found.texts, self.asked)
 

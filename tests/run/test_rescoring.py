@@ -24,11 +24,13 @@ def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scored]:
     monkeypatch.setattr(plugins, "_BUILT_IN", (*plugins._BUILT_IN, *entries))
     plugins.registered.cache_clear()
 
-    def run(second: str, dtype: str = "bfloat16", *options: str) -> tuple[int, Run, Sequence[Rescoring]]:
+    def run(
+        second: str, dtype: str = "bfloat16", *options: str, look: str = "float32"
+    ) -> tuple[int, Run, Sequence[Rescoring]]:
         (cli.folder / "tiny.yaml").write_text((cli.folder / "tiny.yaml").read_text() + f"dtype: {dtype}\n")
         policy = yaml.safe_load((cli.folder / "policy.yaml").read_text())
         policy["rules"][1] |= {"near_tie_margin": 0.25}  # in bfloat16 the reference engine is not bit-exact
-        policy["checks"] = {"rescored_by": second, "max_near_ties": 0.2}
+        policy["checks"] = {"rescored_by": second, "max_near_ties": 0.2, "second_look": look}
         cli.write("policy.yaml", yaml.safe_dump(policy))
         done = cli.micro("--backend", "reference", "-o", "device=cpu", "--plain", *options)
         folder = RunFolder.open(cli.newest())
@@ -102,3 +104,8 @@ def test_there_is_no_second_look_where_it_could_not_help(
     assert code == 6 and found.again is None
     assert all(r.rescored is not None and r.rescored.wrong and not r.rescored.again for r in run.cells)
     assert "float32 " not in token_verdicts(run)[0][2]
+
+
+def test_there_is_none_unless_the_policy_asks_for_it(scored: Scored) -> None:
+    code, _, (found,) = scored("Rough", look="none")
+    assert code == 6 and found.again is None

@@ -6,6 +6,7 @@ import hashlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from specgate.core import Block, Cell, Divergence, RescoredText, Rescoring, Score, ScoreCheck, TokenChecks
 from specgate.errors import InvalidResult
@@ -84,11 +85,11 @@ def check_scores(cell: Cell, asked: Sequence[Draw], found: Rescoring, checks: To
     scored = sum(len(text.scores) for text in texts)
     gaps = [gap for text in texts for gap in gaps_in(text)]
     near_ties = sum(is_near_tie(gap, checks) for gap, _ in gaps)
-    doubted = set(doubtful(gaps, scored, checks))
+    doubted = set(doubtful(gaps, scored, checks)) if checks.second_look != "none" else set[Place]()
     again, near = scored_in_float32(cell, found, checks)
-    settled = [(gap, place) for gap, place in gaps if place in doubted & near]
+    settled = [gap for gap in gaps if gap[1] in doubted & near]
     wrong = len(gaps) - near_ties - len(settled)
-    left = [found_gap for found_gap in gaps if found_gap not in settled] if wrong else gaps
+    left = [gap for gap in gaps if gap not in settled] if wrong else gaps
     return ScoreCheck(
         engine=engine,
         scored=scored,
@@ -113,6 +114,10 @@ def is_near_tie(gap: float, checks: TokenChecks) -> bool:
 
 Place = tuple[int, int, int, int]
 """Prompt set, round, slot and index of a token."""
+ONE_ROUNDING: Final = 0.5**0.5
+"""`max_gap` is for two engines that round alike, each on its own. Of two logits as exact as float32 only one's error is
+left, and the same number of standard deviations is √2 smaller.
+"""
 Gap = tuple[float, Place]
 """How far a token lies below the second engine's choice, in logits, and which one it is."""
 
@@ -160,7 +165,7 @@ def scored_in_float32(cell: Cell, found: Rescoring, checks: TokenChecks) -> tupl
             if (*place, token) not in scored:
                 raise InvalidResult(f"{cell.key}: samples/rescored.jsonl has a second look at tokens without a first")
             again.add(place)
-            if is_near_tie(score.best_logit - score.logit, checks):
+            if 0 <= score.best_logit - score.logit <= checks.max_gap * ONE_ROUNDING:
                 near.add(place)
     return again, near
 

@@ -15,7 +15,7 @@ from specgate.core import Block, Cell, Divergence, RescoredText, Rescoring, Scor
 from specgate.errors import InvalidResult
 from tests.support.factories import blocks_of, plan_of, scenario
 
-CHECKS = TokenChecks(positions=6, max_gap=0.5, max_near_ties=0.2)
+CHECKS = TokenChecks(positions=6, max_gap=0.5, max_near_ties=0.2, second_look="float32")
 
 
 def measured() -> list[Block]:
@@ -131,9 +131,10 @@ def looked_again(asked: list[Draw], first: Rescoring, gap: float, wrong: int = 9
 
 
 @pytest.mark.parametrize(
-    ("gap", "near_ties", "wrong"), [(0.0, 1, 0), (0.5, 1, 0), (0.51, 0, 1), (-0.1, 0, 1), (math.nan, 0, 1)]
+    ("gap", "near_ties", "wrong"), [(0.0, 1, 0), (0.35, 1, 0), (0.36, 0, 1), (-0.1, 0, 1), (math.nan, 0, 1)]
 )
 def test_a_token_in_doubt_is_judged_by_its_gap_in_float32(gap: float, near_ties: int, wrong: int) -> None:
+    """Up to 0.5 / √2, since one of two roundings is gone."""
     asked = draws("run", measured(), {}, CHECKS.positions)
     cell = asked[0].block.cell
     found = looked_again(asked, scored(asked, 0.6, wrong=1), gap)
@@ -203,3 +204,10 @@ def test_why_a_second_look_failed_is_kept_where_it_was_worth_while() -> None:
     for gap, wrong, why in ((0.6, 1, "no memory"), (0.4, 1, None), (0.6, 3, None)):
         answer = replace(scored(asked, gap, wrong), again=SecondLook((), "no memory", (0, 1)))
         assert check_scores(cell, of_cell(asked, cell), answer, CHECKS).unsettled == why
+
+
+def test_a_policy_that_asks_for_no_second_look_is_not_moved_by_one() -> None:
+    asked = draws("run", measured(), {}, CHECKS.positions)
+    cell, found = asked[0].block.cell, looked_again(asked, scored(asked, 0.6, wrong=1), 0.0)
+    check = check_scores(cell, of_cell(asked, cell), found, replace(CHECKS, second_look="none"))
+    assert (check.wrong, check.again, check.settled) == (1, 0, 0)
