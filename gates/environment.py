@@ -17,6 +17,7 @@ from specgate.analysis.machine.clock_words import (
     unequal_lengths_in_words,
     untold_in_words,
 )
+from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import power_cap
 from specgate.analysis.machine.words import asides, set_aside_in_words, too_many_in_words
 from specgate.core import CellResult, Rule, Run, State, Verdict
@@ -109,7 +110,12 @@ def quiet(rule: Rule, found: Conditions, gpu: bool) -> tuple[State, str, str]:
     elif host is not None and host.unjudged and found.other_cpu_share is None:
         state, code = (State.PASS if gpu else State.SKIPPED), "host_unseen"
         said = f"nothing disturbed the GPU in {found.blocks} blocks" if gpu else "nothing tells what disturbed the host"
-    said_beside = [*(asides(host) if host else ()), *(clock_asides(rule, found.gpu) if gpu else ())]
+    pace = uneven(found.cpu_pace)
+    said_beside = [
+        *(asides(host) if host else ()),
+        *([pace] if pace else ()),
+        *(clock_asides(rule, found.gpu) if gpu else ()),
+    ]
     return state, code, "; ".join([said, *said_beside])
 
 
@@ -256,6 +262,7 @@ def evidence_of(rule: Rule, found: Conditions, gpu: bool) -> dict[str, float | i
         "other_cpu_share": found.other_cpu_share,
         "clock_jump_s": found.clock_jump_s,
         **(evidence_of_blocks(found.host) if found.host else {}),
+        **({"cpu_slow_share": found.cpu_pace.slow} if found.cpu_pace else {}),
     }
     if not gpu:
         return evidence

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import at_highest_clock, power_cap
 from specgate.analysis.machine.words import asides, set_aside_in_words, too_many_in_words
 from specgate.core import CellResult, Run
@@ -45,6 +46,8 @@ def of_point(found: Conditions, count: int = 1) -> Iterator[str]:
         yield f"{too_many_in_words(host)}, so nothing was set aside"
     if host is not None:
         yield from asides(host)
+    if pace := uneven(found.cpu_pace):
+        yield pace
     if cap := power_cap(found.gpu):
         yield f"{cap} (the worst of {count} GPUs)" if count > 1 else cap
 

@@ -103,6 +103,10 @@ class HostReading:
     other_cpu_share: float | None
     available_memory_bytes: int
     swap_used_bytes: int
+    work_ns: int | None = None
+    """CPU time of a fixed piece of work (`machine.cpu_pace`). None before results 1.17.0, and where the clock of CPU
+    time is too coarse.
+    """
 
 
 class ClockReading(NamedTuple):
@@ -247,6 +251,21 @@ class Timeline:
     other_cpu_share: tuple[float | None, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class CpuPace:
+    """How evenly fast the CPUs were (`analysis.machine.cpu_pace`), by the CPU time of a fixed piece of work.
+
+    `readings`: samples that tell it. `fastest_ns`: the fastest tenth took this or less.
+    `slow`: the share of readings that took much longer. `slowest`: the slowest twentieth took this many times as long
+        as `fastest_ns`, or longer.
+    """
+
+    readings: int
+    fastest_ns: int
+    slow: float
+    slowest: float
+
+
 # ── the host, block by block ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -377,3 +396,5 @@ class Conditions:
     """The CPUs block by block. None where the policy does not ask for it, where the engine's clock is scripted, and in
     runs that were stored before there was such a judgement.
     """
+    cpu_pace: CpuPace | None = None
+    """None where too few samples tell it, and before results 1.17.0."""

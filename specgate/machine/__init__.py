@@ -9,6 +9,7 @@
     host.py              which host this is, how much of its CPUs others use, and whose a process is
     memory_in_use.py     how much memory the processes of an engine hold, on the host and on the GPU
     cpu_counters.py      the kernel's counters of CPU time around one block
+    cpu_pace.py          how fast a CPU works: the CPU time of a fixed piece of work
     monitor.py           samples of host and GPU while a run goes on, taken by a process of its own
     doctor.py            is this machine fit to measure on?
     noise_passport.py    what this machine can tell apart, from runs of the same role in both places of every pair

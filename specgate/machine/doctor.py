@@ -15,7 +15,7 @@ import psutil
 
 from specgate.core import Bandwidth, Policy
 from specgate.core.conditions import THROTTLES, GpuReading, HostReading, clock_events
-from specgate.machine import inventory
+from specgate.machine import cpu_pace, inventory
 from specgate.machine.host import HostProbe, cpu_quota, frequency_governors, usable_cpus
 from specgate.machine.nvml import GpuProbe, NvmlMissing, peers
 
@@ -29,6 +29,8 @@ STEADY_READS = 0.02
 """The largest spread (interquartile range over median) of memory reads on a machine at rest."""
 EQUAL_READS = 0.05
 """How far the bandwidths of equal GPUs may lie apart. Two H200s were 2 % apart (docs/results)."""
+EVEN_CPUS = 0.8
+"""How much of the fastest CPU's pace the slowest should have. Two threads that share a core have half to two thirds."""
 MUST_BE_READ = ("processes", "clock_event_reasons")
 """GPU readings without which a disturbance cannot be detected."""
 
@@ -87,7 +89,7 @@ def examine(limits: Limits) -> list[Check]:
     probe = HostProbe(os.getpid())
     checks = list(examine_gpus(probe, limits))
     time.sleep(LOOK_S)
-    return checks + list(host_checks(probe.read(), limits))
+    return [*checks, *host_checks(probe.read(), limits), pace_check(cpu_pace.by_cpu(usable_cpus()))]
 
 
 def examine_gpus(probe: HostProbe, limits: Limits) -> Iterator[Check]:
@@ -252,6 +254,21 @@ def equal_bandwidth_check(found: Sequence[Bandwidth]) -> Check:
 
 
 # ── the host ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pace_check(taken: Mapping[int, int]) -> Check:
+    """Whether CPUs are equally fast. `taken`: CPU → nanoseconds of CPU time for the same work.
+
+    One look of a millisecond at each: others who share the cores come and go.
+    """
+    right = f"all at {EVEN_CPUS:.0%} of the fastest or more: others may share the cores, or clocks differ"
+    if not taken:
+        return Check("CPU pace", "not told by this host", right, "ok")
+    fastest = min(taken.values())
+    slow = [cpu for cpu, ns in taken.items() if ns * EVEN_CPUS > fastest]
+    worst = fastest / max(taken.values())
+    found = f"{len(slow)} of {len(taken)} CPUs slower, the slowest at {worst:.0%} of the fastest"
+    return Check("CPU pace", found, right, "warn" if slow else "ok")
 
 
 def host_checks(host: HostReading, limits: Limits) -> Iterator[Check]:

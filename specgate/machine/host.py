@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from specgate.core.conditions import GpuProcess, HostReading
+from specgate.machine.cpu_pace import work_ns
 
 MACHINE_IDS = ("/etc/machine-id", "/var/lib/dbus/machine-id", "/sys/class/dmi/id/product_uuid")
 """Files that name this installation or this hardware. A container image often has none of the first two."""
@@ -64,6 +65,7 @@ class HostProbe:
             other_cpu_share=min(1.0, max(0.0, (busy - ours) / offered)) if offered and busy else None,
             available_memory_bytes=memory.available,
             swap_used_bytes=psutil.swap_memory().used,
+            work_ns=work_ns(),
         )
 
     def owner(self, pid: int) -> GpuProcess:

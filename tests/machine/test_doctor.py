@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from specgate.cli import cli
 from specgate.core import Policy, Rule
 from specgate.core.conditions import HostReading
-from specgate.machine.doctor import Limits, host_checks
+from specgate.machine.doctor import Limits, host_checks, pace_check
 from tests.support.fake_nvml import LIBRARY_NOT_FOUND, NO_PERMISSION, Driver, Gpu, liar
 
 QUIET = HostReading(load_average=0.1, other_cpu_share=0.02, available_memory_bytes=64 << 30, swap_used_bytes=0)
@@ -147,3 +147,17 @@ def test_a_host_that_does_not_tell_what_others_use_warns() -> None:
     found = {c.name: c for c in host_checks(unknown, Limits(gpu=True, max_other_cpu_share=0.5, required=True))}
     assert found["CPU use of others"].level == "warn"
     assert "load average" not in found
+
+
+@pytest.mark.parametrize(
+    ("taken", "found", "level"),
+    [
+        ({0: 20_000, 1: 21_000, 2: 24_900}, "0 of 3 CPUs slower, the slowest at 80% of the fastest", "ok"),
+        ({0: 20_000, 1: 40_000, 5: 36_000}, "2 of 3 CPUs slower, the slowest at 50% of the fastest", "warn"),
+        ({7: 20_000}, "0 of 1 CPUs slower, the slowest at 100% of the fastest", "ok"),
+        ({}, "not told by this host", "ok"),
+    ],
+)
+def test_cpus_that_are_slower_than_others_warn(taken: dict[int, int], found: str, level: str) -> None:
+    check = pace_check(taken)
+    assert (check.name, check.found, check.level) == ("CPU pace", found, level)

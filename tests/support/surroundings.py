@@ -71,6 +71,11 @@ def gpu(found: Sample, **changes: Any) -> Sample:
     return replace(found, gpu=replace(found.gpu, **changes))
 
 
+def working(found: Sample, work_ns: int | None) -> Sample:
+    """The sample with this CPU time for the watch's piece of work."""
+    return replace(found, host=replace(found.host, work_ns=work_ns))
+
+
 PLAN = plan_of()
 BLOCKS = timed(blocks_of(PLAN))
 SAMPLES = watched(BLOCKS)

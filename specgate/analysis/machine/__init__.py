@@ -3,6 +3,7 @@
     conditions.py          samples of the machine → what it did while each point was measured
     timeline.py            blocks and the machine's samples around them, over time
     disturbed_blocks.py    which blocks had the CPUs to themselves, and which rounds are set aside
+    cpu_pace.py            whether the CPUs were evenly fast, and that they were not, in a sentence
     gpu_clocks.py          clocks and power of a GPU: at its power cap, and two sides held beside each other
     clock_comparison.py    the roles' SM clocks at the same times of decoding, and whether samples tell them apart
     clock_words.py         these clocks, in sentences

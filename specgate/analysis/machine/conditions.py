@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from specgate.analysis.machine.clock_comparison import compared_clocks
+from specgate.analysis.machine.cpu_pace import pace_of
 from specgate.analysis.machine.timeline import timeline_of
 from specgate.core import Block, Plan
 from specgate.core.conditions import (
@@ -120,6 +121,7 @@ def _conditions(
             like_with_like=like_with_like,
         ),
         timeline=timeline_of(((by_watch[s], whole[s].samples) for s in sorted(whole)), turns),
+        cpu_pace=pace_of(seen),
     )
 
 

@@ -13,7 +13,7 @@ from specgate.core.conditions import CpuUse
 from specgate.core.traffic import LinkTraffic, PassTraffic, Traffic
 from specgate.reports.common import machine
 from tests.support.factories import POLICY, judged, policy_of
-from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, SECOND, gpu, watched_run
+from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, SECOND, gpu, watched_run, working
 
 PARAMS = {"gpu": True, "max_other_cpu_share": 0.5, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
 RULE = Rule("machine-quiet", "environment", True, params={**PARAMS, "max_cpu_wait": 0.05, "max_set_aside": 0.25})
@@ -48,6 +48,13 @@ def test_a_quiet_run_has_nothing_to_say_of_its_host() -> None:
     (only,) = machine.sentences(run)
     assert only.startswith("the GPU was at its power cap")
     assert not machine.has_set_aside(run)
+
+
+def test_cpus_that_were_not_evenly_fast_are_said_to_be_so() -> None:
+    shared = [working(s, 20_000 * (1 + i % 2)) for i, s in enumerate(SAMPLES)]
+    (said,) = machine.sentences(watched_run(shared))
+    assert said.startswith("the CPUs were not evenly fast: in 5")
+    assert machine.sentences(watched_run([working(s, 20_000) for s in SAMPLES])) == []
 
 
 def test_of_several_gpus_the_worst_is_said_to_be_that() -> None:

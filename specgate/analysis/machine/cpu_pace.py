@@ -1,0 +1,44 @@
+"""Whether the CPUs were evenly fast: by the CPU time of a fixed piece of work, which the watch does with every sample.
+
+Nothing is judged by it. It names a cause that no counter of the kernel shows. The watch is on one CPU at a time, so it
+tells of the host and not of the CPU that an engine's thread is on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from specgate.core.conditions import CpuPace, Sample
+
+LEAST_READINGS: Final = 20
+"""Of fewer nothing is said."""
+SLOW: Final = 1.25
+"""A reading that takes this many times as long as the fastest tenth is slow. Two threads that share a core take 1.5 to
+2 times as long each; clocks that rise and fall with the load of other cores stay below.
+"""
+TOLD: Final = 0.05
+"""A share of slow readings above this is told."""
+
+
+def pace_of(samples: Sequence[Sample]) -> CpuPace | None:
+    """The pace over these samples; None where fewer than `LEAST_READINGS` tell one."""
+    taken = sorted(s.host.work_ns for s in samples if s.host.work_ns is not None)
+    if len(taken) < LEAST_READINGS:
+        return None
+    fastest = taken[len(taken) // 10]
+    slowest = taken[len(taken) - 1 - len(taken) // 20]
+    slow = sum(ns >= SLOW * fastest for ns in taken) / len(taken)
+    return CpuPace(len(taken), fastest, slow, slowest / fastest)
+
+
+def uneven(pace: CpuPace | None) -> str | None:
+    """That the CPUs were not evenly fast; None where they were, or nothing tells."""
+    if pace is None or pace.slow <= TOLD:
+        return None
+    return (
+        f"the CPUs were not evenly fast: in {pace.slow:.0%} of {pace.readings} samples the same work took at least "
+        f"{SLOW} times as long as in the fastest tenth ({pace.slowest:.1f} times in the slowest twentieth): cores "
+        "shared with others, or lower clocks, neither of which the kernel's counters show; what an engine does on the "
+        "host slows with them"
+    )

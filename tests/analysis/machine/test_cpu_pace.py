@@ -1,0 +1,76 @@
+"""Uneven CPUs are told from what the same work took in the samples of a point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.analysis.machine.cpu_pace import LEAST_READINGS, SLOW, pace_of, uneven
+from specgate.core.conditions import CpuPace, Sample
+from tests.support.surroundings import BLOCKS, SAMPLES, SECOND, conditions, working
+
+NS = st.integers(1_000, 10**7)
+
+
+def samples(taken: Sequence[int | None]) -> list[Sample]:
+    return [working(SAMPLES[0], ns) for ns in taken]
+
+
+def test_evenly_fast_cpus_are_nothing_to_tell_of() -> None:
+    found = pace_of(samples([20_000 + 50 * i for i in range(100)]))
+    assert found is not None and (found.readings, found.fastest_ns, found.slow) == (100, 20_500, 0.0)
+    assert uneven(found) is None
+
+
+def test_cores_that_are_shared_half_of_the_time_are_told_with_their_figures() -> None:
+    found = pace_of(samples([20_000] * 100 + [40_000] * 100))
+    assert found == CpuPace(200, 20_000, 0.5, 2.0)
+    said = uneven(found) or ""
+    assert "in 50% of 200 samples" in said and "2.0 times in the slowest twentieth" in said
+
+
+@pytest.mark.parametrize(("slow", "told"), [(5, False), (6, True)])
+def test_a_few_slow_readings_in_a_hundred_are_not_told(slow: int, told: bool) -> None:
+    found = pace_of(samples([40_000] * slow + [20_000] * (100 - slow)))
+    assert (uneven(found) is not None) == told
+
+
+def test_few_readings_and_runs_of_before_tell_nothing() -> None:
+    assert pace_of(samples([20_000] * (LEAST_READINGS - 1) + [None] * 50)) is None
+    assert pace_of(samples([20_000] * LEAST_READINGS + [None] * 50)) is not None
+    assert pace_of([]) is None and uneven(None) is None
+    assert conditions(SAMPLES).cpu_pace is None
+
+
+@given(st.lists(NS, min_size=LEAST_READINGS, max_size=60), st.randoms(use_true_random=False), st.integers(2, 9))
+def test_the_figures_are_those_of_counting_and_depend_on_neither_order_nor_the_cpus_speed(
+    taken: list[int], random: object, factor: int
+) -> None:
+    found = pace_of(samples(taken))
+    assert found is not None
+    assert found.slow * len(taken) == pytest.approx(sum(ns >= SLOW * found.fastest_ns for ns in taken))
+    # by counting: a tenth is at most as slow as `fastest_ns`, and a twentieth at least as slow as `slowest` says
+    assert sum(ns <= found.fastest_ns for ns in taken) >= len(taken) / 10
+    assert sum(ns < found.fastest_ns for ns in taken) <= len(taken) / 10
+    assert sum(ns >= found.slowest * found.fastest_ns - 1e-3 for ns in taken) >= len(taken) / 20
+    shuffled = list(taken)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert pace_of(samples(shuffled)) == found
+    slower = pace_of(samples([factor * ns for ns in taken]))
+    assert slower is not None and slower.slowest == pytest.approx(found.slowest) and slower.slow == found.slow
+
+
+def test_what_a_point_tells_is_of_its_own_samples() -> None:
+    spans = [b.span_ns for b in BLOCKS if not b.warmup and b.span_ns is not None]
+    own = range(spans[0][0] - SECOND // 2, spans[-1][1] + SECOND // 2 + 1)
+    assert any(s.monotonic_ns not in own for s in SAMPLES)
+    even = conditions([working(s, 20_000) for s in SAMPLES])
+    assert even.cpu_pace is not None and even.cpu_pace.slow == 0.0
+    assert conditions([working(s, 20_000 if s.monotonic_ns in own else 90_000) for s in SAMPLES]) == even
+    half = conditions([working(s, 20_000 * (1 + i % 2)) for i, s in enumerate(SAMPLES)])
+    assert half.cpu_pace is not None and half.cpu_pace.slow == pytest.approx(0.5, abs=0.02)
+    assert replace(half, cpu_pace=None) == replace(even, cpu_pace=None)
