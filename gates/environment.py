@@ -262,7 +262,7 @@ def evidence_of(rule: Rule, found: Conditions, gpu: bool) -> dict[str, float | i
         "other_cpu_share": found.other_cpu_share,
         "clock_jump_s": found.clock_jump_s,
         **(evidence_of_blocks(found.host) if found.host else {}),
-        **({"cpu_slow_share": found.cpu_pace.slow} if found.cpu_pace else {}),
+        **({"cpu_slow_share": found.cpu_pace.slow_share} if found.cpu_pace else {}),
     }
     if not gpu:
         return evidence

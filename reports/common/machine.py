@@ -28,7 +28,18 @@ def sentences(run: Run) -> list[str]:
         for said in of_point(found, gpus(run, key)):
             of.setdefault(said, []).append(short(key))
     many = len(run.conditions) > 1
-    return [f"{', '.join(points)}: {said}" if many else said for said, points in of.items()]
+    said_of_all = [f"{', '.join(points)}: {said}" if many else said for said, points in of.items()]
+    return [*said_of_all, *of_cpus(run)]
+
+
+def of_cpus(run: Run) -> Iterator[str]:
+    """That the CPUs were not evenly fast, once for all points: the figures of the one where they were least so."""
+    paces = [(key, c.cpu_pace) for key, c in run.conditions.items() if c.cpu_pace is not None and uneven(c.cpu_pace)]
+    if not paces:
+        return
+    key, worst = max(paces, key=lambda found: found[1].slow_share)
+    where = f"{len(paces)} of {len(run.conditions)} points, most at {short(key)}: " if len(run.conditions) > 1 else ""
+    yield f"{where}{uneven(worst)}"
 
 
 def gpus(run: Run, point: str) -> int:
@@ -46,8 +57,6 @@ def of_point(found: Conditions, count: int = 1) -> Iterator[str]:
         yield f"{too_many_in_words(host)}, so nothing was set aside"
     if host is not None:
         yield from asides(host)
-    if pace := uneven(found.cpu_pace):
-        yield pace
     if cap := power_cap(found.gpu):
         yield f"{cap} (the worst of {count} GPUs)" if count > 1 else cap
 

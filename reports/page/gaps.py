@@ -23,7 +23,7 @@ def empty_sections(run: Run, together: Sequence[Picture]) -> dict[str, tuple[str
             "The machine",
             None
             if machine.sentences(run) or machine.clocks(run).rows or memory.table(run).rows
-            else "no round was set aside, and no GPU's highest clock was read",
+            else "no round was set aside, no GPU's highest clock was read, and no CPU was seen to be slow",
         ),
         "speed": (
             "Speed, all cells",

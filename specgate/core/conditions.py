@@ -256,14 +256,19 @@ class CpuPace:
     """How evenly fast the CPUs were (`analysis.machine.cpu_pace`), by the CPU time of a fixed piece of work.
 
     `readings`: samples that tell it. `fastest_ns`: the fastest tenth took this or less.
-    `slow`: the share of readings that took much longer. `slowest`: the slowest twentieth took this many times as long
-        as `fastest_ns`, or longer.
+    `slow`: how many readings took much longer. `slowest`: the slowest twentieth took this many times as long as
+        `fastest_ns`, or longer.
     """
 
     readings: int
     fastest_ns: int
-    slow: float
+    slow: int
     slowest: float
+
+    @property
+    def slow_share(self) -> float:
+        """The share of readings that took much longer, 0 to 1."""
+        return self.slow / self.readings
 
 
 # ── the host, block by block ─────────────────────────────────────────────────────────────────────────────────────────

@@ -88,7 +88,7 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.15.0": ("engines.*.traffic.link.draft_row_bytes",),
     # and of samples/rescored.jsonl `again`
     "1.16.0": ("cells*.rescored.again", "cells*.rescored.settled", "cells*.rescored.unsettled"),
-    "1.17.0": ("conditions.*.cpu_pace",),  # and of samples/environment.jsonl `host.work_ns`
+    "1.17.0": ("conditions.*.cpu_pace",),  # and `host.work_ns` of samples/environment.jsonl and env.json
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
 null.

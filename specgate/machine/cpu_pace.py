@@ -1,7 +1,7 @@
 """How fast a CPU works: the CPU time that a fixed piece of work takes.
 
-No counter of the kernel tells that a core is shared with a thread that the kernel does not see, such as one of another
-guest of the same host, or that its clock is low. The thread runs all the while; it only gets less done.
+Counters of CPU time do not tell that a core is shared with another thread, such as one of another guest of the same
+host, that it is of a slower kind, or that its clock is low. The thread runs all the while; it only gets less done.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Final
 
 LOOP: Final = 2_000
-"""Turns of an empty loop: some 50 µs."""
+"""Turns of an empty loop: some 20 µs."""
 PARTS: Final = 8
 """So many times in a row. The shortest counts, so that neither waking up nor an interrupt does."""
 FINE_S: Final = 1e-6
@@ -22,7 +23,8 @@ MOST_CPUS: Final = 32
 
 
 def work_ns() -> int | None:
-    """Nanoseconds of CPU time that the calling thread needs for the work; None where the clock is too coarse.
+    """Nanoseconds of CPU time that the calling thread needs for the work; None where the clock is too coarse, by its
+    own word or because it stood still.
 
     CPU time, and not time: waiting for a CPU is counted elsewhere (`cpu_counters`).
     """
@@ -40,20 +42,21 @@ def work_ns() -> int | None:
 def by_cpu(usable: Collection[int]) -> dict[int, int]:
     """CPU → `work_ns` on it, for at most `MOST_CPUS` of the `usable` ones.
 
-    Empty where a thread cannot choose its CPU, or the clock is too coarse. The calling thread may use all of them
-    again afterwards.
+    Empty where a thread cannot choose its CPU or may not, or the clock is too coarse. The calling thread may use the
+    same CPUs afterwards as before.
     """
     if not hasattr(os, "sched_setaffinity") or work_ns() is None:
         return {}
-    cpus, many = sorted(usable), min(len(usable), MOST_CPUS)
+    before, cpus, many = os.sched_getaffinity(0), sorted(usable), min(len(usable), MOST_CPUS)
     found = {}
     try:
         for cpu in (cpus[i * len(cpus) // many] for i in range(many)):
             os.sched_setaffinity(0, {cpu})
             if (taken := work_ns()) is not None:
                 found[cpu] = taken
-    except OSError:  # a CPU that was switched off meanwhile
+    except OSError:  # a CPU that was switched off meanwhile, or a sandbox that forbids to choose one
         return {}
     finally:
-        os.sched_setaffinity(0, cpus)
+        with suppress(OSError):
+            os.sched_setaffinity(0, before)
     return found

@@ -30,7 +30,7 @@ STEADY_READS = 0.02
 EQUAL_READS = 0.05
 """How far the bandwidths of equal GPUs may lie apart. Two H200s were 2 % apart (docs/results)."""
 EVEN_CPUS = 0.8
-"""How much of the fastest CPU's pace the slowest should have. Two threads that share a core have half to two thirds."""
+"""How much of the fastest CPU's pace the slowest should have. Threads that share a core have half to two thirds."""
 MUST_BE_READ = ("processes", "clock_event_reasons")
 """GPU readings without which a disturbance cannot be detected."""
 
@@ -259,15 +259,15 @@ def equal_bandwidth_check(found: Sequence[Bandwidth]) -> Check:
 def pace_check(taken: Mapping[int, int]) -> Check:
     """Whether CPUs are equally fast. `taken`: CPU → nanoseconds of CPU time for the same work.
 
-    One look of a millisecond at each: others who share the cores come and go.
+    One look of less than a millisecond at each: others who share the cores come and go.
     """
-    right = f"all at {EVEN_CPUS:.0%} of the fastest or more: others may share the cores, or clocks differ"
+    right = "none; others may share the cores, which may also be of two kinds, or clocked down"
     if not taken:
         return Check("CPU pace", "not told by this host", right, "ok")
     fastest = min(taken.values())
-    slow = [cpu for cpu, ns in taken.items() if ns * EVEN_CPUS > fastest]
+    slow = sum(ns * EVEN_CPUS > fastest for ns in taken.values())
     worst = fastest / max(taken.values())
-    found = f"{len(slow)} of {len(taken)} CPUs slower, the slowest at {worst:.0%} of the fastest"
+    found = f"{slow} of {len(taken)} CPUs tried are below {EVEN_CPUS:.0%} of the fastest, the slowest at {worst:.1%}"
     return Check("CPU pace", found, right, "warn" if slow else "ok")
 
 

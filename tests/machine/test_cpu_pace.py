@@ -12,6 +12,7 @@ from specgate.machine import cpu_pace
 from specgate.machine.cpu_pace import MOST_CPUS, PARTS, by_cpu, work_ns
 from specgate.machine.host import HostProbe, usable_cpus
 
+BEFORE = {0, 1, 2, 7}
 PINS = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot choose their CPU here")
 
 
@@ -20,6 +21,7 @@ def pinned(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
     """The sets of CPUs that the thread is sent to, in order; it stays where it is."""
     asked: list[set[int]] = []
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: asked.append(set(cpus)), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: BEFORE, raising=False)
     return asked
 
 
@@ -36,6 +38,12 @@ def test_a_part_that_was_interrupted_does_not_count(monkeypatch: pytest.MonkeyPa
     clock = iter([at for i, ns in enumerate(taken) for at in (i * 10**6, i * 10**6 + ns)])
     monkeypatch.setattr(time, "thread_time_ns", lambda: next(clock))
     assert len(taken) == PARTS and work_ns() == 400
+
+
+def test_a_clock_that_stood_still_tells_nothing(monkeypatch: pytest.MonkeyPatch, pinned: list[set[int]]) -> None:
+    """As on a system that says a fine resolution and counts in ticks."""
+    monkeypatch.setattr(time, "thread_time_ns", lambda: 15_625_000)
+    assert work_ns() is None and by_cpu({0, 1}) == {} and pinned == []
 
 
 def test_a_clock_that_is_too_coarse_tells_nothing(monkeypatch: pytest.MonkeyPatch, pinned: list[set[int]]) -> None:
@@ -57,19 +65,23 @@ def test_of_many_cpus_some_are_tried_spread_over_all(many: int, pinned: list[set
     tried = sorted(by_cpu(usable))
     assert len(tried) == min(many, MOST_CPUS) and set(tried) <= usable and tried[0] == 0
     assert all(b - a <= 3 * -(-many // MOST_CPUS) for a, b in zip(tried, [*tried[1:], 3 * many], strict=True))
-    assert pinned == [*({cpu} for cpu in tried), usable]
+    assert pinned == [*({cpu} for cpu in tried), BEFORE]
 
 
-def test_a_cpu_that_was_switched_off_meanwhile_costs_the_check_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[set[int]] = []
+@pytest.mark.parametrize("refused", [{1}, {0, 1, 2}, {0, 1, 2, 7}])
+def test_a_cpu_that_may_not_be_chosen_costs_the_check_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, pinned: list[set[int]], refused: set[int]
+) -> None:
+    """One that was switched off meanwhile; or a sandbox that refuses every choice, the way back included."""
+    follow = os.sched_setaffinity
 
-    def refuse(_: int, cpus: set[int]) -> None:
-        asked.append(set(cpus))
-        if set(cpus) == {1}:
-            raise OSError(22, "Invalid argument")
+    def refuse(thread: int, cpus: set[int]) -> None:
+        follow(thread, cpus)
+        if set(cpus) <= refused:
+            raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
-    assert by_cpu({0, 1, 2}) == {} and asked == [{0}, {1}, {0, 1, 2}]
+    assert by_cpu([0, 1, 2]) == {} and pinned[-1] == BEFORE and {min(refused)} in pinned
 
 
 def test_where_threads_cannot_choose_their_cpu_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ def quiet_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("specgate.machine.doctor.LOOK_S", 0.0)
     monkeypatch.setattr("specgate.machine.host.HostProbe.read", lambda self: QUIET)
+    monkeypatch.setattr("specgate.machine.cpu_pace.by_cpu", lambda usable: {0: 20_000, 1: 20_100})
 
 
 def examined(monkeypatch: pytest.MonkeyPatch, driver: Driver, *arguments: str) -> Result:
@@ -152,12 +153,28 @@ def test_a_host_that_does_not_tell_what_others_use_warns() -> None:
 @pytest.mark.parametrize(
     ("taken", "found", "level"),
     [
-        ({0: 20_000, 1: 21_000, 2: 24_900}, "0 of 3 CPUs slower, the slowest at 80% of the fastest", "ok"),
-        ({0: 20_000, 1: 40_000, 5: 36_000}, "2 of 3 CPUs slower, the slowest at 50% of the fastest", "warn"),
-        ({7: 20_000}, "0 of 1 CPUs slower, the slowest at 100% of the fastest", "ok"),
+        (
+            {0: 20_000, 1: 21_000, 2: 25_000},
+            "0 of 3 CPUs tried are below 80% of the fastest, the slowest at 80.0%",
+            "ok",
+        ),
+        (
+            {0: 20_000, 1: 40_000, 5: 25_100},
+            "2 of 3 CPUs tried are below 80% of the fastest, the slowest at 50.0%",
+            "warn",
+        ),
+        ({7: 20_000}, "0 of 1 CPUs tried are below 80% of the fastest, the slowest at 100.0%", "ok"),
         ({}, "not told by this host", "ok"),
     ],
 )
 def test_cpus_that_are_slower_than_others_warn(taken: dict[int, int], found: str, level: str) -> None:
     check = pace_check(taken)
     assert (check.name, check.found, check.level) == ("CPU pace", found, level)
+
+
+def test_a_slow_cpu_reaches_the_doctor_and_rejects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "specgate.machine.cpu_pace.by_cpu", lambda usable: {cpu: 20_000 + 9_000 * cpu for cpu in (0, 1)}
+    )
+    result = examined(monkeypatch, Driver([Gpu()]), "--policy", "seed", "--json")
+    assert result.exit_code == 0 and levels(result)["CPU pace"] == "warn"

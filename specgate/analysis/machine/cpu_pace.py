@@ -1,7 +1,7 @@
 """Whether the CPUs were evenly fast: by the CPU time of a fixed piece of work, which the watch does with every sample.
 
-Nothing is judged by it. It names a cause that no counter of the kernel shows. The watch is on one CPU at a time, so it
-tells of the host and not of the CPU that an engine's thread is on.
+Nothing is judged by it. It names a cause that counters of CPU time do not show. The watch is on one CPU at a time, so
+it tells of the host and not of the CPU that an engine's thread is on.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ TOLD: Final = 0.05
 
 
 def pace_of(samples: Sequence[Sample]) -> CpuPace | None:
-    """The pace over these samples; None where fewer than `LEAST_READINGS` tell one."""
+    """The pace over these samples; None where fewer than `LEAST_READINGS` tell one.
+
+    samples: of one host, as a resumed run's are too. CPUs that are slow in more than nine of ten look evenly fast.
+    """
     taken = sorted(s.host.work_ns for s in samples if s.host.work_ns is not None)
     if len(taken) < LEAST_READINGS:
         return None
     fastest = taken[len(taken) // 10]
     slowest = taken[len(taken) - 1 - len(taken) // 20]
-    slow = sum(ns >= SLOW * fastest for ns in taken) / len(taken)
+    slow = sum(ns >= SLOW * fastest for ns in taken)
     return CpuPace(len(taken), fastest, slow, slowest / fastest)
 
 
 def uneven(pace: CpuPace | None) -> str | None:
     """That the CPUs were not evenly fast; None where they were, or nothing tells."""
-    if pace is None or pace.slow <= TOLD:
+    if pace is None or pace.slow_share <= TOLD:
         return None
     return (
-        f"the CPUs were not evenly fast: in {pace.slow:.0%} of {pace.readings} samples the same work took at least "
-        f"{SLOW} times as long as in the fastest tenth ({pace.slowest:.1f} times in the slowest twentieth): cores "
-        "shared with others, or lower clocks, neither of which the kernel's counters show; what an engine does on the "
-        "host slows with them"
+        f"the CPUs were not evenly fast: in {pace.slow} of {pace.readings} samples the same work took {SLOW} times as "
+        f"long as in the fastest tenth, or longer ({pace.slowest:.2f} times in the slowest twentieth): a core that "
+        "another thread shares, cores of two kinds, or a lower clock; counters of CPU time do not show it"
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from specgate import plugins
 from specgate.analysis.machine.conditions import conditions_of
+from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import measure
 from specgate.core import NearTies, Rule, Run
@@ -52,8 +53,13 @@ def test_a_quiet_run_has_nothing_to_say_of_its_host() -> None:
 
 def test_cpus_that_were_not_evenly_fast_are_said_to_be_so() -> None:
     shared = [working(s, 20_000 * (1 + i % 2)) for i, s in enumerate(SAMPLES)]
-    (said,) = machine.sentences(watched_run(shared))
-    assert said.startswith("the CPUs were not evenly fast: in 5")
+    run = watched_run(shared)
+    (pace,) = (c.cpu_pace for c in run.conditions.values())
+    assert pace is not None and machine.sentences(run) == [uneven(pace)]
+    worse = {key: replace(c, cpu_pace=replace(pace, slow=pace.readings)) for key, c in run.conditions.items()}
+    both = replace(run, conditions={**run.conditions, **{f"{key}/other": c for key, c in worse.items()}})
+    (said,) = machine.sentences(both)
+    assert said.startswith("2 of 2 points, most at ") and f"in {pace.readings} of {pace.readings} samples" in said
     assert machine.sentences(watched_run([working(s, 20_000) for s in SAMPLES])) == []
 
 
