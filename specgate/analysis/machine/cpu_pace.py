@@ -24,9 +24,10 @@ TOLD: Final = 0.05
 def pace_of(samples: Sequence[Sample]) -> CpuPace | None:
     """The pace over these samples; None where fewer than `LEAST_READINGS` tell one.
 
-    samples: of one host, as a resumed run's are too. CPUs that are slow in more than nine of ten look evenly fast.
+    samples: of one host, as a resumed run's are too; a reading of no time, as in a file that was edited, tells nothing.
+    CPUs that are slow in more than nine of ten look evenly fast.
     """
-    taken = sorted(s.host.work_ns for s in samples if s.host.work_ns is not None)
+    taken = sorted(ns for s in samples if (ns := s.host.work_ns) is not None and ns > 0)
     if len(taken) < LEAST_READINGS:
         return None
     fastest = taken[len(taken) // 10]

@@ -53,6 +53,9 @@ def test_few_readings_and_runs_of_before_tell_nothing() -> None:
     assert pace_of(samples([20_000] * (LEAST_READINGS - 1) + [None] * 50)) is None
     assert pace_of(samples([20_000] * LEAST_READINGS + [None] * 50)) is not None
     assert pace_of([]) is None and uneven(None) is None
+    edited = [0, -5] * LEAST_READINGS
+    assert pace_of(samples(edited)) is None
+    assert pace_of(samples([20_000] * LEAST_READINGS + edited)) == pace_of(samples([20_000] * LEAST_READINGS))
     assert conditions(SAMPLES).cpu_pace is None
 
 
