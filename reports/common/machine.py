@@ -22,14 +22,17 @@ SCALED: Final = (
 
 
 def sentences(run: Run) -> list[str]:
-    """What a reader has to know of the machine, point by point; what several points share is said once."""
+    """What a reader has to know of the machine, point by point; what several points share is said once.
+
+    First comes what is said once for all of them, since a short report may leave out the last sentences.
+    """
     of: dict[str, list[str]] = {}
     for key, found in run.conditions.items():
         for said in of_point(found, gpus(run, key)):
             of.setdefault(said, []).append(short(key))
     many = len(run.conditions) > 1
-    said_of_all = [f"{', '.join(points)}: {said}" if many else said for said, points in of.items()]
-    return [*said_of_all, *of_cpus(run)]
+    said_of_points = [f"{', '.join(points)}: {said}" if many else said for said, points in of.items()]
+    return [*of_cpus(run), *said_of_points]
 
 
 def of_cpus(run: Run) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -61,7 +62,7 @@ def test_few_readings_and_runs_of_before_tell_nothing() -> None:
 
 @given(st.lists(NS, min_size=LEAST_READINGS, max_size=60), st.randoms(use_true_random=False), st.integers(2, 9))
 def test_the_figures_are_those_of_counting_and_depend_on_neither_order_nor_the_cpus_speed(
-    taken: list[int], random: object, factor: int
+    taken: list[int], random: Random, factor: int
 ) -> None:
     found = pace_of(samples(taken))
     assert found is not None
@@ -71,7 +72,7 @@ def test_the_figures_are_those_of_counting_and_depend_on_neither_order_nor_the_c
     assert sum(ns < found.fastest_ns for ns in taken) <= len(taken) / 10
     assert sum(ns >= found.slowest * found.fastest_ns - 1e-3 for ns in taken) >= len(taken) / 20
     shuffled = list(taken)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(shuffled)
     assert pace_of(samples(shuffled)) == found
     slower = pace_of(samples([factor * ns for ns in taken]))
     assert slower is not None and slower.slowest == pytest.approx(found.slowest) and slower.slow == found.slow

@@ -60,6 +60,18 @@ def test_cpus_that_were_not_evenly_fast_are_said_to_be_so() -> None:
     both = replace(run, conditions={**run.conditions, **{f"{key}/other": c for key, c in worse.items()}})
     (said,) = machine.sentences(both)
     assert said.startswith("2 of 2 points, most at ") and f"in {pace.readings} of {pace.readings} samples" in said
+
+
+def test_uneven_cpus_are_in_the_summary_however_many_points_had_more_to_say() -> None:
+    """`summary.md` has room for three sentences, and every point of a large model is at its power cap."""
+    shared = [working(s, 20_000 * (1 + i % 2)) for i, s in enumerate(SAMPLES)]
+    run = watched_run([gpu(s, clock_event_reasons=0x4, max_sm_clock_mhz=1980) for s in shared])
+    ((key, found),) = run.conditions.items()
+    points = {f"{key}/{i}": replace(found, gpu=replace(found.gpu, power_w=400.0 + i)) for i in range(5)}
+    run = replace(run, conditions=points)
+    assert len(machine.sentences(run)) == 6
+    summary = plugins.report("markdown").render(run, POLICY)
+    assert "The machine: 5 of 5 points" in summary and "and 3 more in report.html" in summary
     assert machine.sentences(watched_run([working(s, 20_000) for s in SAMPLES])) == []
 
 
