@@ -59,7 +59,7 @@ def test_two_attached_servers_are_told_apart_by_their_time_per_token(cli: Cli) -
 @pytest.mark.slow("starts twelve servers")
 def test_servers_are_started_for_either_side_by_a_program_of_its_own(cli: Cli) -> None:
     sides = []
-    for side, rate in (("old", "20"), ("new", "200")):
+    for side, rate in (("old", "20"), ("new", "100")):
         (cli.folder / side).mkdir()
         sides += [f"--{side}", f"program={program(cli.folder / side, 'vllm', '--rate', rate)}"]
     done = cli.run("ab", *FIXED, *sides)
