@@ -241,6 +241,8 @@ class Timeline:
     `at_s`: when each entry of the columns begins. An entry stands for several samples.
     `sm_clock_mhz`: the lowest clock among them.
     `temperature_c`, `power_w`, `other_cpu_share`: the highest value among them. None where nothing was read.
+    `slow_cpu_share`: the share of them in which the watch's work was slow (`CpuPace`), 0 to 1; None where none tells.
+        Empty where the pace of the whole point is not known.
     """
 
     rounds: tuple[tuple[int, float, float], ...] = ()
@@ -249,6 +251,7 @@ class Timeline:
     temperature_c: tuple[int | None, ...] = ()
     power_w: tuple[float | None, ...] = ()
     other_cpu_share: tuple[float | None, ...] = ()
+    slow_cpu_share: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

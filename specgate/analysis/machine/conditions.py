@@ -107,6 +107,7 @@ def _conditions(
     whole = {s: span for s, span in time_spans.items() if span.bracketed}
     seen = [s for span in whole.values() for s in span.samples]
     shares = [s.host.other_cpu_share for s in seen if s.host.other_cpu_share is not None]
+    pace = pace_of(seen)
     return Conditions(
         blocks=len(blocks),
         watched=sum(len(by_watch[s]) for s in whole),
@@ -120,8 +121,8 @@ def _conditions(
             apart=apart,
             like_with_like=like_with_like,
         ),
-        timeline=timeline_of(((by_watch[s], whole[s].samples) for s in sorted(whole)), turns),
-        cpu_pace=pace_of(seen),
+        timeline=timeline_of(((by_watch[s], whole[s].samples) for s in sorted(whole)), turns, pace),
+        cpu_pace=pace,
     )
 
 

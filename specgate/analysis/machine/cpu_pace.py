@@ -6,7 +6,7 @@ it tells of the host and not of the CPU that an engine's thread is on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from specgate.core.conditions import CpuPace, Sample
@@ -27,13 +27,30 @@ def pace_of(samples: Sequence[Sample]) -> CpuPace | None:
     samples: of one host, as a resumed run's are too; a reading of no time, as in a file that was edited, tells nothing.
     CPUs that are slow in more than nine of ten look evenly fast.
     """
-    taken = sorted(ns for s in samples if (ns := s.host.work_ns) is not None and ns > 0)
+    taken = sorted(ns for s in samples if (ns := reading(s)) is not None)
     if len(taken) < LEAST_READINGS:
         return None
     fastest = taken[len(taken) // 10]
     slowest = taken[len(taken) - 1 - len(taken) // 20]
-    slow = sum(ns >= SLOW * fastest for ns in taken)
+    slow = sum(is_slow(ns, fastest) for ns in taken)
     return CpuPace(len(taken), fastest, slow, slowest / fastest)
+
+
+def reading(sample: Sample) -> int | None:
+    """The CPU time of the work in nanoseconds; None where the sample tells nothing."""
+    ns = sample.host.work_ns
+    return ns if ns is not None and ns > 0 else None
+
+
+def is_slow(ns: int, fastest_ns: int) -> bool:
+    """Whether a reading took much longer than the fastest tenth, which took `fastest_ns` or less."""
+    return ns >= SLOW * fastest_ns
+
+
+def slow_share(samples: Iterable[Sample], pace: CpuPace) -> float | None:
+    """The share of slow readings among these samples of a point, whose pace is `pace`; None where none tells."""
+    slow = [is_slow(ns, pace.fastest_ns) for s in samples if (ns := reading(s)) is not None]
+    return sum(slow) / len(slow) if slow else None
 
 
 def uneven(pace: CpuPace | None) -> str | None:

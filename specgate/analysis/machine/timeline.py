@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
+from specgate.analysis.machine.cpu_pace import slow_share
 from specgate.core import Block
-from specgate.core.conditions import Sample, Timeline
+from specgate.core.conditions import CpuPace, Sample, Timeline
 
 ENTRIES: Final = 60
 """The largest number of entries in each column."""
@@ -19,10 +20,12 @@ time.
 """
 
 
-def timeline_of(monitored: Iterable[Monitored], turns: Mapping[tuple[int, int], int]) -> Timeline:
+def timeline_of(
+    monitored: Iterable[Monitored], turns: Mapping[tuple[int, int], int], pace: CpuPace | None = None
+) -> Timeline:
     """The timeline of one point. The times of several monitor processes are put end to end.
 
-    `turns`: (prompt set, round) → round of the whole point in running order.
+    `turns`: (prompt set, round) → round of the whole point in running order. `pace`: of the CPUs over the whole point.
     """
     rounds: dict[int, list[float]] = {}
     samples: list[tuple[float, Sample]] = []
@@ -43,6 +46,7 @@ def timeline_of(monitored: Iterable[Monitored], turns: Mapping[tuple[int, int], 
         temperature_c=column(chunks, max, lambda s: s.gpu.temperature_c if s.gpu else None),
         power_w=column(chunks, max, watts),
         other_cpu_share=column(chunks, max, lambda s: s.host.other_cpu_share),
+        slow_cpu_share=tuple(slow_share((s for _, s in chunk), pace) for chunk in chunks) if pace else (),
     )
 
 

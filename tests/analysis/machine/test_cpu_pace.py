@@ -87,4 +87,5 @@ def test_what_a_point_tells_is_of_its_own_samples() -> None:
     assert conditions([working(s, 20_000 if s.monotonic_ns in own else 90_000) for s in SAMPLES]) == even
     half = conditions([working(s, 20_000 * (1 + i % 2)) for i, s in enumerate(SAMPLES)])
     assert half.cpu_pace is not None and half.cpu_pace.slow_share == pytest.approx(0.5, abs=0.02)
-    assert replace(half, cpu_pace=None) == replace(even, cpu_pace=None)
+    timeline = replace(half.timeline, slow_cpu_share=even.timeline.slow_cpu_share)
+    assert replace(half, cpu_pace=even.cpu_pace, timeline=timeline) == even

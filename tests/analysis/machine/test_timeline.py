@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from specgate.analysis.machine.timeline import ENTRIES
 from tests.support.factories import blocks_of, plan_of, scenario
-from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, SECOND, conditions, disturbed, gpu, no_gpu, timed, watched
+from tests.support.surroundings import (
+    BLOCKS,
+    PLAN,
+    SAMPLES,
+    SECOND,
+    conditions,
+    disturbed,
+    gpu,
+    no_gpu,
+    timed,
+    watched,
+    working,
+)
 
 FOUND = conditions(SAMPLES).timeline
+BEGIN = min(b.span_ns[0] for b in BLOCKS if not b.warmup and b.span_ns is not None)
 
 
 def test_rounds_are_numbered_in_running_order_and_timed_from_the_first_measured_block() -> None:
@@ -40,6 +54,30 @@ def test_without_a_gpu_only_the_host_has_a_column() -> None:
     found = conditions([no_gpu(s) for s in SAMPLES]).timeline
     assert set(found.sm_clock_mhz) == set(found.temperature_c) == set(found.power_w) == {None}
     assert set(found.other_cpu_share) == {0.02}
+
+
+def test_slow_cpus_stand_where_they_were_and_their_shares_add_up_to_that_of_the_point() -> None:
+    slow_until = BEGIN + 18 * SECOND
+    taken = [40_000 if i % 2 and s.monotonic_ns < slow_until else 20_000 for i, s in enumerate(SAMPLES)]
+    found = conditions([working(s, ns) for s, ns in zip(SAMPLES, taken, strict=True)])
+    at, shares = found.timeline.at_s, [share for share in found.timeline.slow_cpu_share if share is not None]
+    assert len(shares) == len(at)
+    assert {share for second, share in zip(at, shares, strict=True) if second < 18} == {0.5}
+    assert {share for second, share in zip(at, shares, strict=True) if second >= 18} == {0.0}
+    size = math.ceil(found.samples / ENTRIES)
+    sizes = [min(size, found.samples - before) for before in range(0, found.samples, size)]
+    assert found.cpu_pace is not None
+    assert sum(share * n for share, n in zip(shares, sizes, strict=True)) == found.cpu_pace.slow > 10
+
+
+def test_a_stretch_whose_samples_tell_nothing_has_no_share_of_slow_cpus() -> None:
+    silent = [working(s, None if s.monotonic_ns < BEGIN + 5 * SECOND else 20_000) for s in SAMPLES]
+    found = conditions(silent).timeline
+    assert [share is None for share in found.slow_cpu_share] == [second < 5 for second in found.at_s]
+
+
+def test_where_the_pace_of_a_point_is_not_known_there_is_no_column_of_slow_cpus() -> None:
+    assert FOUND.at_s and FOUND.slow_cpu_share == ()
 
 
 def test_the_watches_of_a_resumed_run_are_put_end_to_end() -> None:
