@@ -134,7 +134,8 @@ def test_nodes_are_ended_with_the_fleet_and_none_is_started_after_it(
     monkeypatch: pytest.MonkeyPatch, deaf: bool
 ) -> None:
     ignored = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" if deaf else ""
-    # An interrupt within an import, or while a file closes that nobody holds, is lost: none comes then.
+    # An interrupt is lost within an import's callbacks, and while a file is closed that nobody holds any more. So
+    # neither happens once it may come.
     told = "import os, threading\nending = threading.Event()\nos.mkdir(f'{folder}/logs/up')\nending.wait()"
     nodes(monkeypatch, ignored + told)
     monkeypatch.setattr(local, "ENDING_S", 0.5 if deaf else 20.0)

@@ -6,7 +6,7 @@ it tells of the host and not of the CPU that an engine's thread is on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from specgate.core.conditions import CpuPace, Sample
@@ -45,12 +45,6 @@ def reading(sample: Sample) -> int | None:
 def is_slow(ns: int, fastest_ns: int) -> bool:
     """Whether a reading took much longer than the fastest tenth, which took `fastest_ns` or less."""
     return ns >= SLOW * fastest_ns
-
-
-def slow_share(samples: Iterable[Sample], pace: CpuPace) -> float | None:
-    """The share of slow readings among these samples of a point, whose pace is `pace`; None where none tells."""
-    slow = [is_slow(ns, pace.fastest_ns) for s in samples if (ns := reading(s)) is not None]
-    return sum(slow) / len(slow) if slow else None
 
 
 def uneven(pace: CpuPace | None) -> str | None:

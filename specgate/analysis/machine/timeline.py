@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from specgate.analysis.machine.cpu_pace import slow_share
+from specgate.analysis.machine.cpu_pace import is_slow, reading
 from specgate.core import Block
 from specgate.core.conditions import CpuPace, Sample, Timeline
 
@@ -20,9 +21,7 @@ time.
 """
 
 
-def timeline_of(
-    monitored: Iterable[Monitored], turns: Mapping[tuple[int, int], int], pace: CpuPace | None = None
-) -> Timeline:
+def timeline_of(monitored: Iterable[Monitored], turns: Mapping[tuple[int, int], int], pace: CpuPace | None) -> Timeline:
     """The timeline of one point. The times of several monitor processes are put end to end.
 
     `turns`: (prompt set, round) → round of the whole point in running order. `pace`: of the CPUs over the whole point.
@@ -46,7 +45,7 @@ def timeline_of(
         temperature_c=column(chunks, max, lambda s: s.gpu.temperature_c if s.gpu else None),
         power_w=column(chunks, max, watts),
         other_cpu_share=column(chunks, max, lambda s: s.host.other_cpu_share),
-        slow_cpu_share=tuple(slow_share((s for _, s in chunk), pace) for chunk in chunks) if pace else (),
+        slow_cpu_share=column(chunks, statistics.fmean, lambda s: slow(s, pace)) if pace else (),
     )
 
 
@@ -61,6 +60,12 @@ def watts(sample: Sample) -> float | None:
     return None if power is None else power / 1000
 
 
+def slow(sample: Sample, pace: CpuPace) -> float | None:
+    """1 where the watch's work took long for a point of this pace, else 0; None where the sample does not tell."""
+    ns = reading(sample)
+    return None if ns is None else float(is_slow(ns, pace.fastest_ns))
+
+
 def chunked(samples: Sequence[tuple[float, Sample]]) -> Iterator[Sequence[tuple[float, Sample]]]:
     """`samples` in at most ENTRIES chunks of equal size."""
     size = math.ceil(len(samples) / ENTRIES)
@@ -69,9 +74,9 @@ def chunked(samples: Sequence[tuple[float, Sample]]) -> Iterator[Sequence[tuple[
 
 def column(
     chunks: Sequence[Sequence[tuple[float, Sample]]],
-    worst: Callable[[Iterable[N]], N],
+    made_of: Callable[[Iterable[N]], N],
     read: Callable[[Sample], N | None],
 ) -> tuple[N | None, ...]:
-    """One entry per chunk: the `worst` of the values that `read` finds in its samples; None where it finds none."""
+    """One entry per chunk: `made_of` of the values that `read` finds in its samples; None where it finds none."""
     known = ([value for _, sample in chunk if (value := read(sample)) is not None] for chunk in chunks)
-    return tuple(worst(values) if values else None for values in known)
+    return tuple(made_of(values) if values else None for values in known)
