@@ -16,7 +16,7 @@ from specgate.api import Activity, Decoded, OpenRequest, masked
 from specgate.backends.offline import requests, steps
 from specgate.backends.offline.library import Library, Opening
 from specgate.backends.offline.options import OfflineOptions
-from specgate.backends.offline.replies import loop_of, ranking_of, requests_of, tokens_of
+from specgate.backends.offline.replies import began_of, loop_of, ranking_of, requests_of, tokens_of
 from specgate.backends.offline.wire import Driven
 from specgate.backends.servers.evidence.told import told_by
 from specgate.backends.servers.facts.engine import server_facts
@@ -97,7 +97,7 @@ class OfflineEngine:
             block = steps.block_of(role, budget, loop_of(reply, len(lengths), where), eos, len(lengths), where)
         else:
             block = requests.of_loop(role, budget, loop_of(reply, len(lengths), where), lengths, eos, vocab, where)
-        return replace(block, memory=self.memory[role])
+        return replace(block, memory=self.memory[role], began_ns=began_of(reply, where))
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
         """Decode an ordinary block, and read what the engine's log says; the library's process is not profiled."""

@@ -71,6 +71,13 @@ class Request:
     cached: int
 
 
+def began_of(reply: object, where: str) -> int:
+    """When the requests of an answer to `decode` were sent, by `time.monotonic_ns` of this host. Raises BackendError
+    where it is malformed.
+    """
+    return checked(reply, lambda found: count(fields(found)["began"]), where)
+
+
 def loop_of(reply: object, slots: int, where: str) -> Loop:
     """Read an answer to `decode` with steps. Raises BackendError where it is malformed."""
 

@@ -24,7 +24,10 @@ FINISHES = {"length": Finish.LENGTH, "limit": Finish.LENGTH, "eos": Finish.EOS, 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One finished request. `spec` is what the engine reports about this request alone, where it does."""
+    """One finished request. `spec` is what the engine reports about this request alone, where it does.
+
+    `began_ns`: as in `Recording`; `times` count from there.
+    """
 
     tokens: tuple[int, ...]
     usage: Usage
@@ -34,6 +37,7 @@ class Answer:
     top: tuple[float, ...]
     top_tokens: tuple[int, ...] = ()
     forbidden: tuple[int, ...] = ()
+    began_ns: int | None = None
 
 
 class LostIds(BackendError):
@@ -91,6 +95,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
         top=said.top,
         top_tokens=said.top_tokens,
         forbidden=said.forbidden,
+        began_ns=recording.began_ns,
     )
     refuse_unnamed_thinking(unnamed, where)
     check(answer, ask, where, prompt_tokens, unnamed)

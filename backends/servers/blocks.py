@@ -58,6 +58,7 @@ def decoded(
         },
         prefill_ns=first,
         served=Served(tuple(a.times for a in answers), acceptance),
+        began_ns=answers[0].began_ns,  # one for all of a block
     )
 
 

@@ -14,7 +14,7 @@ import json
 import ssl
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from time import perf_counter_ns
+from time import monotonic_ns
 from typing import Any, Final, TypeVar
 
 import aiohttp
@@ -83,11 +83,13 @@ class Recording:
     """One streamed answer as it came in. Times are nanoseconds since the block began.
 
     `due_ns`: when it was to be sent in an open loop; None where only the client set the time.
+    `began_ns`: when the block began, by `time.monotonic_ns`; None where nobody noted it.
     """
 
     sent_ns: int
     pieces: tuple[Piece, ...]
     due_ns: int | None = None
+    began_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class Client:
         return self._run(self._stream_all(path, bodies, limit))
 
     async def _stream_all(self, path: str, bodies: Sequence[Json], limit: StreamLimit) -> list[Recording]:
-        began = perf_counter_ns()
+        began = monotonic_ns()
         tasks = [asyncio.ensure_future(self._record(path, body, began, limit)) for body in bodies]
         try:
             return list(await asyncio.gather(*tasks))
@@ -159,7 +161,7 @@ class Client:
     ) -> list[Recording | TurnedAway]:
         found: dict[int, Recording | TurnedAway] = {}
         waiting = iter(enumerate(bodies))
-        began = perf_counter_ns()
+        began = monotonic_ns()
 
         async def one_client() -> None:
             for number, body in waiting:  # all clients share the list: whoever is free sends the next request
@@ -174,7 +176,7 @@ class Client:
                     group.create_task(one_client())
                 # One after the other, so that a late sender keeps their order, too.
                 for number, due_ns in enumerate(offered.arrivals_ns):
-                    await asyncio.sleep((due_ns - (perf_counter_ns() - began)) / 1e9)
+                    await asyncio.sleep((due_ns - (monotonic_ns() - began)) / 1e9)
                     group.create_task(one_arrival(number, due_ns))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
@@ -188,7 +190,7 @@ class Client:
             return replace(answer, due_ns=due_ns)
         if answer.status not in OVERLOADED:
             raise answer.error
-        return TurnedAway(answer.status, perf_counter_ns() - began, answer.error.message)
+        return TurnedAway(answer.status, monotonic_ns() - began, answer.error.message)
 
     async def _record(self, path: str, body: Json, began: int, limit: StreamLimit) -> Recording:
         answer = await self._exchange(path, body, began, limit)
@@ -200,13 +202,13 @@ class Client:
         pieces: list[Piece] = []
         size = 0
         content: dict[str, Any] = {"data": body, "headers": AS_JSON} if isinstance(body, bytes) else {"json": body}
-        sent = perf_counter_ns()
+        sent = monotonic_ns()
         async with self._session.post(self.url + path, allow_redirects=False, **content) as response:
             if response.status != 200:
                 return Refusal(response.status, await self._refused(path, response))
             self._refuse_compressed(path, response)
             async for data in response.content.iter_any():
-                pieces.append((perf_counter_ns() - began, data))
+                pieces.append((monotonic_ns() - began, data))
                 size += len(data)
                 if size > limit.size or len(pieces) > limit.pieces:
                     raise BackendError(
@@ -214,7 +216,7 @@ class Client:
                         f"({size} bytes in {len(pieces)} so far)",
                         hint="far more than the tokens that were asked for take",
                     )
-        return Recording(sent - began, tuple(pieces))
+        return Recording(sent - began, tuple(pieces), began_ns=began)
 
     # ── not timed ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -102,7 +102,8 @@ class Decoded:
     """What one decode run returns. The runner makes a `core.Block` of it, whose docstring explains the fields.
 
     An engine that prefills and decodes in one go, as a server does, sets `prefill_ns`. What its `prefill` returned is
-    then ignored.
+    then ignored. It sets `began_ns` too, the `time.monotonic_ns()` at which that prefill began: the clocks of the GPU
+    are compared from then on, and what else the call does, such as reading counters, may take as long as the prefill.
     """
 
     elapsed_ns: int
@@ -120,6 +121,7 @@ class Decoded:
     """What it tells of the memory that it decoded in; None where that is its own process's, and it tells no more."""
     experts: ExpertCounts | None = None
     """The experts that the target's passes touched; None where it has none, or the engine does not count them."""
+    began_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

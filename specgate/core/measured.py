@@ -251,6 +251,8 @@ class Block:
     `span_ns`: when the harness asked for the block and when it had the result, on the host's monotonic clock; None in
         runs stored before this was recorded.
     `own_prefill`: the block prefilled anew within its span, in a micro run too. A server's always does.
+    `began_ns`: when that prefill began, on the clock of `span_ns`; None where the engine does not say, and in runs
+        stored before it could.
 
     Where `served` is set, the engine is a server:
 
@@ -292,6 +294,7 @@ class Block:
     """
     experts: ExpertCounts | None = None
     """The experts that the target's passes touched, where it has experts and the engine counts them."""
+    began_ns: int | None = None
 
     @property
     def prompt_lengths(self) -> tuple[int, ...]:

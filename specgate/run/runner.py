@@ -416,4 +416,5 @@ def make_block(
         served=decoded.served,
         own_prefill=decoded.prefill_ns is not None,
         experts=decoded.experts,
+        began_ns=decoded.began_ns,
     )

@@ -12,7 +12,7 @@ from specgate.core.conditions import CLOCK_EVENTS, ClockComparison, GpuCondition
 from specgate.files.plain import from_plain, to_plain
 from specgate.gates.environment import GATE, different_clocks
 from specgate.reports.common import machine
-from tests.support.machine.heated import HIGHEST_MHZ, heated, heated_run
+from tests.support.machine.heated import HIGHEST_MHZ, answered_late, heated, heated_run
 from tests.support.surroundings import gpu, watched_run
 
 PARAMS = {"gpu": True, "max_other_cpu_share": 0.5, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
@@ -126,6 +126,28 @@ def test_a_shift_in_prefill_alone_is_rejected() -> None:
     found = judged(watched_run(lowered, blocks, plan))
     assert (found.state, found.reason_code) == (State.ENV_REJECTED, "clock_shift")
     assert "spec-3 1300 MHz" in found.message.partition("in prefill")[2]
+
+
+LATE = {"baseline": 1.0, "spec-3": 0.3}
+"""Of an answer whose events each repeat all tokens so far, more is read where each has one token."""
+
+
+def test_an_answer_that_takes_long_to_read_hides_no_part_of_its_prefill_where_its_begin_is_told() -> None:
+    run = answered_late(LATE, told=True)
+    found, held = judged(run), conditions_of_gpu(run).common_clocks
+    assert (found.state, found.reason_code) == (State.PASS, "undisturbed")
+    assert held is not None and [clock.part_s for clock in held.prefill.values()] == [1.25, 1.25]
+    baseline, spec = (held.prefill[role].mhz or 0.0 for role in ("baseline", "spec-3"))
+    assert baseline == pytest.approx(spec, rel=0.01) and baseline == pytest.approx(1690, rel=0.02)
+
+
+def test_a_run_that_does_not_say_when_prefill_began_keeps_its_verdict() -> None:
+    """Of the baseline's prefill, the last 0.23 s surely lie in it: there the clock is lowest."""
+    run = answered_late(LATE, told=False)
+    found, held = judged(run), conditions_of_gpu(run).common_clocks
+    assert (found.state, found.reason_code) == (State.ENV_REJECTED, "clock_shift")
+    assert held is not None and held.prefill["baseline"].part_s == pytest.approx(0.23)
+    assert "in prefill" in found.message
 
 
 def test_where_samples_do_not_tell_the_clocks_at_the_same_times_whole_means_that_differ_reject() -> None:

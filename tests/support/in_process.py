@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -72,7 +73,7 @@ class EngineHere(EngineCalls):
         with self._calling() as call:
             decoded = super().decode(role, budget, stop_token_ids)
             call.said_ns = decoded.elapsed_ns
-        return decoded
+        return in_harness_time(decoded)
 
     def serve(
         self,
@@ -85,7 +86,7 @@ class EngineHere(EngineCalls):
         with self._calling() as call:
             decoded = super().serve(role, prompts, budget, offered, stop_token_ids)
             call.said_ns = (decoded.prefill_ns or 0) + decoded.elapsed_ns
-        return decoded
+        return in_harness_time(decoded)
 
     def _calling(self) -> contextlib.AbstractContextManager[Call]:
         return self._time.calling() if self._time else contextlib.nullcontext(Call())
@@ -98,6 +99,11 @@ class EngineHere(EngineCalls):
             answer = self._service.answer(message)
         assert answer is not None and len(answer) <= limit
         return answer
+
+
+def in_harness_time(decoded: Decoded) -> Decoded:
+    """A block of an engine that reads the real clock, as its harness would have it."""
+    return decoded if decoded.began_ns is None else replace(decoded, began_ns=TIME.here_ns(decoded.began_ns))
 
 
 @contextlib.contextmanager

@@ -76,7 +76,7 @@ class Engine:
             asked = zip(self.instances[: len(self.prompts)], self.prompts, configs, strict=True)
             return list(await asyncio.gather(*(self.request(*one, began) for one in asked)))
 
-        return {"requests": asyncio.run_coroutine_threadsafe(all_of_them(), self.loop).result()}
+        return {"requests": asyncio.run_coroutine_threadsafe(all_of_them(), self.loop).result(), "began": began}
 
     def ranked(self, prompt: list[int], count: int) -> list[list[Any]]:
         """[logit or log-probability, token] of the `count` most likely tokens after `prompt`, from the largest on;

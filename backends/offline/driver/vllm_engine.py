@@ -85,6 +85,7 @@ class Engine:
             "steps": [step for outputs in heard if (step := step_of(outputs, slots, began))],
             "heard": [sum(column) for column in zip(*map(drafts_of, heard), strict=True)] or [0, 0, 0],
             "counted": self.difference(before),
+            "began": round(began * 1e9),
         }
 
     def ranked(self, prompt: list[int], count: int) -> list[list[Any]]:

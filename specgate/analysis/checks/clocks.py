@@ -4,7 +4,7 @@ The harness notes when it asks for a block and when it has the answer: the block
 times its steps with GPU events, so this holds the GPU's clock against the host's as well.
 
 - Nothing takes longer than the call that it is part of: own prefill + elapsed ≤ span, but for what two quartz clocks
-  differ by and what a clock resolves.
+  differ by and what a clock resolves. Where the engine says when its prefill began, all of it lies within the span.
 - The steps are the run: Σ step times = elapsed, but for `cycle_budget.TOLERANCE` and the reading of the clock in
   between.
 - What neither prefill nor elapsed explains is the call itself: the pipe to the engine's process, rewinding, reading
@@ -68,6 +68,19 @@ def check_times(block: Block, whole: bool) -> None:
         raise InvalidResult(
             f"{where}: the engine says that it took {ms(block.elapsed_ns)}{prefill}, but the harness had the answer "
             f"{ms(span)} after it had asked"
+        )
+    check_began(block, span, own, where)
+
+
+def check_began(block: Block, span: int, own: int, where: str) -> None:
+    """A block begins after it was asked for, and ends before it was there. Raises InvalidResult."""
+    if block.began_ns is None or block.span_ns is None:
+        return
+    before, apart = block.began_ns - block.span_ns[0], span * CLOCK_SHARE + CLOCK_NS
+    if before < -apart or before + own + block.elapsed_ns > span + apart:
+        raise InvalidResult(
+            f"{where}: the engine says that it began {ms(before)} after the harness had asked and took "
+            f"{ms(own + block.elapsed_ns)}, but the harness had the answer {ms(span)} after it had asked"
         )
 
 

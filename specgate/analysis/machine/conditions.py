@@ -211,8 +211,11 @@ def _whole(block: Block) -> tuple[int, int]:
 def _prefilling(block: Block) -> tuple[int, int]:
     """When a block that holds its own prefill was surely in it.
 
-    Asking, prefill, decoding and answering follow each other. How long asking and answering took is known as a sum.
+    Asking, prefill, decoding and answering follow each other. Where the engine does not say when prefill began, how
+    long asking and answering took is known as a sum alone.
     """
+    if block.began_ns is not None:
+        return block.began_ns, block.began_ns + block.prefill_ns
     begin, end = _whole(block)
     beside = max(0, end - begin - block.prefill_ns - block.elapsed_ns)
     return begin + beside, begin + block.prefill_ns
@@ -220,6 +223,8 @@ def _prefilling(block: Block) -> tuple[int, int]:
 
 def _decoding(block: Block) -> tuple[int, int]:
     """When a block that holds its own prefill was surely decoding."""
+    if block.began_ns is not None:
+        return block.began_ns + block.prefill_ns, block.began_ns + block.prefill_ns + block.elapsed_ns
     begin, end = _whole(block)
     return end - block.elapsed_ns, begin + block.prefill_ns + block.elapsed_ns
 

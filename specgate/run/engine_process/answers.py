@@ -244,6 +244,8 @@ def wrong_in_block(decoded: Decoded, slots: int) -> Wrong:
         yield from counted("experts.touched", decoded.experts.touched, steps, "steps of step_ns")
     if decoded.served is not None:
         yield from counted("served.requests", decoded.served.requests, slots, PROMPTS)
+    if decoded.began_ns is not None and decoded.prefill_ns is None:
+        yield "began_ns", str(decoded.began_ns), "null without prefill_ns: it says when that prefill began"
     emitted = sum(len(row) - 1 for row in decoded.tokens)
     if decoded.elapsed_ns == 0 and (steps or emitted):
         yield "elapsed_ns", "0", f"it should be greater than 0: the block has {steps} steps and {emitted} tokens"

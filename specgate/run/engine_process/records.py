@@ -254,6 +254,7 @@ class DecodedForm(Form):
     served: ServedForm | None
     memory: MemoryForm | None = None  # builds of an engine before this was told leave it out
     experts: ExpertCountsForm | None = None  # likewise
+    began_ns: Count | None = None  # likewise
 
 
 class LoopForm(Form):

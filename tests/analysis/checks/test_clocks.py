@@ -141,6 +141,26 @@ def test_time_of_decoding_that_is_told_as_prefill_is_seen_beside_the_baseline(pr
     assert spec.status == status and (status == "ok" or "time of decoding may lie in them" in (spec.reason or ""))
 
 
+@pytest.mark.parametrize(
+    ("late_ms", "status"), [(0, "ok"), (2, "ok"), (3, "ok"), (-1, "failed"), (4, "failed"), (3_600_000, "failed")]
+)
+def test_a_block_begins_and_ends_within_its_call(late_ms: int, status: str) -> None:
+    """Each call takes 3 ms more than the engine's times, so that they may begin up to 3 ms after it."""
+
+    def change(b: Block) -> Block:
+        b = seen(replace(b, own_prefill=True, prefill_ns=50 * MS), 53 * MS)
+        assert b.span_ns is not None
+        return replace(b, began_ns=b.span_ns[0] + late_ms * MS) if b.role.speculative else b
+
+    plan = plan_of(scenario())
+    spec = run_of(plan, blocks_of(plan, change=change)).cells[1]
+    assert spec.status == status
+    if status == "failed":
+        assert spec.reason_code == "clocks_disagree"
+        said = f"it began {late_ms:,}.000 ms after the harness had asked and took 216.941 ms"
+        assert f"{said}, but the harness had the answer 219.941 ms after it had asked" in (spec.reason or "")
+
+
 def test_blocks_without_the_harnesss_clock_are_held_to_their_own_alone() -> None:
     plan = plan_of(scenario())
     assert {c.status for c in run_of(plan, blocks_of(plan, change=of("spec-3", 0.9))).cells} == {"ok"}

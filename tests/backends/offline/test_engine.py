@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.backends.offline.helpers import opened, request_of
 from tests.backends.offline.stand_ins.rule import accepted, ranking, token
 
 PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
+LOADED = time.monotonic_ns()
 SPEC = Role(3)
 STEPS, TOKENS = Budget(steps=6), Budget(new_tokens=21)
 
@@ -50,8 +52,9 @@ def text(length: int) -> tuple[tuple[int, ...], ...]:
 
 def sound(decoded: Decoded, role: Role, budget: Budget, engine: OfflineEngine) -> Block:
     """The block that the harness makes of it, which holds by itself."""
-    round_ = Round(Point("s", "vllm-offline", 3, 2), 0, 0, (BASELINE, role), False)
+    round_, now = Round(Point("s", "vllm-offline", 3, 2), 0, 0, (BASELINE, role), False), time.monotonic_ns()
     block = make_block(round_, 0, role, 1, 0, decoded)
+    assert block.began_ns is not None and LOADED < block.began_ns < now - block.prefill_ns - block.elapsed_ns
     check_block(block, budget, engine.facts())
     check_times(block, whole=False)
     return block

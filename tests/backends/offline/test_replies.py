@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.offline.replies import ranking_of, tokens_of
+from specgate.backends.offline.replies import began_of, ranking_of, tokens_of
 from specgate.core import TopTokens
 from specgate.errors import BackendError
 
@@ -38,6 +38,13 @@ def test_a_ranking_is_read_as_it_was_written() -> None:
 def test_a_ranking_that_is_none_is_refused(reply: object, said: str) -> None:
     with pytest.raises(BackendError, match=f"test: malformed answer: .*{said}"):
         ranking_of(reply, 2, 10, "test")
+
+
+@pytest.mark.parametrize("reply", [None, {}, {"began": None}, {"began": -5}, {"began": 1.5}, [5]])
+def test_a_begin_that_is_none_is_refused(reply: object) -> None:
+    assert began_of({"began": 5}, "test") == 5
+    with pytest.raises(BackendError, match="test: malformed answer"):
+        began_of(reply, "test")
 
 
 @pytest.mark.parametrize(("reply", "said"), [([1], "1 tokens in place of 2"), ([1, 10], "token id 10"), (None, "no l")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import psutil
@@ -26,13 +27,16 @@ def test_a_block_has_every_request_its_times_and_the_servers_counts(
 ) -> None:
     with started(tmp_path, pair, name) as engine:
         assert engine.prefill(PROMPTS, draft=True) == 0
+        asked = time.monotonic_ns()
         baseline, spec = (engine.decode(role, STEPS, ()) for role in (BASELINE, Role(3)))
+        answered = time.monotonic_ns()
     for block in (baseline, spec):
         assert block.tokens == tuple(tuple(token(p, i) for i in range(21)) for p in PROMPTS)
         assert block.served is not None and block.prefill_ns is not None
         firsts = [r.chunk_ns[0] for r in block.served.requests]
         lasts = [r.chunk_ns[-1] for r in block.served.requests]
         assert block.prefill_ns == min(firsts) and block.elapsed_ns == max(lasts) - min(firsts)
+        assert block.began_ns is not None and asked < block.began_ns < answered - max(lasts)
         assert block.finish == ("length", "length") and not block.step_ns and not block.accepted
     assert baseline.served is not None and baseline.served.acceptance is None
     assert spec.served is not None and spec.served.acceptance is not None

@@ -70,6 +70,8 @@ BLOCKS = [
     ("counters", "{'rewound_tokens': nan}", "counters.rewound_tokens: NaN", "a valid integer"),
     ("phase_ns", "[]", "phase_ns: a list of 0", "it should be an object"),
     ("prefill_ns", "-1", "prefill_ns: -1", "greater than or equal to 0"),
+    ("began_ns", "-1", "began_ns: -1", "greater than or equal to 0"),
+    ("began_ns", "5", "began_ns: 5", "null without prefill_ns"),
     ("served", "{}", "served.requests: missing", "required"),
     ("experts", "{'touched': [4], 'passes': [], 'fresh': []}", "experts.touched: a list of 1", "each of the 4 steps"),
     (
@@ -361,7 +363,7 @@ COUNTS = st.integers(0, (1 << 63) - 1)
 
 @st.composite
 def blocks(draw: st.DrawFn) -> Decoded:
-    slots, steps = draw(st.integers(1, 3)), draw(st.integers(0, 4))
+    slots, steps, prefill = draw(st.integers(1, 3)), draw(st.integers(0, 4)), draw(st.none() | COUNTS)
     row = st.tuples(*[st.integers(-1, 8)] * slots)
     table = st.tuples(*[row] * steps)
     return Decoded(
@@ -373,8 +375,9 @@ def blocks(draw: st.DrawFn) -> Decoded:
         truncated=draw(st.tuples(*[COUNTS] * slots)),
         finish=draw(st.tuples(*[st.sampled_from(["steps", "length", "eos", "stop"])] * slots)),
         counters=draw(st.dictionaries(st.text(max_size=9), COUNTS, max_size=3)),
-        prefill_ns=draw(st.none() | COUNTS),
+        prefill_ns=prefill,
         experts=draw(st.none() | expert_counts(steps)),
+        began_ns=None if prefill is None else draw(st.none() | COUNTS),
     )
 
 

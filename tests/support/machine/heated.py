@@ -28,6 +28,30 @@ def heated_clock(at_s: float) -> float:
     return 1_480 if at_s < 1.5 else 1_860 if at_s < 1.75 else HIGHEST_MHZ
 
 
+def answered_late(answering: Mapping[str, float], *, told: bool) -> Run:
+    """Whole requests to a server, as seen with 32K tokens and 2,048 new ones on an H100 at its power cap: prefill takes
+    1.25 s, and its clock falls from the highest to 1,400 MHz. `answering`: role → seconds from the last token until the
+    harness has the block. `told`: whether the engine says when prefill began.
+    """
+    plan = plan_of(replace(scenario(prompt_sets=8), statistics=6, kind="full"))
+    prefill_ns, made = round(1.25 * SECOND), list[Block]()
+    samples, begin = [sample(0, sm_clock_mhz=HIGHEST_MHZ)], SECOND
+    for block in blocks_of(plan):
+        stretched = lasting(block, round(LENGTHS[block.role.name] * SECOND))
+        began = begin + SECOND // 50
+        decoding = began + prefill_ns
+        end = decoding + stretched.elapsed_ns + round(answering[block.role.name] * SECOND)
+        own = replace(stretched, prefill_ns=prefill_ns, own_prefill=True, span_ns=(begin, end))
+        made.append(replace(own, began_ns=began) if told else own)
+        for at in range(begin, end, SECOND // 10):
+            into = min(1.0, max(0.0, (at - began) / prefill_ns))
+            mhz = round(HIGHEST_MHZ - 580 * into) if at < decoding else HIGHEST_MHZ
+            why = 0x4 if mhz < HIGHEST_MHZ else 0
+            samples.append(sample(at, sm_clock_mhz=mhz, max_sm_clock_mhz=HIGHEST_MHZ, clock_event_reasons=why))
+        begin = end + SECOND // 4
+    return watched_run([*samples, sample(begin, sm_clock_mhz=HIGHEST_MHZ)], made, plan)
+
+
 def heated(
     clock: Clock = heated_clock,
     lengths: Mapping[str, float] = LENGTHS,
