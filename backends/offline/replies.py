@@ -72,7 +72,7 @@ class Request:
 
 
 def began_of(reply: object, where: str) -> int:
-    """When the requests of an answer to `decode` were sent, by `time.monotonic_ns` of this host. Raises BackendError
+    """When the times of an answer to `decode` begin, by `time.monotonic_ns` of this host. Raises BackendError
     where it is malformed.
     """
     return checked(reply, lambda found: count(fields(found)["began"]), where)

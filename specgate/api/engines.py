@@ -102,8 +102,9 @@ class Decoded:
     """What one decode run returns. The runner makes a `core.Block` of it, whose docstring explains the fields.
 
     An engine that prefills and decodes in one go, as a server does, sets `prefill_ns`. What its `prefill` returned is
-    then ignored. It sets `began_ns` too, the `time.monotonic_ns()` at which that prefill began: the clocks of the GPU
-    are compared from then on, and what else the call does, such as reading counters, may take as long as the prefill.
+    then ignored. It may set `began_ns` too, the `time.monotonic_ns()` from which its times count: the clocks of the
+    GPU in prefill are compared from then on, and what else the call does, such as reading counters, may take as long.
+    Believed of a back end that comes with specgate: nothing bounds what a server's call does beside its requests.
     """
 
     elapsed_ns: int

@@ -251,8 +251,9 @@ class Block:
     `span_ns`: when the harness asked for the block and when it had the result, on the host's monotonic clock; None in
         runs stored before this was recorded.
     `own_prefill`: the block prefilled anew within its span, in a micro run too. A server's always does.
-    `began_ns`: when that prefill began, on the clock of `span_ns`; None where the engine does not say, and in runs
-        stored before it could.
+    `began_ns`: when the engine's times begin, on the clock of `span_ns`: that prefill, but for the wait until the first
+        request is sent (`served`). None where a back end does not say so or does not come with specgate, and in runs
+        stored before this was recorded.
 
     Where `served` is set, the engine is a server:
 

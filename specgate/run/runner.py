@@ -363,8 +363,12 @@ def source_of(seen: Activity, backend: str, *, scripted: bool) -> TraceSource:
     """
     if not scripted:
         return "profiler"
-    ours = not plugins.from_outside("specgate.backends", [backend])
-    return "server-profiler" if seen.server_profiler and ours else "engine"
+    return "server-profiler" if seen.server_profiler and ours(backend) else "engine"
+
+
+def ours(backend: str) -> bool:
+    """Whether a back end comes with specgate."""
+    return not plugins.from_outside("specgate.backends", [backend])
 
 
 def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path) -> OpenRequest:
@@ -416,5 +420,5 @@ def make_block(
         served=decoded.served,
         own_prefill=decoded.prefill_ns is not None,
         experts=decoded.experts,
-        began_ns=decoded.began_ns,
+        began_ns=decoded.began_ns if ours(round_.point.backend) else None,
     )

@@ -80,6 +80,7 @@ blocks = st.builds(
     counters=st.dictionaries(st.text(max_size=5), counts, max_size=2),
     phase_ns=st.dictionaries(st.text(max_size=5), counts, max_size=2),
     span_ns=st.none() | st.tuples(counts, counts),
+    began_ns=st.none() | counts,
 )
 
 

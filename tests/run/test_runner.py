@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from specgate.core import EngineFacts, EngineIdentity
+from specgate.api import Decoded
+from specgate.core import BASELINE, EngineFacts, EngineIdentity, Point, Round
 from specgate.errors import UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.machine.monitor import line_of
-from specgate.run.runner import Runner
+from specgate.run.runner import Runner, make_block
 from tests.support.factories import POLICY, plan_of, run_of
 from tests.support.surroundings import sample
 
@@ -57,3 +58,14 @@ def test_sessions_of_a_start_that_measured_nothing_are_not_used_again(tmp_path: 
         assert runner.worker_generation == expected
         with folder.watch_file.open("a") as out:
             out.write(line_of(sample(0, worker_generation=runner.worker_generation + 1)))
+
+
+def test_only_a_back_end_that_comes_with_specgate_is_believed_when_its_block_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the call of a server does beside its requests has no bound that a begin could be held to."""
+    round_ = Round(Point("s", "vllm", 8, 1), 0, 0, (BASELINE,), warmup=False)
+    decoded = Decoded(5, (), ((1, 2),), (), (), (0,), ("length",), prefill_ns=3, began_ns=70)
+    assert make_block(round_, 0, BASELINE, 0, 0, decoded).began_ns == 70
+    monkeypatch.setattr("specgate.plugins.from_outside", lambda group, names: list(names))
+    assert make_block(round_, 0, BASELINE, 0, 0, decoded).began_ns is None

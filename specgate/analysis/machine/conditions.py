@@ -154,6 +154,8 @@ def _gpu(
             reasons |= (bits or 0) if at >= begin else 0
     temperatures = _known(g.temperature_c for g in told)
     parts = {"decoding": _decoding, "prefill": _prefilling} if apart else {"decoding": _whole}
+    if any(b.began_ns is None for b in blocks):  # known of some alone, their parts would not be like the others'
+        blocks = [replace(b, began_ns=None) for b in blocks]
     return GpuConditions(
         uuid=told[0].uuid if told else None,
         missing=len(samples) - len(told),
@@ -211,11 +213,12 @@ def _whole(block: Block) -> tuple[int, int]:
 def _prefilling(block: Block) -> tuple[int, int]:
     """When a block that holds its own prefill was surely in it.
 
-    Asking, prefill, decoding and answering follow each other. Where the engine does not say when prefill began, how
+    Asking, prefill, decoding and answering follow each other. Where the engine does not say when its times begin, how
     long asking and answering took is known as a sum alone.
     """
     if block.began_ns is not None:
-        return block.began_ns, block.began_ns + block.prefill_ns
+        sent_ns = min((r.sent_ns for r in block.served.requests), default=0) if block.served else 0
+        return block.began_ns + sent_ns, block.began_ns + block.prefill_ns
     begin, end = _whole(block)
     beside = max(0, end - begin - block.prefill_ns - block.elapsed_ns)
     return begin + beside, begin + block.prefill_ns

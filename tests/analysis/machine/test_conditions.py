@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.machine.conditions import conditions_of
+from specgate.core import Served, ServedRequest
 from specgate.core.conditions import ClockReading, GpuProcess
 from tests.support.factories import blocks_of, plan_of, scenario
 from tests.support.surroundings import (
@@ -101,6 +102,26 @@ def test_clocks_count_within_the_blocks_of_a_role_only() -> None:
 
     samples = [gpu(s, sm_clock_mhz=clock(s.monotonic_ns)) for s in SAMPLES]
     assert conditions(samples).gpu.sm_clock_mhz == {"baseline": 1980.0, "spec-3": 1500.0}
+
+
+def test_prefill_begins_when_the_first_request_is_sent() -> None:
+    """In an open loop that may be long after the block began."""
+    plan = plan_of(replace(scenario(), statistics=6))
+    served = [
+        replace(
+            b,
+            prefill_ns=2 * SECOND,
+            elapsed_ns=SECOND,
+            own_prefill=True,
+            began_ns=b.span_ns[0] + SECOND // 4 if b.span_ns else None,
+            served=Served((ServedRequest(3 * SECOND // 2, (2 * SECOND, 3 * SECOND)),)),
+        )
+        for b in timed(blocks_of(plan))
+    ]
+    found = conditions(watched(served, interval_ns=SECOND // 10), served, plan).gpu.common_clocks
+    assert found is not None
+    assert {clock.part_s for clock in found.prefill.values()} == {0.5}
+    assert {clock.part_s for clock in found.decoding.values()} == {1.0}
 
 
 def test_a_throttle_that_was_seen_between_two_samples_only_is_the_points_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -71,7 +72,10 @@ def test_a_closed_loop_never_has_more_requests_than_clients_and_answers_all(
 def test_an_open_loop_sends_at_its_times_whatever_was_answered(engine: Engine) -> None:
     """Ten requests arrive within 2 ms and take 7 ms each: all run at once, which no closed loop would do."""
     due = tuple(i * MS // 5 for i in range(10))
-    requests = requests_of(served(engine, BASELINE, OfferedLoad(arrivals_ns=due)))
+    asked, block = time.monotonic_ns(), served(engine, BASELINE, OfferedLoad(arrivals_ns=due))
+    requests = requests_of(block)
+    assert block.began_ns is not None
+    assert asked < block.began_ns < time.monotonic_ns() - max(r.chunk_ns[-1] for r in requests)
     assert tuple(r.due_ns for r in requests) == due
     assert all(r.sent_ns >= r.due_ns for r in requests if r.due_ns is not None)
     assert all(r.ttft_ns == r.chunk_ns[0] - (r.due_ns or 0) for r in requests), "a late sender is not forgiven"
