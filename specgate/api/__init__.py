@@ -1,9 +1,10 @@
 """The door for plug-ins: what a back end, a gate and a report implement.
 
-    engines.py     Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
-    tuning.py      what a back end may have besides: memory reads, tuned matrix products and attention, kernel benches
-    judges.py      Gate, and ContrastGate for one run beside another
-    renderers.py   Report, and View and Export for what is made of several stored runs
+    engines.py       Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
+    capabilities.py  what an engine or a back end may be able to do besides, for single commands and gates
+    tuning.py        what a back end may have besides: memory reads, tuned products and attention, kernel benches
+    judges.py        Gate, and ContrastGate for one run beside another
+    renderers.py     Report, and View and Export for what is made of several stored runs
 
 From `specgate.files.redaction` come `remember`, by which a plug-in names a credential that it holds (it is masked from
 then on), and what shows foreign text without credentials (`masked`), without what a terminal would obey (`visible`), or
@@ -18,23 +19,16 @@ runs `specgate.contrast_gates`, `specgate.views`, `specgate.exports`. Each entry
 attributes of its protocol. `docs/examples/` has an installable package for each of the first three.
 """
 
-from specgate.api.engines import (
-    BLOCK_MARK,
-    Activity,
-    Availability,
-    Backend,
+from specgate.api.capabilities import (
     ChecksOptions,
     ChecksSampling,
-    Decoded,
     DrawsTexts,
     DrivesAnotherEngine,
-    Engine,
     ExplainsLogs,
     ExtendsText,
     FollowsText,
     OffersLoad,
     OffersSampling,
-    OpenRequest,
     RanksTokens,
     ScoresTokens,
     ScriptedTrace,
@@ -44,8 +38,17 @@ from specgate.api.engines import (
     ShowsStages,
     StatesLogitOptions,
     SwitchesPrefixCache,
-    Text,
     UsesGpus,
+)
+from specgate.api.engines import (
+    BLOCK_MARK,
+    Activity,
+    Availability,
+    Backend,
+    Decoded,
+    Engine,
+    OpenRequest,
+    Text,
     block_marker,
 )
 from specgate.api.judges import ContrastGate, Counting, Gate, Sequential
