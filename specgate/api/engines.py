@@ -86,7 +86,7 @@ class Decoded:
     An engine that prefills and decodes in one go, as a server does, sets `prefill_ns`. What its `prefill` returned is
     then ignored. It may set `began_ns` too, the `time.monotonic_ns()` from which its times count: the clocks of the
     GPU in prefill are compared from then on, and what else the call does, such as reading counters, may take as long.
-    Believed of a back end that comes with specgate: nothing bounds what a server's call does beside its requests.
+    Only a back end that comes with specgate is believed: nothing bounds what else a server's call does.
     """
 
     elapsed_ns: int

@@ -4,7 +4,7 @@ The harness notes when it asks for a block and when it has the answer: the block
 times its steps with GPU events, so this holds the GPU's clock against the host's as well.
 
 - Nothing takes longer than the call that it is part of: own prefill + elapsed ≤ span, but for what two quartz clocks
-  differ by and what a clock resolves. Where the engine says when its prefill began, all of it lies within the span.
+  differ by and what a clock resolves. Where the engine says when its times begin, all of them lie within the span.
 - The steps are the run: Σ step times = elapsed, but for `cycle_budget.TOLERANCE` and the reading of the clock in
   between.
 - What neither prefill nor elapsed explains is the call itself: the pipe to the engine's process, rewinding, reading
@@ -73,7 +73,7 @@ def check_times(block: Block, whole: bool) -> None:
 
 
 def check_began(block: Block, span: int, own: int, where: str) -> None:
-    """A block begins after it was asked for, and ends before it was there. Raises InvalidResult."""
+    """A block begins after the harness has asked for it, and ends before the harness has it. Raises InvalidResult."""
     if block.began_ns is None or block.span_ns is None:
         return
     before, apart = block.began_ns - block.span_ns[0], span * CLOCK_SHARE + CLOCK_NS
