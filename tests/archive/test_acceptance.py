@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,27 +15,21 @@ from specgate.archive.acceptance.requests import acceptance_of, pair_names, requ
 from specgate.archive.stored import StoredRun, load_run
 from specgate.core import Block, EngineIdentity, Point, RefusedRequest, Run, Served, ServedRequest
 from specgate.errors import UsageError
-from tests.support.command import ROOT
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
+from tests.support.kept_runs import ON_A_CPU, unpacked
 from tests.support.stored_runs import rewrite, store
 
-CPU = "2026-11-21-demo-pair-cpu/20261121T162228Z-micro-2-scenarios-4314a75d-f1b475"
 GPU = "2026-11-22-engine-eight-steps-h200/run-demo.tar.xz"
 UNPACKED = TemporaryDirectory()  # until the process ends: a stored run reads its files when they are asked for
 
 
 @cache
 def stored(name: str) -> StoredRun:
-    """The run of that folder, or in that archive."""
-    kept = ROOT / "docs" / "results" / name
-    if kept.is_dir():
-        return load_run(kept)
-    with tarfile.open(kept) as archive:
-        archive.extractall(UNPACKED.name, filter="data")
-        return load_run(Path(UNPACKED.name) / archive.getnames()[0])
+    """The run in that archive."""
+    return load_run(unpacked(name, Path(UNPACKED.name) / Path(name).parent))
 
 
-@pytest.mark.parametrize("name", [CPU, GPU])
+@pytest.mark.parametrize("name", [ON_A_CPU, GPU])
 def test_the_rows_of_single_cells_are_the_cells_figures_in_run_json(name: str) -> None:
     one = stored(name)
     layout = acceptance_of([one], [("scenario",)]).layouts[1]
@@ -59,7 +52,7 @@ def test_the_rows_of_single_cells_are_the_cells_figures_in_run_json(name: str) -
 
 
 def test_the_demo_pair_is_laid_out_by_kinds_of_text_and_its_loops_are_said() -> None:
-    acceptance = acceptance_of([stored(CPU), stored(GPU)])
+    acceptance = acceptance_of([stored(ON_A_CPU), stored(GPU)])
     whole, *others = acceptance.layouts
     assert [layout.by for layout in others] == [("engine",), ("class",), ("context",), ("position",)]
     assert [dict(s.group.values)["class"] for s in others[1].rows] == ["code", "docs", "prose"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +22,12 @@ from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import loads
 from specgate.planning.policy import find_policy, parse_policy
 from specgate.run.recompute import judge
-from tests.support.command import ROOT
 from tests.support.factories import corrupt, scenario
+from tests.support.kept_runs import ON_A_CPU, unpacked
 from tests.support.stored_runs import store
 
 GATES = {name: gate.params for name, gate in plugins.gates().items()}
-H200 = ROOT / "docs" / "results" / "2026-11-26-planted-8b-h200" / "run-32k.tar.xz"
-CPU = next((ROOT / "docs" / "results" / "2026-11-21-demo-pair-cpu").glob("2026*"))
+H200 = "2026-11-26-planted-8b-h200/run-32k.tar.xz"
 
 
 def written(*runs: Path, margin_pct: float = 5.0, changes: Mapping[str, Any] | None = None) -> tuple[str, Policy]:
@@ -56,12 +54,9 @@ def run(tmp_path: Path) -> Path:
     return store(tmp_path / "one", scenarios=[scenario(rounds=6)])
 
 
-@pytest.mark.parametrize("stored", [H200, CPU], ids=["h200", "cpu"])
-def test_a_stored_run_passes_the_policy_that_is_made_of_it(stored: Path, tmp_path: Path) -> None:
-    if stored.suffix == ".xz":
-        with tarfile.open(stored) as packed:
-            packed.extractall(tmp_path, filter="data")
-        (stored,) = tmp_path.iterdir()
+@pytest.mark.parametrize("kept", [H200, ON_A_CPU], ids=["h200", "cpu"])
+def test_a_stored_run_passes_the_policy_that_is_made_of_it(kept: str, tmp_path: Path) -> None:
+    stored = unpacked(kept, tmp_path)
     text, policy = written(stored)
     (one,) = load_runs([stored])
     assert overall(judge(one.run, policy)) == (State.PASS, ExitCode.PASS)
@@ -201,11 +196,11 @@ def test_the_command_prints_the_policy_or_writes_it_once(run: Path, tmp_path: Pa
     ("arguments", "says"),
     [
         (["nowhere"], "nowhere is not a run folder"),
-        ([str(CPU), "--out", "policy.txt"], "a policy is a .yaml file"),
+        (["RUN", "--out", "policy.txt"], "a policy is a .yaml file"),
     ],
 )
-def test_bad_input_is_a_usage_error(arguments: list[str], says: str) -> None:
-    done = CliRunner().invoke(commands, ["policy", "init", *arguments])
+def test_bad_input_is_a_usage_error(run: Path, arguments: list[str], says: str) -> None:
+    done = CliRunner().invoke(commands, ["policy", "init", *(str(run) if a == "RUN" else a for a in arguments)])
     assert isinstance(done.exception, UsageError) and says in str(done.exception)
 
 

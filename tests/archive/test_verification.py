@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,8 @@ from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
 from tests.promotion.test_signing import allowed, new_key
 from tests.support import outlines
-from tests.support.command import ROOT, Cli
+from tests.support.command import Cli
+from tests.support.kept_runs import KEPT, unpacked
 
 
 @pytest.fixture(scope="module")
@@ -468,23 +468,9 @@ def test_a_kept_run_of_the_source_of_today_is_held_against_pictures(cli: Cli) ->
     assert [line.partition(":")[0] for line in differences(run)] == ["report.html"]  # outlines are told from pictures
 
 
-KEPT = sorted((ROOT / "docs" / "results").glob("*/*/run.json"))
-
-
-@pytest.mark.parametrize("kept", KEPT, ids=[file.parent.name for file in KEPT])
-def test_a_run_that_the_documentation_quotes_holds_with_the_source_of_today(kept: Path) -> None:
-    assert contradictions_in_kept(kept.parent) == []
-
-
-PACKED = sorted((ROOT / "docs" / "results").glob("*/run*.tar.xz"))
-
-
-@pytest.mark.parametrize("packed", PACKED, ids=[f"{file.parent.name}-{file.name}" for file in PACKED])
-def test_a_packed_run_holds_too(packed: Path, tmp_path: Path) -> None:
-    with tarfile.open(packed) as archive:
-        archive.extractall(tmp_path, filter="data")
-    (folder,) = (file.parent for file in tmp_path.rglob("run.json"))
-    assert contradictions_in_kept(folder) == []
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_run_that_the_documentation_quotes_holds_with_the_source_of_today(kept: str, tmp_path: Path) -> None:
+    assert contradictions_in_kept(unpacked(kept, tmp_path)) == []
 
 
 def test_a_run_from_before_the_harness_had_a_clock_holds_with_a_note(run: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,16 +17,9 @@ from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
 from specgate.planning.policy import find_policy
 from tests.support.command import ROOT, Cli
+from tests.support.kept_runs import unpacked
 
-RESULTS = ROOT / "docs" / "results"
 TOKENS = "- {id: tokens, gate: tokens, required: true, near_tie_margin: 0.0, near_tie_ulps: 4"
-
-
-def unpacked(archive: str, folder: Path) -> Path:
-    with tarfile.open(RESULTS / archive) as packed:
-        packed.extractall(folder, filter="data")
-    (found,) = folder.rglob("run.json")
-    return found.parent
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,22 @@
+"""The runs of real engines that the documentation quotes: archives in docs/results."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+from tests.support.command import ROOT
+
+RESULTS = ROOT / "docs" / "results"
+KEPT = tuple(sorted(file.relative_to(RESULTS).as_posix() for file in RESULTS.glob("*/run*.tar.xz")))
+"""Their names, such as `2026-11-21-demo-pair-cpu/run.tar.xz`: each archive holds one run folder."""
+ON_A_CPU = "2026-11-21-demo-pair-cpu/run.tar.xz"
+"""Micro of the demo pair in float32, two scenarios."""
+
+
+def unpacked(name: str, into: Path) -> Path:
+    """The run folder of the archive `name`, unpacked into the folder `into`, which holds no other run."""
+    with tarfile.open(RESULTS / name) as archive:
+        archive.extractall(into, filter="data")
+    (found,) = into.rglob("run.json")
+    return found.parent
