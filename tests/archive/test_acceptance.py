@@ -26,7 +26,7 @@ UNPACKED = TemporaryDirectory()  # until the process ends: a stored run reads it
 @cache
 def stored(name: str) -> StoredRun:
     """The run in that archive."""
-    return load_run(unpacked(name, Path(UNPACKED.name) / Path(name).parent))
+    return load_run(unpacked(name, Path(UNPACKED.name) / name.replace("/", "-")))
 
 
 @pytest.mark.parametrize("name", [ON_A_CPU, GPU])

@@ -20,3 +20,12 @@ def unpacked(name: str, into: Path) -> Path:
         archive.extractall(into, filter="data")
     (found,) = into.rglob("run.json")
     return found.parent
+
+
+def file_of(name: str, file: str) -> bytes:
+    """What the run in the archive `name` has in `file`, a path in its folder."""
+    with tarfile.open(RESULTS / name) as archive:
+        (found,) = (one for one in archive.getmembers() if one.name.endswith(f"/{file}"))
+        reading = archive.extractfile(found)
+        assert reading is not None
+        return reading.read()
