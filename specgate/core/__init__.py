@@ -28,6 +28,8 @@
     matrix.py          the same cells on several back ends
     trends.py          one figure over many runs
     stored_keys.py     fields whose key in stored JSON is an older name
+    types.py           constraints that fields carry, and aliases that several nouns share
+    reading.py         from data to a noun: every problem with its key and what would be right
 
 What `__all__` names can be imported from here and is stable for authors of plug-ins; the other nouns are stable under
 the names of their files. Nothing here imports an engine, reads a file or looks at a machine.
