@@ -59,8 +59,7 @@ def groups(scenarios: Sequence[Scenario]) -> list[list[Scenario]]:
     """The scenarios that one engine can run: those of the same number format and RoPE scaling."""
     found: dict[object, list[Scenario]] = {}
     for scenario in scenarios:
-        key = scenario.dtype, tuple(sorted((scenario.rope or {}).items()))
-        found.setdefault(key, []).append(scenario)
+        found.setdefault((scenario.dtype, scenario.rope), []).append(scenario)
     return list(found.values())
 
 

@@ -12,7 +12,7 @@ import click
 from specgate.commands.compare import RUN, rendered
 from specgate.commands.numbers import Real
 from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
-from specgate.planning.bounds import PARAMETER
+from specgate.core.types import PARAMETER
 from specgate.terminal import echo
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from specgate.core.reading import (
     ABSENT,
+    KeyPath,
     Malformed,
     Problem,
     dotted,
@@ -17,6 +18,7 @@ from specgate.core.reading import (
     from_data,
     keys_at,
     nearest,
+    to_data,
     value_at,
 )
 from specgate.errors import UsageError
@@ -56,6 +58,22 @@ def parse(
     if problems:
         raise refusal(document, problems)
     return noun
+
+
+def to_document(kind: type[T], noun: T) -> dict[str, Any]:
+    """Return a noun as a file says it: without what specgate fills in, and without what is empty or null."""
+    plain: dict[str, Any] = to_data(kind, noun)
+    written: dict[str, Any] = _written(plain, set(filled_in_keys(kind, plain)), ())
+    return written
+
+
+def _written(value: Any, filled_in: set[KeyPath], key: KeyPath) -> Any:
+    if isinstance(value, list):
+        return [_written(item, filled_in, (*key, place)) for place, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    inner = {name: _written(v, filled_in, (*key, name)) for name, v in value.items() if (*key, name) not in filled_in}
+    return {name: v for name, v in inner.items() if v is not None and v != [] and v != {}}
 
 
 def refusal(document: Document, problems: Sequence[Problem]) -> UsageError:

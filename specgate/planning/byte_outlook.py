@@ -64,7 +64,7 @@ def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int] | None:
     the target can be divided so. None where it has no experts. Raises CheckpointError for a pair that cannot be read;
     weights are not.
     """
-    if target_geometry(read_config(pair.target), scenario.rope).experts is None:
+    if target_geometry(read_config(pair.target), scenario.rope_keys).experts is None:
         return None
     import torch
 
@@ -74,7 +74,7 @@ def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int] | None:
     from specgate.eagle3.parallel.shard import Shard
     from specgate.eagle3.traffic import pair_traffic
 
-    target = open_target(pair.target, scenario.rope).geometry
+    target = open_target(pair.target, scenario.rope_keys).geometry
     draft = open_draft(pair.draft, target).geometry if pair.draft else None
     formats = {name: value for name, value in scenario.options.items() if name in (KV, DRAFT_KV)}
     gpus = scenario.options.get("tp", "1")

@@ -16,22 +16,22 @@ becomes of a required floor that cannot be reached: `warn` (the default), or `re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from os.path import isfile
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Final, Literal, get_args
-
-from pydantic import ConfigDict, Field
+from typing import Any, Final, get_args
 
 from specgate.analysis.verdict import kind_of
-from specgate.core import VARIANT_MARK, Exemption, NearTies, Policy, Rule, Scenario, TokenChecks
+from specgate.core import VARIANT_MARK, NearTies, Policy, Rule, Scenario, TokenChecks
 from specgate.core.draws import Allowance
+from specgate.core.reading import Problem, keys_at, nearest
+from specgate.core.types import PARAMETER
 from specgate.errors import UsageError
-from specgate.files.yaml_schema import Form, Problem, nearest, parse, refusal
+from specgate.files.yaml_schema import parse, refusal
 from specgate.files.yamlfile import Document, load
-from specgate.planning.bounds import PARAMETER
 from specgate.planning.scenario import find_all
 
 SHIPPED = Path(__file__).parents[1] / "gates" / "policies"
@@ -40,57 +40,8 @@ FOR_CONTRASTS = SHIPPED / "contrast"
 GateParams = Mapping[str, Mapping[str, type | UnionType]]
 """Gate name → the parameters that a rule may set, with their types (`api.Gate.params`)."""
 
-Text = Annotated[str, Field(min_length=1)]
-
-
-class RuleForm(Form):
-    """A rule of a policy file."""
-
-    model_config = ConfigDict(extra="allow")  # the gate's own parameters; `_problems` checks them against the gate
-
-    id: Text
-    gate: Text
-    required: bool
-    scenario: Text = "*"
-    role: Text = "*"
-    otherwise: bool = False
-
-
-class ExemptionForm(Form):
-    """An entry of `not_judged`. `validity` is no kind of it: a cell that may not be judged at all cannot be green."""
-
-    kind: Literal["tokens", "acceptance", "speed"]
-    why: Text
-    scenario: Text = "*"
-    role: Text = "*"
-
-
-USUAL: Final = TokenChecks()
-
-
-class ChecksForm(Form):
-    """`checks` of a policy file: the fields of `core.TokenChecks`. `rescored_by: none` names no engine."""
-
-    text: Literal["whole", "sampled"] = USUAL.text
-    rescored_by: Text = USUAL.rescored_by
-    positions: Annotated[int, Field(ge=1, le=65_536)] = USUAL.positions
-    within_s: Annotated[float, Field(gt=0, le=86_400)] = USUAL.within_s
-    max_gap: Annotated[float, Field(ge=0, le=100)] = USUAL.max_gap
-    max_near_ties: Annotated[float, Field(ge=0, le=1)] = USUAL.max_near_ties
-    followed: Annotated[int, Field(ge=0, le=4096)] = 8
-    followed_tokens: Annotated[int, Field(ge=1, le=65_536)] = USUAL.followed_tokens
-    second_look: Literal["none", "float32"] = USUAL.second_look
-
-
-class PolicyForm(Form):
-    """A policy file."""
-
-    schema_: Literal["specgate.policy/v1"] = Field(alias="schema")
-    micro: Annotated[list[Text], Field(min_length=1)] | None = None
-    checks: ChecksForm = Field(default_factory=ChecksForm)
-    not_judged: list[ExemptionForm] = Field(default_factory=list)
-    unreachable: Literal["warn", "refuse"] = "warn"
-    rules: Annotated[list[RuleForm], Field(min_length=1)]
+FOLLOWED: Final = 8
+SCHEMA: Final = "specgate.policy/v1"
 
 
 def load_policy(path: Path, gates: GateParams) -> Policy:
@@ -103,21 +54,45 @@ def load_policy(path: Path, gates: GateParams) -> Policy:
 
 def parse_policy(document: Document, gates: GateParams) -> Policy:
     """As `load_policy`, of a document that was read already."""
-    path = document.path
-    form = parse(PolicyForm, document)
-    if problems := [*_problems(form, gates), *_micro_problems(form, path)]:
+    bare, params = _without_parameters(document)
+    policy = parse(Policy, bare, SCHEMA, filled_in={"name": document.path.stem})
+    policy = replace(policy, source_file=document.path)
+    problems = [*_problems(policy.rules, params, gates), *_micro_problems(policy)]
+    if document.data.get("micro") == []:
+        problems.append(
+            Problem(("micro",), "must not be empty: leave it out for those that the machine runs by default")
+        )
+    if problems:
         raise refusal(document, problems)
-    rules = tuple(_rule(r, gates[r.gate], form) for r in form.rules)
-    exemptions = tuple(Exemption(**e.model_dump()) for e in form.not_judged)
-    if problems := list(_contradictions(exemptions, rules)):
+    checks = policy.checks or TokenChecks()
+    policy = replace(
+        policy,
+        rules=tuple(
+            _complete(rule, values, gates[rule.gate], policy) for rule, values in zip(policy.rules, params, strict=True)
+        ),
+        checks=replace(checks, followed=FOLLOWED if checks.followed is None else checks.followed),
+        not_judged=policy.not_judged or (),
+        unreachable=policy.unreachable or "warn",
+    )
+    if problems := list(_contradictions(policy)):
         raise refusal(document, problems)
-    micro = tuple(form.micro or ())
-    return Policy(path.stem, rules, path, micro, _checks(form.checks), exemptions, form.unreachable)
+    return policy
 
 
-def _checks(form: ChecksForm) -> TokenChecks:
-    values = form.model_dump()
-    return TokenChecks(**{**values, "rescored_by": "" if form.rescored_by == "none" else form.rescored_by})
+Parameters = Mapping[str, object]
+"""The parameters of a rule's gate, as the file has them."""
+
+
+def _without_parameters(document: Document) -> tuple[Document, list[Parameters]]:
+    """The document without the parameters of gates, which stand beside a rule's own keys; and those of every rule."""
+    rules, own = document.data.get("rules"), keys_at(Rule, ())
+    if not isinstance(rules, list):
+        return document, []
+    bare = [{k: v for k, v in r.items() if k in own} if isinstance(r, Mapping) else r for r in rules]
+    params: list[Parameters] = [
+        {k: v for k, v in r.items() if k not in own} if isinstance(r, Mapping) else {} for r in rules
+    ]
+    return replace(document, data={**document.data, "rules": bare}), params
 
 
 def micro_scenarios(policy: Policy) -> list[Scenario]:
@@ -159,24 +134,24 @@ def draw_allowance(policy: Policy) -> Allowance:
     return Allowance(*(min((float(p.get(k, 0.0)) for p in rules), default=0.0) for k in ("law_ulps", "own_ulps")))
 
 
-def _rule(form: RuleForm, params: Mapping[str, type | UnionType], policy: PolicyForm) -> Rule:
-    values = {key: _set_type(params[key])(value) for key, value in (form.model_extra or {}).items()}
-    unless = tuple(_left_to_others(form, policy)) if form.otherwise else ()
-    return Rule(form.id, form.gate, form.required, form.scenario, form.role, values, unless)
+def _complete(rule: Rule, values: Parameters, params: Mapping[str, type | UnionType], policy: Policy) -> Rule:
+    """The rule with its gate's parameters, and with what it leaves to other rules."""
+    unless = tuple(_left_to_others(rule, policy)) if rule.otherwise else ()
+    return replace(rule, params={key: _set_type(params[key])(value) for key, value in values.items()}, unless=unless)
 
 
-def _left_to_others(rule: RuleForm, policy: PolicyForm) -> Iterator[tuple[str, str]]:
+def _left_to_others(rule: Rule, policy: Policy) -> Iterator[tuple[str, str]]:
     """Patterns of the cells that the `otherwise` rule leaves to rules which bind as much, and to `not_judged`."""
     for other in policy.rules:
         if other.gate == rule.gate and not other.otherwise and other.required >= rule.required:
             yield other.scenario, other.role
-    yield from ((e.scenario, e.role) for e in policy.not_judged if e.kind == rule.gate)
+    yield from ((e.scenario, e.role) for e in policy.not_judged or () if e.kind == rule.gate)
 
 
-def _contradictions(exemptions: Iterable[Exemption], rules: Iterable[Rule]) -> Iterator[Problem]:
+def _contradictions(policy: Policy) -> Iterator[Problem]:
     """Entries of `not_judged` that speak of every cell of a required rule, which are judged nevertheless."""
-    required = [rule for rule in rules if rule.required and not rule.unless]
-    for i, e in enumerate(exemptions):
+    required = [rule for rule in policy.rules if rule.required and not rule.unless]
+    for i, e in enumerate(policy.not_judged or ()):
         for rule in required:
             alike = fnmatchcase(rule.scenario, e.scenario) and fnmatchcase(rule.role, e.role)
             if kind_of(rule) == e.kind and alike:
@@ -184,35 +159,41 @@ def _contradictions(exemptions: Iterable[Exemption], rules: Iterable[Rule]) -> I
                 break
 
 
-def _problems(form: PolicyForm, gates: GateParams) -> Iterator[Problem]:
+def _problems(rules: Sequence[Rule], values: Sequence[Parameters], gates: GateParams) -> Iterator[Problem]:
     seen: dict[str, int] = {}
-    for i, rule in enumerate(form.rules):
+    for i, (rule, given) in enumerate(zip(rules, values, strict=True)):
         if rule.id in seen:
             yield Problem(("rules", i, "id"), f"rule {seen[rule.id] + 1} of this file has this id already")
         seen.setdefault(rule.id, i)
         if rule.gate not in gates:
             yield Problem(("rules", i, "gate"), f"no such gate; {nearest(rule.gate, gates)}")
             continue
-        given, params = rule.model_extra or {}, gates[rule.gate]
-        found = ((key, _param_problem(key, value, rule.gate, params)) for key, value in given.items())
-        wrong = [Problem(("rules", i, key), why) for key, why in found if why]
+        params = gates[rule.gate]
+        reasons = ((key, _param_problem(key, value, rule.gate, params)) for key, value in given.items())
+        wrong = [Problem(("rules", i, key), why) for key, why in reasons if why]
         yield from wrong
-        near, rare = (given.get(key) for key in ("near_tie_ulps", "rare_tie_ulps"))
-        if not wrong and rare and not (near and rare > near):
-            why = f"no more than near_tie_ulps = {near:g}" if near else "near_tie_ulps is missing"
-            yield Problem(("rules", i, "rare_tie_ulps"), f"{why}: it says how far beyond that a few near ties may lie")
-        if not wrong and (mean := given.get("mean_tie_ulps")) and not (near and mean < near):
-            why = f"no less than near_tie_ulps = {near:g}" if near else "near_tie_ulps is missing"
-            yield Problem(("rules", i, "mean_tie_ulps"), f"{why}: it says how far near ties may lie in the mean")
+        if not wrong:
+            yield from (Problem(("rules", i, key), why) for key, why in _tie_problems(given))
         if not wrong and (missing := [k for k, kind in params.items() if k not in given and isinstance(kind, type)]):
             yield Problem(("rules", i, "gate"), f"{rule.gate} needs {', '.join(missing)}")
 
 
-def _micro_problems(form: PolicyForm, path: Path) -> Iterator[Problem]:
-    required = [rule.scenario for rule in form.rules if rule.required]
-    for i, name in enumerate(form.micro or ()):
+def _tie_problems(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(key, what is wrong) of settings of near ties that contradict each other."""
+    near, rare = (given.get(key) for key in ("near_tie_ulps", "rare_tie_ulps"))
+    if rare and not (near and rare > near):
+        why = f"no more than near_tie_ulps = {near:g}" if near else "near_tie_ulps is missing"
+        yield "rare_tie_ulps", f"{why}: it says how far beyond that a few near ties may lie"
+    if (mean := given.get("mean_tie_ulps")) and not (near and mean < near):
+        why = f"no less than near_tie_ulps = {near:g}" if near else "near_tie_ulps is missing"
+        yield "mean_tie_ulps", f"{why}: it says how far near ties may lie in the mean"
+
+
+def _micro_problems(policy: Policy) -> Iterator[Problem]:
+    required = [rule.scenario for rule in policy.rules if rule.required]
+    for i, name in enumerate(policy.micro):
         try:
-            scenario = _beside(name, path)[0]
+            scenario = _beside(name, policy.source_file)[0]
         except UsageError as error:
             yield Problem(("micro", i), str(error))
             continue
@@ -232,7 +213,7 @@ def _set_type(kind: type | UnionType) -> type:
 
 def _param_problem(key: str, value: object, gate: str, params: Mapping[str, type | UnionType]) -> str | None:
     if key not in params:
-        return f"neither a rule's own key nor a parameter of {gate}; {nearest(key, [*RuleForm.model_fields, *params])}"
+        return f"neither a rule's own key nor a parameter of {gate}; {nearest(key, [*keys_at(Rule, ()), *params])}"
     kind = _set_type(params[key])
     accepts = (int, float) if kind is float else kind
     if not isinstance(value, accepts) or (isinstance(value, bool) and kind is not bool):

@@ -23,10 +23,10 @@ from specgate.analysis.speedup_limits import (
 )
 from specgate.core import BASELINE, LOSSY, Budget, Cell, Plan, Point, Rule, Run
 from specgate.core.cycle_budget import Bandwidth
+from specgate.core.types import DRAFT_TOKENS
 from specgate.errors import SpecgateError, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
-from specgate.planning.bounds import DRAFT_TOKENS
 
 LOOKED_AT: Final = 20
 """Runs that are looked at for the times of a point, the newest first."""

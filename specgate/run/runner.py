@@ -172,11 +172,10 @@ class Runner:
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         """Points with equal keys share one engine process."""
         scenario = self.plan.scenarios[point.scenario]
-        rope = scenario.rope and tuple(sorted(scenario.rope.items()))
         return (
             point.backend,
             scenario.dtype,
-            rope,
+            scenario.rope,
             scenario.perf_mode,
             scenario.sampling,
             tuple(scenario.options.items()),
@@ -378,7 +377,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
     scenarios = [plan.scenarios[p.scenario] for p in points]
     first = scenarios[0]
     return OpenRequest(
-        pair=replace(config.pair, rope=first.rope) if first.rope else config.pair,
+        pair=replace(config.pair, rope=first.rope_keys) if first.rope else config.pair,
         dtype=first.dtype,
         max_batch=max(p.batch for p in points),
         max_positions=max(positions_needed(s, p) for s, p in zip(scenarios, points, strict=True)),

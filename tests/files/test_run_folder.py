@@ -22,6 +22,7 @@ from specgate.core import (
     Point,
     Policy,
     Role,
+    Rope,
     Rule,
     Scenario,
     Schedule,
@@ -42,12 +43,12 @@ SCENARIO = Scenario(
     pair="demo",
     dtype="float32",
     grid=Grid((64,), (2,), (3,)),
-    workload=Workload("random", 1, 4, 1),
+    workload=Workload(1, 4, 1, "random"),
     budget=Budget(steps=4),
     schedule=Schedule(2, 1),
     perf_mode=False,
     timeout_s=10.0,
-    rope={"rope_type": "yarn", "factor": 4.0},
+    rope=Rope("yarn", 4.0),
     source_file=Path("scenarios/one.yaml"),
 )
 CONFIG = Config(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import Tensor
 
-from specgate.core import BaselineText, Block, PromptFile
+from specgate.core import BaselineText, Block, Workload
 from specgate.eagle3.tokenizer_file import read_tokenizer
 from specgate.errors import UsageError
 from specgate.files.panics import refusing
@@ -158,7 +158,7 @@ def prompt_ids(file: Path, target: CountedTarget) -> Iterator[Sequence[int]]:
     tokenizer = chat = None
     if target.tokenizer_file.is_file():
         tokenizer, chat = read_tokenizer(target.tokenizer_file), ChatTemplate.beside(target.tokenizer_file)
-    tokens = Tokens(PromptFile(file, found.sha256, found.format), tokenizer, chat, target.vocab)
+    tokens = Tokens(Workload(0, 1, 1, file=file, format=found.format), tokenizer, chat, target.vocab)
     return (tokens.of(entry).token_ids for entry in entries)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specgate.core.asked import FormatName
 from specgate.errors import UsageError
 from specgate.planning.prompt_files.formats import FORMATS, Entry, entries_of, read_entries, recognise, spelt
 from specgate.planning.prompt_files.records import records_of
@@ -30,12 +31,12 @@ def written(folder: Path, *records: Any, name: str = "p.jsonl") -> Path:
     return file
 
 
-def entries(folder: Path, *records: Any, format_: str = "auto") -> tuple[Entry, ...]:
+def entries(folder: Path, *records: Any, format_: FormatName = "auto") -> tuple[Entry, ...]:
     file = written(folder, *records)
     return entries_of(file, *recognise(file, format_))
 
 
-def refused(folder: Path, *records: Any, format_: str = "lines") -> str:
+def refused(folder: Path, *records: Any, format_: FormatName = "lines") -> str:
     with pytest.raises(UsageError) as caught:
         entries(folder, *records, format_=format_)
     return str(caught.value)
