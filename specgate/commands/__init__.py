@@ -8,7 +8,7 @@
     bench.py        `specgate bench`: how fast are the parts of an engine, each on its own?
     tune/           `specgate tune`: what is fastest on this GPU?
     backends.py     `specgate backends`: the engines that can be measured
-    speculation/    `specgate smoke`, `align`, `parity`, `tree`, `cache`, `acceptance`: speculation itself
+    speculation/    `specgate smoke`, `align`, `parity`, `tree`, `cache`: speculation itself
     scenarios.py    `specgate scenarios` and `specgate plan`
     policy.py       `specgate policy init`: floors for the scenarios of measured runs
     pairs/          `specgate pairs`: list, fetch, train, plant, export
@@ -16,8 +16,7 @@
     report.py       `specgate report`: the reports of stored runs, rendered anew
     explain.py      `specgate explain`: where the time goes, and what the gates would take
     verify.py       `specgate verify` a run, and `specgate check` a result file
-    compare.py      `specgate compare` and `specgate matrix`: stored runs side by side
-    agree.py        `specgate agree`: do other engines write the reference's texts?
+    compare.py      `specgate compare`: stored runs side by side
     history.py      `specgate history`: figures over the runs of a folder
     tape.py         `specgate tape`: record the accept counts of a run
     trace/          `specgate trace`: what a profiler's trace says of a decode loop

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.archive.two_samples import by_prompt_set, difference, log_ratio, log_ratio_of_ratios, of_mean
+from specgate.archive.comparing.two_samples import by_prompt_set, difference, log_ratio, log_ratio_of_ratios, of_mean
 from specgate.core import BetweenRuns
 from tests.bench.simulations.first_statistics import bound
 from tests.bench.simulations.gate_simulation import Flags
