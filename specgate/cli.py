@@ -15,9 +15,12 @@ import traceback
 import click
 
 from specgate import __version__
+from specgate.backends.eagle3.commands.bench import bench
+from specgate.backends.eagle3.commands.tape import tape
+from specgate.backends.eagle3.commands.tree import tree
+from specgate.backends.eagle3.commands.tune import tune
 from specgate.commands.ab import ab
 from specgate.commands.backends import backends
-from specgate.commands.bench import bench
 from specgate.commands.calibrate import calibrate
 from specgate.commands.compare import compare
 from specgate.commands.doctor import doctor
@@ -34,11 +37,8 @@ from specgate.commands.speculation.align import align
 from specgate.commands.speculation.cache import cache
 from specgate.commands.speculation.parity import parity
 from specgate.commands.speculation.smoke import smoke
-from specgate.commands.speculation.tree import tree
 from specgate.commands.status import status
-from specgate.commands.tape import tape
 from specgate.commands.trace import trace
-from specgate.commands.tune import tune
 from specgate.commands.verify import check, verify
 from specgate.errors import ExitCode, SpecgateError
 from specgate.terminal import echo

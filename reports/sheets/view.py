@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from specgate.api import Format
+from specgate.contract.protocols import Format
 from specgate.errors import UsageError
 from specgate.reports.sheets import console, html, markdown
 from specgate.reports.sheets.sheet import Sheet
@@ -20,7 +20,7 @@ Tables = Mapping[str, Iterable[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class SheetView(Generic[Subject]):
-    """An `api.View` that people read as a sheet.
+    """An `protocols.View` that people read as a sheet.
 
     `tables`: every figure of the subject. The first table is the CSV file; the JSON file holds all of them.
     """

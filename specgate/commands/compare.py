@@ -48,7 +48,7 @@ def texts(
     from specgate.analysis.verdict import overall_of_agreement
     from specgate.archive.comparing.near_ties import with_margins
     from specgate.archive.comparing.texts import agreement_of
-    from specgate.core import NearTies
+    from specgate.contract import NearTies
     from specgate.planning.policy import near_ties
 
     if len(stored) < 2:

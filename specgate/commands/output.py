@@ -15,7 +15,7 @@ from specgate.errors import UsageError
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
-    from specgate.api import Format, View
+    from specgate.contract.protocols import Format, View
 
 RUN = click.Path(path_type=Path)
 """A run folder as an argument."""

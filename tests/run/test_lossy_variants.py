@@ -1,4 +1,6 @@
-"""SpecPV as a variant of a role: never green unasked, judged by its own rule, laid out by `specgate compare --by variants`."""
+"""SpecPV as a variant of a role: never green unasked, judged by its own rule, laid out by `specgate compare --by
+variants`.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.archive.comparing.cells import backends_of
 from specgate.archive.comparing.prompt_classes import class_of
 from specgate.archive.stored import StoredRun
-from specgate.core import Block, EngineFacts, Run
+from specgate.contract import Block, EngineFacts, Run
 from specgate.errors import UsageError
 
 Weights = tuple[str, ...]

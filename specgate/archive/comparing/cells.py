@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from specgate.core import Block, Cell, Point, Run
-from specgate.core.matrix import Column
+from specgate.contract import Block, Cell, Point, Run
+from specgate.contract.matrix import Column
 
 CellId = tuple[str, int, int, int]
 """Scenario, context, batch and draft length of a cell: the same on every back end."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specgate.archive.comparing.cells import cell_id, columns_of, prompts_sha256, same_prompts
-from specgate.core import Cell, CellResult, Run, Scenario
-from specgate.core.matrix import Column, Entry, Matrix, Row
+from specgate.contract import Cell, CellResult, Run, Scenario
+from specgate.contract.matrix import Column, Entry, Matrix, Row
 from specgate.errors import UsageError
 
 

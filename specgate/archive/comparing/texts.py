@@ -18,9 +18,9 @@ from specgate.analysis.tokens.comparison import departure, token_at
 from specgate.archive.comparing.cells import by_cell, cell_id, columns_of, same_prompts, target_of
 from specgate.archive.comparing.two_samples import log_ratio_of_ratios
 from specgate.archive.stored import StoredRun
-from specgate.core import Block, Cell, Divergence, EngineFacts, Finish, Run, State
-from specgate.core.acceptance import AcceptanceRecord
-from specgate.core.agreement import Agreement, Match, Share, Side
+from specgate.contract import Block, Cell, Divergence, EngineFacts, Finish, Run, State
+from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.agreement import Agreement, Match, Share, Side
 from specgate.errors import UsageError
 
 Records = Mapping[int, AcceptanceRecord]

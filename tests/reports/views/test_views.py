@@ -13,7 +13,6 @@ import pytest
 
 from specgate import plugins
 from specgate.analysis.tradeoff import tradeoff_of
-from specgate.api import visible
 from specgate.archive.change_points import BUDGET, fewest_readings, with_changes
 from specgate.archive.comparing.acceptance import acceptance_of
 from specgate.archive.comparing.builds import contrast_of, judged
@@ -21,9 +20,10 @@ from specgate.archive.comparing.engines import matrix_of
 from specgate.archive.comparing.texts import agreement_of
 from specgate.archive.history import series
 from specgate.archive.stored import load_run
-from specgate.core import Block, Cell, CellResult, Point, Run, Scenario
-from specgate.core.agreement import Agreement
-from specgate.core.trends import Trends
+from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
+from specgate.contract.agreement import Agreement
+from specgate.contract.protocols import visible
+from specgate.contract.trends import Trends
 from specgate.reports.common.summary import label
 from specgate.reports.views.builds import UNPAIRED
 from tests.reports.page.test_html import Page
