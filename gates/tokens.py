@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 
 from specgate.analysis.tokens.partings import mean_gap
-from specgate.core import (
+from specgate.contract import (
     OWN_NUMBERS,
     CellResult,
     Comparison,

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from specgate.api import OpenRequest
 from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.exchange import KvCache
-from specgate.core import Role
+from specgate.contract import Role
+from specgate.contract.protocols import OpenRequest
 
 
 @dataclass(frozen=True, slots=True)

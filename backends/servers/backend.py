@@ -10,8 +10,8 @@ from pathlib import Path
 from shutil import which
 from typing import Literal
 
-from specgate.api import Availability, Engine, OpenRequest
-from specgate.core import LogCause, Sampling
+from specgate.contract import LogCause, Sampling
+from specgate.contract.protocols import Availability, Engine, OpenRequest
 
 NEEDED = ("aiohttp", "prometheus_client")
 

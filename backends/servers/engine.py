@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from specgate.api import Activity, Decoded, OpenRequest
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
 from specgate.backends.servers.blocks import decoded, in_one_piece, with_refused
@@ -28,7 +27,8 @@ from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, end, new_port
-from specgate.core import (
+from specgate.checkpoints.spec_config.launching import OPTION, check_chain
+from specgate.contract import (
     BASELINE,
     Budget,
     EngineFacts,
@@ -37,10 +37,10 @@ from specgate.core import (
     Sampling,
     TopTokens,
 )
-from specgate.core.draws import TokenLaw
-from specgate.core.load import OfferedLoad
-from specgate.eagle3.counters import ASKED_AGAIN
-from specgate.eagle3.spec_config.launching import OPTION, check_chain
+from specgate.contract.counters import ASKED_AGAIN
+from specgate.contract.draws import TokenLaw
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import Activity, Decoded, OpenRequest
 from specgate.errors import BackendError, UsageError
 from specgate.sampling.keys import requests_of
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Final
 
-from specgate.core import CellResult, Rule, Run, State, Verdict
-from specgate.core.draws import Against, DrawCheck, FitTest
+from specgate.contract import CellResult, Rule, Run, State, Verdict
+from specgate.contract.draws import Against, DrawCheck, FitTest
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 VERIFY: Final = "look at the verify: is it greedy, does it keep a rejected token, does it draw from the residual?"

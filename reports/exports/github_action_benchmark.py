@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from specgate.core.metrics import Direction, metric
-from specgate.core.trends import Series, Trends
+from specgate.contract.metrics import Direction, metric
+from specgate.contract.trends import Series, Trends
 from specgate.reports.common.summary import label
 
 FILES: Mapping[Direction, str] = {"higher": "bigger-is-better.json", "lower": "smaller-is-better.json"}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from specgate.api import Format
+from specgate.contract.protocols import Format
 from specgate.errors import UsageError
 from specgate.reports.sheets import console, html, markdown
 from specgate.reports.sheets.sheet import Sheet

@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specgate.api import visible
-from specgate.core import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
-from specgate.core.metrics import PER_REQUEST, STATISTICS, TIMES_OVER, metric, per_request
+from specgate.contract import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
+from specgate.contract.metrics import PER_REQUEST, STATISTICS, TIMES_OVER, metric, per_request
+from specgate.contract.protocols import visible
 
 Scalar = str | int | float | None
 Row = Mapping[str, Scalar]

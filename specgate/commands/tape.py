@@ -21,7 +21,7 @@ def tape(run: Path, file: Path, point: str | None) -> None:
     satisfies no gate on acceptance or tokens. Only its speed has a meaning.
     """
     from specgate.archive.recording import tape_of
-    from specgate.core.acceptance import AcceptanceRecord
+    from specgate.contract.acceptance import AcceptanceRecord
 
     recorded = tape_of(run, point)
     recorded.save(file)

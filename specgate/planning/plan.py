@@ -25,7 +25,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specgate.core import BASELINE, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
+from specgate.contract import BASELINE, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
 from specgate.errors import UsageError
 from specgate.planning.bounds import check_plan
 

@@ -26,8 +26,8 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import ConfigDict, Field
 
 from specgate.analysis.verdict import kind_of
-from specgate.core import VARIANT_MARK, Exemption, NearTies, Policy, Rule, Scenario, TokenChecks
-from specgate.core.draws import Allowance
+from specgate.contract import VARIANT_MARK, Exemption, NearTies, Policy, Rule, Scenario, TokenChecks
+from specgate.contract.draws import Allowance
 from specgate.errors import UsageError
 from specgate.files.yaml_schema import Form, Problem, nearest, parse, refusal
 from specgate.files.yamlfile import Document, load

@@ -16,7 +16,7 @@ from os.path import isfile
 from pathlib import Path
 from typing import Any
 
-from specgate.core import (
+from specgate.contract import (
     STATISTICS,
     VARIANT_MARK,
     Budget,
@@ -30,8 +30,8 @@ from specgate.core import (
     Variant,
     Workload,
 )
-from specgate.core.load import Load
-from specgate.core.metrics import DEFINITIONS
+from specgate.contract.load import Load
+from specgate.contract.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.yaml_schema import Problem, nearest, parse, refusal
 from specgate.files.yamlfile import Document, dump_yaml, load

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from specgate.core import RunKind, SamplingMethod
+from specgate.contract import RunKind, SamplingMethod
 from specgate.files.yaml_schema import Form, Problem
 from specgate.planning.bounds import (
     BATCH,

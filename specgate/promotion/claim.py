@@ -21,8 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from specgate.core import EngineFacts, Policy, Run, Scenario
-from specgate.core.measured import OF_ENGINE
+from specgate.contract import EngineFacts, Policy, Run, Scenario
+from specgate.contract.measured import OF_ENGINE
 from specgate.files.config import Config, as_older, plain_policy
 from specgate.files.plain import to_plain
 from specgate.machine import host, inventory

@@ -20,8 +20,8 @@ from specgate.analysis.references.cell_times import cell_times
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import with_drifts
 from specgate.analysis.stats import planned_looks
-from specgate.api import Counting, Sequential
-from specgate.core import Block, Cell, Plan, Point, Policy, Rule, Run, State
+from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State
+from specgate.contract.protocols import Counting, Sequential
 from specgate.files.journal import Journal
 from specgate.planning.policy import near_ties
 

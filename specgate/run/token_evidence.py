@@ -27,8 +27,7 @@ from specgate.analysis.tokens.comparison import (
     with_margins,
 )
 from specgate.analysis.tokens.following import Parted, parted_texts
-from specgate.api import Text
-from specgate.core import (
+from specgate.contract import (
     BASELINE,
     BaselineText,
     Block,
@@ -46,6 +45,7 @@ from specgate.core import (
     TokenChecks,
     TopTokens,
 )
+from specgate.contract.protocols import Text
 from specgate.files.run_folder import RunFolder
 from specgate.run.worker import EngineWorker
 

@@ -18,9 +18,9 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from specgate.api import OpenRequest
+from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, EnvironmentRefused, SpecgateError, WorkerLost
-from specgate.files.redaction import cleaned
+from specgate.redaction import cleaned
 from specgate.run.engine_process.calls import EngineCalls
 from specgate.run.engine_process.frames import Closed, Deadline, Late, Unreadable, receive_within, send_within
 from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch

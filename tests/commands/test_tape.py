@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.core.tape import Tape
+from specgate.contract.tape import Tape
 from specgate.files.run_folder import RunFolder
 from tests.support.command import Cli
 

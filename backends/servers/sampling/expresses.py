@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from specgate.core import Sampling
+from specgate.contract import Sampling
 from specgate.errors import UsageError
 
 FILTERS_AND_PENALTIES: Final = (

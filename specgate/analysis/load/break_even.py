@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from specgate.analysis.intervals.between_runs import half_width
 from specgate.analysis.stats import ALPHA
-from specgate.core import BetweenRuns
-from specgate.core.load import Outcome
+from specgate.contract import BetweenRuns
+from specgate.contract.load import Outcome
 
 if TYPE_CHECKING:
     import numpy as np

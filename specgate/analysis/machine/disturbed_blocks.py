@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.core import PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Policy
-from specgate.core.conditions import OWN_THREADS, CpuUse, Disturbance, HostJudgement, HostLimits
+from specgate.contract import PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Policy
+from specgate.contract.conditions import OWN_THREADS, CpuUse, Disturbance, HostJudgement, HostLimits
 
 TICK_NS: Final = 10_000_000
 """How coarsely the kernel counts the time that a CPU is busy or stolen: in hundredths of a second per CPU."""

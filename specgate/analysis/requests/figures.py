@@ -8,8 +8,8 @@ from typing import Final
 
 from specgate.analysis.requests.percentiles import ERROR, quantile
 from specgate.analysis.requests.timing import TimedRequest
-from specgate.core import Value
-from specgate.core.metrics import PERCENTILES, per_request
+from specgate.contract import Value
+from specgate.contract.metrics import PERCENTILES, per_request
 
 Samples = Callable[[TimedRequest], Sequence[float]]
 """A request → its samples of one quantity, in ms."""

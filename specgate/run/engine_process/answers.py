@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from specgate.api import Decoded, Text
-from specgate.core import Score, ServedRequest, TopTokens
-from specgate.core.load import EARLY_NS, OfferedLoad
+from specgate.contract import Score, ServedRequest, TopTokens
+from specgate.contract.load import EARLY_NS, OfferedLoad
+from specgate.contract.protocols import Decoded, Text
 from specgate.errors import BackendError
 from specgate.run.engine_process import failures
 from specgate.run.engine_process.messages import NO_JSON, Decode, Extend, Request, Serve, Trace, shortened

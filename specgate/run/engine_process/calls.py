@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from specgate.api import Activity, Decoded, OpenRequest, Text
-from specgate.core import Budget, EngineFacts, Role, Score, TopTokens
-from specgate.core.draws import TokenLaw
-from specgate.core.load import OfferedLoad
-from specgate.core.two_builds import Origin
+from specgate.contract import Budget, EngineFacts, Role, Score, TopTokens
+from specgate.contract.draws import TokenLaw
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import Activity, Decoded, OpenRequest, Text
+from specgate.contract.two_builds import Origin
 from specgate.errors import SpecgateError
 from specgate.run.engine_process import answers
 from specgate.run.engine_process.messages import (

@@ -30,9 +30,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
-from specgate.api import OpenRequest
-from specgate.core import AcceptanceSource, Budget, PairRef, Role, Sampling
-from specgate.core.load import OfferedLoad
+from specgate.contract import AcceptanceSource, Budget, PairRef, Role, Sampling
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import OpenRequest
 
 SHOWN: Final = 80
 """Characters of a value that an error shows."""

@@ -11,8 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
-from specgate.api import Activity, Decoded, Text
-from specgate.core import (
+from specgate.contract import (
     AcceptanceRecord,
     AcceptanceSource,
     EngineFacts,
@@ -27,12 +26,13 @@ from specgate.core import (
     ServedRequest,
     TopTokens,
 )
-from specgate.core.acceptance import Totals
-from specgate.core.draws import TokenLaw
-from specgate.core.memory import EngineMemory
-from specgate.core.routing import ExpertCounts, PassCounts
-from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, LinkTraffic, PassTraffic, Traffic
-from specgate.core.two_builds import Origin
+from specgate.contract.acceptance import Totals
+from specgate.contract.draws import TokenLaw
+from specgate.contract.memory import EngineMemory
+from specgate.contract.protocols import Activity, Decoded, Text
+from specgate.contract.routing import ExpertCounts, PassCounts
+from specgate.contract.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, LinkTraffic, PassTraffic, Traffic
+from specgate.contract.two_builds import Origin
 
 LARGEST: Final = (1 << 63) - 1
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
