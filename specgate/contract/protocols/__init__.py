@@ -2,9 +2,9 @@
 
     engines.py       Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
     capabilities.py  what an engine or a back end may be able to do besides, for single commands and gates
-    tuning.py        what a back end may have besides: memory reads, tuned products and attention, kernel benches
     judges.py        Gate, and ContrastGate for one run beside another
     renderers.py     Report, and View and Export for what is made of several stored runs
+    sources.py       PairSource and Profiler: pairs by name, and what looks at an engine from outside
 
 From `specgate.redaction` come `remember`, by which a plug-in names a credential that it holds (it is masked from
 then on), and what shows foreign text without credentials (`masked`), without what a terminal would obey (`visible`), or
@@ -19,15 +19,6 @@ runs `specgate.contrast_gates`, `specgate.views`, `specgate.exports`. Each entry
 attributes of its protocol. `docs/examples/` has an installable package for each of the first three.
 """
 
-from specgate.backends.eagle3.nouns.abilities import (
-    BenchesKernels,
-    BenchesPrefill,
-    GemmTuner,
-    MemoryReads,
-    ReadsMemory,
-    TunableEngine,
-    TunesGemms,
-)
 from specgate.contract.protocols.capabilities import (
     ChecksOptions,
     ChecksSampling,
@@ -36,9 +27,12 @@ from specgate.contract.protocols.capabilities import (
     ExplainsLogs,
     ExtendsText,
     FollowsText,
+    ForetellsTraffic,
+    MemoryReads,
     OffersLoad,
     OffersSampling,
     RanksTokens,
+    ReadsMemory,
     ScoresTokens,
     ScriptedTrace,
     ServesLoad,
@@ -62,6 +56,7 @@ from specgate.contract.protocols.engines import (
 )
 from specgate.contract.protocols.judges import ContrastGate, Counting, Gate, Sequential
 from specgate.contract.protocols.renderers import Combined, Export, Format, Report, View
+from specgate.contract.protocols.sources import PairSource, Profiler
 from specgate.redaction import cleaned, is_telling, masked, remember, visible
 
 __all__ = [
@@ -69,8 +64,6 @@ __all__ = [
     "Activity",
     "Availability",
     "Backend",
-    "BenchesKernels",
-    "BenchesPrefill",
     "ChecksOptions",
     "ChecksSampling",
     "Combined",
@@ -84,13 +77,15 @@ __all__ = [
     "Export",
     "ExtendsText",
     "FollowsText",
+    "ForetellsTraffic",
     "Format",
     "Gate",
-    "GemmTuner",
     "MemoryReads",
     "OffersLoad",
     "OffersSampling",
     "OpenRequest",
+    "PairSource",
+    "Profiler",
     "RanksTokens",
     "ReadsMemory",
     "Report",
@@ -104,8 +99,6 @@ __all__ = [
     "StatesLogitOptions",
     "SwitchesPrefixCache",
     "Text",
-    "TunableEngine",
-    "TunesGemms",
     "UsesGpus",
     "View",
     "block_marker",
