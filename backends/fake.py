@@ -54,7 +54,7 @@ KERNEL = "fake_step"
 
 
 class FakeEngine:
-    """An `api.Engine` that follows a `Script`."""
+    """An `protocols.Engine` that follows a `Script`."""
 
     def __init__(self, script: Script, request: OpenRequest) -> None:
         self.script, self.request = script, request

@@ -4,8 +4,8 @@
 
 Nine of ten are trees of 1 to 127 draft tokens on up to 12 levels, whose masks, leaves, paths, integrity, acceptance,
 offsets and compaction are compared. One of ten is a dynamic tree, grown from made-up probabilities in which ties are
-frequent. `tests/eagle3/lib/trees/brute_force.py` is the oracle; `tests/eagle3/lib/trees/test_tensors.py` runs a few in CI.
-Exit code 1 where anything differs.
+frequent. `tests/eagle3/lib/trees/brute_force.py` is the oracle; `tests/eagle3/lib/trees/test_tensors.py` runs a few in
+CI. Exit code 1 where anything differs.
 """
 
 from __future__ import annotations

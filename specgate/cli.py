@@ -38,7 +38,6 @@ from specgate.commands.speculation.parity import parity
 from specgate.commands.speculation.smoke import smoke
 from specgate.commands.speculation.tradeoff import tradeoff
 from specgate.commands.status import status
-from specgate.commands.tape import tape
 from specgate.commands.trace import trace
 from specgate.commands.verify import check, verify
 from specgate.errors import ExitCode, SpecgateError
@@ -80,7 +79,6 @@ cli.add_command(explain)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(policy)
-cli.add_command(tape)
 cli.add_command(trace)
 cli.add_command(selftest)
 cli.add_command(backends)

@@ -1,10 +1,11 @@
-"""Loads plug-ins: back ends, gates, reports, contrast gates, views, exports, pairs, profilers and commands. The built-in
-ones are loaded the same way.
+"""Loads plug-ins: back ends, gates, reports, contrast gates, views, exports, pairs, profilers and commands. The
+built-in ones are loaded the same way.
 
 A third party declares entry points in the groups below. A plug-in is imported only when it is asked for. A built-in
 plug-in is listed in this file, or in the file `entry_points.txt` of its folder below `backends/`, instead of in package
-metadata, so that a checkout runs without being installed. The environment variable `SPECGATE_LOAD_PLUGINS` limits which third-party plug-ins are seen. It holds
-the names of their distributions, separated by commas; an empty value hides them all.
+metadata, so that a checkout runs without being installed. The environment variable `SPECGATE_LOAD_PLUGINS` limits which
+third-party plug-ins are seen. It holds the names of their distributions, separated by commas; an empty value hides them
+all.
 """
 
 from __future__ import annotations
@@ -224,8 +225,8 @@ def profilers() -> Iterator[Profiler]:
 
 
 def command_names(above: str) -> list[str]:
-    """Return the names of commands that plug-ins add to the group whose entry points begin with `above`: nothing for the
-    command line itself, `pairs.` for the group `pairs`.
+    """Return the names of commands that plug-ins add to the group whose entry points begin with `above`: nothing for
+    the command line itself, `pairs.` for the group `pairs`.
     """
     names = [name.removeprefix(above) for name in registered("specgate.commands") if name.startswith(above)]
     return [name for name in names if "." not in name]

@@ -1,4 +1,4 @@
-"""Libraries as an `api.Engine`: one process per role. A block is a set of requests that begin together.
+"""Libraries as an `protocols.Engine`: one process per role. A block is a set of requests that begin together.
 
 A block prefills anew. vLLM's loop is driven step by step, so its blocks have steps; an LMDeploy engine gives outputs
 request by request, so its blocks are like those of a server.

@@ -55,7 +55,7 @@ class Library(Protocol):
         """
 
     def settings_in(self, log: Sequence[str]) -> Mapping[str, str]:
-        """How the engine is set up, as lines of its log tell (`core.EngineIdentity.settings`)."""
+        """How the engine is set up, as lines of its log tell (`contract.EngineIdentity.settings`)."""
 
     def kv_cache_in(self, log: Sequence[str]) -> KvCache:
         """How large its KV cache is, as lines of its log tell."""

@@ -61,7 +61,7 @@ class Launch:
 class Told:
     """What a server tells of itself beside its version.
 
-    `settings`: those of `core.SETTINGS` that it tells. `path`: where it loaded its model from. `architecture`: its
+    `settings`: those of `contract.SETTINGS` that it tells. `path`: where it loaded its model from. `architecture`: its
     model's. `kv`: the size of its KV cache. `on_cpu`: it says that it runs on the CPU.
     """
 

@@ -1,4 +1,4 @@
-"""Servers as an `api.Engine`: one server per role. A block is a set of requests that are sent together.
+"""Servers as an `protocols.Engine`: one server per role. A block is a set of requests that are sent together.
 
 A server prefills and decodes in one go and does not show single steps. docs/engines.md says what that means for a
 block.
@@ -158,7 +158,7 @@ class ServerEngine:
         offered: OfferedLoad,
         stop_token_ids: Sequence[int],
     ) -> Decoded:
-        """Put the role's server under load (`api.ServesLoad`)."""
+        """Put the role's server under load (`protocols.ServesLoad`)."""
         if budget.new_tokens is None:
             raise BackendError("a server under load answers whole requests: a budget of new_tokens is needed")
         self.prompts = [tuple(prompt) for prompt in prompts]
@@ -237,7 +237,7 @@ class ServerEngine:
         answers, _ = server.answer([ask], [len(prompt)])
         return answers[0]
 
-    # ── drawing (`api.DrawsTexts`, `api.ShowsDistribution`) ───────────────────────────────────────────────────────────
+    # ── drawing (`protocols.DrawsTexts`, `protocols.ShowsDistribution`) ───────────────────────────────────────────────
 
     def draw(
         self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int

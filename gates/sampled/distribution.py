@@ -63,7 +63,7 @@ def judge_cell(rule: Rule, result: CellResult, check: DrawCheck | None) -> Verdi
     key, alpha, enough = result.cell.key, float(rule.params["alpha"]), int(rule.params["min_draws"])
     if check is None or check.undrawn is not None:
         why = (check.undrawn if check else None) or "no texts were drawn"
-        step = "an engine that draws independent requests (`api.DrawsTexts`)"
+        step = "an engine that draws independent requests (`protocols.DrawsTexts`)"
         return verdict(rule, key, State.NOT_JUDGED, "not_drawn", why, next_step=step)
     evidence = evidence_of(check)
     if check.draws < enough:

@@ -16,7 +16,9 @@ FILES: Mapping[Direction, str] = {"higher": "bigger-is-better.json", "lower": "s
 
 
 class GithubActionBenchmark:
-    """An `api.Export`: per direction, a file with a list of {name, unit, value, range, extra}, which may be empty."""
+    """An `protocols.Export`: per direction, a file with a list of {name, unit, value, range, extra}, which may be
+    empty.
+    """
 
     name = "github-action-benchmark"
 

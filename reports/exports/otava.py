@@ -20,7 +20,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 class Otava:
-    """An `api.Export`."""
+    """An `protocols.Export`."""
 
     name = "otava"
 

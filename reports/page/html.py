@@ -28,7 +28,7 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 class HtmlReport:
-    """An `api.Report`. The page fetches nothing, all text in it is escaped, and only its own script may run."""
+    """An `protocols.Report`. The page fetches nothing, all text in it is escaped, and only its own script may run."""
 
     name = "html"
     filename = "report.html"

@@ -17,7 +17,9 @@ Subject = TypeVar("Subject")
 
 @dataclass(frozen=True, slots=True)
 class SheetView(Generic[Subject]):
-    """An `api.View` whose formats are rendered from one sheet. Only the CSV has rows of its own, with every figure."""
+    """An `protocols.View` whose formats are rendered from one sheet. Only the CSV has rows of its own, with every
+    figure.
+    """
 
     name: str
     sheet: Callable[[Subject], Sheet]

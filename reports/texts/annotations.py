@@ -31,7 +31,7 @@ class Annotation:
 
 
 class GithubReport:
-    """An `api.Report` that is printed, not written to a file."""
+    """An `protocols.Report` that is printed, not written to a file."""
 
     name = "github"
     filename = None

@@ -32,7 +32,7 @@ _SHORT = {"acceptance length": "AL"}
 
 @dataclass(frozen=True, slots=True)
 class ConsoleReport:
-    """An `api.Report` that is printed, not written to a file."""
+    """An `protocols.Report` that is printed, not written to a file."""
 
     name: str
     lines: Callable[[Run], Iterator[str]]

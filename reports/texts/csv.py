@@ -230,7 +230,9 @@ def inert(value: Scalar) -> Scalar:
 
 @dataclass(frozen=True, slots=True)
 class CsvReport:
-    """An `api.Report` that is one table. It is also `api.Combined`: the column `run_id` tells several runs apart."""
+    """An `protocols.Report` that is one table. It is also `protocols.Combined`: the column `run_id` tells several runs
+    apart.
+    """
 
     name: str
     filename: str

@@ -31,7 +31,7 @@ OUTCOMES = {
 
 
 class JunitReport:
-    """An `api.Report`. It is also `api.Combined`: several runs become several suites of one file."""
+    """An `protocols.Report`. It is also `protocols.Combined`: several runs become several suites of one file."""
 
     name = "junit"
     filename = "junit.xml"

@@ -33,7 +33,7 @@ CELL_HEAD = ("cell", "acceptance length", "tok/s", "ms/token", "speed-up", "toke
 
 
 class MarkdownReport:
-    """An `api.Report`."""
+    """An `protocols.Report`."""
 
     name = "markdown"
     filename = "summary.md"

@@ -198,7 +198,7 @@ def banners(contrast: Contrast) -> Iterator[str]:
 
 
 def definitions(run: Run) -> set[int]:
-    """Which definitions the figures of a run follow (`core.metrics`)."""
+    """Which definitions the figures of a run follow (`contract.metrics`)."""
     return {scenario.definitions for scenario in run.scenarios.values()}
 
 

@@ -272,7 +272,7 @@ def case(name: str, word: str, reason: str, bad: bool, invalid: bool) -> ET.Elem
 
 
 class BuildsView:
-    """An `api.View` with JUnit beside the formats of a sheet."""
+    """An `protocols.View` with JUnit beside the formats of a sheet."""
 
     name = "ab"
     _sheet = SheetView("ab", sheet, rows, COLUMNS)

@@ -1,4 +1,4 @@
-"""The figures of single blocks, and which of them a run has under which definitions (`core.metrics`)."""
+"""The figures of single blocks, and which of them a run has under which definitions (`contract.metrics`)."""
 
 from __future__ import annotations
 

@@ -6,6 +6,8 @@ names a click command. It is imported only when it is run or its help is shown.
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from specgate import plugins
@@ -13,27 +15,29 @@ from specgate.errors import UsageError
 
 
 class OpenGroup(click.Group):
-    """A group that lists its own commands and those of plug-ins. Its own win where names are equal."""
+    """A group that lists its own commands and those of plug-ins. Its own win where names are equal.
+
+    `above`: the beginning of the names of entry points that join it, such as `pairs.`; empty for the command line.
+    """
+
+    def __init__(self, *arguments: Any, above: str = "", **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.above = above
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands in alphabetical order."""
-        return sorted({*super().list_commands(ctx), *plugins.command_names(self.above(ctx))})
+        return sorted({*super().list_commands(ctx), *plugins.command_names(self.above)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name; None where there is none."""
         if (own := super().get_command(ctx, cmd_name)) is not None:
             return own
-        above = self.above(ctx)
-        if cmd_name not in plugins.command_names(above):
+        if cmd_name not in plugins.command_names(self.above):
             return None
         try:
-            return plugins.command(above + cmd_name)
+            return plugins.command(self.above + cmd_name)
         except UsageError as error:
             return out_of_order(cmd_name, error)
-
-    def above(self, ctx: click.Context) -> str:
-        """Return what the names of entry points of this group begin with: nothing for the command line itself."""
-        return f"{ctx.info_name}." if ctx.parent is not None else ""
 
 
 def out_of_order(name: str, error: UsageError) -> click.Command:

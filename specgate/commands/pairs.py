@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specgate.contract.assets import Asset
 
 
-@click.group(cls=OpenGroup)
+@click.group(cls=OpenGroup, above="pairs.")
 def pairs() -> None:
     """List, fetch, train, plant and export target/draft pairs."""
 

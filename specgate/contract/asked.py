@@ -304,7 +304,7 @@ class Scenario:
     goodput: LatencyLimits | None = None
     """The latency limits of a request; None where none are asked for, so that there is no goodput."""
     definitions: int = 1
-    """Which definitions the figures follow (`core.metrics`). A file cannot set it: what is read from one has the
+    """Which definitions the figures follow (`contract.metrics`). A file cannot set it: what is read from one has the
     newest, and stored runs without this field have the first.
     """
 

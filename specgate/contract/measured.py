@@ -135,8 +135,8 @@ class EngineFacts:
     whose code and packages the fingerprint has.
     """
     follows: bool | None = None
-    """Whether it can decode on from any text (`api.FollowsText`); None in runs stored before this was recorded. The
-    harness sees it; an engine leaves this out.
+    """Whether it can decode on from any text (`protocols.FollowsText`); None in runs stored before this was recorded.
+    The harness sees it; an engine leaves this out.
     """
 
     @property

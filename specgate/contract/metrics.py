@@ -1,7 +1,7 @@
 """The metrics that specgate reports: name, unit, direction and definition. Reports format a figure by its unit, never
 by its name.
 
-A name keeps its meaning for ever. Which names a run has depends on `core.Scenario.definitions`:
+A name keeps its meaning for ever. Which names a run has depends on `contract.Scenario.definitions`:
 
     1   until schema 1.3: one name for decoding alone (micro) and for whole requests (full); medians over blocks
     2   since schema 1.4: the field's definitions, per request, with percentiles (docs/definitions.md)

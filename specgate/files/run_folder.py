@@ -109,7 +109,7 @@ class RunFolder(Samples):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def write_run(self, run: Run, extra: Mapping[str, object] | None = None) -> None:
-        """Write run.json: a header, the whole `core.Run`, and `extra` (per-cell data for outside readers)."""
+        """Write run.json: a header, the whole `contract.Run`, and `extra` (per-cell data for outside readers)."""
         header = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION}
         self.write_json(RUN, {**header, **to_plain(Run, run), **(extra or {})})
 

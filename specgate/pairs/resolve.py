@@ -22,8 +22,8 @@ SERVED: Final = "served"
 def resolve_pair(pair: str | None, target: Path | None, draft: Path | None) -> PairRef:
     """The pair that a scenario or a command line asks for.
 
-    `pair` is the name of a pair that a plug-in has, or a folder that holds a `target` and a `draft`. `target` and `draft` are
-    folders and win over `pair`. A draft alone is taken for a draft of the demo target.
+    `pair` is the name of a pair that a plug-in has, or a folder that holds a `target` and a `draft`. `target` and
+    `draft` are folders and win over `pair`. A draft alone is taken for a draft of the demo target.
 
     Raises UsageError for an unknown name or folder, EnvironmentRefused where the demo target has not been fetched.
     """

@@ -68,7 +68,7 @@ def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int] | None:
     """
     if target_geometry(read_config(pair.target), scenario.rope).experts is None:
         return None
-    if (engine := plugins.able(ForetellsTraffic)) is None:
+    if (engine := plugins.able(ForetellsTraffic)) is None:  # type: ignore[type-abstract]  # a runtime-checkable Protocol
         raise CheckpointError("no back end here counts the bytes of a pair's passes")
     return engine.traffic_of(pair, scenario)
 

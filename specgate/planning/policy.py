@@ -1,8 +1,8 @@
-"""Policy YAML → `core.Policy`: which gate judges which cells, with which numbers.
+"""Policy YAML → `contract.Policy`: which gate judges which cells, with which numbers.
 
 `micro` names the micro scenarios that must be green before a full run, by name or by file. A policy without it means
 all micro scenarios that the machine runs by default. `checks` says how far an engine's tokens are checked outside the
-timed blocks (`core.TokenChecks`); a policy without it has the defaults. A rule has `id`, `gate` and `required`, the
+timed blocks (`contract.TokenChecks`); a policy without it has the defaults. A rule has `id`, `gate` and `required`, the
 globs `scenario` and `role` (default: all), and the gate's own parameters beside them. Each gate says which parameters
 it takes, so that those of a plug-in are checked like the built-in ones.
 
@@ -38,7 +38,7 @@ SHIPPED = Path(__file__).parents[1] / "gates" / "policies"
 FOR_CONTRASTS = SHIPPED / "contrast"
 """Policies that judge one run against another (`specgate compare`). They use contrast gates."""
 GateParams = Mapping[str, Mapping[str, type | UnionType]]
-"""Gate name → the parameters that a rule may set, with their types (`api.Gate.params`)."""
+"""Gate name → the parameters that a rule may set, with their types (`protocols.Gate.params`)."""
 
 Text = Annotated[str, Field(min_length=1)]
 
@@ -69,7 +69,7 @@ USUAL: Final = TokenChecks()
 
 
 class ChecksForm(Form):
-    """`checks` of a policy file: the fields of `core.TokenChecks`. `rescored_by: none` names no engine."""
+    """`checks` of a policy file: the fields of `contract.TokenChecks`. `rescored_by: none` names no engine."""
 
     text: Literal["whole", "sampled"] = USUAL.text
     rescored_by: Text = USUAL.rescored_by

@@ -1,4 +1,4 @@
-"""Scenario YAML → `core.Scenario`.
+"""Scenario YAML → `contract.Scenario`.
 
 A scenario is one file. Its name is the file's stem, and its question is the file's first line, a comment. `extends`
 names what the file is merged over: a shipped base or scenario (`extends: base/cpu`), a file relative to it (`extends:

@@ -22,7 +22,8 @@ COPIES = ("gpu_memcpy", "gpu_memset")
 def trace(engine: Engine, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
     """Decode one block under the profiler.
 
-    If no profiler is usable here, the block is decoded all the same, and `Activity.unseen` says why nothing was recorded.
+    If no profiler is usable here, the block is decoded all the same, and `Activity.unseen` says why nothing was
+    recorded.
     """
     reasons = []
     for profiler in plugins.profilers():

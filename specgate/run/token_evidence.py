@@ -63,7 +63,7 @@ class TokenEvidence:
     `blocks`, `engines`: the journal's; they grow while the run goes on.
     `asked`: how far the policy wants tokens to be checked; None where it does not say.
     `ties`: what the policy takes for a near tie.
-    `sampled_after`: see `core.Run`.
+    `sampled_after`: see `contract.Run`.
     """
 
     def __init__(

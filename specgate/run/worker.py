@@ -38,7 +38,7 @@ _DYING_S = 5.0
 
 
 class EngineWorker(EngineCalls):
-    """An `api.Engine` whose calls run in a process of its own.
+    """An `protocols.Engine` whose calls run in a process of its own.
 
     A call raises WorkerLost if it has no answer within `timeout_s` seconds, or if the process ends. What the process
     prints goes to the file `log`; what its programs write goes to the folder `request.logs`. `launch` says which

@@ -54,7 +54,7 @@ def test_steps_of_finished_slots_count_for_nothing(run: tuple[int, list[list[int
 
 @given(st.lists(st.sampled_from(Finish), min_size=1, max_size=12), st.booleans())
 def test_every_slot_that_ended_is_counted_once_under_its_reason(ends: list[Finish], plain: bool) -> None:
-    """Reasons may come as the enumeration or as its values, which is what `api.Decoded` holds."""
+    """Reasons may come as the enumeration or as its values, which is what `protocols.Decoded` holds."""
     said = [end.value for end in ends] if plain else ends
     found = speculation_counters([(0,) * len(ends)], said, 3)
     disabled = {reason: n for reason, n in found.items() if reason.startswith("disabled_")}

@@ -48,7 +48,7 @@ class OfExperts(Form):
 
 
 class ShapeForm(OfExperts):
-    """A `core.gemms.GemmShape` in a file."""
+    """A `contract.gemms.GemmShape` in a file."""
 
     tag: Text
     n: Count
@@ -64,14 +64,14 @@ class ShapesForm(Form):
 
 
 class PointForm(Form):
-    """A `core.gemms.Point` in a file."""
+    """A `contract.gemms.Point` in a file."""
 
     context: Count
     batch: Count
 
 
 class InStepsForm(Form):
-    """A `core.gemms.InSteps` in a file."""
+    """A `contract.gemms.InSteps` in a file."""
 
     pair: Text
     points: Annotated[list[PointForm], Field(min_length=1)]
@@ -84,7 +84,7 @@ class InStepsForm(Form):
 
 
 class TunedGemmForm(OfExperts):
-    """A `core.gemms.TunedGemm` in a file."""
+    """A `contract.gemms.TunedGemm` in a file."""
 
     n: Count
     k: Count

@@ -86,7 +86,7 @@ class ReferenceEngine(SpeculativeLoop):
 
     @torch.inference_mode()
     def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...]:
-        """As `api.ShowsLogits.logits`."""
+        """As `protocols.ShowsLogits.logits`."""
         watch = LogitWatch(positions, len(self.prompts))
         self._decode(role, Budget(new_tokens=positions[-1] + 1), (), watch)
         return watch.shown()
@@ -117,16 +117,16 @@ class ReferenceEngine(SpeculativeLoop):
     def draw(
         self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int
     ) -> tuple[tuple[int, ...], ...]:
-        """As `api.DrawsTexts.draw`."""
+        """As `protocols.DrawsTexts.draw`."""
         return draw_texts(self, role, prompt, tokens, first, count)
 
     def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
-        """As `api.ShowsDistribution.distribution`."""
+        """As `protocols.ShowsDistribution.distribution`."""
         return show_distribution(self, prompt, continuation, least)
 
     @torch.inference_mode()
     def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:
-        """As `api.ShowsStages.stages`."""
+        """As `protocols.ShowsStages.stages`."""
         return show_stages(self, self.target.geometry.layers, prompt, rows)
 
     def facts(self) -> EngineFacts:

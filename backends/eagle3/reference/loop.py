@@ -247,7 +247,9 @@ class SpeculativeLoop:
 
     @torch.inference_mode()
     def extend(self, steps: int) -> Text:
-        """As `api.ExtendsText.extend`. Raises BackendError where no `decode` came before, or none without a draft."""
+        """As `protocols.ExtendsText.extend`. Raises BackendError where no `decode` came before, or none without a
+        draft.
+        """
         if self._last is None or self._last[0].speculative:
             raise BackendError("extend: a plain decode has to come before")
         role, slots, rule = self._last
@@ -419,7 +421,7 @@ class SpeculativeLoop:
 
     @torch.inference_mode()
     def score(self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]) -> tuple[Score, ...]:
-        """As `api.ScoresTokens.score`, in one pass over prompt and continuation, chunk by chunk.
+        """As `protocols.ScoresTokens.score`, in one pass over prompt and continuation, chunk by chunk.
 
         Raises BackendError where they do not fit.
         """

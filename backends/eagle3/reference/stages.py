@@ -26,7 +26,8 @@ SLOT = slice(0, 1)
 def show_stages(
     loop: SpeculativeLoop, layers: int, prompt: Sequence[int], rows: int
 ) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:
-    """As `api.ShowsStages.stages`, of a target with `layers` layers. Without a draft of the pair's: the target alone.
+    """As `protocols.ShowsStages.stages`, of a target with `layers` layers. Without a draft of the pair's: the target
+    alone.
 
     Raises BackendError for a prompt that does not fit.
     """

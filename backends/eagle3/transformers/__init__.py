@@ -1,7 +1,8 @@
 """Hugging Face transformers as an engine: a target's own `forward`, EAGLE-3 around it.
 
 `generate` of transformers decodes with another model as its draft, but not with an EAGLE-3 draft. So the loop and the
-draft are those of the reference engine (`backends/eagle3/reference/loop.py`), and every pass of the target is transformers'.
+draft are those of the reference engine (`backends/eagle3/reference/loop.py`), and every pass of the target is
+transformers'.
 
 backend.py         the door through which the harness comes in
 options.py         `-o KEY=VALUE`

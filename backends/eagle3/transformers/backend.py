@@ -33,11 +33,11 @@ class TransformersBackend:
         return Availability(True, f"transformers {found}", rank=-1)
 
     def attaches(self, options: Mapping[str, str]) -> bool:
-        """As `api.DrivesAnotherEngine`: weights are always here."""
+        """As `protocols.DrivesAnotherEngine`: weights are always here."""
         return False
 
     def local_ports(self, options: Mapping[str, str]) -> tuple[int, ...]:
-        """As `api.DrivesAnotherEngine`: everything is in the engine's process."""
+        """As `protocols.DrivesAnotherEngine`: everything is in the engine's process."""
         return ()
 
     def check_options(self, options: Mapping[str, str]) -> None:

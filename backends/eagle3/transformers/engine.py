@@ -52,19 +52,19 @@ class TransformersEngine(SpeculativeLoop):
 
     @torch.inference_mode()
     def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:
-        """As `api.ShowsStages.stages`."""
+        """As `protocols.ShowsStages.stages`."""
         return show_stages(self, self._layers, prompt, rows)
 
     @torch.inference_mode()
     def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens:
-        """As `api.RanksTokens.ranked`: logits."""
+        """As `protocols.RanksTokens.ranked`: logits."""
         logits = self._after(slot, continuation)
         best = logits.topk(min(count, len(logits)))
         return TopTokens(tuple(best.values.tolist()), tuple(best.indices.tolist()))
 
     @torch.inference_mode()
     def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
-        """As `api.FollowsText.follow`. Raises BackendError where the tokens do not fit."""
+        """As `protocols.FollowsText.follow`. Raises BackendError where the tokens do not fit."""
         position = len(self.prompts[slot]) + len(continuation)
         if position + new_tokens > self.max_positions:
             raise BackendError(f"follow: {position + new_tokens} positions asked for, there are {self.max_positions}")

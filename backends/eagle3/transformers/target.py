@@ -21,7 +21,7 @@ FEW_ROWS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a draft has to know of its target (`eagle3.geometry.TargetSizes`)."""
+    """What a draft has to know of its target (`checkpoints.geometry.TargetSizes`)."""
 
     layers: int
     hidden: int

@@ -1,8 +1,8 @@
 """How other engines read the auxiliary hidden-state layers of a draft's config: the same ids mean different layers
 there.
 
-`eagle3.auxiliary_layers` resolves what the checkpoint means. These functions resolve what an engine makes of it. Layers
-that are off by one cost about 0.1 acceptance length and have no other symptom.
+`checkpoints.auxiliary_layers` resolves what the checkpoint means. These functions resolve what an engine makes of it.
+Layers that are off by one cost about 0.1 acceptance length and have no other symptom.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The smallest engine that keeps specgate's protocol: its greedy text counts upwards, its drafts are right at times.
 
-What an author implements is in `specgate.contract.protocols`; the nouns are in `specgate.contract`. Importing this module, constructing
-the back end and asking `available` must be cheap: an engine library is imported in `open`.
+What an author implements is in `specgate.contract.protocols`; the nouns are in `specgate.contract`. Importing this
+module, constructing the back end and asking `available` must be cheap: an engine library is imported in `open`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CountingBackend:
 
 
 class CountingEngine:
-    """An `api.Engine`. Slots of a block decode in step; one that is finished has -1 in its column."""
+    """An `protocols.Engine`. Slots of a block decode in step; one that is finished has -1 in its column."""
 
     def __init__(self, request: OpenRequest) -> None:
         self.request = request

@@ -60,7 +60,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The fields of `core.load.BreakEven` that follow from the levels."""
+    """The fields of `contract.load.BreakEven` that follow from the levels."""
 
     outcome: Outcome
     value: float | None

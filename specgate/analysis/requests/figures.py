@@ -26,7 +26,7 @@ SAMPLES: Final[Mapping[str, Samples]] = {
     "icl": lambda request: request.gaps_ms,
     "e2e": lambda request: present(request.e2e_ms),
 }
-"""Quantity of `core.metrics.PER_REQUEST` → its samples."""
+"""Quantity of `contract.metrics.PER_REQUEST` → its samples."""
 
 
 def request_values(blocks: Sequence[Sequence[TimedRequest]], error: float = ERROR) -> Iterator[Value]:

@@ -44,7 +44,7 @@ class SideSamples:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What follows from the samples of both sides. See `core.TwoBuilds`."""
+    """What follows from the samples of both sides. See `contract.TwoBuilds`."""
 
     quantities: tuple[Quantity, ...]
     texts: tuple[TextChange, ...]

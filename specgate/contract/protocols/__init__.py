@@ -5,18 +5,22 @@
     judges.py        Gate, and ContrastGate for one run beside another
     renderers.py     Report, and View and Export for what is made of several stored runs
     sources.py       PairSource and Profiler: pairs by name, and what looks at an engine from outside
+    option_values.py values of back-end options that several back ends read alike
 
 From `specgate.redaction` come `remember`, by which a plug-in names a credential that it holds (it is masked from
 then on), and what shows foreign text without credentials (`masked`), without what a terminal would obey (`visible`), or
 without either (`cleaned`).
 
 Everything named in `__all__` is stable. An author needs nothing of specgate but the public rooms: `specgate.errors`,
-`specgate.contract` (the nouns), this one, `specgate.analysis` (samples to figures) and `specgate.checkpoints` (checkpoints);
-an engine may also use `specgate.machine`. The built-in engines, gates and reports import nothing else either.
+`specgate.redaction`, `specgate.contract` (the nouns), this one, `specgate.files` and `specgate.analysis` (samples to
+figures); an engine may also use `specgate.checkpoints` (pairs on disk) and `specgate.machine`. The built-in engines,
+gates and reports import nothing else either.
 
 Entry-point groups: `specgate.backends`, `specgate.gates`, `specgate.reports`, and for what is made of several stored
-runs `specgate.contrast_gates`, `specgate.views`, `specgate.exports`. Each entry point names an object with the
-attributes of its protocol. `docs/examples/` has an installable package for each of the first three.
+runs `specgate.contrast_gates`, `specgate.views`, `specgate.exports`; for pairs by name `specgate.pairs`, for what looks
+at an engine from outside `specgate.profilers`, and `specgate.commands`, whose entry points name click commands. Every
+other entry point names an object with the attributes of its protocol. `docs/examples/` has an installable package for
+each of the first three.
 """
 
 from specgate.contract.protocols.capabilities import (

@@ -159,9 +159,9 @@ class ServesLoad(Protocol):
 
         Returns a block with `served`. Its times count from the beginning of the block, which is the first sending of a
         closed loop and time 0 of an open one. In an open loop every request is sent in its turn and not before it is
-        due (`core.load.EARLY_NS`), and its `due_ns` is `offered.arrivals_ns` of its prompt; in a closed loop that is
-        None. A request that was turned away for too much load (HTTP 429 or 503) is listed in `served.refused`, has no
-        slot, and is not sent again; `served.prompts` then names the prompt of every slot. `prefill` is not called. A
+        due (`contract.load.EARLY_NS`), and its `due_ns` is `offered.arrivals_ns` of its prompt; in a closed loop that
+        is None. A request that was turned away for too much load (HTTP 429 or 503) is listed in `served.refused`, has
+        no slot, and is not sent again; `served.prompts` then names the prompt of every slot. `prefill` is not called. A
         `top2` that follows is about these prompts.
 
         Raises BackendError where no request was answered.
@@ -186,8 +186,8 @@ class OffersSampling(Protocol):
     Then `decode` draws, and so does everything that speaks of greedy tokens: `follow` and `extend` draw with the same
     random numbers, and the logits of `top2`, `ranked` and `score` are those whose largest is the token that is drawn.
     Of one request, with one seed, every call draws the same tokens. An engine that cannot promise that, since it is
-    another program with random numbers of its own, says so in `EngineFacts.details` (`core.OWN_NUMBERS`) and refuses
-    all but `method: rejection` (`ChecksSampling`).
+    another program with random numbers of its own, says so in `EngineFacts.details` (`contract.OWN_NUMBERS`) and
+    refuses all but `method: rejection` (`ChecksSampling`).
     """
 
     samples: Literal[True]

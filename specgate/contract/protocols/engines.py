@@ -81,7 +81,7 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What one decode run returns. The runner makes a `core.Block` of it, whose docstring explains the fields.
+    """What one decode run returns. The runner makes a `contract.Block` of it, whose docstring explains the fields.
 
     An engine that prefills and decodes in one go, as a server does, sets `prefill_ns`. What its `prefill` returned is
     then ignored. It may set `began_ns` too, the `time.monotonic_ns()` from which its times count: the clocks of the
@@ -113,8 +113,8 @@ class Activity:
 
     `unseen`: why nothing could be observed; None where something was.
 
-    The rest is for an engine behind a server, whose own profiler looked. It becomes fields of `core.BlockTrace`, whose
-    docstring explains them.
+    The rest is for an engine behind a server, whose own profiler looked. It becomes fields of `contract.BlockTrace`,
+    whose docstring explains them.
 
     `server_profiler`: whether a profiler that the server has built in was started by the engine's code, which then read
         its file. Believed of a back end that comes with specgate; any other's trace is its own word.

@@ -24,7 +24,7 @@ class PairSource(Protocol):
         """Return the names of the pairs."""
 
     def pair(self, name: str) -> PairRef:
-        """Return the pair of that name, one of `names()`. Raises EnvironmentRefused where it has to be fetched first."""
+        """Return the pair of that name, one of `names()`. Raises EnvironmentRefused where it must be fetched first."""
 
     def acceptance(self, name: str) -> AcceptanceSource:
         """Return where the acceptance of that pair comes from."""

@@ -50,8 +50,9 @@ class Answer(BaseModel):
 
 
 class Facts(Answer):
-    """`scripted`: whether the engine reports on its own decode loop (`api.ScriptedTrace`). `follows`: whether it can
-    decode on from any text (`api.FollowsText`); None from a build that brings an older specgate, which does not say.
+    """`scripted`: whether the engine reports on its own decode loop (`protocols.ScriptedTrace`). `follows`: whether it
+    can decode on from any text (`protocols.FollowsText`); None from a build that brings an older specgate, which does
+    not say.
     """
 
     kind: Literal["facts"]

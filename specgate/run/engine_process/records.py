@@ -1,8 +1,8 @@
 """The form of what an engine says of itself and of a block, and how it becomes the record that the harness uses.
 
 The forms are strict. A number is one in JSON: no text, no boolean in the place of an integer, neither NaN nor infinity.
-Every integer fits into 64 bits. Keys that are not listed here are refused. The docstrings of `core.EngineFacts`,
-`api.Decoded`, `core.Served` and `core.Traffic` say what the fields mean.
+Every integer fits into 64 bits. Keys that are not listed here are refused. The docstrings of `contract.EngineFacts`,
+`protocols.Decoded`, `contract.Served` and `contract.Traffic` say what the fields mean.
 """
 
 from __future__ import annotations

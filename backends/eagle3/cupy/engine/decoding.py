@@ -310,7 +310,7 @@ class DecodingEngine:
 
     @torch.inference_mode()
     def extend(self, steps: int) -> Text:
-        """As `api.ExtendsText.extend`: the state of the last decode run is still on the device.
+        """As `protocols.ExtendsText.extend`: the state of the last decode run is still on the device.
 
         Raises BackendError where something else has used it since, or the steps do not fit.
         """

@@ -1,4 +1,6 @@
-"""`CupyEngine`, as the harness knows it: `specgate.contract.protocols.TunableEngine`, and everything that an engine may show."""
+"""`CupyEngine`, as the harness knows it: `specgate.contract.protocols.TunableEngine`, and everything that an engine may
+show.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class ForensicEngine(RetilingEngine):
 
     @torch.inference_mode()
     def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...]:
-        """As `api.ShowsLogits.logits`: step by step, with the graph of a single step, reading after each.
+        """As `protocols.ShowsLogits.logits`: step by step, with the graph of a single step, reading after each.
 
         Where chains are verified in part, a run that is too short for a partial verification has none that is full, but
         plain ones, which round differently: near that length these need not be the logits of a longer run.
@@ -125,7 +125,7 @@ class ForensicEngine(RetilingEngine):
     def draw(
         self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int
     ) -> tuple[tuple[int, ...], ...]:
-        """As `api.DrawsTexts.draw`: every slot gets the prompt, which is prefilled once.
+        """As `protocols.DrawsTexts.draw`: every slot gets the prompt, which is prefilled once.
 
         Raises BackendError where the engine decodes greedily.
         """
@@ -149,7 +149,7 @@ class ForensicEngine(RetilingEngine):
 
     @torch.inference_mode()
     def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
-        """As `api.ShowsDistribution.distribution`. Raises BackendError where the engine decodes greedily."""
+        """As `protocols.ShowsDistribution.distribution`. Raises BackendError where the engine decodes greedily."""
         asked = self._sampling()
         self.prefill([prompt], draft=False)
         with self.stream.current():
@@ -162,7 +162,7 @@ class ForensicEngine(RetilingEngine):
 
     @torch.inference_mode()
     def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:
-        """As `api.ShowsStages.stages`: the last rows token by token, after a prefill of what is before them.
+        """As `protocols.ShowsStages.stages`: the last rows token by token, after a prefill of what is before them.
 
         Raises BackendError for a prompt of one token, which is prefilled, for one that does not fit, and where several
         GPUs share the target, of which each has a part of most stages.

@@ -56,7 +56,7 @@ def as_left(asked: Sampling) -> Sampling:
 
 
 def law_of(logits: Tensor, asked: Sampling, continuation: Sequence[int], least: float) -> TokenLaw:
-    """As `api.ShowsDistribution.distribution`, from the logits [V] there."""
+    """As `protocols.ShowsDistribution.distribution`, from the logits [V] there."""
     found = distribution_of(logits, asked)
     kept = np.flatnonzero((found >= least) & (found > 0))
     return TokenLaw(tuple(continuation), tuple(kept.tolist()), tuple(found[kept].tolist()))

@@ -46,7 +46,7 @@ Times = Mapping[int, float]
 
 
 class Tuner:
-    """An `api.GemmTuner` for the GPU that CUDA shows first."""
+    """An `protocols.GemmTuner` for the GPU that CUDA shows first."""
 
     def __init__(self) -> None:
         """Raises EnvironmentRefused where there is none, or it is too old."""

@@ -38,7 +38,7 @@ class Loop(Protocol):
 def draw_texts(
     loop: Loop, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int
 ) -> tuple[tuple[int, ...], ...]:
-    """As `api.DrawsTexts.draw`: every slot gets the prompt, which is prefilled once."""
+    """As `protocols.DrawsTexts.draw`: every slot gets the prompt, which is prefilled once."""
     sampler, drafter, slots = sampler_of(loop), loop.drafter if role.speculative else None, loop.max_batch
     loop.prefill([prompt] * slots, draft=role.speculative)
     logits, features = loop.last_rows
@@ -54,7 +54,7 @@ def draw_texts(
 
 @torch.inference_mode()
 def show_distribution(loop: Loop, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
-    """As `api.ShowsDistribution.distribution`."""
+    """As `protocols.ShowsDistribution.distribution`."""
     sampler = sampler_of(loop)
     loop.prefill([prompt], draft=False)
     row = rows_of(loop._after(0, continuation))
