@@ -15,15 +15,12 @@ import traceback
 import click
 
 from specgate import __version__
-from specgate.backends.eagle3.commands.bench import bench
-from specgate.backends.eagle3.commands.tape import tape
-from specgate.backends.eagle3.commands.tree import tree
-from specgate.backends.eagle3.commands.tune import tune
 from specgate.commands.ab import ab
 from specgate.commands.backends import backends
 from specgate.commands.calibrate import calibrate
 from specgate.commands.compare import compare
 from specgate.commands.doctor import doctor
+from specgate.commands.door import OpenGroup
 from specgate.commands.explain import explain
 from specgate.commands.fleet import fleet
 from specgate.commands.history import history
@@ -44,7 +41,7 @@ from specgate.errors import ExitCode, SpecgateError
 from specgate.terminal import echo
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=OpenGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="specgate")
 def cli() -> None:
     """Measure speculative decoding, and judge it.
@@ -63,7 +60,6 @@ cli.add_command(doctor)
 cli.add_command(smoke)
 cli.add_command(align)
 cli.add_command(parity)
-cli.add_command(tree)
 cli.add_command(cache)
 cli.add_command(calibrate)
 cli.add_command(status)
@@ -76,10 +72,7 @@ cli.add_command(explain)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(policy)
-cli.add_command(tape)
 cli.add_command(trace)
-cli.add_command(bench)
-cli.add_command(tune)
 cli.add_command(selftest)
 cli.add_command(backends)
 cli.add_command(pairs)

@@ -20,7 +20,7 @@ Tables = Mapping[str, Iterable[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class SheetView(Generic[Subject]):
-    """An `protocols.View` that people read as a sheet.
+    """A `protocols.View` that people read as a sheet.
 
     `tables`: every figure of the subject. The first table is the CSV file; the JSON file holds all of them.
     """

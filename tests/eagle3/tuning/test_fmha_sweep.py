@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from specgate import plugins
+from specgate.backends.eagle3.nouns.abilities import TunableEngine
 from specgate.backends.eagle3.nouns.fmha import (
     AttentionConfig,
     PointSweep,
@@ -23,7 +24,7 @@ from specgate.backends.eagle3.tuning.fmha_points import pair_of, prompts_of, rea
 from specgate.backends.eagle3.tuning.fmha_run import SweepRequest, carry_out
 from specgate.backends.eagle3.tuning.fmha_sweep import disagreement, sweep
 from specgate.contract import Budget, EngineFacts, PairRef, Point, Role
-from specgate.contract.protocols import Availability, Decoded, OpenRequest, TunableEngine
+from specgate.contract.protocols import Availability, Decoded, OpenRequest
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.pairs.resolve import resolve_pair
 from specgate.planning.scenario import find
