@@ -20,8 +20,15 @@ from specgate.analysis.machine.clock_words import (
 from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import power_cap
 from specgate.analysis.machine.words import asides, set_aside_in_words, too_many_in_words
-from specgate.core import CellResult, Rule, Run, State, Verdict
-from specgate.core.conditions import THROTTLES, ClockComparison, Conditions, GpuConditions, HostJudgement, clock_events
+from specgate.contract import CellResult, Rule, Run, State, Verdict
+from specgate.contract.conditions import (
+    THROTTLES,
+    ClockComparison,
+    Conditions,
+    GpuConditions,
+    HostJudgement,
+    clock_events,
+)
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 MAX_GAP_S = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 
-from specgate.core import CellResult, Held, Invariant, Rule, Run, State, Verdict
+from specgate.contract import CellResult, Held, Invariant, Rule, Run, State, Verdict
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 

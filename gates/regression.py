@@ -8,7 +8,7 @@ from typing import Literal
 
 from specgate.analysis.intervals.between_runs import either
 from specgate.analysis.stats import Pairs
-from specgate.core import BASELINE, BetweenRuns, Cell, CellResult, Role, Rule, Run, State, Verdict
+from specgate.contract import BASELINE, BetweenRuns, Cell, CellResult, Role, Rule, Run, State, Verdict
 from specgate.gates.samples import between_of, decision_on, evidence_of, more_pairs, smallest_effect, span
 from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 from specgate.gates.speed import with_source

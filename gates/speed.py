@@ -9,7 +9,7 @@ from typing import Literal
 
 from specgate.analysis.requests.joint import NO_JOINT_DECODING
 from specgate.analysis.stats import Pairs
-from specgate.core import BASELINE, Cell, CellResult, Comparison, CycleBudget, Rule, Run, State, Verdict
+from specgate.contract import BASELINE, Cell, CellResult, Comparison, CycleBudget, Rule, Run, State, Verdict
 from specgate.gates.samples import (
     decision_on,
     evidence_of,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 
 from specgate.analysis.tokens.partings import mean_gap
-from specgate.core import (
+from specgate.contract import (
     OWN_NUMBERS,
     CellResult,
     Comparison,
@@ -38,7 +38,7 @@ class Tokens:
     `mean_tie_ulps`: over all places where texts part, the mean gap must not surely lie above so many units. Rounding
     parts texts at small gaps mostly; an engine that accepts whatever is near the best, at all gaps up to its limit.
     `max_parted_share`: at most this share of the texts may part.
-    `min_equal_share`: of engines that say that their tokens may differ (`core.LOSSY`), at least this share of the
+    `min_equal_share`: of engines that say that their tokens may differ (`contract.LOSSY`), at least this share of the
     emitted tokens must stand before the first one that is not the baseline's. Without it their tokens are not judged.
 
     The margin is applied when the samples are reduced (`analysis.reduce.measure`). The verdict counts the near ties.

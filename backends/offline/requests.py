@@ -7,13 +7,13 @@ from functools import reduce
 from operator import add
 from typing import Final
 
-from specgate.api import Decoded
 from specgate.backends.offline.replies import Loop, Request
 from specgate.backends.offline.steps import refuse_miscounted
 from specgate.backends.servers.accounting import record_of
 from specgate.backends.servers.answers import Answer, refuse_strange_ids
 from specgate.backends.servers.exchange import NOTHING, SpecCounts, Usage
-from specgate.core import Budget, Finish, Role, Served, ServedRequest
+from specgate.contract import Budget, Finish, Role, Served, ServedRequest
+from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
 
 DONE: Final = ("FINISH", "SUCCESS")
@@ -123,7 +123,7 @@ def block_of(role: Role, answers: Sequence[Answer], spec: SpecCounts, cached: in
         accepted=(),
         drafted=(),
         truncated=(0,) * len(answers),
-        finish=tuple(a.finish.value for a in answers),
+        finish=tuple(a.finish for a in answers),
         counters={
             **({"undrafted_steps": undrafted} if undrafted is not None else {}),
             "cache_hit_tokens": cached,

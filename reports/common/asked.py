@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specgate.core import Cell, Point, Policy, Role
+from specgate.contract import Cell, Point, Policy, Role
 
 
 def floor_of(policy: Policy, cell: Cell) -> float | None:

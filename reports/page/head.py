@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.analysis.load.sweeps import sweep_of
-from specgate.core import CellResult, Policy, Run, Verdict
+from specgate.contract import CellResult, Policy, Run, Verdict
 from specgate.errors import ExitCode
 from specgate.reports.common import figures, provenance, summary
 from specgate.reports.common.parts import Entry, Table

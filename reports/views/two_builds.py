@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.api import Format, visible
-from specgate.core import EngineFacts
-from specgate.core.two_builds import NAMES, SIDES, Process, Quantity, Side, TwoBuilds, Word
+from specgate.contract import EngineFacts
+from specgate.contract.protocols import Format, visible
+from specgate.contract.two_builds import NAMES, SIDES, Process, Quantity, Side, TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Entry, Picture, Table
@@ -25,10 +25,6 @@ STATES: Final[Mapping[ExitCode, str]] = {
     ExitCode.BACKEND_ERROR: "BACKEND_ERROR",
 }
 """Exit code → the state whose look a verdict has; INVALID for all others."""
-COLUMNS: Final = (
-    *("comparison", "quantity", "cell", "decides", "old", "new", "ratio", "ci_low", "ci_high", "error_per_side"),
-    *("sd", "n", "margin_pct", "word"),
-)
 HOW: Final = (
     "Dot: mean of new / old; line: its interval; band: differences within the margin, which are the same. A process "
     "pair counts once, however many blocks it has; of acceptance, a prompt does."
@@ -272,10 +268,10 @@ def case(name: str, word: str, reason: str, bad: bool, invalid: bool) -> ET.Elem
 
 
 class BuildsView:
-    """An `api.View` with JUnit beside the formats of a sheet."""
+    """An `protocols.View` with JUnit beside the formats of a sheet."""
 
     name = "ab"
-    _sheet = SheetView("ab", sheet, rows, COLUMNS)
+    _sheet = SheetView("ab", sheet, lambda found: {"quantities": rows(found)})
 
     def render(self, subject: TwoBuilds, format: Format) -> str:
         return junit(subject) if format == "junit" else self._sheet.render(subject, format)

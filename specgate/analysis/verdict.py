@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from specgate.analysis.load.sweeps import sweep_of
-from specgate.core import BASELINE, Cell, Exemption, Gap, Kind, Policy, Rule, Run, State, Verdict
-from specgate.core.agreement import Agreement
-from specgate.core.contrast import Contrast
+from specgate.contract import BASELINE, Cell, Exemption, Gap, Kind, Policy, Rule, Run, State, Verdict
+from specgate.contract.agreement import Agreement
+from specgate.contract.contrast import Contrast
 from specgate.errors import ExitCode
 
 _WORST_FIRST = (

@@ -19,7 +19,7 @@ from specgate.analysis.tokens.repetition import LOOPS
 from specgate.analysis.verdict import overall
 from specgate.archive.judging.result_file import with_near_ties
 from specgate.archive.stored import StoredRun
-from specgate.core import CellResult, Rule, Run, Scenario, State, Verdict
+from specgate.contract import CellResult, Rule, Run, Scenario, State, Verdict
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import dump_yaml, loads
 from specgate.planning.policy import near_ties, parse_policy

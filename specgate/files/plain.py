@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specgate.core import reading
+from specgate.contract import reading
 from specgate.errors import InvalidResult
 from specgate.files.json_text import shown
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def to_plain(kind: type[T], value: T) -> Any:
-    """A data class of `specgate.core` as JSON-ready dicts and lists."""
+    """A data class of `specgate.contract` as JSON-ready dicts and lists."""
     return reading.to_data(kind, value)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from specgate.core.reading import (
+from specgate.contract.reading import (
     ABSENT,
     KeyPath,
     Malformed,
@@ -40,7 +40,7 @@ def parse(
     """Return the document as a `kind`. Raises UsageError that lists every problem, including those already `known`.
 
     `schema`: what the key `schema` must say; None where such files have no such key.
-    `filled_in`: fields that no file sets (`core.types.FILLED_IN`), as JSON has them.
+    `filled_in`: fields that no file sets (`contract.types.FILLED_IN`), as JSON has them.
     """
     data, problems = dict(document.data), list(known)
     if schema is not None:

@@ -16,12 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from specgate.core import VARIANT_MARK, Machine, PairRef, Rope, RunKind, Scenario
-from specgate.core.asked import FormatName
+from specgate.contract import VARIANT_MARK, Machine, PairRef, Rope, RunKind, Scenario
+from specgate.contract.asked import FormatName
 from specgate.errors import UsageError
 from specgate.files.yamlfile import Mark, dump_yaml, loads
-from specgate.pairs.demo import DEMO
-from specgate.pairs.resolve import target_limits
+from specgate.pairs.resolve import DEMO, target_limits
 from specgate.planning.contradictions import MIN_PROMPTS
 from specgate.planning.plan import points_of, positions_needed
 from specgate.planning.scenario import FILE_KEYS, dump, resolve, scenario_of, shipped_file

@@ -1,7 +1,7 @@
 """The largest numbers that a scenario may hold, so that none is multiplied out before it was looked at.
 
 They lie far above what is measured anywhere, and far below what would fill memory or take minutes to lay out. A key's
-own bound is declared with it (`core.asked`). Here are those of products, which also hold for the settings of a command
+own bound is declared with it (`contract.asked`). Here are those of products, which also hold for the settings of a command
 line and for the configuration of a stored run.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from specgate.core import Scenario
-from specgate.core.reading import KeyPath, dotted, problems_of, to_data, value_at
+from specgate.contract import Scenario
+from specgate.contract.reading import KeyPath, dotted, problems_of, to_data, value_at
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from specgate.core import Scenario
-from specgate.core.reading import Problem
+from specgate.contract import Scenario
+from specgate.contract.reading import Problem
 
 MIN_PROMPTS: Final = 8
 """Different prompts that a cell must have. Fewer would say more about the prompts than about the engine."""

@@ -1,8 +1,8 @@
-"""Policy YAML → `core.Policy`: which gate judges which cells, with which numbers.
+"""Policy YAML → `contract.Policy`: which gate judges which cells, with which numbers.
 
 `micro` names the micro scenarios that must be green before a full run, by name or by file. A policy without it means
 all micro scenarios that the machine runs by default. `checks` says how far an engine's tokens are checked outside the
-timed blocks (`core.TokenChecks`); a policy without it has the defaults. A rule has `id`, `gate` and `required`, the
+timed blocks (`contract.TokenChecks`); a policy without it has the defaults. A rule has `id`, `gate` and `required`, the
 globs `scenario` and `role` (default: all), and the gate's own parameters beside them. Each gate says which parameters
 it takes, so that those of a plug-in are checked like the built-in ones.
 
@@ -25,10 +25,10 @@ from types import NoneType, UnionType
 from typing import Any, Final, get_args
 
 from specgate.analysis.verdict import kind_of
-from specgate.core import VARIANT_MARK, NearTies, Policy, Rule, Scenario, TokenChecks
-from specgate.core.draws import Allowance
-from specgate.core.reading import Problem, keys_at, nearest
-from specgate.core.types import PARAMETER
+from specgate.contract import VARIANT_MARK, NearTies, Policy, Rule, Scenario, TokenChecks
+from specgate.contract.draws import Allowance
+from specgate.contract.reading import Problem, keys_at, nearest
+from specgate.contract.types import PARAMETER
 from specgate.errors import UsageError
 from specgate.files.yaml_schema import parse, refusal
 from specgate.files.yamlfile import Document, load
@@ -38,7 +38,7 @@ SHIPPED = Path(__file__).parents[1] / "gates" / "policies"
 FOR_CONTRASTS = SHIPPED / "contrast"
 """Policies that judge one run against another (`specgate compare`). They use contrast gates."""
 GateParams = Mapping[str, Mapping[str, type | UnionType]]
-"""Gate name → the parameters that a rule may set, with their types (`api.Gate.params`)."""
+"""Gate name → the parameters that a rule may set, with their types (`protocols.Gate.params`)."""
 
 FOLLOWED: Final = 8
 SCHEMA: Final = "specgate.policy/v1"

@@ -1,4 +1,4 @@
-"""Scenario YAML → `core.Scenario`.
+"""Scenario YAML → `contract.Scenario`.
 
 A scenario is one file. Its name is the file's stem, and its question is the file's first line, a comment. `extends`
 names what the file is merged over: a shipped base or scenario (`extends: base/cpu`), a file relative to it (`extends:
@@ -16,7 +16,7 @@ from os.path import isfile
 from pathlib import Path
 from typing import Final
 
-from specgate.core import (
+from specgate.contract import (
     STATISTICS,
     VARIANT_MARK,
     Machine,
@@ -25,9 +25,9 @@ from specgate.core import (
     Schedule,
     Workload,
 )
-from specgate.core.metrics import DEFINITIONS
-from specgate.core.reading import Problem, nearest
-from specgate.core.types import REPEATS
+from specgate.contract.metrics import DEFINITIONS
+from specgate.contract.reading import Problem, nearest
+from specgate.contract.types import REPEATS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.yaml_schema import parse, refusal, to_document
 from specgate.files.yamlfile import Document, dump_yaml, load

@@ -7,8 +7,8 @@ from datetime import datetime
 from pathlib import Path
 
 from specgate.analysis.references.cell_times import asked_for
-from specgate.core import Run
-from specgate.core.references import Earlier, EarlierRun
+from specgate.contract import Run
+from specgate.contract.references import Earlier, EarlierRun
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
 from specgate.files.manifest import MANIFEST, Difference, listings

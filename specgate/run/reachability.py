@@ -21,9 +21,9 @@ from specgate.analysis.speedup_limits import (
     prefill_for,
     tokens_for,
 )
-from specgate.core import BASELINE, LOSSY, Budget, Cell, Plan, Point, Rule, Run
-from specgate.core.cycle_budget import Bandwidth
-from specgate.core.types import DRAFT_TOKENS
+from specgate.contract import BASELINE, LOSSY, Budget, Cell, Plan, Point, Rule, Run
+from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.types import DRAFT_TOKENS
 from specgate.errors import SpecgateError, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder

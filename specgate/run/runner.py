@@ -22,15 +22,15 @@ from pathlib import Path
 from specgate import plugins
 from specgate.analysis.rounds import whole_generation
 from specgate.analysis.stats import planned_looks
-from specgate.api import Activity, Decoded, OpenRequest
-from specgate.core import (
+from specgate.checkpoints.parameters import least_weight_bytes
+from specgate.contract import (
     PASS_ROUNDS,
     Block,
     BlockTrace,
     Budget,
     Cell,
+    DecodeRun,
     EngineFacts,
-    Finish,
     Plan,
     Point,
     Role,
@@ -38,9 +38,10 @@ from specgate.core import (
     Scenario,
     TraceSource,
 )
-from specgate.core.cycle_budget import Bandwidth
-from specgate.core.memory import MemoryUse
-from specgate.eagle3.parameters import least_weight_bytes
+from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.memory import MemoryUse
+from specgate.contract.protocols import Activity, Decoded, OpenRequest
+from specgate.contract.types import fields_of
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
@@ -398,6 +399,8 @@ def answer_timeout_s(plan: Plan, points: Sequence[Point]) -> float:
 def make_block(
     round_: Round, position: int, role: Role, worker_generation: int, prefill_ns: int, decoded: Decoded
 ) -> Block:
+    made = fields_of(DecodeRun, decoded)
+    made["began_ns"] = decoded.began_ns if ours(round_.point.backend) else None
     return Block(
         point=round_.point,
         role=role,
@@ -407,17 +410,6 @@ def make_block(
         warmup=round_.warmup,
         worker_generation=worker_generation,
         prefill_ns=prefill_ns if decoded.prefill_ns is None else decoded.prefill_ns,
-        elapsed_ns=decoded.elapsed_ns,
-        step_ns=decoded.step_ns,
-        tokens=decoded.tokens,
-        accepted=decoded.accepted,
-        drafted=decoded.drafted,
-        truncated=decoded.truncated,
-        finish=tuple(Finish(f) for f in decoded.finish),
-        counters=decoded.counters,
-        phase_ns=decoded.phase_ns,
-        served=decoded.served,
         own_prefill=decoded.prefill_ns is not None,
-        experts=decoded.experts,
-        began_ns=decoded.began_ns if ours(round_.point.backend) else None,
+        **made,
     )

@@ -16,8 +16,8 @@ import numpy as np
 
 from specgate import plugins
 from specgate.analysis.draws.fitting import check_draws, often_drawn
-from specgate.core import BASELINE, Rule, Sampling, State
-from specgate.core.draws import DrawnTexts, TokenLaw
+from specgate.contract import BASELINE, Rule, Sampling, State
+from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.files.run_folder import RunFolder
 from specgate.sampling.keys import Floats, Integers, Keys
 from specgate.sampling.rejection import verify_by_rejection

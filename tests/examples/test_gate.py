@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.api import Gate, Sequential
-from specgate.core import Block, Distribution, Rule, Run, State, Verdict
+from specgate.contract import Block, Distribution, Rule, Run, State, Verdict
+from specgate.contract.protocols import Gate, Sequential
 from tests.support.example_packages import module_of
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 

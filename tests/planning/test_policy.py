@@ -11,11 +11,11 @@ import torch
 from specgate import plugins
 from specgate.analysis.experts.beforehand import cycle_cost, overlap_for
 from specgate.analysis.verdict import foreseeable
-from specgate.core import Cell, Exemption, Point, Policy, Role, Rule, TokenChecks, Traffic
-from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
-from specgate.eagle3.traffic import pair_traffic
+from specgate.backends.eagle3.lib.traffic import pair_traffic
+from specgate.backends.eagle3.pair_tools.plant.check import predictions
+from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
+from specgate.contract import Cell, Exemption, Point, Policy, Role, Rule, TokenChecks, Traffic
 from specgate.errors import UsageError
-from specgate.pair_tools.plant.check import predictions
 from specgate.pairs.resolve import resolve_pair
 from specgate.planning.plan import build_plan
 from specgate.planning.policy import SHIPPED as POLICIES

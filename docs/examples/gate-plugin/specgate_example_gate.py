@@ -1,7 +1,7 @@
 """A ceiling on a percentile of the time per output token: what a service-level objective asks of single requests.
 
-What an author implements is in `specgate.api`; the nouns are in `specgate.core`. A gate is pure: it reads nothing but
-the rule and the run, so that `specgate verify` comes to the same verdict from the stored samples.
+What an author implements is in `specgate.contract.protocols`; the nouns are in `specgate.contract`. A gate is pure: it
+reads nothing but the rule and the run, so that `specgate verify` comes to the same verdict from the stored samples.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from specgate.core import CellResult, Distribution, Rule, Run, State, Verdict
+from specgate.contract import CellResult, Distribution, Rule, Run, State, Verdict
 
 
 class TimePerTokenPercentile:
@@ -25,7 +25,9 @@ class TimePerTokenPercentile:
     """Both must be set. specgate refuses a policy with other keys, other types, or numbers below 0."""
 
     sequential: Literal[True] = True
-    """More samples may decide it (`specgate.api.Sequential`): a point does not end early while it is INCONCLUSIVE."""
+    """More samples may decide it (`specgate.contract.protocols.Sequential`): a point does not end early while it is
+    INCONCLUSIVE.
+    """
 
     def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
         """One verdict per cell that the rule selects; SKIPPED, without a cell, where it selects none."""

@@ -16,7 +16,7 @@ from specgate import plugins
 from specgate.analysis.tokens.comparison import but_for_rare
 from specgate.analysis.verdict import not_judged
 from specgate.archive.judging.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
-from specgate.core import (
+from specgate.contract import (
     Cell,
     CellResult,
     Comparison,

@@ -15,7 +15,7 @@ import click
 
 from specgate.commands.numbers import NEW_TOKENS, TIME, Real, count
 from specgate.commands.run import key_value
-from specgate.core.types import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS
+from specgate.contract.types import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS
 from specgate.errors import UsageError
 from specgate.terminal import echo, echo_json
 

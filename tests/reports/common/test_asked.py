@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from specgate.core import Cell, Policy, Role, Rule
+from specgate.contract import Cell, Policy, Role, Rule
 from specgate.reports.common.asked import floor_of, floors
 from tests.support.factories import plan_of, scenario
 

@@ -1,0 +1,187 @@
+"""The view `engines`: a table per figure, with a row per scenario, context, batch and role, a column per back end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from specgate.contract import Value
+from specgate.contract.matrix import Column, Matrix
+from specgate.contract.matrix import Entry as MatrixEntry
+from specgate.contract.matrix import Row as MatrixRow
+from specgate.contract.metrics import TIMES_OVER, metric
+from specgate.reports.common import figures, provenance
+from specgate.reports.common.parts import Entry, Table
+from specgate.reports.common.tables import speedup_entry, tokens_entry
+from specgate.reports.sheets.sheet import Section, Sheet
+from specgate.reports.sheets.view import SheetView
+from specgate.reports.texts.csv import Row, place, source
+
+HEAD = ("scenario", "context", "batch", "role")
+FIGURES = (
+    *("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s", "tpot_ms", "ttft_ms"),
+    *("decode_tok_s", "mean_tpot_ms", "p50_ttft_ms", "joint_decode_tok_s", "joint_tpot_ms", "joint_decode_share"),
+)
+MARKS_SAID = (
+    "★ best of a row, where two or more of its figures may be compared. ▼ slower than its own baseline: the whole 95 % "
+    "interval lies below 1."
+)
+Shown = tuple[Entry, Value | None]
+"""What is shown of an entry, and the value in it that may be the best of its row."""
+UNPAIRED = "Unpaired in time: measured one after the other. Only a speed-up is paired, with its own baseline."
+
+
+def sheet(matrix: Matrix) -> Sheet:
+    """The page: the columns first, then a table per figure."""
+    return Sheet(
+        title="Engines side by side",
+        subtitle=f"{len(matrix.rows)} cells on {', '.join(c.label for c in matrix.columns)}",
+        ending=None,
+        banners=list(banners(matrix)),
+        sections=[
+            Section("Speed-up over the own baseline", table(matrix, speedup, speculative=True), MARKS_SAID),
+            Section(
+                "Acceptance length",
+                table(matrix, acceptance, speculative=True),
+                "Counted alike for every back end: 1 + accepted / cycles, bonus token included, prefill token apart.",
+            ),
+            Section("Output tokens per second", table(matrix, lambda _, e: of(e, *figures.SPEED)), UNPAIRED),
+            Section("Milliseconds per token", table(matrix, lambda _, e: of(e, *figures.PER_TOKEN))),
+            Section("Tokens against the own baseline", table(matrix, tokens, speculative=True)),
+            Section("Columns", columns(matrix)),
+        ],
+    )
+
+
+def banners(matrix: Matrix) -> Iterator[str]:
+    """What must be known to read the figures."""
+    held_back = sum(e.why_not is not None for row in matrix.rows for e in row.entries)
+    if held_back:
+        yield f"{held_back} entries cannot be held beside the others of their row: each says why."
+    if any(len(row.sources) > 1 for row in matrix.rows if row.role.speculative):
+        yield "Acceptance comes from different sources: figures of one source may be compared, those of two may not."
+
+
+def columns(matrix: Matrix) -> Table:
+    head = ("column", "back end", "device", "dtype", "acceptance", "commit", "run")
+    return Table(head, [column_row(c) for c in matrix.columns], texts=len(head))
+
+
+def column_row(column: Column) -> list[str | Entry]:
+    engine = next((e for e in column.run.engines.values() if e.backend == column.backend), None)
+    device, dtype = (engine.device, engine.dtype) if engine else (figures.NONE, figures.NONE)
+    return [
+        column.label,
+        column.backend,
+        device,
+        dtype,
+        column.run.acceptance,
+        provenance.commit(column.run),
+        column.run.id,
+    ]
+
+
+def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Shown], *, speculative: bool = False) -> Table:
+    rows: list[list[str | Entry]] = [
+        [row.cell.point.unvaried, f"{row.context:,}", str(row.batch), row.cell.role_name, *entries(matrix, row, shown)]
+        for row in matrix.rows
+        if row.role.speculative or not speculative
+    ]
+    return Table((*HEAD, *(c.label for c in matrix.columns)), rows, texts=len(HEAD))
+
+
+def entries(matrix: Matrix, row: MatrixRow, shown: Callable[[Column, MatrixEntry], Shown]) -> Iterator[Entry]:
+    found = [
+        (Entry(figures.NONE, entry.why_not), None) if entry.why_not is not None else shown(column, entry)
+        for column, entry in zip(matrix.columns, row.entries, strict=True)
+    ]
+    alike = len(row.sources) == 1 or not row.role.speculative
+    best = best_of([value for _, value in found if value is not None]) if alike else None
+    for (made, value), entry in zip(found, row.entries, strict=True):
+        with_source = labelled(made, entry) if row.role.speculative and entry.why_not is None else made
+        yield marked_best(with_source, value, best)
+
+
+def best_of(values: Sequence[Value]) -> str | None:
+    """The best of `values` as it is shown; None where there are not two that differ in what is shown."""
+    shown = {figures.figure(v) for v in values}
+    if len(shown) < 2:
+        return None
+    pick = max if metric(values[0].metric).direction == "higher" else min
+    return figures.figure(pick(values, key=lambda v: v.value or 0.0))
+
+
+def marked_best(made: Entry, value: Value | None, best: str | None) -> Entry:
+    """`made`, marked if it shows the best figure of its row. What is slower than its baseline keeps that mark."""
+    if value is None or best is None or made.text != best or made.mark:
+        return made
+    return Entry(made.text, f"{made.note}\nbest of the row" if made.note else "best of the row", "best")
+
+
+def labelled(shown: Entry, entry: MatrixEntry) -> Entry:
+    """`shown`, marked with the source of acceptance unless that is a trained pair: the figure depends on it."""
+    if entry.acceptance == "real":
+        return shown
+    note = f"{shown.note}, {entry.acceptance}" if shown.note else entry.acceptance
+    return replace(shown, note=note)
+
+
+def of(entry: MatrixEntry, *names: str) -> Shown:
+    """The first of these figures that the entry has."""
+    value = figures.first(entry.result, *names) if entry.result else None
+    return Entry(figures.figure(value), figures.reason(value) or figures.span(value)), usable(value)
+
+
+def usable(value: Value | None) -> Value | None:
+    return None if value is None or value.value is None else value
+
+
+def acceptance(column: Column, entry: MatrixEntry) -> Shown:
+    return of(entry, "acceptance_length")
+
+
+def speedup(column: Column, entry: MatrixEntry) -> Shown:
+    value = entry.comparison.speedup if entry.comparison else None
+    return speedup_entry(value), usable(value)
+
+
+def tokens(column: Column, entry: MatrixEntry) -> Shown:
+    return tokens_entry(column.run, entry.comparison), None
+
+
+def rows(matrix: Matrix) -> Iterator[Row]:
+    """Yield a row per cell and back end."""
+    for row in matrix.rows:
+        for column, entry in zip(matrix.columns, row.entries, strict=True):
+            result, comparison = entry.result, entry.comparison
+            point = result.cell.point if result else row.cell.point
+            engine, values = column.run.engines.get(point.key), result.values if result else {}
+            prompts = column.run.prompts.get(point.key, {}).get("sha256")
+            length, tokens = values.get("acceptance_length"), comparison.tokens if comparison else None
+            ratios = {r.metric: r for r in (comparison.speedup, *comparison.beside)} if comparison else {}
+            yield {
+                **place(row.cell),
+                "backend": column.backend,
+                "run_id": column.run.id,
+                "device": engine.device if engine else None,
+                "dtype": engine.dtype if engine else None,
+                "prompts_sha256": str(prompts) if prompts else None,
+                "acceptance_source": source(column.run, row.cell),
+                "comparable": "no" if entry.why_not else "yes",
+                "why_not": entry.why_not,
+                **{name: value_of(values.get(name)) for name in FIGURES},
+                "acceptance_ci_low": length.ci_low if length else None,
+                "acceptance_ci_high": length.ci_high if length else None,
+                **{name: value_of(ratios.get(name)) for name in TIMES_OVER},
+                "speedup_ci_low": comparison.speedup.ci_low if comparison else None,
+                "speedup_ci_high": comparison.speedup.ci_high if comparison else None,
+                "compared_tokens": tokens.compared_tokens if tokens else None,
+                "mismatches": len(tokens.mismatches) if tokens else None,
+            }
+
+
+def value_of(value: Value | None) -> float | None:
+    return value.value if value else None
+
+
+VIEW = SheetView("engines", sheet, lambda matrix: {"cells": rows(matrix)})

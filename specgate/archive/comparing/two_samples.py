@@ -1,0 +1,111 @@
+"""Estimate the ratio of two figures that were not measured in turns, such as those of two runs or two back ends."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from specgate.analysis.intervals.between_runs import half_width_of_two
+from specgate.analysis.stats import ALPHA, MIN_PAIRS, t_quantile
+from specgate.contract import BetweenRuns
+
+Clusters = Mapping[tuple[int, int], tuple[float, float]]
+"""(prompt set, slot) → (numerator, denominator) of a ratio Σ numerators / Σ denominators."""
+Logs = Mapping[int, float]
+"""Prompt set → mean, over its rounds, of the logarithm of a figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean, its standard error, and the degrees of freedom of that error."""
+
+    mean: float
+    error: float
+    freedom: float
+
+    def interval(
+        self, alpha: float = ALPHA, between: tuple[BetweenRuns, BetweenRuns] | None = None
+    ) -> tuple[float, float]:
+        """Two-sided t-interval with an error of `alpha` on each side.
+
+        `between`: what each of two runs differs by from other runs of its build, where that is not in `error`. It is
+        added as in `intervals.decision.interval`.
+        """
+        half = t_quantile(1 - alpha, self.freedom) * self.error
+        if between is not None:
+            half = math.hypot(half, half_width_of_two(*between, alpha))
+        return self.mean - half, self.mean + half
+
+
+def of_mean(values: Sequence[float]) -> Estimate | None:
+    """The mean of `values` with its standard error; None if there are fewer than MIN_PAIRS values."""
+    import numpy as np
+
+    n = len(values)
+    return Estimate(float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(n), n - 1) if enough(n) else None
+
+
+def by_prompt_set(logs: Iterable[tuple[int, float]]) -> Logs:
+    """The mean per prompt set. `logs`: (prompt set, logarithm of the figure) of every block.
+
+    A prompt set is one cluster, however often it ran. Rounds repeat the greedy text of their prompt, so between two
+    runs they differ alike (correlation 0.9998 on an H200) and are no new evidence.
+    """
+    of: dict[int, list[float]] = defaultdict(list)
+    for prompt_set, log in logs:
+        of[prompt_set].append(log)
+    return {prompt_set: math.fsum(found) / len(found) for prompt_set, found in of.items()}
+
+
+def log_ratio(a: Logs, b: Logs, *, paired: bool) -> Estimate | None:
+    """The mean of ln(b / a), with prompt sets as clusters; None if there are fewer than MIN_PAIRS of them.
+
+    If `paired`, prompt sets with the same number are the same prompts in a and b, and what they have in common cancels;
+    otherwise the variances of a and b add up.
+    """
+    if paired:
+        return of_mean([b[key] - a[key] for key in a if key in b])
+    one, other = of_mean(list(a.values())), of_mean(list(b.values()))
+    return difference(one, other) if one and other else None
+
+
+def difference(a: Estimate, b: Estimate) -> Estimate:
+    """b − a of two independent estimates, as in Welch's t-test: the degrees of freedom are Welch–Satterthwaite's."""
+    va, vb = a.error**2, b.error**2
+    freedom = (va + vb) ** 2 / (va**2 / a.freedom + vb**2 / b.freedom) if va + vb else a.freedom + b.freedom
+    return Estimate(b.mean - a.mean, math.sqrt(va + vb), freedom)
+
+
+def log_ratio_of_ratios(a: Clusters, b: Clusters, *, paired: bool) -> Estimate | None:
+    """ln(r_b / r_a), where r is Σ numerators / Σ denominators over clusters (prompts).
+
+    The error is found by linearising: cluster i moves ln r by (nᵢ − r·dᵢ) / Σn. If `paired`, clusters with the same key
+    are the same prompt in a and b, and what they have in common cancels; otherwise the variances of a and b add up.
+    None if there are fewer than MIN_PAIRS clusters, or if all numerators of one side are 0.
+    """
+    if paired:
+        a, b = {key: a[key] for key in a if key in b}, {key: b[key] for key in a if key in b}
+    if not (enough(len(a)) and enough(len(b))) or not all(sum(n for n, _ in side.values()) for side in (a, b)):
+        return None
+    (log_a, moves_a), (log_b, moves_b) = _linearised(a), _linearised(b)
+    if paired:
+        return _of_moves(log_b - log_a, [moves_b[key] - moves_a[key] for key in moves_a])
+    return difference(_of_moves(log_a, list(moves_a.values())), _of_moves(log_b, list(moves_b.values())))
+
+
+def enough(n: int) -> bool:
+    return n >= MIN_PAIRS
+
+
+def _linearised(clusters: Clusters) -> tuple[float, dict[tuple[int, int], float]]:
+    """ln r, and how far each cluster moves it."""
+    above, below = (sum(column) for column in zip(*clusters.values(), strict=True))
+    ratio = above / below
+    return math.log(ratio), {key: (n - ratio * d) / above for key, (n, d) in clusters.items()}
+
+
+def _of_moves(mean: float, moves: Sequence[float]) -> Estimate:
+    count = len(moves)
+    return Estimate(mean, math.sqrt(count / (count - 1) * sum(m * m for m in moves)), count - 1)

@@ -1,0 +1,18 @@
+"""What a harness must read of a pair on disk. Nothing here needs torch.
+
+geometry.py            every size and switch of a target and of a draft
+hf/                    Hugging Face `config.json` → geometry
+hf_keys.py             such a file, read strictly: errors name the file, the key and the value
+planted.py             the section of a config by which a pair was made from a seed
+files.py               the files of a checkpoint folder, and the digest that names them
+arrays.py              tensors of safetensors files as numpy arrays
+d2t.py                 the map from the draft's vocabulary to the target's
+auxiliary_layers.py    which hidden states of the target feed the draft
+mxfp4.py               the four-bit numbers of gpt-oss' experts, without arithmetic
+parameters.py          the harness's own count of the weights that a step must read
+spec_config/           speculative configs of any engine: read, checked, and laid side by side
+trees/                 trees of draft tokens: their shapes and files
+stages/                the stages of a pass at which two engines can be held against each other
+exports.py             what a back end tells of pairs that are written for its engine
+tokenizer_file.py      a target's `tokenizer.json`
+"""

@@ -1,0 +1,221 @@
+"""The acceptance record: draft-token counts over the measured window, and every acceptance figure derived from them.
+
+The counts are per request-step: one step of one request. The central statistic is the histogram of accepted draft
+tokens per request-step; the other figures follow from it. `acceptance_length` is 1 + accepted / request-steps that had
+a draft. It includes the bonus token and excludes the prefill token, and it is token-weighted (a ratio of sums). An
+engine that does not count a histogram gives `Totals` instead; a figure that does not follow from these is not
+observable.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from specgate.contract.types import Count, Counts, Size
+from specgate.errors import InvalidResult
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over the request-steps that had a draft.
+
+    `steps`: how many such request-steps there were.
+    `drafted`, `accepted`: draft tokens proposed and accepted in them.
+    """
+
+    steps: Count
+    drafted: Count
+    accepted: Count
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(self.steps + other.steps, self.drafted + other.drafted, self.accepted + other.accepted)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceRecord:
+    """Draft-token counts over the request-steps that had at least one draft token.
+
+    `k`: the draft length of the role spec-k.
+    `hist[i]`: request-steps with exactly i accepted draft tokens, i = 0…k.
+    `drafted_at_pos[i]`: request-steps in which draft token i + 1 was proposed.
+    `emitted`: tokens that these request-steps emitted.
+    `truncated`: accepted or bonus tokens that were cut off at EOS, at a stop token or at the length limit.
+    `totals`: the sums of an engine that does not count all of the above, else None. With it, `hist` and
+        `drafted_at_pos` may be (): not observable.
+    """
+
+    k: Size
+    hist: Counts
+    drafted_at_pos: Counts
+    emitted: Count
+    truncated: Count
+    totals: Totals | None = None
+
+    @property
+    def steps(self) -> int:
+        """Request-steps that had a draft."""
+        return self.totals.steps if self.totals else sum(self.hist)
+
+    @property
+    def accepted(self) -> int:
+        """Accepted draft tokens, bonus tokens not included."""
+        return self.totals.accepted if self.totals else sum(i * n for i, n in enumerate(self.hist))
+
+    @property
+    def drafted(self) -> int:
+        """Proposed draft tokens."""
+        return self.totals.drafted if self.totals else sum(self.drafted_at_pos)
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """1 + accepted / steps, in tokens; None where no step had a draft."""
+        return 1 + self.accepted / self.steps if self.steps else None
+
+    @property
+    def draft_acceptance_rate(self) -> float | None:
+        """Accepted / proposed draft tokens; None where nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def accepted_at_pos(self) -> tuple[int, ...]:
+        """Entry i: request-steps that accepted draft token i + 1 (survival counts). () where not observable."""
+        return tuple(sum(self.hist[i + 1 :]) for i in range(self.k)) if self.hist else ()
+
+    @property
+    def per_position(self) -> bool:
+        """Whether both the proposed and the accepted draft tokens are known position by position."""
+        return bool(self.hist and self.drafted_at_pos)
+
+    @property
+    def acceptance_at_pos(self) -> tuple[float | None, ...]:
+        """Entry i: the share of steps that accepted draft token i + 1, among those that proposed it.
+
+        It is never conditional on earlier positions. An entry is None where no step proposed that token. () where not
+        observable.
+        """
+        if not self.per_position:
+            return ()
+        return tuple(a / d if d else None for a, d in zip(self.accepted_at_pos, self.drafted_at_pos, strict=True))
+
+    @property
+    def cond_acceptance_at_pos(self) -> tuple[float | None, ...]:
+        """Entry i: the share of steps that accepted draft token i + 1, among those that accepted draft token i and
+        proposed i + 1.
+
+        The number of the latter is taken as the smaller of the two counts, which is exact where every draft has k
+        tokens. An entry is None where that number is 0. () where not observable.
+        """
+        if not self.per_position:
+            return ()
+        at = self.accepted_at_pos
+        reached = (self.steps, *at[:-1])
+        return tuple(
+            a / min(r, d) if min(r, d) else None for a, r, d in zip(at, reached, self.drafted_at_pos, strict=True)
+        )
+
+    @property
+    def multi_token_share(self) -> float | None:
+        """Share of request-steps with at least two accepted draft tokens; None where not observable."""
+        return sum(self.hist[2:]) / self.steps if self.steps and self.hist else None
+
+    def check(self) -> None:
+        """Check the identities between the counts. Raises InvalidResult with the equation that fails."""
+        unknown = {0} if self.totals is not None else set()
+        if (
+            self.k < 1
+            or len(self.hist) not in unknown | {self.k + 1}
+            or len(self.drafted_at_pos) not in unknown | {self.k}
+        ):
+            raise InvalidResult(
+                f"acceptance record: k = {self.k} needs {self.k + 1} histogram bins and {self.k} positions, "
+                f"got {len(self.hist)} and {len(self.drafted_at_pos)}"
+            )
+        if self.totals is not None:
+            self._check_totals(self.totals)
+        if min(*self.hist, *self.drafted_at_pos, self.emitted, self.truncated) < 0:
+            raise InvalidResult("acceptance record: a count is negative")
+        if self.per_position and any(a > d for a, d in zip(self.accepted_at_pos, self.drafted_at_pos, strict=True)):
+            raise InvalidResult(
+                f"acceptance record: accepted_at_pos {self.accepted_at_pos} exceeds "
+                f"drafted_at_pos {self.drafted_at_pos}"
+            )
+        if any(later > earlier for earlier, later in zip(self.drafted_at_pos, self.drafted_at_pos[1:], strict=False)):
+            raise InvalidResult(f"acceptance record: drafted_at_pos {self.drafted_at_pos} increases with position")
+        if self.drafted_at_pos and self.drafted_at_pos[0] != self.steps:
+            raise InvalidResult(
+                f"acceptance record: drafted_at_pos[0] = {self.drafted_at_pos[0]} but steps = {self.steps}"
+            )
+        if self.emitted != self.steps + self.accepted - self.truncated:
+            raise InvalidResult(
+                f"acceptance record: emitted = {self.emitted} but steps + accepted - truncated = "
+                f"{self.steps} + {self.accepted} - {self.truncated}"
+            )
+
+    def _check_totals(self, totals: Totals) -> None:
+        """Check the sums against each other, and against whatever was counted in more detail."""
+        if not 0 <= totals.accepted <= totals.drafted or not totals.steps <= totals.drafted <= self.k * totals.steps:
+            raise InvalidResult(
+                f"acceptance record: accepted = {totals.accepted} ≤ drafted = {totals.drafted}, and steps = "
+                f"{totals.steps} ≤ drafted ≤ k · steps = {self.k * totals.steps} do not both hold"
+            )
+        counted = sum(self.hist), sum(i * n for i, n in enumerate(self.hist))
+        if self.hist and counted != (totals.steps, totals.accepted):
+            raise InvalidResult(
+                f"acceptance record: histogram {self.hist} does not add up to steps = {totals.steps} and "
+                f"accepted = {totals.accepted}"
+            )
+        if self.drafted_at_pos and sum(self.drafted_at_pos) != totals.drafted:
+            raise InvalidResult(
+                f"acceptance record: drafted_at_pos {self.drafted_at_pos} does not add up to drafted = {totals.drafted}"
+            )
+
+    def __add__(self, other: AcceptanceRecord) -> AcceptanceRecord:
+        """Pool two records of the same k. What one of them does not know is not observable in the sum.
+
+        Raises ValueError where the two have different k.
+        """
+        if self.k != other.k:
+            raise ValueError(f"records of spec-{self.k} and spec-{other.k} cannot be pooled")
+        sums = [Totals(r.steps, r.drafted, r.accepted) for r in (self, other)]
+        return AcceptanceRecord(
+            self.k,
+            added(self.hist, other.hist),
+            added(self.drafted_at_pos, other.drafted_at_pos),
+            self.emitted + other.emitted,
+            self.truncated + other.truncated,
+            sums[0] + sums[1] if self.totals or other.totals else None,
+        )
+
+    @classmethod
+    def from_steps(
+        cls, k: int, accepted: Iterable[Sequence[int]], drafted: Iterable[Sequence[int]], emitted: int, truncated: int
+    ) -> AcceptanceRecord:
+        """The record of `accepted[step][slot]` and `drafted[step][slot]`, both in draft tokens.
+
+        Entries with `drafted < 1` had no draft and are left out. `emitted` and `truncated` (tokens) must cover the same
+        request-steps.
+        """
+        rows = (zip(a, d, strict=True) for a, d in zip(accepted, drafted, strict=True))
+        return cls.from_counts(k, Counter(chain.from_iterable(rows)), emitted, truncated)
+
+    @classmethod
+    def from_counts(
+        cls, k: int, counts: Mapping[tuple[int, int], int], emitted: int, truncated: int
+    ) -> AcceptanceRecord:
+        """As `from_steps`, of (accepted, drafted) → how many request-steps had these counts."""
+        hist, at_pos = [0] * (k + 1), [0] * k
+        for (a, d), times in counts.items():
+            if d < 1:
+                continue
+            hist[a] += times
+            for i in range(d):
+                at_pos[i] += times
+        return cls(k, tuple(hist), tuple(at_pos), emitted, truncated)
+
+
+def added(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """Element-wise sums; () where one of the two is ()."""
+    return tuple(x + y for x, y in zip(a, b, strict=True)) if a and b else ()

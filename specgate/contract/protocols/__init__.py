@@ -1,0 +1,114 @@
+"""The door for plug-ins: what a back end, a gate and a report implement.
+
+    engines.py       Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
+    capabilities.py  what an engine or a back end may be able to do besides, for single commands and gates
+    judges.py        Gate, and ContrastGate for one run beside another
+    renderers.py     Report, and View and Export for what is made of several stored runs
+    sources.py       PairSource and Profiler: pairs by name, and what looks at an engine from outside
+    option_values.py values of back-end options that several back ends read alike
+
+From `specgate.redaction` come `remember`, by which a plug-in names a credential that it holds (it is masked from
+then on), and what shows foreign text without credentials (`masked`), without what a terminal would obey (`visible`), or
+without either (`cleaned`).
+
+Everything named in `__all__` is stable. An author needs nothing of specgate but the public rooms: `specgate.errors`,
+`specgate.redaction`, `specgate.contract` (the nouns), this one, `specgate.files` and `specgate.analysis` (samples to
+figures); an engine may also use `specgate.checkpoints` (pairs on disk) and `specgate.machine`. The built-in engines,
+gates and reports import nothing else either.
+
+Entry-point groups: `specgate.backends`, `specgate.gates`, `specgate.reports`, and for what is made of several stored
+runs `specgate.contrast_gates`, `specgate.views`, `specgate.exports`; for pairs by name `specgate.pairs`, for what looks
+at an engine from outside `specgate.profilers`, and `specgate.commands`, whose entry points name click commands. Every
+other entry point names an object with the attributes of its protocol. `docs/examples/` has an installable package for
+each of the first three.
+"""
+
+from specgate.contract.protocols.capabilities import (
+    ChecksOptions,
+    ChecksSampling,
+    DrawsTexts,
+    DrivesAnotherEngine,
+    ExplainsLogs,
+    ExtendsText,
+    FollowsText,
+    ForetellsTraffic,
+    MemoryReads,
+    OffersLoad,
+    OffersSampling,
+    RanksTokens,
+    ReadsMemory,
+    ScoresTokens,
+    ScriptedTrace,
+    ServesLoad,
+    ShowsDistribution,
+    ShowsLogits,
+    ShowsStages,
+    StatesLogitOptions,
+    SwitchesPrefixCache,
+    UsesGpus,
+)
+from specgate.contract.protocols.engines import (
+    BLOCK_MARK,
+    Activity,
+    Availability,
+    Backend,
+    Decoded,
+    Engine,
+    OpenRequest,
+    Text,
+    block_marker,
+)
+from specgate.contract.protocols.judges import ContrastGate, Counting, Gate, Sequential
+from specgate.contract.protocols.renderers import Combined, Export, Format, Report, View
+from specgate.contract.protocols.sources import PairSource, Profiler
+from specgate.redaction import cleaned, is_telling, masked, remember, visible
+
+__all__ = [
+    "BLOCK_MARK",
+    "Activity",
+    "Availability",
+    "Backend",
+    "ChecksOptions",
+    "ChecksSampling",
+    "Combined",
+    "ContrastGate",
+    "Counting",
+    "Decoded",
+    "DrawsTexts",
+    "DrivesAnotherEngine",
+    "Engine",
+    "ExplainsLogs",
+    "Export",
+    "ExtendsText",
+    "FollowsText",
+    "ForetellsTraffic",
+    "Format",
+    "Gate",
+    "MemoryReads",
+    "OffersLoad",
+    "OffersSampling",
+    "OpenRequest",
+    "PairSource",
+    "Profiler",
+    "RanksTokens",
+    "ReadsMemory",
+    "Report",
+    "ScoresTokens",
+    "ScriptedTrace",
+    "Sequential",
+    "ServesLoad",
+    "ShowsDistribution",
+    "ShowsLogits",
+    "ShowsStages",
+    "StatesLogitOptions",
+    "SwitchesPrefixCache",
+    "Text",
+    "UsesGpus",
+    "View",
+    "block_marker",
+    "cleaned",
+    "is_telling",
+    "masked",
+    "remember",
+    "visible",
+]

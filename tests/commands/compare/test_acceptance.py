@@ -1,0 +1,105 @@
+"""`specgate compare --by acceptance`: the figures of stored runs, summed up again from their journals."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from specgate.files.run_folder import RunFolder
+from tests.support.command import Cli
+from tests.support.factories import scenario
+from tests.support.stored_runs import store
+
+
+@pytest.fixture
+def run(cli: Cli) -> Path:
+    kinds = [scenario(spec=(2, 3)), scenario("long-256", context=(256,), batch=(2,), spec=(2, 3))]
+    return store(cli.folder / "run", scenarios=kinds)
+
+
+def test_one_runs_length_is_that_of_its_cells_and_both_means_are_there(cli: Cli, run: Path) -> None:
+    done = cli.run("compare", "--by", "acceptance", run, "--json", "--csv", "--out", "out", pair=False)
+    assert done.returncode == 0, done.stderr
+    data = json.loads((cli.folder / "out" / "acceptance.json").read_text())
+    assert list(dict.fromkeys(row["by"] for row in data["rows"])) == ["all", "context", "position"]
+    assert [r["requests"] for r in data["runs"]] == [sum(r["requests"] for r in data["rows"] if r["by"] == "all")]
+    (found,) = [row for row in data["rows"] if (row["by"], row["k"]) == ("all", 3)]
+    cells = [c for c in RunFolder.open(run, read_only=True).read_run().cells if c.cell.role.k == 3]
+    counts = [c.acceptance for c in cells if c.acceptance]
+    assert found["num_drafts"] == sum(c.steps for c in counts)
+    assert found["total_accepted_tokens"] == sum(c.accepted for c in counts)
+    length = 1 + found["total_accepted_tokens"] / found["num_drafts"]
+    assert found["acceptance_length"] == pytest.approx(length)
+    assert found["requests"] >= found["prompts"] > 1 and found["request_mean_acceptance_length"] > 1
+    rows = list(csv.DictReader((cli.folder / "out" / "acceptance.csv").read_text().splitlines()))
+    (row,) = [row for row in rows if (row["by"], row["k"]) == ("all", "3")]
+    assert float(row["acceptance_length"]) == pytest.approx(length)
+    assert [row["position"] for row in rows if (row["by"], row["k"]) == ("position", "3")] == ["1", "2", "3"]
+
+
+def test_the_keys_that_are_asked_for_are_crossed(cli: Cli, run: Path) -> None:
+    done = cli.run(
+        "compare",
+        "--by",
+        "acceptance",
+        run,
+        "--keys",
+        "context, batch",
+        "--keys",
+        "class,position",
+        "--csv",
+        pair=False,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader((cli.folder / "report" / "acceptance.csv").read_text().splitlines()))
+    crossed = [(r["k"], r["context_len"], r["batch"]) for r in rows if r["by"] == "context batch"]
+    assert crossed == [(k, *of) for k in "23" for of in (("64", "1"), ("256", "2"))]
+    assert {(r["class"], r["position"]) for r in rows if r["by"] == "class position"} == {("random", i) for i in "123"}
+    assert "By class, by draft position" in done.stdout
+
+
+def test_several_runs_are_pooled_over_their_cycles(cli: Cli, run: Path) -> None:
+    other = store(cli.folder / "other", accept=(0, 0, 1), scenarios=[scenario(spec=(2, 3))])
+    done = cli.run("compare", "--by", "acceptance", run, other, "--keys", "run", "--json", pair=False)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((cli.folder / "report" / "acceptance.json").read_text())["rows"]
+    for row in (row for row in rows if row["by"] == "all"):
+        parts = [part for part in rows if (part["by"], part["k"]) == ("run", row["k"])]
+        assert {part["run_id"] for part in parts} == {"run", "other"}
+        accepted, steps = (sum(p[name] for p in parts) for name in ("total_accepted_tokens", "num_drafts"))
+        assert row["acceptance_length"] == pytest.approx(1 + accepted / steps)
+
+
+def test_a_page_and_markdown_are_written(cli: Cli, run: Path) -> None:
+    done = cli.run("compare", "--by", "acceptance", run, "--html", "--md", pair=False)
+    assert done.returncode == 0, done.stderr
+    page = (cli.folder / "report" / "acceptance.html").read_text()
+    assert page.count("<svg") == 3 and "Acceptance by draft position" in page
+    assert "### By context" in (cli.folder / "report" / "acceptance.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        ("contxt", "--keys contxt: 'contxt' is not a key\n  did you mean 'context'? keys: engine, class, context"),
+        ("class,", "--keys class,: '' is not a key"),
+        ("class,class", "--keys class,class: 'class' is there twice"),
+    ],
+)
+def test_keys_that_cannot_be_meant_are_named(cli: Cli, run: Path, by: str, said: str) -> None:
+    done = cli.run("compare", "--by", "acceptance", run, "--keys", by, pair=False)
+    assert done.returncode == 2 and said in done.stderr
+
+
+def test_what_is_no_run_ends_with_2(cli: Cli) -> None:
+    assert cli.run("compare", "--by", "acceptance", cli.folder, pair=False).returncode == 2
+
+
+def test_a_run_that_was_changed_is_refused(cli: Cli, run: Path) -> None:
+    journal = run / "samples" / "blocks.jsonl"
+    journal.write_text(journal.read_text().replace('"accepted":[[3', '"accepted":[[2', 1))
+    done = cli.run("compare", "--by", "acceptance", run, pair=False)
+    assert done.returncode == 6 and "blocks.jsonl" in done.stderr
