@@ -16,10 +16,9 @@ import click
 
 from specgate import __version__
 from specgate.commands.ab import ab
-from specgate.commands.agree import agree
 from specgate.commands.backends import backends
 from specgate.commands.calibrate import calibrate
-from specgate.commands.compare import compare, matrix
+from specgate.commands.compare import compare
 from specgate.commands.doctor import doctor
 from specgate.commands.door import OpenGroup
 from specgate.commands.explain import explain
@@ -31,12 +30,10 @@ from specgate.commands.report import report
 from specgate.commands.run import full, load, micro
 from specgate.commands.scenarios import plan, scenarios
 from specgate.commands.selftest import selftest
-from specgate.commands.speculation.acceptance import acceptance
 from specgate.commands.speculation.align import align
 from specgate.commands.speculation.cache import cache
 from specgate.commands.speculation.parity import parity
 from specgate.commands.speculation.smoke import smoke
-from specgate.commands.speculation.tradeoff import tradeoff
 from specgate.commands.status import status
 from specgate.commands.trace import trace
 from specgate.commands.verify import check, verify
@@ -68,10 +65,6 @@ cli.add_command(calibrate)
 cli.add_command(status)
 cli.add_command(report)
 cli.add_command(compare)
-cli.add_command(matrix)
-cli.add_command(agree)
-cli.add_command(acceptance)
-cli.add_command(tradeoff)
 cli.add_command(history)
 cli.add_command(verify)
 cli.add_command(check)

@@ -7,7 +7,7 @@
     calibrate.py    `specgate calibrate`: what can this machine tell apart?
     backends.py     `specgate backends`: the engines that can be measured
     door.py         groups that commands of plug-ins can join
-    speculation/    `specgate smoke`, `align`, `parity`, `tree`, `cache`, `acceptance`: speculation itself
+    speculation/    `specgate smoke`, `align`, `parity`, `cache`: speculation itself
     scenarios.py    `specgate scenarios` and `specgate plan`
     policy.py       `specgate policy init`: floors for the scenarios of measured runs
     pairs.py        `specgate pairs`: list and fetch; plug-ins add to it
@@ -15,8 +15,7 @@
     report.py       `specgate report`: the reports of stored runs, rendered anew
     explain.py      `specgate explain`: where the time goes, and what the gates would take
     verify.py       `specgate verify` a run, and `specgate check` a result file
-    compare.py      `specgate compare` and `specgate matrix`: stored runs side by side
-    agree.py        `specgate agree`: do other engines write the reference's texts?
+    compare.py      `specgate compare`: stored runs side by side
     history.py      `specgate history`: figures over the runs of a folder
     trace/          `specgate trace`: what a profiler's trace says of a decode loop
     selftest.py     `specgate selftest`: faults that the judge must see

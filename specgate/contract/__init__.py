@@ -27,6 +27,7 @@
     assets.py          pinned wheels that pairs and prompts are made of
     counters.py        counts of an engine beside acceptance
     protocols/         what a back end, a gate, a report and other plug-ins implement
+    types.py           limits of the fields that cross a wall, as annotations
     stored_keys.py     fields whose key in stored JSON is an older name
 
 What `__all__` names can be imported from here and is stable for authors of plug-ins; the other nouns are stable under
@@ -101,6 +102,7 @@ from specgate.contract.measured import (
     OWN_NUMBERS,
     BaselineText,
     Block,
+    DecodeRun,
     EngineFacts,
     EngineIdentity,
     Finish,
@@ -143,6 +145,7 @@ __all__ = [
     "CellResult",
     "Comparison",
     "CycleBudget",
+    "DecodeRun",
     "DepthBin",
     "Distribution",
     "Divergence",

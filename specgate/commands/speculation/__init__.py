@@ -5,8 +5,6 @@
     parity.py       `specgate parity`: at which stage does an engine first depart from another?
     tree_picture.py the same, drawn
     cache.py        `specgate cache`: does speculation keep a server's prefix cache of use?
-    acceptance.py   `specgate acceptance`: acceptance over all requests of stored runs, by engine, prompt class and more
-    tradeoff.py     `specgate tradeoff`: roles and variants of stored runs beside each other
     options.py      options of those that load an engine for one prompt
 
 Importing a command imports nothing heavy; running it does.
