@@ -27,7 +27,6 @@
     assets.py          pinned wheels that pairs and prompts are made of
     counters.py        counts of an engine beside acceptance
     protocols/         what a back end, a gate, a report and other plug-ins implement
-    stored_keys.py     fields whose key in stored JSON is an older name
     types.py           constraints that fields carry, and aliases that several nouns share
     reading.py         from data to a noun: every problem with its key and what would be right
 

@@ -17,9 +17,8 @@ from specgate.contract.found import BetweenRuns, CellResult, Comparison
 from specgate.contract.load.break_even import BreakEven
 from specgate.contract.measured import EngineFacts
 from specgate.contract.references import Builds, CellTimes, Earlier
-from specgate.contract.stored_keys import stored_keys
 from specgate.contract.traces import Invariant
-from specgate.contract.types import FILLED_IN, Check, Convert, Length, Range, Share, Text
+from specgate.contract.types import FILLED_IN, Check, Convert, Length, Range, Share, Text, stored_keys
 
 
 class State(StrEnum):

@@ -1,7 +1,7 @@
 """Data becomes a noun here, and nowhere else: a document, an engine's answer, a stored file.
 
-Types and constraints are those that the noun declares (`contract.types`). Every problem has the path of its key and says in
-our words what would be right.
+Types and constraints are those that the noun declares (`contract.types`). Every problem has the path of its key and
+says in our words what would be right.
 
 This module imports pydantic, which is slow to import, so only modules that are themselves imported late may import it.
 """

@@ -189,6 +189,13 @@ Tokens = Annotated[tuple[Annotated[tuple[Count, ...], Length(1), FAIL_FAST], ...
 """Token ids of every slot, beginning with the prefill token."""
 
 
+def stored_keys(**keys: str) -> dict[str, object]:
+    """Return the `__pydantic_config__` of a dataclass: field name → key in stored JSON, an older name of the field.
+    Other fields keep their names.
+    """
+    return {"alias_generator": lambda field: keys.get(field, field)}
+
+
 def fields_of(noun: type[Any], value: object) -> dict[str, Any]:
     """Return field → value for the fields that the dataclass `noun` declares."""
     return {field.name: getattr(value, field.name) for field in fields(noun)}

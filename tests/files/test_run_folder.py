@@ -73,7 +73,7 @@ blocks = st.builds(
     prefill_ns=counts,
     elapsed_ns=counts,
     step_ns=st.lists(counts, max_size=4).map(tuple),
-    tokens=st.lists(st.lists(counts, max_size=3).map(tuple), max_size=2).map(tuple),
+    tokens=st.lists(st.lists(counts, min_size=1, max_size=3).map(tuple), max_size=2).map(tuple),
     accepted=st.lists(st.lists(st.integers(-1, 8), max_size=2).map(tuple), max_size=3).map(tuple),
     drafted=st.lists(st.lists(st.integers(-1, 8), max_size=2).map(tuple), max_size=3).map(tuple),
     truncated=st.lists(counts, max_size=2).map(tuple),

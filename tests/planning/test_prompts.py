@@ -161,7 +161,7 @@ def test_the_description_carries_hashes_and_origins_that_can_be_recomputed(token
     ],
 )
 def test_a_workload_that_cannot_be_meant_is_refused(
-    tokenizer_file: Path, source: str, has_tokenizer: bool, vocab: int, message: str
+    tokenizer_file: Path, source: PromptSource, has_tokenizer: bool, vocab: int, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
         build_prompts(scenario(source), 64, 1, tokenizer_file if has_tokenizer else None, vocab)

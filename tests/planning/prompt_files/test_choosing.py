@@ -157,7 +157,7 @@ def with_template(tokenizer: Path) -> None:
     ],
 )
 def test_questions_go_into_the_chat_template_where_there_is_one(
-    format_: str, chat: bool | None, template: bool, how: str, tmp_path: Path, tokenizer: Path
+    format_: FormatName, chat: bool | None, template: bool, how: str, tmp_path: Path, tokenizer: Path
 ) -> None:
     if template:
         with_template(tokenizer)

@@ -167,7 +167,7 @@ def test_a_bad_line_is_named_with_file_line_key_and_value(record: Any, says: str
         ("sharegpt", {"conversations": [{"from": "human"}]}, "conversations[0].value: None: a text"),
     ],
 )
-def test_a_bad_record_of_a_data_set_is_named(format_: str, change: Any, says: str, tmp_path: Path) -> None:
+def test_a_bad_record_of_a_data_set_is_named(format_: FormatName, change: Any, says: str, tmp_path: Path) -> None:
     message = refused(tmp_path, {**SAMPLES[format_], **change}, format_=format_)
     assert f"{tmp_path / 'p.jsonl'}:1: " in message and says in message
 
