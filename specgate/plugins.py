@@ -38,7 +38,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.backends", "lmdeploy-pipeline", "specgate.backends.offline.backend:LMDEPLOY"),
     ("specgate.backends", "fake", "specgate.backends.fake:BACKEND"),
     ("specgate.gates", "validity", "specgate.gates.validity:GATE"),
-    ("specgate.gates", "tokens", "specgate.gates.tokens:GATE"),
+    ("specgate.gates", "tokens", "specgate.gates.tokens.gate:GATE"),
     ("specgate.gates", "distribution", "specgate.gates.sampled.distribution:GATE"),
     ("specgate.gates", "acceptance", "specgate.gates.acceptance:GATE"),
     ("specgate.gates", "acceptance-drift", "specgate.gates.acceptance_drift:GATE"),
@@ -129,7 +129,7 @@ def _load(group: str, name: str, kind: type[T]) -> T:
 
 def backend(name: str) -> Backend:
     """The back end called `name`. Raises UsageError where it is unknown, cannot be loaded or is not a Backend."""
-    return _load("specgate.backends", name, Backend)  # type: ignore[type-abstract]  # a runtime-checkable Protocol
+    return _load("specgate.backends", name, Backend)
 
 
 ENGINE_LIBRARIES = ("torch", "cupy", "transformers", "vllm", "sglang", "tensorrt_llm", "lmdeploy", "aiohttp")
@@ -162,27 +162,27 @@ def problems_of_backend(name: str) -> list[str]:
 
 def gate(name: str) -> Gate:
     """The gate called `name`. Raises UsageError as `backend` does."""
-    return _load("specgate.gates", name, Gate)  # type: ignore[type-abstract]
+    return _load("specgate.gates", name, Gate)
 
 
 def report(name: str) -> Report:
     """The report called `name`. Raises UsageError as `backend` does."""
-    return _load("specgate.reports", name, Report)  # type: ignore[type-abstract]
+    return _load("specgate.reports", name, Report)
 
 
 def contrast_gate(name: str) -> ContrastGate:
     """The contrast gate called `name`. Raises UsageError as `backend` does."""
-    return _load("specgate.contrast_gates", name, ContrastGate)  # type: ignore[type-abstract]
+    return _load("specgate.contrast_gates", name, ContrastGate)
 
 
 def view(name: str) -> View[Any]:
     """The view called `name`. Raises UsageError as `backend` does."""
-    return _load("specgate.views", name, View)  # type: ignore[type-abstract]
+    return _load("specgate.views", name, View)
 
 
 def export(name: str) -> Export:
     """The export called `name`. Raises UsageError as `backend` does."""
-    return _load("specgate.exports", name, Export)  # type: ignore[type-abstract]
+    return _load("specgate.exports", name, Export)
 
 
 def contrast_gates() -> Mapping[str, ContrastGate]:

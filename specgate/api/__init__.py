@@ -3,7 +3,7 @@
     engines.py       Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
     capabilities.py  what an engine or a back end may be able to do besides, for single commands and gates
     tuning.py        what a back end may have besides: memory reads, tuned products and attention, kernel benches
-    judges.py        Gate, and ContrastGate for one run beside another
+    judges.py        Gate and what it may declare besides, and ContrastGate for one run beside another
     renderers.py     Report, and View and Export for what is made of several stored runs
 
 From `specgate.files.redaction` come `remember`, by which a plug-in names a credential that it holds (it is masked from
@@ -51,7 +51,22 @@ from specgate.api.engines import (
     Text,
     block_marker,
 )
-from specgate.api.judges import ContrastGate, Counting, Gate, Sequential
+from specgate.api.judges import (
+    ChecksRules,
+    ContrastGate,
+    Counting,
+    Gate,
+    GrantsNearTies,
+    GrantsRounding,
+    HasMargin,
+    JudgesSetup,
+    LimitsMachine,
+    NeedsBuilds,
+    NeedsEarlierRun,
+    Sequential,
+    SetsFloor,
+    StatesNeeds,
+)
 from specgate.api.renderers import Combined, Export, Format, Report, View
 from specgate.api.tuning import (
     BenchesKernels,
@@ -72,6 +87,7 @@ __all__ = [
     "BenchesKernels",
     "BenchesPrefill",
     "ChecksOptions",
+    "ChecksRules",
     "ChecksSampling",
     "Combined",
     "ContrastGate",
@@ -87,7 +103,14 @@ __all__ = [
     "Format",
     "Gate",
     "GemmTuner",
+    "GrantsNearTies",
+    "GrantsRounding",
+    "HasMargin",
+    "JudgesSetup",
+    "LimitsMachine",
     "MemoryReads",
+    "NeedsBuilds",
+    "NeedsEarlierRun",
     "OffersLoad",
     "OffersSampling",
     "OpenRequest",
@@ -98,10 +121,12 @@ __all__ = [
     "ScriptedTrace",
     "Sequential",
     "ServesLoad",
+    "SetsFloor",
     "ShowsDistribution",
     "ShowsLogits",
     "ShowsStages",
     "StatesLogitOptions",
+    "StatesNeeds",
     "SwitchesPrefixCache",
     "Text",
     "TunableEngine",

@@ -70,7 +70,7 @@ def agree(
     from specgate.core import NearTies
     from specgate.core.agreement import Agreement
     from specgate.files.plain import to_plain
-    from specgate.planning.policy import near_ties
+    from specgate.planning.gates import near_ties
 
     first, *others = load_runs((reference, *runs))
     agreement = agreement_of([first, *others], margin)

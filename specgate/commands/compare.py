@@ -44,7 +44,7 @@ def compare(a: Path, b: Path, policy: str, html: bool, md: bool, csv: bool, out:
     from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
     gates = plugins.contrast_gates()
-    judging = find_policy(policy, {name: gate.params for name, gate in gates.items()}, FOR_CONTRASTS)
+    judging = find_policy(policy, gates, FOR_CONTRASTS)
     one, other = load_runs((a, b))
     contrast = contrast_of(one, other)
     verdicts = [v for rule in judging.rules for v in gates[rule.gate].judge(rule, contrast)]

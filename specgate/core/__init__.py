@@ -6,7 +6,7 @@
     measured.py        what an engine says of itself, and the raw samples of one block
     found.py           what the samples amount to: figures, distributions, divergences, cells, comparisons; and what no
                        single run can see
-    judged.py          rules, policies, verdicts, and the whole run as gates and reports see it
+    judged.py          rules, policies, verdicts, the whole run as reports see it, and the part that gates see
     acceptance.py      drafts, accepted drafts, and the identities that tie them together
     conditions.py      what the machine did while a block was timed
     traces.py          what a profiler saw of a block, and the PERF_MODE invariants
@@ -80,7 +80,12 @@ from specgate.core.found import (
     Value,
 )
 from specgate.core.judged import (
+    ACCEPTANCE_LENGTH,
+    KINDS,
+    SPEEDUP,
+    AllowedLoss,
     Exemption,
+    Floor,
     Gap,
     Kind,
     LastGreen,
@@ -88,6 +93,7 @@ from specgate.core.judged import (
     Promotion,
     Rule,
     Run,
+    RunView,
     State,
     TokenChecks,
     Verdict,
@@ -119,20 +125,24 @@ from specgate.core.traces import BlockTrace, Finding, Held, Invariant, LoopFigur
 from specgate.core.traffic import Traffic
 
 __all__ = [
+    "ACCEPTANCE_LENGTH",
     "BASELINE",
     "ENGINE_DECODE_NS",
     "FORBIDS_ENDS",
     "FORCED_LENGTH",
+    "KINDS",
     "LOSSY",
     "MAY_NOT_DRAFT",
     "OWN_NUMBERS",
     "PASS_ROUNDS",
+    "SPEEDUP",
     "STATISTICS",
     "VARIANT_MARK",
     "AcceptanceDrift",
     "AcceptanceRecord",
     "AcceptanceSource",
     "ActiveBin",
+    "AllowedLoss",
     "Bandwidth",
     "BaselineText",
     "BetweenRuns",
@@ -152,6 +162,7 @@ __all__ = [
     "Exemption",
     "Finding",
     "Finish",
+    "Floor",
     "FollowCheck",
     "Followed",
     "Gap",
@@ -181,6 +192,7 @@ __all__ = [
     "Rule",
     "Run",
     "RunKind",
+    "RunView",
     "Sampling",
     "SamplingMethod",
     "Scenario",

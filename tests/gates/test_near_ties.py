@@ -34,7 +34,7 @@ from specgate.core import (
     TokenChecks,
     Verdict,
 )
-from specgate.gates.tokens import GATE
+from specgate.gates.tokens.gate import GATE
 from tests.bench.simulations.parting_simulation import too_far, too_wide
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario, text
 

@@ -11,7 +11,7 @@ from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure
 from specgate.core import LOSSY, Block, NearTies, Rule, Run, State, TokenChecks, Verdict
 from specgate.gates.speed import GATE as SPEED
-from specgate.gates.tokens import GATE
+from specgate.gates.tokens.gate import GATE
 from tests.support.factories import blocks_of, corrupt, margins_of, plan_of, run_of, scenario
 
 RULE = Rule("tokens", "tokens", True, role="spec-*", params={"near_tie_margin": 1e-3})
