@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.api import Gate, Sequential
+from specgate.api import ChecksRules, Gate, Sequential
 from specgate.core import Block, Distribution, Rule, Run, State, Verdict
 from tests.support.example_packages import module_of
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
@@ -31,6 +31,7 @@ def measured(rounds: int = 4, change: Callable[[Block], Block] = lambda block: b
 
 def test_it_keeps_the_protocol() -> None:
     assert isinstance(MODULE.GATE, Gate) and isinstance(MODULE.GATE, Sequential)
+    assert isinstance(MODULE.GATE, ChecksRules)
 
 
 def test_requests_that_are_fast_enough_pass() -> None:
@@ -59,9 +60,9 @@ def test_too_few_requests_decide_nothing_and_say_how_many_are_missing() -> None:
 
 
 @pytest.mark.parametrize("percentile", [0.0, 100.0, 120.0])
-def test_a_percentile_that_is_none_is_invalid(percentile: float) -> None:
-    found = verdicts(rule(percentile=percentile), measured())
-    assert {(v.state, v.reason_code) for v in found} == {(State.INVALID, "no_such_percentile")}
+def test_a_percentile_that_is_none_is_refused(percentile: float) -> None:
+    assert list(MODULE.GATE.problems(rule(percentile=percentile))) == [("percentile", "it lies between 0 and 100")]
+    assert not list(MODULE.GATE.problems(rule()))
 
 
 def test_a_cell_without_figures_is_invalid() -> None:

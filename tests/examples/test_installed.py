@@ -108,7 +108,7 @@ def test_a_parameter_that_the_gate_cannot_take_is_refused(tmp_path: Path, correc
     policy = POLICY.replace("micro: [gate.yaml]\n", "").replace("MIN", "1.0")
     file.write_text(policy + RULE.replace(correct, wrong))
     with pytest.raises(UsageError, match=rf"wrong\.yaml:{len(policy.splitlines()) + 1}.*{said}"):
-        load_policy(file, {name: gate.params for name, gate in plugins.gates().items()})
+        load_policy(file, plugins.gates())
 
 
 def test_the_report_is_in_the_run_folder_and_prometheus_reads_it(folder: Path) -> None:

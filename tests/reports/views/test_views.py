@@ -48,7 +48,7 @@ def store(folder: Path, **how: Any) -> Path:
 def contrast(a: Path, b: Path) -> Any:
     found = contrast_of(load_run(a), load_run(b))
     gates = plugins.contrast_gates()
-    policy = find_policy("compare", {name: gate.params for name, gate in gates.items()}, FOR_CONTRASTS)
+    policy = find_policy("compare", gates, FOR_CONTRASTS)
     return replace(found, verdicts=tuple(v for r in policy.rules for v in gates[r.gate].judge(r, found)))
 
 
