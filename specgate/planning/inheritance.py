@@ -19,18 +19,23 @@ LONGEST_CHAIN: Final = 16
 """Files that are merged over each other."""
 
 
+def merged(own: Document, base: Document | None) -> Document:
+    """Return `own` over `base`: mappings are merged key by key, everything else is replaced."""
+    return own if base is None else own.over(base)
+
+
 @dataclass(frozen=True, slots=True)
 class Inheritance:
     """The way in which files of one kind are merged.
 
     `noun`: the kind in messages. `key`: the key that names what a file is merged over. `shipped`: the folder of the
-    files that may be named without a path. `merge`: puts a document over another one.
+    files that may be named without a path. `merge`: puts a document over what it names, None where it names nothing.
     """
 
     noun: str
     key: str
     shipped: Path
-    merge: Callable[[Document, Document], Document] = Document.over
+    merge: Callable[[Document, Document | None], Document] = merged
 
     def whole(self, document: Document, inside: tuple[Path, ...] = ()) -> Document:
         """Return `document` merged over everything it names. `inside`: the files that name it. Raises UsageError where
@@ -46,8 +51,8 @@ class Inheritance:
                 raise refusal(document, [Problem((self.key,), f"a {self.noun} cannot extend itself: {circle}")])
             layer = self.whole(load(base), chain)
             below = self.merge(layer, below) if below else layer
-        merged = self.merge(document, below) if below else document
-        return replace(merged, data={k: v for k, v in merged.data.items() if k != self.key})
+        whole = self.merge(document, below)
+        return replace(whole, data={k: v for k, v in whole.data.items() if k != self.key})
 
     def names(self, *, bases: bool = False) -> list[str]:
         """Return the names of the shipped files; with `bases`, those in folders inside too."""

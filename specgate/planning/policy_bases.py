@@ -23,8 +23,12 @@ from specgate.planning.inheritance import Inheritance, Item, items_of, with_item
 SHIPPED = Path(__file__).parents[1] / "gates" / "policies"
 
 
-def merged(own: Document, base: Document) -> Document:
+def merged(own: Document, base: Document | None) -> Document:
     """Return the policy `own` over the policy `base`. Raises UsageError for rules that cannot be merged so."""
+    if base is None:
+        if problems := list(_speaking_of_a_base(own)):
+            raise refusal(own, problems)
+        return own
     mine, inherited, whole = items_of(own, "rules"), items_of(base, "rules"), own.over(base)
     if mine is None or inherited is None:  # the form of the file says what is wrong
         return whole
@@ -35,6 +39,15 @@ def merged(own: Document, base: Document) -> Document:
     rules = _merged_rules(mine, [item for item in inherited if item.data.get("id") not in left_out])
     whole = with_items(whole, "rules", rules)
     return replace(whole, data={k: v for k, v in whole.data.items() if k != "without"})
+
+
+def _speaking_of_a_base(document: Document) -> Iterator[Problem]:
+    why = "it speaks of inherited rules, and there is no `base`"
+    if "without" in document.data:
+        yield Problem(("without",), why)
+    for i, item in enumerate(items_of(document, "rules") or ()):
+        if "replaces" in item.data:
+            yield Problem(("rules", i, "replaces"), why)
 
 
 def _merged_rules(mine: list[Item], inherited: list[Item]) -> list[Item]:

@@ -7,8 +7,23 @@ from dataclasses import replace
 
 import pytest
 
+from specgate import plugins
+from specgate.analysis.verdict import overall
 from specgate.api import ChecksRules, Gate, Sequential
-from specgate.core import Block, Distribution, Rule, Run, State, Verdict
+from specgate.core import (
+    Block,
+    CellResult,
+    Distribution,
+    Exemption,
+    Kind,
+    Policy,
+    Rule,
+    Run,
+    RunView,
+    State,
+    Verdict,
+)
+from specgate.run.recompute import judge
 from tests.support.example_packages import module_of
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
@@ -76,6 +91,49 @@ def test_a_cell_without_figures_is_invalid() -> None:
 def test_a_rule_that_selects_no_cell_is_skipped() -> None:
     (found,) = verdicts(rule(role="spec-9"), measured())
     assert (found.state, found.cell) == (State.SKIPPED, "")
+
+
+# ── a kind of its own ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Silent(type(MODULE.GATE)):  # type: ignore[misc]  # a module that is loaded by its path
+    """The same gate, which judges no cell."""
+
+    def judge_cell(self, rule: Rule, result: CellResult) -> Verdict:
+        return Verdict(rule.id, rule.gate, result.cell.key, State.SKIPPED, rule.required, "nothing", "nothing to judge")
+
+
+def overall_of(run: Run, monkeypatch: pytest.MonkeyPatch, gate: Gate, *exempt: str) -> tuple[State, set[str]]:
+    """The state of `run` under a policy on records and latency, and the kinds that it lacks without a reason."""
+    real = plugins.gate
+    monkeypatch.setattr(plugins, "gate", lambda name: gate if name == "tpot-percentile" else real(name))
+    given_up = tuple(Exemption(kind, "the gate from outside judges this run") for kind in exempt)
+    rules = (Rule("records", "validity", True), rule(role="spec-3"))
+    found = judge(run, Policy("own", rules, not_judged=given_up))
+    monkeypatch.undo()
+    return overall(found)[0], {gap.kind for gap in found.not_judged or () if gap.why is None}
+
+
+def test_its_own_kind_makes_a_run_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = ("tokens", "acceptance", "speed")
+    assert overall_of(measured(), monkeypatch, MODULE.GATE, *usual) == (State.PASS, set())
+    assert overall_of(measured(), monkeypatch, Silent(), *usual) == (State.NOT_JUDGED, {"latency"})
+    assert overall_of(measured(), monkeypatch, Silent(), *usual, "latency") == (State.PASS, set())
+    assert overall_of(measured(), monkeypatch, MODULE.GATE) == (State.NOT_JUDGED, set(usual))
+
+
+def test_it_may_judge_what_every_run_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fast(type(MODULE.GATE)):  # type: ignore[misc]
+        def judges(self, rule: Rule) -> tuple[Kind, ...]:
+            return ("speed", "acceptance")
+
+    assert overall_of(measured(), monkeypatch, Fast(), "tokens") == (State.PASS, set())
+
+
+def test_it_sees_no_other_verdict_and_nothing_of_the_machine() -> None:
+    view = measured().view
+    assert type(view) is RunView and not any(hasattr(view, name) for name in ("verdicts", "environment", "id"))
+    assert verdicts(rule(), measured()) == list(MODULE.GATE.judge(rule(), view))
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(50.0, 2.0), (75.0, 3.0), (90.0, 3.6)])
