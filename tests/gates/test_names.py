@@ -37,9 +37,7 @@ def by_name(tree: ast.Module) -> Iterator[int]:
 
 
 def is_gate(node: ast.expr) -> bool:
-    return (isinstance(node, ast.Attribute) and node.attr == "gate") or (
-        isinstance(node, ast.Name) and node.id == "gate"
-    )
+    return "gate" in (getattr(node, "attr", None), getattr(node, "id", None))
 
 
 def holds_text(node: ast.expr, texts: set[str]) -> bool:
