@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from typing import Literal
 
-from specgate.api import Activity, Availability, Decoded, Engine, OpenRequest
 from specgate.backends.fake_load import ServedLoad
 from specgate.backends.fake_script import Script
-from specgate.core import Budget, EngineFacts, Finish, Role
-from specgate.core.load import OfferedLoad
+from specgate.contract import Budget, EngineFacts, Finish, Role
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import Activity, Availability, Decoded, Engine, OpenRequest
 from specgate.errors import BackendError, UsageError
 
 EOS = 1
@@ -54,7 +54,7 @@ KERNEL = "fake_step"
 
 
 class FakeEngine:
-    """An `api.Engine` that follows a `Script`."""
+    """An `protocols.Engine` that follows a `Script`."""
 
     def __init__(self, script: Script, request: OpenRequest) -> None:
         self.script, self.request = script, request

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from specgate.api import Decoded, OpenRequest
 from specgate.backends.fake_script import Script
-from specgate.core import AcceptanceRecord, Budget, Finish, RefusedRequest, Role, Served, ServedRequest
-from specgate.core.load import OfferedLoad
+from specgate.contract import AcceptanceRecord, Budget, Finish, RefusedRequest, Role, Served, ServedRequest
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import Decoded, OpenRequest
 
 REFUSAL: Final = 503
 

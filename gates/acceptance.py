@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from specgate.analysis.checks.drafting import inflated_length
-from specgate.core import ACCEPTANCE_LENGTH, CellResult, Floor, Kind, Rule, RunView, State, Verdict
+from specgate.contract import ACCEPTANCE_LENGTH, CellResult, Floor, Kind, Rule, RunView, State, Verdict
 from specgate.gates.select import inflated, nothing_selected, selected, steps_lost, unmeasured, verdict
 
 NOT_THE_PAIRS: Final = {

@@ -8,7 +8,7 @@ from typing import Literal
 
 from specgate.analysis.intervals.levels import FALSE_PASS, false_fail
 from specgate.analysis.speculation.uptime import fall_pct, in_words, requests_needed
-from specgate.core import AcceptanceDrift, CellResult, Kind, Rule, RunView, State, Verdict
+from specgate.contract import AcceptanceDrift, CellResult, Kind, Rule, RunView, State, Verdict
 from specgate.gates.samples import looks_of
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 
-from specgate.core import Kind, Rule, RunView, State, Verdict
-from specgate.core.references import Builds, ComparedBuild, Revision
+from specgate.contract import Kind, Rule, RunView, State, Verdict
+from specgate.contract.references import Builds, ComparedBuild, Revision
 from specgate.gates.select import verdict
 
 OF_JUDGING = ("config_sha256", "plugin:gate:", "plugin:report:")

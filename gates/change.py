@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from specgate.analysis.stats import ALPHA
-from specgate.core import BASELINE, BetweenRuns, Cell, Rule, State, Verdict
-from specgate.core.contrast import Change, Contrast, How
-from specgate.core.metrics import METRICS, RENAMED
+from specgate.contract import BASELINE, BetweenRuns, Cell, Rule, State, Verdict
+from specgate.contract.contrast import Change, Contrast, How
+from specgate.contract.metrics import METRICS, RENAMED
 from specgate.gates.samples import Evidence, allowance
 from specgate.gates.select import verdict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from specgate.core import CellResult, Kind, Rule, RunView, State, Verdict
+from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 

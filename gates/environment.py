@@ -21,8 +21,8 @@ from specgate.analysis.machine.clock_words import (
 from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import power_cap
 from specgate.analysis.machine.words import asides, set_aside_in_words, too_many_in_words
-from specgate.core import CellResult, Kind, Rule, RunView, State, Verdict
-from specgate.core.conditions import (
+from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
+from specgate.contract.conditions import (
     THROTTLES,
     ClockComparison,
     Conditions,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from specgate.analysis.requests.percentiles import ERROR
-from specgate.core import CellResult, Kind, LatencyLimits, Rule, RunView, State, Verdict
+from specgate.contract import CellResult, Kind, LatencyLimits, Rule, RunView, State, Verdict
 from specgate.gates.samples import looks_of
 from specgate.gates.select import late_client, nothing_selected, selected, unmeasured, verdict
 from specgate.gates.speed import with_source

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Literal
 
-from specgate.core import CellResult, Held, Invariant, Kind, Rule, RunView, State, Verdict
+from specgate.contract import CellResult, Held, Invariant, Kind, Rule, RunView, State, Verdict
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 

@@ -11,8 +11,8 @@ from specgate.analysis.load.break_even import Level, pays_up_to
 from specgate.analysis.load.sending import FASTER_CLIENT, fell_behind
 from specgate.analysis.load.sweeps import levels_of, sweep_of, sweeps
 from specgate.analysis.load.words import in_words, level_in_words, unit_of
-from specgate.core import BASELINE, Comparison, Floor, Kind, Rule, RunView, State, Verdict
-from specgate.core.load import BreakEven
+from specgate.contract import BASELINE, Comparison, Floor, Kind, Rule, RunView, State, Verdict
+from specgate.contract.load import BreakEven
 from specgate.gates.select import nothing_selected, verdict
 from specgate.gates.speed import with_source
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 
 from specgate.analysis.machine.memory import size_in_words
-from specgate.core import BASELINE, Cell, CellResult, EngineFacts, Kind, Rule, RunView, State, Value, Verdict
+from specgate.contract import BASELINE, Cell, CellResult, EngineFacts, Kind, Rule, RunView, State, Value, Verdict
 from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from specgate.analysis.intervals.between_runs import either
 from specgate.analysis.stats import Pairs
-from specgate.core import (
+from specgate.contract import (
     BASELINE,
     AllowedLoss,
     BetweenRuns,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from specgate.core import Rule, State, Verdict
-from specgate.core.contrast import Contrast, TokenContrast
+from specgate.contract import Rule, State, Verdict
+from specgate.contract.contrast import Contrast, TokenContrast
 from specgate.gates.select import verdict
 
 

@@ -11,7 +11,7 @@ from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_
 from specgate.analysis.intervals.levels import false_fail
 from specgate.analysis.intervals.power import rounds_needed
 from specgate.analysis.stats import POWER, Decision, Interval, Pairs, decide, pairs_needed, planned_looks, t_quantile
-from specgate.core import BetweenRuns, CellResult, Comparison, Rule, RunView
+from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView
 
 Evidence = Mapping[str, float | int | str | None]
 

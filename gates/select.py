@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from specgate.analysis.load.sending import FASTER_CLIENT, fell_behind
-from specgate.core import CellResult, Rule, RunView, State, Verdict
+from specgate.contract import CellResult, Rule, RunView, State, Verdict
 
 
 def selected(rule: Rule, run: RunView) -> Iterator[CellResult]:

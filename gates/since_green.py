@@ -20,8 +20,8 @@ from specgate.analysis.references.since import (
 )
 from specgate.analysis.stats import Decision
 from specgate.analysis.two_builds.estimates import LEAST, Difference
-from specgate.core import BetweenRuns, Cell, CellResult, Kind, Rule, RunView, Scenario, State, Verdict
-from specgate.core.references import CellTimes, EarlierRun
+from specgate.contract import BetweenRuns, Cell, CellResult, Kind, Rule, RunView, Scenario, State, Verdict
+from specgate.contract.references import CellTimes, EarlierRun
 from specgate.gates.samples import allowance, looks_of
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from specgate.analysis.requests.joint import NO_JOINT_DECODING
 from specgate.analysis.stats import Pairs
-from specgate.core import (
+from specgate.contract import (
     BASELINE,
     SPEEDUP,
     Cell,

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 from specgate.analysis.requests.percentiles import ERROR
-from specgate.core import CellResult, Kind, Rule, RunView, State, Value, Verdict
-from specgate.core.metrics import PER_REQUEST, PERCENTILES, per_request
+from specgate.contract import CellResult, Kind, Rule, RunView, State, Value, Verdict
+from specgate.contract.metrics import PER_REQUEST, PERCENTILES, per_request
 from specgate.gates.samples import looks_of
 from specgate.gates.select import late_client, nothing_selected, selected, unmeasured, verdict
 from specgate.gates.speed import with_source

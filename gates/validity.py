@@ -8,7 +8,7 @@ from specgate.analysis.checks.drafting import inflated_length
 from specgate.analysis.intervals.levels import FALSE_FAIL
 from specgate.analysis.speculation.draft_counts import short_of, shortness_in_words
 from specgate.analysis.speculation.forced import forced_of, looks_forced, unlike_positions, wrong_shape
-from specgate.core import MAY_NOT_DRAFT, AcceptanceRecord, CellResult, Kind, Rule, RunView, State, Verdict
+from specgate.contract import MAY_NOT_DRAFT, AcceptanceRecord, CellResult, Kind, Rule, RunView, State, Verdict
 from specgate.errors import InvalidResult
 from specgate.gates.select import inflated, nothing_selected, selected, steps_lost, unmeasured, verdict
 

@@ -15,10 +15,13 @@ import traceback
 import click
 
 from specgate import __version__
+from specgate.backends.eagle3.commands.bench import bench
+from specgate.backends.eagle3.commands.tape import tape
+from specgate.backends.eagle3.commands.tree import tree
+from specgate.backends.eagle3.commands.tune import tune
 from specgate.commands.ab import ab
 from specgate.commands.agree import agree
 from specgate.commands.backends import backends
-from specgate.commands.bench import bench
 from specgate.commands.calibrate import calibrate
 from specgate.commands.compare import compare, matrix
 from specgate.commands.doctor import doctor
@@ -37,11 +40,8 @@ from specgate.commands.speculation.cache import cache
 from specgate.commands.speculation.parity import parity
 from specgate.commands.speculation.smoke import smoke
 from specgate.commands.speculation.tradeoff import tradeoff
-from specgate.commands.speculation.tree import tree
 from specgate.commands.status import status
-from specgate.commands.tape import tape
 from specgate.commands.trace import trace
-from specgate.commands.tune import tune
 from specgate.commands.verify import check, verify
 from specgate.errors import ExitCode, SpecgateError
 from specgate.terminal import echo

@@ -17,7 +17,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from specgate.api import Availability, Backend, ContrastGate, Export, Gate, Report, View
+from specgate.contract.protocols import Availability, Backend, ContrastGate, Export, Gate, Report, View
 from specgate.errors import EnvironmentRefused, UsageError
 
 GROUPS = (
@@ -26,9 +26,9 @@ GROUPS = (
 )
 
 _BUILT_IN: tuple[tuple[str, str, str], ...] = (
-    ("specgate.backends", "cupy", "specgate.backends.cupy_eagle3.backend:BACKEND"),
-    ("specgate.backends", "reference", "specgate.backends.reference.backend:BACKEND"),
-    ("specgate.backends", "transformers", "specgate.backends.hf_transformers.backend:BACKEND"),
+    ("specgate.backends", "cupy", "specgate.backends.eagle3.cupy.backend:BACKEND"),
+    ("specgate.backends", "reference", "specgate.backends.eagle3.reference.backend:BACKEND"),
+    ("specgate.backends", "transformers", "specgate.backends.eagle3.transformers.backend:BACKEND"),
     ("specgate.backends", "vllm", "specgate.backends.servers.backend:VLLM"),
     ("specgate.backends", "sglang", "specgate.backends.servers.backend:SGLANG"),
     ("specgate.backends", "trtllm", "specgate.backends.servers.backend:TRTLLM"),

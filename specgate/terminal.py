@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from specgate.files.redaction import masked, masked_data, visible, visible_but_colours, visible_json
+from specgate.redaction import masked, masked_data, visible, visible_but_colours, visible_json
 
 if TYPE_CHECKING:
     from rich.console import Console

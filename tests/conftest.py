@@ -86,7 +86,7 @@ class Killed:
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    from specgate.eagle3.tiny import write_random_pair
+    from specgate.backends.eagle3.lib.tiny import write_random_pair
 
     return write_random_pair(tmp_path_factory.mktemp("pair"), seed=8)
 

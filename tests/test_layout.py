@@ -52,9 +52,9 @@ PUBLIC = {
 }
 """What a shelf may import besides itself: what an author from outside may import."""
 
-MAKERS_OF_PAIRS = ("specgate.pair_tools", "specgate.commands.pairs")
+MAKERS_OF_PAIRS = ("specgate.backends.eagle3.pair_tools", "specgate.commands.pairs")
 """They make and check checkpoints, and so may use engines by name; nothing else of the harness may."""
-ENGINES_OF_MAKERS = ("specgate.backends.reference", "specgate.backends.servers")
+ENGINES_OF_MAKERS = ("specgate.backends.eagle3.reference", "specgate.backends.servers")
 PUT_TOGETHER = ("specgate.commands.pairs", "specgate.cli", "specgate.__main__")
 """What brings the makers of pairs to the command line."""
 

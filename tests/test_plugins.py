@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specgate import plugins
-from specgate.api import Availability, Backend, Engine, Gate, OpenRequest, Report
+from specgate.contract.protocols import Availability, Backend, Engine, Gate, OpenRequest, Report
 from specgate.errors import EnvironmentRefused, UsageError
 
 
@@ -89,6 +89,6 @@ def test_an_empty_load_list_leaves_the_built_ins_alone(monkeypatch: pytest.Monke
 
 def test_the_fake_engine_is_never_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert plugins.default_backend().name == "reference"
-    monkeypatch.setattr("specgate.backends.reference.backend.find_spec", lambda name: None)
+    monkeypatch.setattr("specgate.backends.eagle3.reference.backend.find_spec", lambda name: None)
     with pytest.raises(EnvironmentRefused, match="torch is not installed"):
         plugins.default_backend()

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from specgate import terminal
-from specgate.files import redaction
+from specgate import redaction, terminal
 from tests.support.command import ROOT, Cli
 from tests.support.imports import modules, room_of
 

@@ -1,6 +1,6 @@
 """Other people's engines as libraries, each in a process of its own: vLLM's `LLM`, LMDeploy's `pipeline`.
 
-    OfflineEngine (engine.py: the protocol of `specgate.api.Engine`, one process per role)
+    OfflineEngine (engine.py: the protocol of `specgate.contract.protocols.Engine`, one process per role)
       └─ Driven (wire.py: the process, its requests and answers; ended with all that it has started)
            └─ driver/: what runs there, under the engine's own Python
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from specgate.api import Availability, Engine, OpenRequest
-from specgate.core import LogCause
+from specgate.contract import LogCause
+from specgate.contract.protocols import Availability, Engine, OpenRequest
 from specgate.errors import UsageError
 
 

@@ -1,4 +1,4 @@
-"""Libraries as an `api.Engine`: one process per role. A block is a set of requests that begin together.
+"""Libraries as an `protocols.Engine`: one process per role. A block is a set of requests that begin together.
 
 A block prefills anew. vLLM's loop is driven step by step, so its blocks have steps; an LMDeploy engine gives outputs
 request by request, so its blocks are like those of a server.
@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from specgate.api import Activity, Decoded, OpenRequest, masked
 from specgate.backends.offline import requests, steps
 from specgate.backends.offline.library import Library, Opening
 from specgate.backends.offline.options import OfflineOptions
@@ -22,8 +21,9 @@ from specgate.backends.servers.evidence.told import told_by
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.identity import Seen
 from specgate.backends.servers.failures import read_end
-from specgate.core import BASELINE, Budget, EngineFacts, Role, TopTokens
-from specgate.core.memory import EngineMemory
+from specgate.contract import BASELINE, Budget, EngineFacts, Role, TopTokens
+from specgate.contract.memory import EngineMemory
+from specgate.contract.protocols import Activity, Decoded, OpenRequest, masked
 from specgate.errors import BackendError, UsageError
 
 LONGEST_FACT: Final = 200

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from specgate.api import OpenRequest
 from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.exchange import KvCache
-from specgate.core import Role
+from specgate.contract import Role
+from specgate.contract.protocols import OpenRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Library(Protocol):
         """
 
     def settings_in(self, log: Sequence[str]) -> Mapping[str, str]:
-        """How the engine is set up, as lines of its log tell (`core.EngineIdentity.settings`)."""
+        """How the engine is set up, as lines of its log tell (`contract.EngineIdentity.settings`)."""
 
     def kv_cache_in(self, log: Sequence[str]) -> KvCache:
         """How large its KV cache is, as lines of its log tell."""

@@ -12,10 +12,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, Literal
 
-from specgate.api import is_telling, masked
 from specgate.backends.servers import options as of_servers
 from specgate.backends.servers.secrets import names_a_credential
-from specgate.core import Role
+from specgate.contract import Role
+from specgate.contract.protocols import is_telling, masked
 from specgate.errors import UsageError
 
 PLAIN: Final = (

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final, TypeVar
 
-from specgate.api import masked
 from specgate.backends.servers.exchange import SpecCounts
-from specgate.core import TopTokens
+from specgate.contract import TopTokens
+from specgate.contract.protocols import masked
 from specgate.errors import BackendError
 
 T = TypeVar("T")

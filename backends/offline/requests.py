@@ -7,13 +7,13 @@ from functools import reduce
 from operator import add
 from typing import Final
 
-from specgate.api import Decoded
 from specgate.backends.offline.replies import Loop, Request
 from specgate.backends.offline.steps import refuse_miscounted
 from specgate.backends.servers.accounting import record_of
 from specgate.backends.servers.answers import Answer, refuse_strange_ids
 from specgate.backends.servers.exchange import NOTHING, SpecCounts, Usage
-from specgate.core import Budget, Finish, Role, Served, ServedRequest
+from specgate.contract import Budget, Finish, Role, Served, ServedRequest
+from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
 
 DONE: Final = ("FINISH", "SUCCESS")

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from specgate.api import Decoded
 from specgate.backends.offline.replies import Emitted, Loop, Step
 from specgate.backends.servers.exchange import SpecCounts
-from specgate.core import Budget, Finish, Role
+from specgate.contract import Budget, Finish, Role
+from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
 
 OVER = -1

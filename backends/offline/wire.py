@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from specgate.api import masked
 from specgate.backends.offline.library import Library, Opening
 from specgate.backends.offline.options import OfflineOptions, interpreter
 from specgate.backends.servers.exchange import Json
 from specgate.backends.servers.failures import COMMON, Failure, cause, diagnosis, explain, read_end
 from specgate.backends.servers.process import Command, ServerProcess, shown
+from specgate.contract.protocols import masked
 from specgate.errors import BackendError
 
 DRIVER: Final = Path(__file__).parent / "driver" / "main.py"

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.exchange import NOTHING, Reading, SpecCounts
-from specgate.core.acceptance import AcceptanceRecord, Totals
+from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.errors import BackendError, InvalidResult
 
 N = TypeVar("N", int, float)

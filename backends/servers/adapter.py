@@ -13,9 +13,9 @@ from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import Command
 from specgate.backends.servers.sampling.expresses import Expresses
-from specgate.core import PairRef, Role
-from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
-from specgate.eagle3.hf_keys import Keys
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
+from specgate.checkpoints.hf_keys import Keys
+from specgate.contract import PairRef, Role
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client
@@ -61,7 +61,7 @@ class Launch:
 class Told:
     """What a server tells of itself beside its version.
 
-    `settings`: those of `core.SETTINGS` that it tells. `path`: where it loaded its model from. `architecture`: its
+    `settings`: those of `contract.SETTINGS` that it tells. `path`: where it loaded its model from. `architecture`: its
     model's. `kv`: the size of its KV cache. `on_cpu`: it says that it runs on the CPU.
     """
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from specgate.api import masked
 from specgate.backends.servers.events import THINKING, channel_of, events, whole_answer
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
-from specgate.core import Finish, ServedRequest
+from specgate.contract import Finish, ServedRequest
+from specgate.contract.protocols import masked
 from specgate.errors import BackendError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pathlib import Path
 from shutil import which
 from typing import Literal
 
-from specgate.api import Availability, Engine, OpenRequest
-from specgate.core import LogCause, Sampling
+from specgate.contract import LogCause, Sampling
+from specgate.contract.protocols import Availability, Engine, OpenRequest
 
 NEEDED = ("aiohttp", "prometheus_client")
 
@@ -54,7 +54,9 @@ class ServerBackend:
             file_of(parsed, key)
 
     def check_sampling(self, asked: Sampling, where: str) -> None:
-        """As `api.ChecksSampling` says. A server's random numbers are its own, and requests cannot say everything."""
+        """As `protocols.ChecksSampling` says. A server's random numbers are its own, and requests cannot say
+        everything.
+        """
         from specgate.backends.servers.engines import adapter_named
         from specgate.backends.servers.sampling.expresses import check_sampling
 
@@ -62,7 +64,7 @@ class ServerBackend:
 
     @property
     def switches_prefix_cache(self) -> bool:
-        """As `api.SwitchesPrefixCache` says."""
+        """As `protocols.SwitchesPrefixCache` says."""
         from specgate.backends.servers.engines import adapter_named
 
         return adapter_named(self.name).switches_prefix_cache

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from specgate.api import Decoded
 from specgate.backends.servers.accounting import own_counts, record_of
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.evidence.outputs import joined_outputs
 from specgate.backends.servers.exchange import NOTHING, Reading
-from specgate.core import ENGINE_DECODE_NS, RefusedRequest, Role, Served
-from specgate.eagle3.counters import JOINED_OUTPUTS, NO_DRAFT_COUNTERS, UNCOUNTED_TOKENS
+from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
+from specgate.contract.counters import JOINED_OUTPUTS, NO_DRAFT_COUNTERS, UNCOUNTED_TOKENS
+from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
 
 AT_ONCE: Final = 32

@@ -19,11 +19,11 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 
-from specgate.api import masked
 from specgate.backends.servers.events import Piece
 from specgate.backends.servers.exchange import Json
 from specgate.backends.servers.secrets import Secret
-from specgate.core.load import OfferedLoad
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import masked
 from specgate.errors import BackendError
 
 KEEP_ALIVE_S: Final = 2.0

@@ -11,9 +11,9 @@ from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.sampling.listed import token_law
 from specgate.backends.servers.sampling.seeds import seed_of
-from specgate.core import FORBIDS_ENDS, OWN_NUMBERS, Sampling
-from specgate.core.draws import TokenLaw
-from specgate.core.load import OfferedLoad
+from specgate.contract import FORBIDS_ENDS, OWN_NUMBERS, Sampling
+from specgate.contract.draws import TokenLaw
+from specgate.contract.load import OfferedLoad
 from specgate.errors import BackendError
 
 

@@ -1,4 +1,4 @@
-"""Servers as an `api.Engine`: one server per role. A block is a set of requests that are sent together.
+"""Servers as an `protocols.Engine`: one server per role. A block is a set of requests that are sent together.
 
 A server prefills and decodes in one go and does not show single steps. docs/engines.md says what that means for a
 block.
@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from specgate.api import Activity, Decoded, OpenRequest
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
 from specgate.backends.servers.blocks import decoded, in_one_piece, with_refused
@@ -28,7 +27,8 @@ from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, end, new_port
-from specgate.core import (
+from specgate.checkpoints.spec_config.launching import OPTION, check_chain
+from specgate.contract import (
     BASELINE,
     Budget,
     EngineFacts,
@@ -37,10 +37,10 @@ from specgate.core import (
     Sampling,
     TopTokens,
 )
-from specgate.core.draws import TokenLaw
-from specgate.core.load import OfferedLoad
-from specgate.eagle3.counters import ASKED_AGAIN
-from specgate.eagle3.spec_config.launching import OPTION, check_chain
+from specgate.contract.counters import ASKED_AGAIN
+from specgate.contract.draws import TokenLaw
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import Activity, Decoded, OpenRequest
 from specgate.errors import BackendError, UsageError
 from specgate.sampling.keys import requests_of
 
@@ -158,7 +158,7 @@ class ServerEngine:
         offered: OfferedLoad,
         stop_token_ids: Sequence[int],
     ) -> Decoded:
-        """Put the role's server under load (`api.ServesLoad`)."""
+        """Put the role's server under load (`protocols.ServesLoad`)."""
         if budget.new_tokens is None:
             raise BackendError("a server under load answers whole requests: a budget of new_tokens is needed")
         self.prompts = [tuple(prompt) for prompt in prompts]
@@ -237,7 +237,7 @@ class ServerEngine:
         answers, _ = server.answer([ask], [len(prompt)])
         return answers[0]
 
-    # ── drawing (`api.DrawsTexts`, `api.ShowsDistribution`) ───────────────────────────────────────────────────────────
+    # ── drawing (`protocols.DrawsTexts`, `protocols.ShowsDistribution`) ───────────────────────────────────────────────
 
     def draw(
         self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int

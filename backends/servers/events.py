@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.api import masked
 from specgate.backends.servers.exchange import Json
+from specgate.contract.protocols import masked
 from specgate.errors import BackendError
 
 Piece = tuple[int, bytes]

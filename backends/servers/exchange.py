@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.core import Sampling
+from specgate.contract import Sampling
 
 Json = Mapping[str, object]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from specgate.api import cleaned
-from specgate.core import LogCause
+from specgate.contract import LogCause
+from specgate.contract.protocols import cleaned
 
 LONGEST_LINE: Final = 160
 PYTHON_ERROR: Final = re.compile(r"(?:^|\] )([A-Za-z_.]*(?:Error|Exception): .*)")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from specgate.api import masked
 from specgate.backends.servers.exchange import Reading, SpecCounts
+from specgate.contract.protocols import masked
 from specgate.errors import BackendError
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from specgate.analysis.traces.families import read_patterns
-from specgate.api import masked
 from specgate.backends.servers.evidence.told import check_log
 from specgate.backends.servers.secrets import credential_flags, names_a_credential
-from specgate.core import Role
+from specgate.contract import Role
+from specgate.contract.protocols import masked
 from specgate.errors import UsageError
 
 PLAIN: Final = (

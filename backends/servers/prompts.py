@@ -12,7 +12,7 @@ class PromptTexts:
 
     def __init__(self, file: Path) -> None:
         """`file`: the target's tokenizer. Raises UsageError where there is none."""
-        from specgate.eagle3.tokenizer_file import read_tokenizer
+        from specgate.checkpoints.tokenizer_file import read_tokenizer
 
         if not file.is_file():
             raise UsageError(

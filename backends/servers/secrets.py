@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.api import is_telling, masked, remember
+from specgate.contract.protocols import is_telling, masked, remember
 from specgate.errors import EnvironmentRefused
 
 FLAGS: Final = (

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from specgate.api import masked
 from specgate.backends.servers import accounting
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.adapters import openai
@@ -24,10 +23,11 @@ from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options, local_port
 from specgate.backends.servers.process import HOST, ServerProcess, free_port, is_free, shown, wait_until_free
 from specgate.backends.servers.secrets import Secret
-from specgate.core import Role, ServedModel
-from specgate.core.load import OfferedLoad
-from specgate.core.memory import EngineMemory
-from specgate.eagle3.spec_config.launching import check_command
+from specgate.checkpoints.spec_config.launching import check_command
+from specgate.contract import Role, ServedModel
+from specgate.contract.load import OfferedLoad
+from specgate.contract.memory import EngineMemory
+from specgate.contract.protocols import masked
 from specgate.errors import BackendError
 from specgate.machine.host import listeners, name_of, root_of
 

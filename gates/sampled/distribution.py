@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Final
 
-from specgate.core import CellResult, Kind, Rule, RunView, State, Verdict
-from specgate.core.draws import Against, Allowance, DrawCheck, FitTest
+from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
+from specgate.contract.draws import Against, Allowance, DrawCheck, FitTest
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 VERIFY: Final = "look at the verify: is it greedy, does it keep a rejected token, does it draw from the residual?"
@@ -71,7 +71,7 @@ def judge_cell(rule: Rule, result: CellResult, check: DrawCheck | None) -> Verdi
     key, alpha, enough = result.cell.key, float(rule.params["alpha"]), int(rule.params["min_draws"])
     if check is None or check.undrawn is not None:
         why = (check.undrawn if check else None) or "no texts were drawn"
-        step = "an engine that draws independent requests (`api.DrawsTexts`)"
+        step = "an engine that draws independent requests (`protocols.DrawsTexts`)"
         return verdict(rule, key, State.NOT_JUDGED, "not_drawn", why, next_step=step)
     evidence = evidence_of(check)
     if check.draws < enough:

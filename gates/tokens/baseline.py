@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specgate.analysis.tokens.partings import mean_gap
-from specgate.core import CellResult, Comparison, Rule, RunView, State, Verdict
+from specgate.contract import CellResult, Comparison, Rule, RunView, State, Verdict
 from specgate.gates.select import verdict
 from specgate.gates.tokens.evidence import evidence_of, gaps_of, margin_of, ties_of, too_many_rare
 from specgate.gates.tokens.scores import scores_of, second_look

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specgate.analysis.tokens.partings import mean_gap
-from specgate.core import Divergence, NearTies, Rule, TokenCheck
+from specgate.contract import Divergence, NearTies, Rule, TokenCheck
 
 Evidence = dict[str, float | int | str | None]
 

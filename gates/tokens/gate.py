@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from types import UnionType
 
-from specgate.core import OWN_NUMBERS, CellResult, Comparison, Kind, NearTies, Rule, RunView, State, Verdict
+from specgate.contract import OWN_NUMBERS, CellResult, Comparison, Kind, NearTies, Rule, RunView, State, Verdict
 from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 from specgate.gates.tokens.baseline import (
     judge_lossy,
@@ -31,7 +31,7 @@ class Tokens:
     `mean_tie_ulps`: over all places where texts part, the mean gap must not surely lie above so many units. Rounding
     parts texts at small gaps mostly; an engine that accepts whatever is near the best, at all gaps up to its limit.
     `max_parted_share`: at most this share of the texts may part.
-    `min_equal_share`: of engines that say that their tokens may differ (`core.LOSSY`), at least this share of the
+    `min_equal_share`: of engines that say that their tokens may differ (`contract.LOSSY`), at least this share of the
     emitted tokens must stand before the first one that is not the baseline's. Without it their tokens are not judged.
 
     The margin is applied when the samples are reduced (`analysis.reduce.measure`). The verdict counts the near ties.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specgate.core import CellResult, Rule, ScoreCheck, State, Verdict
+from specgate.contract import CellResult, Rule, ScoreCheck, State, Verdict
 from specgate.gates.select import verdict
 from specgate.gates.tokens.evidence import Evidence
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specgate.core import SPEEDUP, Cell, Point, Role, Run
+from specgate.contract import SPEEDUP, Cell, Point, Role, Run
 
 
 def floor_of(run: Run, cell: Cell) -> float | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from specgate.analysis.machine.memory import size_in_words
-from specgate.core import CellResult, Value
-from specgate.core.metrics import TIMES_OVER, metric
+from specgate.contract import CellResult, Value
+from specgate.contract.metrics import TIMES_OVER, metric
 
 NONE = "–"
 COUNTED = ("steps", "blocks", "slots", "requests", "tok")

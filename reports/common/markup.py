@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from specgate.api import visible
+from specgate.contract.protocols import visible
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~#])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}

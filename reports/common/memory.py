@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from specgate.analysis.machine.memory import size_in_words
-from specgate.core import CellResult, Run, Value
+from specgate.contract import CellResult, Run, Value
 from specgate.reports.common import figures
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.machine import gpus

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from specgate.core import Point, Run
+from specgate.contract import Point, Run
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 

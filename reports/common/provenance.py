@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from specgate.analysis.environment_diff import flat
 from specgate.analysis.machine.visible_gpus import seen_by
-from specgate.core import EngineIdentity, Run
+from specgate.contract import EngineIdentity, Run
 from specgate.reports.common.figures import NONE
 
 _DIGITS = 12

@@ -11,7 +11,7 @@ from datetime import datetime
 from specgate.analysis.load.words import in_words
 from specgate.analysis.variants import variation
 from specgate.analysis.verdict import overall
-from specgate.core import Cell, CellResult, Gap, Role, Run, State, Verdict
+from specgate.contract import Cell, CellResult, Gap, Role, Run, State, Verdict
 from specgate.errors import ExitCode
 
 MARKS = {

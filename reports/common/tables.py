@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from specgate.core import VARIANT_MARK, CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
-from specgate.core.metrics import metric
+from specgate.contract import VARIANT_MARK, CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
+from specgate.contract.metrics import metric
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry as Entry
 from specgate.reports.common.parts import Table

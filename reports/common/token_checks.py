@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from specgate.core import Comparison, Run, ScoreCheck
+from specgate.contract import Comparison, Run, ScoreCheck
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Table
 from specgate.reports.common.summary import label

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from specgate.analysis.variants import variation
-from specgate.core import CellResult, Run
+from specgate.contract import CellResult, Run
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Table
 from specgate.reports.common.summary import label

@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from specgate.core.metrics import Direction, metric
-from specgate.core.trends import Series, Trends
+from specgate.contract.metrics import Direction, metric
+from specgate.contract.trends import Series, Trends
 from specgate.reports.common.summary import label
 
 FILES: Mapping[Direction, str] = {"higher": "bigger-is-better.json", "lower": "smaller-is-better.json"}
 
 
 class GithubActionBenchmark:
-    """An `api.Export`: per direction, a file with a list of {name, unit, value, range, extra}, which may be empty."""
+    """An `protocols.Export`: per direction, a file with a list of {name, unit, value, range, extra}, which may be
+    empty.
+    """
 
     name = "github-action-benchmark"
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from specgate.core import Cell
-from specgate.core.metrics import metric
-from specgate.core.trends import Series, Trends
+from specgate.contract import Cell
+from specgate.contract.metrics import metric
+from specgate.contract.trends import Series, Trends
 from specgate.reports.texts.csv import Row, table
 
 ATTRIBUTES = ("run", "source", "verdict")
@@ -20,7 +20,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 class Otava:
-    """An `api.Export`."""
+    """An `protocols.Export`."""
 
     name = "otava"
 

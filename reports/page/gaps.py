@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specgate.core import Run
+from specgate.contract import Run
 from specgate.reports.common import machine, memory, tables
 from specgate.reports.common.parts import Picture
 from specgate.reports.page.grounds import changes

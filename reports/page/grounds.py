@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Final
 
 from specgate.analysis.environment_diff import flat
-from specgate.core import Run
+from specgate.contract import Run
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Table
 from specgate.reports.common.summary import short

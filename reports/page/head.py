@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.analysis.verdict import wanted
-from specgate.core import KINDS, CellResult, Kind, Policy, Run, Verdict
+from specgate.contract import KINDS, CellResult, Kind, Policy, Run, Verdict
 from specgate.errors import ExitCode
 from specgate.reports.common import figures, provenance, summary
 from specgate.reports.common.parts import Entry, Table

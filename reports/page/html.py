@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specgate.api import visible
-from specgate.core import Policy, Run
+from specgate.contract import Policy, Run
+from specgate.contract.protocols import visible
 from specgate.errors import ExitCode
 from specgate.reports.common import machine, memory, summary, tables, token_checks, variants
 from specgate.reports.common.parts import Picture
@@ -28,7 +28,7 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 class HtmlReport:
-    """An `api.Report`. The page fetches nothing, all text in it is escaped, and only its own script may run."""
+    """An `protocols.Report`. The page fetches nothing, all text in it is escaped, and only its own script may run."""
 
     name = "html"
     filename = "report.html"

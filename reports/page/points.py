@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.core import CellResult, Comparison, Point, Run
-from specgate.core.conditions import Timeline
+from specgate.contract import CellResult, Comparison, Point, Run
+from specgate.contract.conditions import Timeline
 from specgate.reports.common import own_prompts
 from specgate.reports.common.asked import floors
 from specgate.reports.common.parts import Picture, Table, left_out

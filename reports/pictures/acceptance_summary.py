@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from specgate.analysis.speculation.summary import AcceptanceSummary
-from specgate.core import Role, Value
+from specgate.contract import Role, Value
 from specgate.reports.common.figures import percent
 from specgate.reports.common.parts import Picture, left_out
 from specgate.reports.pictures import svg

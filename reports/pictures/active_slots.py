@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from specgate.core import CellResult, Point, Run
+from specgate.contract import CellResult, Point, Run
 from specgate.reports.common.figures import NONE, number
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.pictures import svg

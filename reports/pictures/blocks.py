@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from specgate.core import CellResult
+from specgate.contract import CellResult
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from specgate.core.two_builds import NAMES, Quantity, Word
+from specgate.contract.two_builds import NAMES, Quantity, Word
 from specgate.reports.pictures import svg
 
 TINTS: Final = {Word.SLOWER: svg.FLOOR, Word.FASTER: svg.GAIN, Word.SAME: svg.GAIN, Word.CANNOT_TELL: svg.MUTED}

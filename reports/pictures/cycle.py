@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from specgate.core import CellResult, CycleBudget, Run
-from specgate.core.cycle_budget import Waterfall
+from specgate.contract import CellResult, CycleBudget, Run
+from specgate.contract.cycle_budget import Waterfall
 from specgate.reports.common.figures import NONE, number, percent, ratio
 from specgate.reports.common.parts import Entry, Picture, Table, left_out
 from specgate.reports.pictures import svg

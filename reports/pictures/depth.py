@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from specgate.core import CellResult
+from specgate.contract import CellResult
 from specgate.reports.common.figures import NONE, number
 from specgate.reports.common.parts import Entry, Picture, Table, left_out
 from specgate.reports.pictures import svg

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from specgate.core import CellResult
-from specgate.core.routing import ExpertUse
-from specgate.core.traffic import ExpertTraffic
+from specgate.contract import CellResult
+from specgate.contract.routing import ExpertUse
+from specgate.contract.traffic import ExpertTraffic
 from specgate.reports.common.figures import NONE, number
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg

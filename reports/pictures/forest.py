@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specgate.core import Comparison, Role, Run, Verdict
+from specgate.contract import Comparison, Role, Run, Verdict
 from specgate.reports.common.asked import floor_of
 from specgate.reports.common.figures import NONE, percent, ratio, reason
 from specgate.reports.common.parts import Picture, Table, left_out

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from specgate.core import CellResult, Distribution
+from specgate.contract import CellResult, Distribution
 from specgate.reports.common.figures import number
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from specgate.analysis.load.words import bound, in_words, unit_of
-from specgate.core import BASELINE, CellResult, Role, Run
-from specgate.core.load import BreakEven
+from specgate.contract import BASELINE, CellResult, Role, Run
+from specgate.contract.load import BreakEven
 from specgate.reports.common import figures
 from specgate.reports.common.figures import NONE, number, ratio
 from specgate.reports.common.parts import Picture, Table, left_out

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from specgate.core import Comparison
-from specgate.core.conditions import Timeline
+from specgate.contract import Comparison
+from specgate.contract.conditions import Timeline
 from specgate.reports.common.figures import NONE, number, percent
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg

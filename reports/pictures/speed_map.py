@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from specgate.core import Comparison, Role, Run
+from specgate.contract import Comparison, Role, Run
 from specgate.reports.common.figures import NONE, ratio
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specgate.core import Comparison, Role
+from specgate.contract import Comparison, Role
 from specgate.reports.common.figures import NONE, ratio, span
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg

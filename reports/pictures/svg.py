@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from specgate.core import Role
+from specgate.contract import Role
 
 _STYLE: Final[Mapping[str, object]] = {
     "svg.hashsalt": "specgate",

@@ -8,7 +8,7 @@ from typing import Any
 
 from specgate.analysis.intervals.levels import FALSE_FAIL
 from specgate.analysis.speculation.uptime import fall_pct, in_words
-from specgate.core import AcceptanceDrift, CellResult
+from specgate.contract import AcceptanceDrift, CellResult
 from specgate.reports.common.figures import number
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from specgate.api import visible
+from specgate.contract.protocols import visible
 from specgate.reports.common.parts import Entry
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.texts.console import STYLES, columns, printed, words

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from specgate.api import Format
+from specgate.contract.protocols import Format
 from specgate.errors import UsageError
 from specgate.reports.sheets import console, html, markdown
 from specgate.reports.sheets.sheet import Sheet
@@ -17,7 +17,9 @@ Subject = TypeVar("Subject")
 
 @dataclass(frozen=True, slots=True)
 class SheetView(Generic[Subject]):
-    """An `api.View` whose formats are rendered from one sheet. Only the CSV has rows of its own, with every figure."""
+    """An `protocols.View` whose formats are rendered from one sheet. Only the CSV has rows of its own, with every
+    figure.
+    """
 
     name: str
     sheet: Callable[[Subject], Sheet]

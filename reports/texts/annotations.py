@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from specgate.core import Policy, Run, State, Verdict
+from specgate.contract import Policy, Run, State, Verdict
 from specgate.reports.common.markup import command_data, command_property
 from specgate.reports.common.summary import about, gap_in_words, headline
 
@@ -31,7 +31,7 @@ class Annotation:
 
 
 class GithubReport:
-    """An `api.Report` that is printed, not written to a file."""
+    """An `protocols.Report` that is printed, not written to a file."""
 
     name = "github"
     filename = None

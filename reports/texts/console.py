@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specgate.api import visible
-from specgate.core import Policy, Run, State, Value, Verdict
+from specgate.contract import Policy, Run, State, Value, Verdict
+from specgate.contract.protocols import visible
 from specgate.reports.common import figures, machine, memory, own_prompts, provenance, summary, token_checks, variants
 from specgate.reports.common.tables import CELL_HEAD, Entry, Group, cell_groups, tokens_entry
 
@@ -32,7 +32,7 @@ _SHORT = {"acceptance length": "AL"}
 
 @dataclass(frozen=True, slots=True)
 class ConsoleReport:
-    """An `api.Report` that is printed, not written to a file."""
+    """An `protocols.Report` that is printed, not written to a file."""
 
     name: str
     lines: Callable[[Run], Iterator[str]]

@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from specgate.api import visible
-from specgate.core import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
-from specgate.core.metrics import PER_REQUEST, STATISTICS, TIMES_OVER, metric, per_request
+from specgate.contract import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
+from specgate.contract.metrics import PER_REQUEST, STATISTICS, TIMES_OVER, metric, per_request
+from specgate.contract.protocols import visible
 
 Scalar = str | int | float | None
 Row = Mapping[str, Scalar]
@@ -230,7 +230,9 @@ def inert(value: Scalar) -> Scalar:
 
 @dataclass(frozen=True, slots=True)
 class CsvReport:
-    """An `api.Report` that is one table. It is also `api.Combined`: the column `run_id` tells several runs apart."""
+    """An `protocols.Report` that is one table. It is also `protocols.Combined`: the column `run_id` tells several runs
+    apart.
+    """
 
     name: str
     filename: str

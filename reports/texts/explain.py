@@ -7,9 +7,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from specgate.core import Cell, CellResult, CycleBudget, Run
-from specgate.core.cycle_budget import TOLERANCE, Bandwidth, Ceiling, Part
-from specgate.core.routing import ExpertUse
+from specgate.contract import Cell, CellResult, CycleBudget, Run
+from specgate.contract.cycle_budget import TOLERANCE, Bandwidth, Ceiling, Part
+from specgate.contract.routing import ExpertUse
 from specgate.reports.common.figures import NONE, number, percent, ratio
 from specgate.reports.common.tables import title
 from specgate.reports.texts.console import LEAST, ConsoleReport

@@ -13,8 +13,8 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Sequence
 
-from specgate.api import visible
-from specgate.core import Gap, Policy, Run, State, Verdict
+from specgate.contract import Gap, Policy, Run, State, Verdict
+from specgate.contract.protocols import visible
 from specgate.errors import ExitCode
 from specgate.reports.common.summary import acceptance_label, gap_in_words, headline, seconds
 from specgate.reports.common.tables import evidence
@@ -31,7 +31,7 @@ OUTCOMES = {
 
 
 class JunitReport:
-    """An `api.Report`. It is also `api.Combined`: several runs become several suites of one file."""
+    """An `protocols.Report`. It is also `protocols.Combined`: several runs become several suites of one file."""
 
     name = "junit"
     filename = "junit.xml"

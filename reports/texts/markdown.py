@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specgate.api import visible
-from specgate.core import CellResult, Policy, Run, State, Verdict
+from specgate.contract import CellResult, Policy, Run, State, Verdict
+from specgate.contract.protocols import visible
 from specgate.reports.common import figures, machine, memory, own_prompts, provenance, token_checks, variants
 from specgate.reports.common.markup import markdown, markdown_table
 from specgate.reports.common.summary import (
@@ -33,7 +33,7 @@ CELL_HEAD = ("cell", "acceptance length", "tok/s", "ms/token", "speed-up", "toke
 
 
 class MarkdownReport:
-    """An `api.Report`."""
+    """An `protocols.Report`."""
 
     name = "markdown"
     filename = "summary.md"

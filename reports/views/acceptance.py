@@ -8,8 +8,8 @@ from typing import Final
 from specgate.analysis.speculation.summary import AcceptanceSummary, Group
 from specgate.analysis.speculation.summary_layout import Acceptance, Layout, SummedRun
 from specgate.analysis.tokens.repetition import LOOPS
-from specgate.api import visible
-from specgate.core import Role, Value
+from specgate.contract import Role, Value
+from specgate.contract.protocols import visible
 from specgate.reports.common.figures import NONE, percent
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.common.summary import short

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specgate.analysis.verdict import overall_of_agreement
-from specgate.core import Divergence, State
-from specgate.core.agreement import Agreement, Match, Share, Side
+from specgate.contract import Divergence, State
+from specgate.contract.agreement import Agreement, Match, Share, Side
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.summary import label

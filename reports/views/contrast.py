@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from specgate.analysis.verdict import overall_of_contrast
-from specgate.core import Cell, Run, State, Value, Verdict
-from specgate.core.contrast import Change, Contrast, How, TokenContrast
-from specgate.core.metrics import metric
+from specgate.contract import Cell, Run, State, Value, Verdict
+from specgate.contract.contrast import Change, Contrast, How, TokenContrast
+from specgate.contract.metrics import metric
 from specgate.errors import ExitCode
 from specgate.reports.common import figures, provenance
 from specgate.reports.common.parts import Entry, Table
@@ -198,7 +198,7 @@ def banners(contrast: Contrast) -> Iterator[str]:
 
 
 def definitions(run: Run) -> set[int]:
-    """Which definitions the figures of a run follow (`core.metrics`)."""
+    """Which definitions the figures of a run follow (`contract.metrics`)."""
     return {scenario.definitions for scenario in run.scenarios.values()}
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from specgate.analysis.environment_diff import differences as facts_that_differ
-from specgate.core import Point, Run
-from specgate.core.conditions import Conditions, clock_events
-from specgate.core.contrast import Contrast
+from specgate.contract import Point, Run
+from specgate.contract.conditions import Conditions, clock_events
+from specgate.contract.contrast import Contrast
 from specgate.reports.common.figures import percent
 from specgate.reports.common.summary import short
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from specgate.core import Value
-from specgate.core.matrix import Column, Matrix
-from specgate.core.matrix import Entry as MatrixEntry
-from specgate.core.matrix import Row as MatrixRow
-from specgate.core.metrics import TIMES_OVER, metric
+from specgate.contract import Value
+from specgate.contract.matrix import Column, Matrix
+from specgate.contract.matrix import Entry as MatrixEntry
+from specgate.contract.matrix import Row as MatrixRow
+from specgate.contract.metrics import TIMES_OVER, metric
 from specgate.reports.common import figures, provenance
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.tables import speedup_entry, tokens_entry

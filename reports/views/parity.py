@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from specgate.analysis.parity.comparing import Parity, StageFinding
 from specgate.analysis.parity.words import hints, verdict
-from specgate.core import State
+from specgate.contract import State
 from specgate.errors import ExitCode
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.pictures.stages import stages

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from specgate.core import Value
-from specgate.core.trends import Series
+from specgate.contract import Value
+from specgate.contract.trends import Series
 from specgate.reports.common.figures import figure
 from specgate.reports.pictures import svg
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.core import Point, Run
-from specgate.core.metrics import metric
-from specgate.core.trends import ChangePoint, Series, Trends
+from specgate.contract import Point, Run
+from specgate.contract.metrics import metric
+from specgate.contract.trends import ChangePoint, Series, Trends
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.common.summary import headline, label

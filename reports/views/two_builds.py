@@ -6,9 +6,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.api import Format, visible
-from specgate.core import EngineFacts
-from specgate.core.two_builds import NAMES, SIDES, Process, Quantity, Side, TwoBuilds, Word
+from specgate.contract import EngineFacts
+from specgate.contract.protocols import Format, visible
+from specgate.contract.two_builds import NAMES, SIDES, Process, Quantity, Side, TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Entry, Picture, Table
@@ -272,7 +272,7 @@ def case(name: str, word: str, reason: str, bad: bool, invalid: bool) -> ET.Elem
 
 
 class BuildsView:
-    """An `api.View` with JUnit beside the formats of a sheet."""
+    """An `protocols.View` with JUnit beside the formats of a sheet."""
 
     name = "ab"
     _sheet = SheetView("ab", sheet, rows, COLUMNS)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from specgate.api import Format
-from specgate.core import PairRef, Policy, Scenario
-from specgate.core.cycle_budget import Bandwidth
-from specgate.core.two_builds import SIDES, Margins, Process, Side, SideName, TwoBuilds
+from specgate.contract import PairRef, Policy, Scenario
+from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.protocols import Format
+from specgate.contract.two_builds import SIDES, Margins, Process, Side, SideName, TwoBuilds
 from specgate.errors import InvalidResult, UsageError
 from specgate.files import manifest
 from specgate.files.journal import Journal

@@ -14,9 +14,9 @@ from specgate.analysis.machine.gpu_clocks import clock_warnings
 from specgate.analysis.reduce import Checked
 from specgate.analysis.two_builds.looks import share
 from specgate.analysis.two_builds.reduce import Found, SideSamples, compare_builds
-from specgate.core import EngineFacts, Plan, Scenario
-from specgate.core.conditions import GpuReading, Sample
-from specgate.core.two_builds import SIDES, Look, Process, SideName, TwoBuilds, Word
+from specgate.contract import EngineFacts, Plan, Scenario
+from specgate.contract.conditions import GpuReading, Sample
+from specgate.contract.two_builds import SIDES, Look, Process, SideName, TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.files.journal import Journal
 from specgate.planning.gates import near_ties

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specgate.core.conditions import GpuProcess
+from specgate.contract.conditions import GpuProcess
 from specgate.machine.inventory import visible_gpu_uuid
 from specgate.machine.nvml import GpuProbe, NvmlMissing
 

@@ -15,8 +15,8 @@ import specgate
 from specgate import plugins
 from specgate.ab.folder import AbFolder, Asked
 from specgate.ab.sides import tree_sha256
-from specgate.core import State
-from specgate.core.two_builds import TwoBuilds, Word
+from specgate.contract import State
+from specgate.contract.two_builds import TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.files.config import Config
 from specgate.files.manifest import MANIFEST

@@ -11,8 +11,8 @@ from typing import Final
 
 from specgate.ab import revision
 from specgate.ab.sides import Asked, asked_of, launch_of, package_folder, side_of
-from specgate.core import Budget, Policy, Scenario
-from specgate.core.two_builds import SIDES, Margins, Side, SideName
+from specgate.contract import Budget, Policy, Scenario
+from specgate.contract.two_builds import SIDES, Margins, Side, SideName
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
 from specgate.machine.checkout import checkout_of

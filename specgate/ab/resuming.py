@@ -15,9 +15,9 @@ from typing import Final
 from specgate.ab.folder import FOLDERS, AbFolder, Asked, Processes
 from specgate.ab.judging import looks, looks_of
 from specgate.ab.request import AbRequest
-from specgate.core import Block, Margin
-from specgate.core.measured import BaselineText
-from specgate.core.two_builds import SIDES, Word
+from specgate.contract import Block, Margin
+from specgate.contract.measured import BaselineText
+from specgate.contract.two_builds import SIDES, Word
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.plain import to_plain
 from specgate.files.run_folder import RunFolder

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from specgate.ab.folder import AbFolder, Processes
 from specgate.ab.memory import device_bytes_in_use, most_host_bytes
 from specgate.ab.schedule import ProcessPair, Quad, Visit, other
-from specgate.api import OpenRequest
-from specgate.core import Block, Budget, EngineFacts, NearTies, Plan, Point, Round, TokenChecks
-from specgate.core.two_builds import Origin, Process, SideName
-from specgate.eagle3.parameters import least_weight_bytes
+from specgate.checkpoints.parameters import least_weight_bytes
+from specgate.contract import Block, Budget, EngineFacts, NearTies, Plan, Point, Round, TokenChecks
+from specgate.contract.protocols import OpenRequest
+from specgate.contract.two_builds import Origin, Process, SideName
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.machine.cpu_counters import CpuProbe, between
 from specgate.planning.prompts import Prompts, PromptSet

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.core import Plan, Point, Role, Round, Scenario
-from specgate.core.two_builds import SIDES, SideName
+from specgate.contract import Plan, Point, Role, Round, Scenario
+from specgate.contract.two_builds import SIDES, SideName
 
 ROUNDS_PER_QUAD: Final = 2
 """Blocks of each side and role in a quad: a quad gives each side two rounds."""

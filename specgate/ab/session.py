@@ -14,12 +14,11 @@ from specgate.ab.recording import enter
 from specgate.ab.request import AbRequest, Build, builds, check
 from specgate.ab.resuming import earlier, refuse_changes, resumption, without_unfinished
 from specgate.ab.runner import AbRunner, SideSetup, blocks_of
-from specgate.api import OpenRequest
-from specgate.core import Plan, Point
-from specgate.core.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
+from specgate.contract import Plan, Point
+from specgate.contract.protocols import OpenRequest
+from specgate.contract.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
 from specgate.errors import ExitCode, SpecgateError, UsageError
 from specgate.files.plain import to_plain
-from specgate.files.redaction import credentials_in
 from specgate.machine import host, inventory
 from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot, watching
@@ -28,6 +27,7 @@ from specgate.planning.gates import near_ties
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.promotion.ledger import Ledger
+from specgate.redaction import credentials_in
 from specgate.run.beginning import fitting_prompts, now
 from specgate.run.progress import progress
 from specgate.run.runner import open_request

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from specgate.core.two_builds import Side, SideName
+from specgate.contract.two_builds import Side, SideName
 from specgate.errors import UsageError
 from specgate.machine.checkout import checkout_of
 from specgate.run.engine_process.launch import Launch

@@ -34,5 +34,5 @@
     verdict.py              many verdicts → one state and one exit code
 
 Stable for gates and reports from outside, as the built-in ones use them: `stats`, `environment_diff` and `verdict`. The
-other files are what `reduce` is made of; their results reach a plug-in as fields of `core.Run`.
+other files are what `reduce` is made of; their results reach a plug-in as fields of `contract.Run`.
 """

@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence, Set
 
-from specgate.core import ActiveBin, Block
+from specgate.contract import ActiveBin, Block
 
 
 def by_active(

@@ -1,4 +1,4 @@
-"""The figures of single blocks, and which of them a run has under which definitions (`core.metrics`)."""
+"""The figures of single blocks, and which of them a run has under which definitions (`contract.metrics`)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from specgate.analysis.checks.served import REQUEST_FIGURES, prefill_tok_s
 from specgate.analysis.paired_blocks import speed
 from specgate.analysis.requests.joint import decodes_in_company, joint_decoding
 from specgate.analysis.requests.timing import TimedRequest, requests_of
-from specgate.core import Block
-from specgate.core.metrics import per_request
+from specgate.contract import Block
+from specgate.contract.metrics import per_request
 
 PHASES: Final = ("draft", "verify", "accept", "commit")
 Figures = dict[str, Callable[[Block], float]]

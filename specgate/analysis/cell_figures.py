@@ -16,9 +16,9 @@ from specgate.analysis.requests.joint import NO_JOINT_DECODING, decodes_in_compa
 from specgate.analysis.requests.percentiles import ERROR
 from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.stats import planned_looks
-from specgate.core import Block, Budget, Scenario, Value
-from specgate.core.acceptance import AcceptanceRecord
-from specgate.eagle3.counters import ASKED_AGAIN, ENDED_EARLY, JOINED_OUTPUTS
+from specgate.contract import Block, Budget, Scenario, Value
+from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.counters import ASKED_AGAIN, ENDED_EARLY, JOINED_OUTPUTS
 
 
 def speed_values(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Iterator[Value]:

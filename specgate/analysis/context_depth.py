@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from specgate.analysis.stats import cluster_interval
-from specgate.core import Block, DepthBin
+from specgate.contract import Block, DepthBin
 
 BINS: Final = 8
 """The depths of a cell are divided into this many ranges of equal width. Ranges in which no step began are left out."""

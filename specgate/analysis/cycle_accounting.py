@@ -15,10 +15,10 @@ from specgate.analysis.experts.lengths import length_limits
 from specgate.analysis.experts.use import use_of
 from specgate.analysis.speedup_limits import limit_of
 from specgate.analysis.waterfall import sums_of, waterfall
-from specgate.core import BASELINE, Block, Cell, CellResult, Comparison, EngineFacts, Plan, Traffic
-from specgate.core.cycle_budget import Bandwidth, CycleBudget, Part, PartName
-from specgate.core.traffic import Bytes, ExpertTraffic, Slot, draft_bytes, pass_bytes
-from specgate.eagle3.counters import SPECPV_READ
+from specgate.contract import BASELINE, Block, Cell, CellResult, Comparison, EngineFacts, Plan, Traffic
+from specgate.contract.counters import SPECPV_READ
+from specgate.contract.cycle_budget import Bandwidth, CycleBudget, Part, PartName
+from specgate.contract.traffic import Bytes, ExpertTraffic, Slot, draft_bytes, pass_bytes
 
 PHASES: Final[tuple[PartName, ...]] = ("draft", "verify", "accept", "commit")
 NOT_SPLIT: Final = "the engine does not split its steps"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from specgate.analysis.cell_figures import active_counts
 from specgate.analysis.checks.drafting import left_multi_token_mode
-from specgate.core import Block, Budget, CellResult
+from specgate.contract import Block, Budget, CellResult
 
 
 def eagle_speculation(result: CellResult, blocks: Sequence[Block], budget: Budget) -> dict[str, object] | None:

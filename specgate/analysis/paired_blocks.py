@@ -12,7 +12,7 @@ from specgate.analysis.intervals.decision import interval as interval_of
 from specgate.analysis.requests.joint import NO_JOINT_DECODING, joint_decoding, judged_jointly
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.stats import Pairs
-from specgate.core import BetweenRuns, Block, Cell, Comparison, Plan, Scenario, TokenCheck, Value
+from specgate.contract import BetweenRuns, Block, Cell, Comparison, Plan, Scenario, TokenCheck, Value
 from specgate.errors import InvalidResult
 
 

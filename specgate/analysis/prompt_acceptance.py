@@ -11,8 +11,8 @@ from functools import reduce
 from operator import add, itemgetter
 
 from specgate.analysis.stats import cluster_interval
-from specgate.core import Block, Value
-from specgate.core.acceptance import AcceptanceRecord
+from specgate.contract import Block, Value
+from specgate.contract.acceptance import AcceptanceRecord
 
 Count = Callable[[AcceptanceRecord], int]
 PromptRecords = Mapping[tuple[int, int], AcceptanceRecord]

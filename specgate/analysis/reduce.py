@@ -31,7 +31,7 @@ from specgate.analysis.tokens.comparison import check_tokens, repeats_of, with_m
 from specgate.analysis.tokens.following import check_followed, parted_texts
 from specgate.analysis.tokens.repetition import repeat_values
 from specgate.analysis.tokens.rescoring import Draw, check_scores, draws
-from specgate.core import (
+from specgate.contract import (
     BASELINE,
     LOSSY,
     BaselineText,
@@ -54,7 +54,7 @@ from specgate.core import (
     TokenChecks,
     Value,
 )
-from specgate.core.metrics import PER_REQUEST, STATISTICS, per_request
+from specgate.contract.metrics import PER_REQUEST, STATISTICS, per_request
 from specgate.errors import InvalidResult
 
 SPEEDS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from specgate.core import BASELINE, Block, Cell, Plan, Point, Round
+from specgate.contract import BASELINE, Block, Cell, Plan, Point, Round
 
 
 def whole_generation(blocks: Sequence[Block], round_: Round) -> int | None:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specgate.analysis.experts.overlap import independence_of, needed_overlap
-from specgate.core import SPEEDUP, Cell, Floor, Point, Rule, Run, Traffic
-from specgate.core.cycle_budget import Bandwidth, Ceiling, CycleBudget, Limit, Waterfall
-from specgate.core.traffic import Slot, draft_bytes, pass_bytes
+from specgate.contract import SPEEDUP, Cell, Floor, Point, Rule, Run, Traffic
+from specgate.contract.cycle_budget import Bandwidth, Ceiling, CycleBudget, Limit, Waterfall
+from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
 
 
 def limit_of(found: Waterfall, base: CycleBudget, spec: CycleBudget, base_prefill: float) -> Limit | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
-from specgate.core import PASS_ROUNDS, BetweenRuns, Comparison, Scenario
+from specgate.contract import PASS_ROUNDS, BetweenRuns, Comparison, Scenario
 
 if TYPE_CHECKING:
     import numpy as np

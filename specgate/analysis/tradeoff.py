@@ -13,9 +13,9 @@ from typing import Final
 
 from specgate.analysis.cycle_accounting import moved_by
 from specgate.analysis.variants import variation
-from specgate.core import BASELINE, Block, Cell, CellResult, Comparison, Point, Run
-from specgate.core.traffic import PassTraffic, Traffic
-from specgate.eagle3.counters import SPECPV_FULL, SPECPV_PARTIAL
+from specgate.contract import BASELINE, Block, Cell, CellResult, Comparison, Point, Run
+from specgate.contract.counters import SPECPV_FULL, SPECPV_PARTIAL
+from specgate.contract.traffic import PassTraffic, Traffic
 
 SPEED: Final = ("output_tok_s", "joint_decode_tok_s", "decode_tok_s")
 """The speed that a run quotes first, as reports have it: of whole requests, else of decoding alone."""

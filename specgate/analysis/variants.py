@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
-from specgate.core import Cell, Run, Sampling, Scenario
+from specgate.contract import Cell, Run, Sampling, Scenario
 
 
 def variation(run: Run, cell: Cell) -> str:

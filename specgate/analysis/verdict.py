@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from specgate.core import KINDS, Cell, Gap, Kind, Policy, Run, State, Verdict
-from specgate.core.agreement import Agreement
-from specgate.core.contrast import Contrast
+from specgate.contract import KINDS, Cell, Gap, Kind, Policy, Run, State, Verdict
+from specgate.contract.agreement import Agreement
+from specgate.contract.contrast import Contrast
 from specgate.errors import ExitCode
 
 _WORST_FIRST = (
@@ -71,7 +71,7 @@ def worst_of(states: Sequence[State]) -> tuple[State, ExitCode]:
 
 
 KindsOf = Mapping[str, Collection[Kind]]
-"""Rule id → the kinds of judgement that its verdicts are (`api.Gate.judges`)."""
+"""Rule id → the kinds of judgement that its verdicts are (`protocols.Gate.judges`)."""
 
 
 def wanted(cell: Cell, policy: Policy | None = None, kinds: KindsOf = MappingProxyType({})) -> Iterator[Kind]:

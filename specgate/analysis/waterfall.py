@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
-from specgate.core import Block
-from specgate.core.cycle_budget import CycleBudget, Factor, PartName, Waterfall
+from specgate.contract import Block
+from specgate.contract.cycle_budget import CycleBudget, Factor, PartName, Waterfall
 
 IN_ORDER: tuple[PartName, ...] = ("verify", "draft", "accept", "commit", "gap")
 """The order in which the parts of the baseline's step are replaced by the cycle's."""

@@ -18,10 +18,10 @@ from specgate.analysis.tokens.comparison import departure, token_at
 from specgate.archive.contrasting import by_cell, without_backend
 from specgate.archive.stored import StoredRun
 from specgate.archive.two_samples import log_ratio_of_ratios
-from specgate.core import Block, Cell, Divergence, EngineFacts, Finish, Run, State
-from specgate.core.acceptance import AcceptanceRecord
-from specgate.core.agreement import Agreement, Match, Share, Side
-from specgate.core.matrix import columns_of
+from specgate.contract import Block, Cell, Divergence, EngineFacts, Finish, Run, State
+from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.agreement import Agreement, Match, Share, Side
+from specgate.contract.matrix import columns_of
 from specgate.errors import UsageError
 
 Records = Mapping[int, AcceptanceRecord]

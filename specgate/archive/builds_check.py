@@ -15,7 +15,7 @@ from specgate.ab.folder import FILES, FOLDERS, RESULT, AbFolder, result_json
 from specgate.ab.judging import result_of
 from specgate.archive.json_comparison import differences_of
 from specgate.archive.report_comparison import line_differences
-from specgate.core.two_builds import TwoBuilds
+from specgate.contract.two_builds import TwoBuilds
 from specgate.errors import SpecgateError
 from specgate.files.manifest import MANIFEST, Difference, listings, manifest_differences
 from specgate.machine import inventory

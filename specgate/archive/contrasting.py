@@ -19,9 +19,9 @@ from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.archive.stored import StoredRun
 from specgate.archive.two_samples import Estimate, Logs, by_prompt_set, log_ratio, log_ratio_of_ratios
-from specgate.core import BetweenRuns, Block, Cell, CellResult, Comparison, Point, Run, Scenario, Value
-from specgate.core.contrast import Change, Contrast, How, TokenContrast
-from specgate.core.metrics import METRICS, TIMES_OVER
+from specgate.contract import BetweenRuns, Block, Cell, CellResult, Comparison, Point, Run, Scenario, Value
+from specgate.contract.contrast import Change, Contrast, How, TokenContrast
+from specgate.contract.metrics import METRICS, TIMES_OVER
 from specgate.errors import UsageError
 
 ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate")

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from specgate import plugins
-from specgate.api import Report
-from specgate.core import Run
+from specgate.contract import Run
+from specgate.contract.protocols import Report
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specgate.files.manifest import Difference
-from specgate.files.redaction import masked_data
 from specgate.files.writing import as_json, without_home
+from specgate.redaction import masked_data
 
 
 def differences_of(file: str, stored: object, again: Mapping[str, Any]) -> Iterator[Difference]:

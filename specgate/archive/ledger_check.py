@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from specgate.core import Run
-from specgate.core.two_builds import TwoBuilds
+from specgate.contract import Run
+from specgate.contract.two_builds import TwoBuilds
 from specgate.errors import InvalidResult
 from specgate.files.manifest import MANIFEST, Difference
 from specgate.files.writing import sha256_of

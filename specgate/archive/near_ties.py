@@ -14,8 +14,8 @@ from pathlib import Path
 
 from specgate.archive.contrasting import without_backend
 from specgate.archive.stored import StoredRun
-from specgate.core import Divergence, NearTies, Plan, Point
-from specgate.core.agreement import Agreement, Match
+from specgate.contract import Divergence, NearTies, Plan, Point
+from specgate.contract.agreement import Agreement, Match
 from specgate.errors import InvalidResult
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts

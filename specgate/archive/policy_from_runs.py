@@ -17,10 +17,10 @@ from typing import Final
 from specgate import plugins
 from specgate.analysis.tokens.repetition import LOOPS
 from specgate.analysis.verdict import overall
-from specgate.api import GrantsNearTies, JudgesSetup
 from specgate.archive.judging.result_file import with_near_ties
 from specgate.archive.stored import StoredRun
-from specgate.core import CellResult, Rule, Run, Scenario, State, Verdict
+from specgate.contract import CellResult, Rule, Run, Scenario, State, Verdict
+from specgate.contract.protocols import GrantsNearTies, JudgesSetup
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import dump_yaml, loads
 from specgate.planning.gates import asked, near_ties, verdicts_of

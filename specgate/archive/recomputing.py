@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from specgate.archive.drawing_ahead import stored_run
 from specgate.archive.json_comparison import differences_of
-from specgate.core import Plan, Run
+from specgate.contract import Plan, Run
 from specgate.errors import ExitCode
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json

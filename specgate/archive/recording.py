@@ -6,8 +6,8 @@ from pathlib import Path
 
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.rounds import whole_rounds
-from specgate.core import Block, EngineFacts, Plan, Point, Role, Run
-from specgate.core.tape import Slots, Tape
+from specgate.contract import Block, EngineFacts, Plan, Point, Role, Run
+from specgate.contract.tape import Slots, Tape
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan

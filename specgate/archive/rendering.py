@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specgate import plugins
-from specgate.api import Combined, Report
 from specgate.archive.stored import StoredRun
+from specgate.contract.protocols import Combined, Report
 from specgate.errors import UsageError
 
 

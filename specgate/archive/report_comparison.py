@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from specgate.archive.drawing_ahead import Ahead, report_files
 from specgate.archive.json_comparison import same_figure, short
-from specgate.core import Run
+from specgate.contract import Run
 from specgate.files.config import Config
 from specgate.files.manifest import UNLISTED, Difference, plain_files
 from specgate.files.samples import JOURNALS

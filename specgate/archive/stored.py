@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specgate.analysis.rounds import whole_rounds
 from specgate.archive.recomputing import recompute
-from specgate.core import Block, Policy, Run
+from specgate.contract import Block, Policy, Run
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.config import Config
 from specgate.files.manifest import MANIFEST, listings, manifest_differences

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from specgate.analysis.intervals.between_runs import half_width_of_two
 from specgate.analysis.stats import ALPHA, MIN_PAIRS, t_quantile
-from specgate.core import BetweenRuns
+from specgate.contract import BetweenRuns
 
 Clusters = Mapping[tuple[int, int], tuple[float, float]]
 """(prompt set, slot) → (numerator, denominator) of a ratio Σ numerators / Σ denominators."""

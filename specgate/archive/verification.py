@@ -15,7 +15,7 @@ from specgate.archive.drawing_ahead import drawing_ahead
 from specgate.archive.ledger_check import ledger_differences
 from specgate.archive.recomputing import recompute, result_differences
 from specgate.archive.report_comparison import report_differences
-from specgate.core import Run
+from specgate.contract import Run
 from specgate.errors import SpecgateError
 from specgate.files.manifest import LOCK, MANIFEST, Difference, listings, manifest_differences, odd_files
 from specgate.files.run_folder import RunFolder

@@ -99,7 +99,7 @@ def counts_of(text: str) -> tuple[int, ...]:
 def request_of(argv: Sequence[str], given: Mapping[str, Any]) -> AbRequest:
     """The request of the options `given`. `argv`: the arguments as they were written."""
     from specgate.ab.request import AbRequest
-    from specgate.core.two_builds import Margins
+    from specgate.contract.two_builds import Margins
 
     options = {**given, "looks": counts_of(given["processes"])}
     for name in ("plain", "debug", "resume", "processes"):

@@ -67,8 +67,8 @@ def agree(
     from specgate.archive.agreeing import agreement_of
     from specgate.archive.near_ties import with_margins
     from specgate.archive.stored import load_runs
-    from specgate.core import NearTies
-    from specgate.core.agreement import Agreement
+    from specgate.contract import NearTies
+    from specgate.contract.agreement import Agreement
     from specgate.files.plain import to_plain
     from specgate.planning.gates import near_ties
 

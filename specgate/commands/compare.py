@@ -14,7 +14,7 @@ from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_f
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
-    from specgate.api import Format, View
+    from specgate.contract.protocols import Format, View
 
 RUN = click.Path(path_type=Path)
 
@@ -71,7 +71,7 @@ def matrix(runs: tuple[Path, ...], html: bool, md: bool, csv: bool, out: Path, p
     """
     from specgate import plugins
     from specgate.archive.stored import load_runs
-    from specgate.core.matrix import matrix_of
+    from specgate.contract.matrix import matrix_of
 
     found = matrix_of([stored.run for stored in load_runs(runs)])
     view = plugins.view("matrix")

@@ -15,7 +15,7 @@ from specgate.terminal import console, echo, echo_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from specgate.core.cycle_budget import Bandwidth
+    from specgate.contract.cycle_budget import Bandwidth
     from specgate.machine.doctor import Check
 
 WIDTH = 80

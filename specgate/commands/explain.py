@@ -10,7 +10,7 @@ import click
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
-    from specgate.core import Policy, Run
+    from specgate.contract import Policy, Run
 
 
 @click.command(short_help="Show where a run's time goes, and what its gates would take.")
@@ -45,7 +45,7 @@ def explain(run: Path, name: str | None, as_json: bool) -> None:
 
 
 def as_data(run: Run, policy: Policy) -> dict[str, object]:
-    from specgate.core import Bandwidth, CycleBudget
+    from specgate.contract import Bandwidth, CycleBudget
     from specgate.files.plain import to_plain
 
     return {

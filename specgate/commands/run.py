@@ -24,7 +24,7 @@ from specgate.commands.numbers import (
 from specgate.errors import UsageError
 
 if TYPE_CHECKING:
-    from specgate.core import RunKind
+    from specgate.contract import RunKind
     from specgate.planning.ad_hoc import Question
     from specgate.planning.request import Request
 

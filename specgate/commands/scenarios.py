@@ -13,7 +13,7 @@ from specgate.errors import UsageError
 from specgate.terminal import console, echo
 
 if TYPE_CHECKING:
-    from specgate.core import Plan, Point, Policy, Scenario
+    from specgate.contract import Plan, Point, Policy, Scenario
     from specgate.planning.ad_hoc import Question
 
 KINDS: Final = click.Choice(("micro", "full", "load"))
@@ -205,7 +205,7 @@ def show_plan(plan: Plan, seconds: dict[Point, float], size: str, *, plain: bool
 
 def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:
     """One row of the table. Warm-up rounds are shown after a plus sign; pairs are measured rounds × spec roles."""
-    from specgate.core import VARIANT_MARK
+    from specgate.contract import VARIANT_MARK
 
     scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
     variant = VARIANT_MARK + point.variant if point.variant else ""

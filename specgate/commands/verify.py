@@ -14,7 +14,7 @@ from specgate.errors import ExitCode
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
-    from specgate.core import Run
+    from specgate.contract import Run
 
 
 @click.command(short_help="Recompute a run's figures and verdicts from its samples.")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from specgate.core import BaselineText, Block, BlockTrace, EngineFacts, Followed, LogitSample, Margin, Rescoring
-from specgate.core.conditions import Sample
-from specgate.core.draws import DrawnTexts
+from specgate.contract import BaselineText, Block, BlockTrace, EngineFacts, Followed, LogitSample, Margin, Rescoring
+from specgate.contract.conditions import Sample
+from specgate.contract.draws import DrawnTexts
 
 
 @dataclass(frozen=True, slots=True)

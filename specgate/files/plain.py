@@ -24,7 +24,7 @@ def _adapter(kind: type[T]) -> TypeAdapter[T]:
 
 
 def to_plain(kind: type[T], value: T) -> Any:
-    """A data class of `specgate.core` as JSON-ready dicts and lists."""
+    """A data class of `specgate.contract` as JSON-ready dicts and lists."""
     return _adapter(kind).dump_python(value, mode="json", by_alias=True)
 
 

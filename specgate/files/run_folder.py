@@ -23,17 +23,17 @@ from typing import Final
 
 from filelock import FileLock, Timeout
 
-from specgate.core import Run
+from specgate.contract import Run
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
 from specgate.files.json_text import read_json, shown
 from specgate.files.manifest import FORMER, LOCK, MANIFEST, manifest_of
 from specgate.files.plain import from_plain, to_plain
-from specgate.files.redaction import masked_data
 from specgate.files.run_schema import SCHEMA, SCHEMA_VERSION
 from specgate.files.samples import Samples
 from specgate.files.writing import disk, without_home
 from specgate.files.yamlfile import dump_yaml, load
+from specgate.redaction import masked_data
 
 RUN: Final = "run.json"
 EVIDENCE_FILES = ("config.resolved.yaml", "env.json", "gates.json", "samples/*")
@@ -109,7 +109,7 @@ class RunFolder(Samples):
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def write_run(self, run: Run, extra: Mapping[str, object] | None = None) -> None:
-        """Write run.json: a header, the whole `core.Run`, and `extra` (per-cell data for outside readers)."""
+        """Write run.json: a header, the whole `contract.Run`, and `extra` (per-cell data for outside readers)."""
         header = {"schema": SCHEMA, "schema_version": SCHEMA_VERSION}
         self.write_json(RUN, {**header, **to_plain(Run, run), **(extra or {})})
 

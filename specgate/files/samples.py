@@ -11,9 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from specgate.core import BaselineText, Block, BlockTrace, EngineFacts, Followed, LogitSample, Margin, Rescoring
-from specgate.core.conditions import Sample
-from specgate.core.draws import DrawnTexts
+from specgate.contract import BaselineText, Block, BlockTrace, EngineFacts, Followed, LogitSample, Margin, Rescoring
+from specgate.contract.conditions import Sample
+from specgate.contract.draws import DrawnTexts
 from specgate.errors import InvalidResult
 from specgate.files.journal import Journal
 from specgate.files.json_text import shown

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specgate.errors import EnvironmentRefused
-from specgate.files.redaction import masked, masked_data, visible_json
+from specgate.redaction import masked, masked_data, visible_json
 
 _HOME = re.compile(rf"(?<![\w/.~-]){re.escape(str(Path.home()))}(?=/)") if Path.home() != Path("/") else None
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from specgate.core import EngineFacts, Plan, Point
+from specgate.contract import EngineFacts, Plan, Point
 from specgate.errors import BackendError, EnvironmentRefused, InvalidResult, SpecgateError
 from specgate.files.json_text import parse_json
 from specgate.files.plain import from_plain, to_plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from specgate.core import Block
+from specgate.contract import Block
 from specgate.errors import InvalidResult
 from specgate.files.json_record import stored_json
 from specgate.files.plain import from_plain

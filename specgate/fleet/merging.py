@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from specgate.core import EngineFacts, Plan
+from specgate.contract import EngineFacts, Plan
 from specgate.errors import InvalidResult
-from specgate.files.redaction import cleaned
 from specgate.files.run_folder import RunFolder
 from specgate.files.samples import JOURNALS
 from specgate.files.writing import disk
@@ -19,6 +18,7 @@ from specgate.fleet.local import put
 from specgate.fleet.machines import Files, NodeLost
 from specgate.fleet.tasks import Done, Task, only
 from specgate.promotion.claim import engine_fingerprint
+from specgate.redaction import cleaned
 from specgate.run.resuming import check_samples
 
 LAST: Final = "samples/blocks.jsonl"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from specgate.core import Block, Run
+from specgate.contract import Block, Run
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, SpecgateError, UsageError
 from specgate.files.run_folder import RunFolder
 from specgate.fleet.coordinator import Coordinator

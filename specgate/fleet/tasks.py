@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from specgate import errors
-from specgate.core import Plan, Point
+from specgate.contract import Plan, Point
 from specgate.errors import SpecgateError
 
 TASK: Final = "task.json"

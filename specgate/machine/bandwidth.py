@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from specgate import plugins
-from specgate.api import ReadsMemory
-from specgate.core.cycle_budget import Bandwidth
+from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.protocols import ReadsMemory
 from specgate.errors import EnvironmentRefused
 from specgate.files.json_record import read_record, write_record
 from specgate.machine import host, inventory, noise_passport

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
-from specgate.core.conditions import CpuUse
+from specgate.contract.conditions import CpuUse
 from specgate.machine.host import cpu_quota, usable_cpus
 
 TICK_NS: Final = 10_000_000

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 
 import psutil
 
-from specgate.core import Bandwidth, Rule
-from specgate.core.conditions import THROTTLES, GpuReading, HostReading, MachineLimits, clock_events
+from specgate.contract import Bandwidth, Rule
+from specgate.contract.conditions import THROTTLES, GpuReading, HostReading, MachineLimits, clock_events
 from specgate.machine import cpu_pace, inventory
 from specgate.machine.host import HostProbe, cpu_quota, frequency_governors, usable_cpus
 from specgate.machine.nvml import GpuProbe, NvmlMissing, peers

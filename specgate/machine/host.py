@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from specgate.core.conditions import GpuProcess, HostReading
+from specgate.contract.conditions import GpuProcess, HostReading
 from specgate.machine.cpu_pace import work_ns
 
 MACHINE_IDS = ("/etc/machine-id", "/var/lib/dbus/machine-id", "/sys/class/dmi/id/product_uuid")

@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 import specgate
 from specgate.analysis.machine.visible_gpus import visible_among
-from specgate.files.redaction import masked
 from specgate.machine.packages import packages
+from specgate.redaction import masked
 
 VARIABLES = (
     "CUDA_DEVICE_ORDER",

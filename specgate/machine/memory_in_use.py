@@ -8,8 +8,8 @@ from types import TracebackType
 
 import psutil
 
-from specgate.core.conditions import GpuProcess
-from specgate.core.memory import EngineMemory, MemoryUse
+from specgate.contract.conditions import GpuProcess
+from specgate.contract.memory import EngineMemory, MemoryUse
 from specgate.machine.nvml import GpuProbe, NvmlMissing
 
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from specgate.core.conditions import ClockReading, Sample
+from specgate.contract.conditions import ClockReading, Sample
 from specgate.machine.host import HostProbe
 from specgate.machine.nvml import GpuProbes, NvmlMissing
 

@@ -14,7 +14,7 @@ from operator import or_
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from specgate.core.conditions import ClockReading, GpuProcess, GpuReading
+from specgate.contract.conditions import ClockReading, GpuProcess, GpuReading
 
 _SM_CLOCK, _GPU_SENSOR = 1, 0
 _POWER, _THERMAL = 0, 1

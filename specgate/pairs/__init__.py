@@ -1,4 +1,4 @@
-"""Pairs of a target and a draft, as a run needs them; the harness knows a pair only as a `core.PairRef`.
+"""Pairs of a target and a draft, as a run needs them; the harness knows a pair only as a `contract.PairRef`.
 
 resolve.py          which pair is meant: the demo pair, a planted pair that ships with specgate, or folders on disk
 demo.py             the demo pair: a small public target, converted on first need, and the draft trained for it

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from specgate.core import AcceptanceSource, PairRef
-from specgate.eagle3.hf.any_target import read_any_target, read_served_target
-from specgate.eagle3.hf.target import target_geometry
-from specgate.eagle3.hf_keys import PLANTED, read_config
+from specgate.backends.eagle3.pairs.demo import DEMO, demo_pair, demo_target
+from specgate.checkpoints.hf.any_target import read_any_target, read_served_target
+from specgate.checkpoints.hf.target import target_geometry
+from specgate.checkpoints.hf_keys import PLANTED, read_config
+from specgate.contract import AcceptanceSource, PairRef
 from specgate.errors import UsageError
-from specgate.pairs.demo import DEMO, demo_pair, demo_target
 
 SERVED: Final = "served"
 """The name of a pair whose weights are on a server. What the server says that it is, is in `EngineFacts.identity`."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import random
 
-from specgate.core import Point, Round, Scenario
-from specgate.core.load import OfferedLoad
+from specgate.contract import Point, Round, Scenario
+from specgate.contract.load import OfferedLoad
 
 
 def offered_load(scenario: Scenario, round_: Round) -> OfferedLoad:

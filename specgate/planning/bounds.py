@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from specgate.core import Scenario
+from specgate.contract import Scenario
 from specgate.errors import UsageError
 from specgate.sampling.settings import problems
 

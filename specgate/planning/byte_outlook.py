@@ -12,9 +12,9 @@ from typing import Final
 from specgate.analysis.experts.beforehand import cycle_cost, overlap_for, step_bytes
 from specgate.analysis.experts.overlap import overlap_of
 from specgate.analysis.speedup_limits import speed_floors
-from specgate.core import Cell, PairRef, Plan, Policy, Scenario, Traffic
-from specgate.eagle3.hf.target import target_geometry
-from specgate.eagle3.hf_keys import PLANTED, read_config
+from specgate.checkpoints.hf.target import target_geometry
+from specgate.checkpoints.hf_keys import PLANTED, read_config
+from specgate.contract import Cell, PairRef, Plan, Policy, Scenario, Traffic
 from specgate.errors import CheckpointError
 from specgate.planning.gates import floors_of
 
@@ -70,11 +70,11 @@ def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int] | None:
         return None
     import torch
 
-    from specgate.eagle3.kv.asked import kv_modes
-    from specgate.eagle3.kv.modes import DRAFT_KV, KV
-    from specgate.eagle3.pair import open_draft, open_target
-    from specgate.eagle3.parallel.shard import Shard
-    from specgate.eagle3.traffic import pair_traffic
+    from specgate.backends.eagle3.lib.kv.asked import kv_modes
+    from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV
+    from specgate.backends.eagle3.lib.pair import open_draft, open_target
+    from specgate.backends.eagle3.lib.parallel.shard import Shard
+    from specgate.backends.eagle3.lib.traffic import pair_traffic
 
     target = open_target(pair.target, scenario.rope).geometry
     draft = open_draft(pair.draft, target).geometry if pair.draft else None

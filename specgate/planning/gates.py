@@ -1,4 +1,6 @@
-"""The gates of a policy, asked for what they declare (`specgate.api.judges`). No other file asks for a gate's name."""
+"""The gates of a policy, asked for what they declare (`specgate.contract.protocols.judges`). No other file asks for a
+gate's name.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,10 @@ from dataclasses import replace
 from typing import TypeVar
 
 from specgate import plugins
-from specgate.api import (
+from specgate.contract import AllowedLoss, Floor, Kind, NearTies, Policy, Rule, Run, Verdict
+from specgate.contract.conditions import MachineLimits
+from specgate.contract.draws import Allowance
+from specgate.contract.protocols import (
     Gate,
     GrantsNearTies,
     GrantsRounding,
@@ -17,9 +22,6 @@ from specgate.api import (
     NeedsEarlierRun,
     SetsFloor,
 )
-from specgate.core import AllowedLoss, Floor, Kind, NearTies, Policy, Rule, Run, Verdict
-from specgate.core.conditions import MachineLimits
-from specgate.core.draws import Allowance
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""Scenarios → `core.Plan`: every block of a run in running order, whether it fits, and how long it will take.
+"""Scenarios → `contract.Plan`: every block of a run in running order, whether it fits, and how long it will take.
 
 Per point, warm-up rounds run first, on the warm-up prompt sets (`Round.prompt_set` counts within that pool). A round
 runs every role once, with `baseline` first or last. Then come the measured rounds: one on every prompt set, and again,
@@ -25,7 +25,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specgate.core import BASELINE, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
+from specgate.contract import BASELINE, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
 from specgate.errors import UsageError
 from specgate.planning.bounds import check_plan
 

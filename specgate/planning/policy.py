@@ -1,8 +1,8 @@
-"""Policy YAML → `core.Policy`: which gate judges which cells, with which numbers.
+"""Policy YAML → `contract.Policy`: which gate judges which cells, with which numbers.
 
 `micro` names the micro scenarios that must be green before a full run, by name or by file. A policy without it means
 all micro scenarios that the machine runs by default. `checks` says how far an engine's tokens are checked outside the
-timed blocks (`core.TokenChecks`); a policy without it has the defaults. A rule has `id`, `gate` and `required`, the
+timed blocks (`contract.TokenChecks`); a policy without it has the defaults. A rule has `id`, `gate` and `required`, the
 globs `scenario` and `role` (default: all), and the gate's own parameters beside them. Each gate says which parameters
 it takes, so that those of a plug-in are checked like the built-in ones.
 
@@ -29,8 +29,8 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
-from specgate.api import ChecksRules, ContrastGate, Gate
-from specgate.core import KINDS, VARIANT_MARK, Exemption, Kind, Policy, Rule, Scenario, TokenChecks
+from specgate.contract import KINDS, VARIANT_MARK, Exemption, Kind, Policy, Rule, Scenario, TokenChecks
+from specgate.contract.protocols import ChecksRules, ContrastGate, Gate
 from specgate.errors import UsageError
 from specgate.files.yaml_schema import Form, Problem, nearest, parse, refusal
 from specgate.files.yamlfile import Document, dump_yaml, load
@@ -72,7 +72,7 @@ USUAL: Final = TokenChecks()
 
 
 class ChecksForm(Form):
-    """`checks` of a policy file: the fields of `core.TokenChecks`. `rescored_by: none` names no engine."""
+    """`checks` of a policy file: the fields of `contract.TokenChecks`. `rescored_by: none` names no engine."""
 
     text: Literal["whole", "sampled"] = USUAL.text
     rescored_by: Text = USUAL.rescored_by

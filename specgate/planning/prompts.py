@@ -17,9 +17,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from specgate.core import Scenario
-from specgate.core.tape import sha256_of_ids
-from specgate.eagle3.tokenizer_file import opening_ids, read_tokenizer
+from specgate.checkpoints.tokenizer_file import opening_ids, read_tokenizer
+from specgate.contract import Scenario
+from specgate.contract.tape import sha256_of_ids
 from specgate.errors import CheckpointError, UsageError
 from specgate.planning.prompt_files.choosing import Draw, OwnPrompts, check_categories
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specgate.core import RunKind
+from specgate.contract import RunKind
 from specgate.planning.ad_hoc import NOTHING, Question
 
 

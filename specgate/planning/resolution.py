@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import Literal
 
 from specgate import plugins
-from specgate.api import Backend, ChecksOptions, ChecksSampling, DrivesAnotherEngine, OffersLoad, OffersSampling
-from specgate.core import PairRef, Point, Policy, Scenario
+from specgate.contract import PairRef, Point, Policy, Scenario
+from specgate.contract.protocols import (
+    Backend,
+    ChecksOptions,
+    ChecksSampling,
+    DrivesAnotherEngine,
+    OffersLoad,
+    OffersSampling,
+)
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder

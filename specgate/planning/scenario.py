@@ -1,4 +1,4 @@
-"""Scenario YAML → `core.Scenario`.
+"""Scenario YAML → `contract.Scenario`.
 
 A scenario is one file. Its name is the file's stem, and its question is the file's first line, a comment. `extends`
 names what the file is merged over (`planning.inheritance`). Mappings are merged, lists are replaced.
@@ -15,7 +15,7 @@ from os.path import isfile
 from pathlib import Path
 from typing import Any
 
-from specgate.core import (
+from specgate.contract import (
     STATISTICS,
     VARIANT_MARK,
     Budget,
@@ -29,8 +29,8 @@ from specgate.core import (
     Variant,
     Workload,
 )
-from specgate.core.load import Load
-from specgate.core.metrics import DEFINITIONS
+from specgate.contract.load import Load
+from specgate.contract.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.yaml_schema import Problem, nearest, parse, refusal
 from specgate.files.yamlfile import Document, dump_yaml, load

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from specgate.core import RunKind, SamplingMethod
+from specgate.contract import RunKind, SamplingMethod
 from specgate.files.yaml_schema import Form, Problem
 from specgate.planning.bounds import (
     BATCH,
@@ -55,7 +55,7 @@ Contexts = Annotated[list[Positions], Field(min_length=1, max_length=VALUES), Af
 
 
 class GridForm(Form):
-    """The form of `core.Grid`. `context: own`, or none, leaves prompts from a file as long as they are."""
+    """The form of `contract.Grid`. `context: own`, or none, leaves prompts from a file as long as they are."""
 
     context: Annotated[Contexts | None, BeforeValidator(lambda said: None if said == "own" else said)] = None
     batch: Annotated[list[Batch], Field(min_length=1, max_length=VALUES), AfterValidator(ascending)]
@@ -67,7 +67,7 @@ FILE_KEYS = ("format", "chat", "min_tokens", "max_tokens", "sha256")
 
 
 class WorkloadForm(Form):
-    """The form of `core.Workload`, and of the `core.PromptFile` in it."""
+    """The form of `contract.Workload`, and of the `contract.PromptFile` in it."""
 
     source: Literal["mixed", "code", "docs", "prose", "random", "file"] = "file"
     seed: Annotated[int, Field(ge=0, le=SEED)]
@@ -83,7 +83,7 @@ class WorkloadForm(Form):
 
 
 class BudgetForm(Form):
-    """The form of `core.Budget`."""
+    """The form of `contract.Budget`."""
 
     steps: Annotated[int, Field(ge=1, le=STEPS)] | None = None
     new_tokens: Annotated[int, Field(ge=2, le=STEPS)] | None = None
@@ -98,7 +98,7 @@ class BudgetForm(Form):
 
 
 class ScheduleForm(Form):
-    """The form of `core.Schedule`."""
+    """The form of `contract.Schedule`."""
 
     rounds: Repeats
     warmup_rounds: Annotated[int, Field(ge=0, le=REPEATS)]
@@ -108,7 +108,7 @@ Limit = Annotated[float, Field(gt=0, le=1000 * SECONDS)]
 
 
 class GoodputForm(Form):
-    """The form of `core.LatencyLimits`."""
+    """The form of `contract.LatencyLimits`."""
 
     ttft_ms: Limit | None = None
     tpot_ms: Limit | None = None
@@ -123,7 +123,7 @@ class GoodputForm(Form):
 
 
 class LoadForm(Form):
-    """The form of `core.load.Load`."""
+    """The form of `contract.load.Load`."""
 
     requests: Annotated[int, Field(ge=1, le=REQUESTS)]
     per_client: Annotated[int, Field(ge=1, le=REQUESTS)] = 1
@@ -158,7 +158,7 @@ Bias = Annotated[tuple[Annotated[int, Field(ge=0, le=POSITIONS)], Penalty], Befo
 
 
 class SamplingForm(Form):
-    """The form of `core.Sampling`. `sampling: {}` is the target's own distribution, with coupled verification.
+    """The form of `contract.Sampling`. `sampling: {}` is the target's own distribution, with coupled verification.
 
     `logit_bias`: pairs of a token and what is added to its logit.
     """
@@ -181,7 +181,7 @@ class SamplingForm(Form):
 
 
 class DrawsForm(Form):
-    """The form of `core.Draws`."""
+    """The form of `contract.Draws`."""
 
     texts: Annotated[int, Field(ge=1, le=REQUESTS)]
     tokens: Annotated[int, Field(ge=1, le=STEPS)] = 4
@@ -198,7 +198,7 @@ Options = Annotated[dict[OptionName, Annotated[Text, BeforeValidator(option_text
 
 
 class VariantForm(Form):
-    """The form of `core.Variant`."""
+    """The form of `contract.Variant`."""
 
     options: Options = Field(default_factory=dict)
     sampling: SamplingForm | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from specgate.core import VARIANT_MARK, Scenario, Variant
+from specgate.contract import VARIANT_MARK, Scenario, Variant
 from specgate.errors import UsageError
 
 

@@ -15,7 +15,7 @@ from typing import Final
 import psutil
 
 from specgate.analysis.verdict import in_words as not_judged_in_words
-from specgate.core import EngineFacts, Promotion, Run, State
+from specgate.contract import EngineFacts, Promotion, Run, State
 from specgate.errors import ExitCode, OrderRefused, SpecgateError, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder

@@ -21,8 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from specgate.core import EngineFacts, Policy, Run, Scenario
-from specgate.core.measured import OF_ENGINE
+from specgate.contract import EngineFacts, Policy, Run, Scenario
+from specgate.contract.measured import OF_ENGINE
 from specgate.files.config import Config, as_older, plain_policy
 from specgate.files.plain import to_plain
 from specgate.machine import host, inventory
@@ -30,8 +30,8 @@ from specgate.machine.software import Software, software
 from specgate.promotion.streak import Claim
 
 ENGINE_KEYS: Final = (*("target_sha256", "draft_sha256", "device", "engine_version", "tape_sha256", "tuned_sha256"),)
-"""The keys of the fingerprint that only a loaded engine knows. Each is a field of `core.EngineFacts`. What identifies
-somebody else's engine is stated by further keys, which begin with `OF_ENGINE`.
+"""The keys of the fingerprint that only a loaded engine knows. Each is a field of `contract.EngineFacts`. What
+identifies somebody else's engine is stated by further keys, which begin with `OF_ENGINE`.
 """
 
 

@@ -26,7 +26,7 @@ from typing import Final, Literal
 
 from filelock import FileLock, Timeout
 
-from specgate.core import State
+from specgate.contract import State
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult
 from specgate.files.json_text import parse_json
 from specgate.files.plain import from_plain, to_plain

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from specgate.core import VARIANT_MARK, Scenario
+from specgate.contract import VARIANT_MARK, Scenario
 from specgate.files.config import Config
 from specgate.planning.policy import micro_scenarios
 from specgate.planning.request import Request

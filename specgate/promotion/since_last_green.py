@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from specgate.analysis.environment_diff import differences
-from specgate.core import LastGreen, Run
+from specgate.contract import LastGreen, Run
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder

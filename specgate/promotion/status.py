@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from specgate.core import Promotion
+from specgate.contract import Promotion
 from specgate.machine import host
 from specgate.planning.request import Request
 from specgate.planning.resolution import resolve

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from specgate.core import State
-from specgate.core.measured import OF_ENGINE
+from specgate.contract import State
+from specgate.contract.measured import OF_ENGINE
 from specgate.promotion.fingerprint import changes, in_words, incomplete
 from specgate.promotion.ledger import Entry
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from specgate import __version__
-from specgate.core import (
+from specgate.contract import (
     Plan,
     Promotion,
     Run,
@@ -15,7 +15,6 @@ from specgate.core import (
 from specgate.errors import UsageError
 from specgate.files.config import Config
 from specgate.files.plain import to_plain
-from specgate.files.redaction import credentials_in
 from specgate.files.run_folder import RunFolder, label_of
 from specgate.machine import inventory, noise_passport
 from specgate.machine.bandwidth import bandwidth_of
@@ -30,6 +29,7 @@ from specgate.planning.request import Request
 from specgate.planning.resolution import another_engine, tokenizer_of
 from specgate.promotion.claim import host_identity
 from specgate.promotion.ledger import Ledger
+from specgate.redaction import credentials_in
 from specgate.run.compared_builds import compared_builds
 from specgate.run.earlier import earlier_runs
 from specgate.run.early_stop import required_decisions

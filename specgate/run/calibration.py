@@ -22,7 +22,7 @@ from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.paired_blocks import judged_speed
 from specgate.analysis.rounds import in_round
 from specgate.analysis.stats import Pairs
-from specgate.core import BASELINE, PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Round, State
+from specgate.contract import BASELINE, PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Round, State
 from specgate.errors import BackendError, ExitCode, InvalidResult
 from specgate.files.config import Config
 from specgate.files.json_record import write_record

@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from specgate.core import Run
-from specgate.core.references import Builds, ComparedBuild, Revision
+from specgate.contract import Run
+from specgate.contract.references import Builds, ComparedBuild, Revision
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from specgate.analysis.draws.fitting import often_drawn
-from specgate.core import FORBIDS_ENDS, OWN_NUMBERS, Draws, Plan, Point, Role
-from specgate.core.draws import DrawnTexts, TokenLaw
+from specgate.contract import FORBIDS_ENDS, OWN_NUMBERS, Draws, Plan, Point, Role
+from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.errors import BackendError, SpecgateError
 from specgate.files.run_folder import RunFolder
 from specgate.planning.prompts import Prompts

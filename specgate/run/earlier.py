@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from specgate.core import Run
-from specgate.core.references import Earlier, EarlierRun
+from specgate.contract import Run
+from specgate.contract.references import Earlier, EarlierRun
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
 from specgate.files.manifest import MANIFEST, Difference, listings

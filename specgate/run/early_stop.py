@@ -1,8 +1,8 @@
 """Stop a point at the first interim look where every rule that rests on samples is decided.
 
-The rules that rest on samples are those of sequential gates (`api.Sequential`): more pairs of blocks can still change
-their verdict. All functions here are pure, so the same journal and policy stop a point at the same look during the run,
-after a --resume, and when the run is recomputed offline.
+The rules that rest on samples are those of sequential gates (`protocols.Sequential`): more pairs of blocks can still
+change their verdict. All functions here are pure, so the same journal and policy stop a point at the same look during
+the run, after a --resume, and when the run is recomputed offline.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from specgate.analysis.references.cell_times import cell_times
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import with_drifts
 from specgate.analysis.stats import planned_looks
-from specgate.api import Counting, Sequential
-from specgate.core import Block, Cell, Plan, Point, Policy, Rule, Run, State
+from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State
+from specgate.contract.protocols import Counting, Sequential
 from specgate.files.journal import Journal
 from specgate.planning.gates import asked, machine_limits, near_ties, needs_earlier_run, verdicts_of
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from specgate import plugins
 from specgate.analysis.verdict import overall
-from specgate.core import (
+from specgate.contract import (
     Plan,
     Run,
     State,

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specgate.api import BLOCK_MARK, Activity, Decoded, Engine
-from specgate.core import Budget, Role
+from specgate.contract import Budget, Role
+from specgate.contract.protocols import BLOCK_MARK, Activity, Decoded, Engine
 
 HOST = ("cuda_runtime", "cuda_driver")
 COPIES = ("gpu_memcpy", "gpu_memset")

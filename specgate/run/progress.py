@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from specgate.analysis.paired_blocks import speed
-from specgate.core import Block
-from specgate.files.redaction import visible
+from specgate.contract import Block
+from specgate.redaction import visible
 from specgate.run.runner import Progress
 from specgate.terminal import echo
 

@@ -21,7 +21,7 @@ from specgate.analysis.speedup_limits import (
     prefill_for,
     tokens_for,
 )
-from specgate.core import (
+from specgate.contract import (
     ACCEPTANCE_LENGTH,
     BASELINE,
     LOSSY,
@@ -35,7 +35,7 @@ from specgate.core import (
     Rule,
     Run,
 )
-from specgate.core.cycle_budget import Bandwidth
+from specgate.contract.cycle_budget import Bandwidth
 from specgate.errors import SpecgateError, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder

@@ -27,8 +27,7 @@ from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import with_drifts
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import not_judged, overall
-from specgate.api import Sequential
-from specgate.core import (
+from specgate.contract import (
     Block,
     Cell,
     CellResult,
@@ -41,7 +40,8 @@ from specgate.core import (
     State,
     Verdict,
 )
-from specgate.core.draws import DrawCheck
+from specgate.contract.draws import DrawCheck
+from specgate.contract.protocols import Sequential
 from specgate.errors import ExitCode, SpecgateError
 from specgate.files.config import plain_policy
 from specgate.files.journal import Journal

@@ -18,9 +18,9 @@ from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.rescoring import Draw, in_doubt
-from specgate.api import OffersSampling, OpenRequest, StatesLogitOptions
-from specgate.core import EngineFacts, Plan, Point, RescoredText, Rescoring, Score, SecondLook
-from specgate.core.cycle_budget import Bandwidth
+from specgate.contract import EngineFacts, Plan, Point, RescoredText, Rescoring, Score, SecondLook
+from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.protocols import OffersSampling, OpenRequest, StatesLogitOptions
 from specgate.errors import BackendError, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal

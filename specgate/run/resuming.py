@@ -16,7 +16,7 @@ from typing import Any
 
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.rounds import in_round
-from specgate.core import Block, Plan, Round, Run
+from specgate.contract import Block, Plan, Round, Run
 from specgate.errors import ExitCode, InvalidResult, UsageError
 from specgate.files.config import Config
 from specgate.files.json_record import stored_json

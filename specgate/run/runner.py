@@ -22,8 +22,8 @@ from pathlib import Path
 from specgate import plugins
 from specgate.analysis.rounds import whole_generation
 from specgate.analysis.stats import planned_looks
-from specgate.api import Activity, Decoded, OpenRequest
-from specgate.core import (
+from specgate.checkpoints.parameters import least_weight_bytes
+from specgate.contract import (
     PASS_ROUNDS,
     Block,
     BlockTrace,
@@ -38,9 +38,9 @@ from specgate.core import (
     Scenario,
     TraceSource,
 )
-from specgate.core.cycle_budget import Bandwidth
-from specgate.core.memory import MemoryUse
-from specgate.eagle3.parameters import least_weight_bytes
+from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.memory import MemoryUse
+from specgate.contract.protocols import Activity, Decoded, OpenRequest
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import Journal

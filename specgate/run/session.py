@@ -12,14 +12,14 @@ from typing import Final
 
 from specgate import plugins
 from specgate.analysis.verdict import foreseeable, in_words
-from specgate.api import DrivesAnotherEngine
-from specgate.core import (
+from specgate.contract import (
     Plan,
     Point,
     Policy,
     Promotion,
     Run,
 )
+from specgate.contract.protocols import DrivesAnotherEngine
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal

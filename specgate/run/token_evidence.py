@@ -27,8 +27,7 @@ from specgate.analysis.tokens.comparison import (
     with_margins,
 )
 from specgate.analysis.tokens.following import Parted, parted_texts
-from specgate.api import Text
-from specgate.core import (
+from specgate.contract import (
     BASELINE,
     BaselineText,
     Block,
@@ -46,6 +45,7 @@ from specgate.core import (
     TokenChecks,
     TopTokens,
 )
+from specgate.contract.protocols import Text
 from specgate.files.run_folder import RunFolder
 from specgate.run.worker import EngineWorker
 
@@ -63,7 +63,7 @@ class TokenEvidence:
     `blocks`, `engines`: the journal's; they grow while the run goes on.
     `asked`: how far the policy wants tokens to be checked; None where it does not say.
     `ties`: what the policy takes for a near tie.
-    `sampled_after`: see `core.Run`.
+    `sampled_after`: see `contract.Run`.
     """
 
     def __init__(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specgate import plugins
-from specgate.api import UsesGpus
-from specgate.core import Scenario
+from specgate.contract import Scenario
+from specgate.contract.protocols import UsesGpus
 from specgate.files.config import Config
 from specgate.machine import inventory
 

@@ -18,9 +18,9 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from specgate.api import OpenRequest
+from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, EnvironmentRefused, SpecgateError, WorkerLost
-from specgate.files.redaction import cleaned
+from specgate.redaction import cleaned
 from specgate.run.engine_process.calls import EngineCalls
 from specgate.run.engine_process.frames import Closed, Deadline, Late, Unreadable, receive_within, send_within
 from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
@@ -38,7 +38,7 @@ _DYING_S = 5.0
 
 
 class EngineWorker(EngineCalls):
-    """An `api.Engine` whose calls run in a process of its own.
+    """An `protocols.Engine` whose calls run in a process of its own.
 
     A call raises WorkerLost if it has no answer within `timeout_s` seconds, or if the process ends. What the process
     prints goes to the file `log`; what its programs write goes to the folder `request.logs`. `launch` says which

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import fields
 
-from specgate.core import Sampling
+from specgate.contract import Sampling
 from specgate.errors import UsageError
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from specgate.core import Sampling
+from specgate.contract import Sampling
 from specgate.errors import BackendError, UsageError
 from specgate.sampling.history import History
 from specgate.sampling.keys import Floats, Integers

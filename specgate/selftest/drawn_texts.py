@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from specgate.analysis.draws.fitting import check_draws, often_drawn
-from specgate.core import BASELINE, Rule, Sampling, State
-from specgate.core.draws import DrawnTexts, TokenLaw
+from specgate.contract import BASELINE, Rule, Sampling, State
+from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.files.run_folder import RunFolder
 from specgate.planning.gates import verdicts_of
 from specgate.sampling.keys import Floats, Integers, Keys

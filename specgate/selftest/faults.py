@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from specgate.core import Run, State
+from specgate.contract import Run, State
 from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
 from specgate.run.calibration import calibrate

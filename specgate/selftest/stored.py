@@ -10,8 +10,8 @@ from typing import Final
 
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.archive.verification import verify
-from specgate.core import Block, Rule, State
-from specgate.core.conditions import GpuProcess, GpuReading, HostReading, Sample
+from specgate.contract import Block, Rule, State
+from specgate.contract.conditions import GpuProcess, GpuReading, HostReading, Sample
 from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
 from specgate.planning.gates import verdicts_of

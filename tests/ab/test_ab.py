@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from specgate.ab.runner import more_prefills
-from specgate.api import Text
+from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.fake import FakeEngine
-from specgate.eagle3.tiny import write_random_pair
+from specgate.contract.protocols import Text
 from tests.support.command import Cli
 from tests.support.in_process import EngineHere
 

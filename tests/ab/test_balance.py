@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.ab.schedule import ProcessPair, schedule_of
-from specgate.core import Role
+from specgate.contract import Role
 from specgate.planning.plan import points_of
 from tests.support.factories import scenario
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.ab.schedule import plan_of, schedule_of
-from specgate.core import Scenario
+from specgate.contract import Scenario
 from specgate.planning.plan import points_of
 from specgate.planning.scenario import shipped as shipped_scenarios
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specgate.eagle3.tiny import write_random_pair
+from specgate.backends.eagle3.lib.tiny import write_random_pair
 from tests.backends.servers.helpers import program, running_stub
 from tests.support.command import Cli
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specgate.ab.judging import warnings_of
 from specgate.analysis.machine.cpu_pace import pace_of, uneven
-from specgate.core.two_builds import Look, SideName, Word
+from specgate.contract.two_builds import Look, SideName, Word
 from specgate.files.journal import Journal
 from tests.support.surroundings import SAMPLES, working
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.active_slots import by_active
-from specgate.core import Block
+from specgate.contract import Block
 from tests.support.factories import blocks_of, plan_of, scenario
 
 PLAN = plan_of(scenario(batch=(3,)))

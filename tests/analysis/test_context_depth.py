@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.analysis.context_depth import BINS, by_depth, step_depths
-from specgate.core import Block
+from specgate.contract import Block
 from tests.support.factories import block, blocks_of, plan_of, scenario
 
 PLAN = plan_of(scenario(batch=(2,)))

@@ -26,19 +26,19 @@ from specgate.analysis.cycle_accounting import (
 from specgate.analysis.paired_blocks import speed
 from specgate.analysis.reduce import measure
 from specgate.analysis.speedup_limits import with_ceilings
-from specgate.api import Decoded, OpenRequest
-from specgate.backends.reference import target
-from specgate.backends.reference.eagle import EagleDrafter
-from specgate.backends.reference.engine import ReferenceEngine
-from specgate.backends.reference.kv.planes import plain
-from specgate.backends.reference.open import open_engine
-from specgate.backends.reference.state import Pending
-from specgate.backends.reference.target import target_forward
-from specgate.core import Block, Budget, CycleBudget, Finish, NearTies, PairRef, Plan, Role, Rule, Run
-from specgate.core.cycle_budget import Bandwidth
-from specgate.core.tape import Tape, sha256_of_ids
-from specgate.core.traffic import AttentionTraffic, DraftTraffic, LinkTraffic, PassTraffic, Traffic
-from specgate.eagle3.weights import LayerWeights
+from specgate.backends.eagle3.lib.weights import LayerWeights
+from specgate.backends.eagle3.reference import target
+from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.engine import ReferenceEngine
+from specgate.backends.eagle3.reference.kv.planes import plain
+from specgate.backends.eagle3.reference.open import open_engine
+from specgate.backends.eagle3.reference.state import Pending
+from specgate.backends.eagle3.reference.target import target_forward
+from specgate.contract import Block, Budget, CycleBudget, Finish, NearTies, PairRef, Plan, Role, Rule, Run
+from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.protocols import Decoded, OpenRequest
+from specgate.contract.tape import Tape, sha256_of_ids
+from specgate.contract.traffic import AttentionTraffic, DraftTraffic, LinkTraffic, PassTraffic, Traffic
 from specgate.planning.gates import floors_of
 from specgate.reports.texts.explain import link_lines
 from tests.support.factories import block, blocks_of, corrupt, plan_of, policy_of, run_of, scenario

@@ -11,7 +11,7 @@ from fractions import Fraction
 import pytest
 
 from specgate.analysis.intervals.autocorrelation import Fit, fit
-from specgate.core import Block, Comparison
+from specgate.contract import Block, Comparison
 from tests.support.factories import blocks_of, plan_of, run_of, scenario, text
 
 

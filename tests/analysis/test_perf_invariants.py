@@ -9,7 +9,7 @@ import pytest
 
 from specgate.analysis.perf_invariants import IDS, certificates
 from specgate.analysis.perf_invariants.same_texts import drawn_anew
-from specgate.core import OWN_NUMBERS, Block, BlockTrace, Finding, Held, Invariant, LoopFigures, Plan, Run
+from specgate.contract import OWN_NUMBERS, Block, BlockTrace, Finding, Held, Invariant, LoopFigures, Plan, Run
 from tests.support.factories import block, blocks_of, corrupt, plan_of, run_of, scenario
 
 COUNTERS = {"tuned_total": 40, "tuned_hits": 40, "kv_integrity_failures": 0, "disabled_multitoken_other": 0}

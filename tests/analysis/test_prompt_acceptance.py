@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import t
 
 from specgate.analysis.prompt_acceptance import by_prompt, pooled, position_values
-from specgate.core.acceptance import AcceptanceRecord
+from specgate.contract.acceptance import AcceptanceRecord
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 PLAN = plan_of(scenario(batch=(2,), prompt_sets=3))

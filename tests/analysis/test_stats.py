@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
+from bench.simulations.first_statistics import bound, log_ratios, orders, prompts, sequential
 from specgate.analysis.stats import (
     ALPHA,
     LOOKS,
@@ -22,7 +23,6 @@ from specgate.analysis.stats import (
     order_interval,
     pairs_needed,
 )
-from tests.bench.simulations.first_statistics import bound, log_ratios, orders, prompts, sequential
 
 ratios = st.floats(-1.0, 1.0).map(lambda x: round(x, 6))
 samples = st.lists(ratios, min_size=MIN_PAIRS, max_size=20)

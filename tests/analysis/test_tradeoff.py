@@ -10,8 +10,8 @@ import pytest
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import measure
 from specgate.analysis.tradeoff import Group, Mode, equal_to_own, records, tradeoff_of
-from specgate.core import BASELINE, LOSSY, Block, NearTies, Run, Sampling, Scenario
-from specgate.core.traffic import AttentionTraffic, DraftTraffic, PassTraffic, Traffic
+from specgate.contract import BASELINE, LOSSY, Block, NearTies, Run, Sampling, Scenario
+from specgate.contract.traffic import AttentionTraffic, DraftTraffic, PassTraffic, Traffic
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
 
 POSITION = 2 * 3 * 64 * 4 * 30

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.verdict import foreseeable, in_words, not_judged, overall, wanted
-from specgate.core import Exemption, Gap, Kind, Policy, Rule, Run, State, Verdict
+from specgate.contract import Exemption, Gap, Kind, Policy, Rule, Run, State, Verdict
 from specgate.errors import ExitCode
 from specgate.planning.gates import kinds_of
 from specgate.run.recompute import judge

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from specgate.analysis.verdict import overall_of_agreement
 from specgate.archive.agreeing import agreement_of, cut_record, state_of
 from specgate.archive.stored import load_run
-from specgate.core import AcceptanceSource, Block, Cell, Divergence, Finish, Role, Served, ServedRequest, State
-from specgate.core.acceptance import AcceptanceRecord, Totals
-from specgate.core.agreement import Agreement, Match
+from specgate.contract import AcceptanceSource, Block, Cell, Divergence, Finish, Role, Served, ServedRequest, State
+from specgate.contract.acceptance import AcceptanceRecord, Totals
+from specgate.contract.agreement import Agreement, Match
 from specgate.errors import ExitCode, UsageError
 from tests.support import factories
 from tests.support.factories import blocks_of, corrupt, plan_of, scenario, with_acceptance

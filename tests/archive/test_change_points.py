@@ -21,8 +21,8 @@ from specgate.archive.change_points import (
     standardised_steps,
     with_changes,
 )
-from specgate.core import Cell, Point, Role
-from specgate.core.trends import Reading, Series
+from specgate.contract import Cell, Point, Role
+from specgate.contract.trends import Reading, Series
 
 
 def series_of(values: Sequence[float]) -> Series:

@@ -15,9 +15,9 @@ from scipy import stats
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.archive.contrasting import contrast_of
 from specgate.archive.stored import load_run
-from specgate.core import BetweenRuns, Block, Role
-from specgate.core.contrast import Change, Contrast, How
-from specgate.core.metrics import DEFINITIONS
+from specgate.contract import BetweenRuns, Block, Role
+from specgate.contract.contrast import Change, Contrast, How
+from specgate.contract.metrics import DEFINITIONS
 from specgate.errors import UsageError
 from tests.support.factories import corrupt, scenario, with_acceptance
 from tests.support.stored_runs import rewrite, store

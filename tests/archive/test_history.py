@@ -10,7 +10,7 @@ import pytest
 
 from specgate.archive.history import trends_of
 from specgate.archive.stored import load_run
-from specgate.core import Role
+from specgate.contract import Role
 from specgate.errors import UsageError
 from tests.support.factories import corrupt
 from tests.support.stored_runs import rewrite, store

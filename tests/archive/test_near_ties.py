@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from specgate.archive.agreeing import agreement_of
 from specgate.archive.near_ties import with_margins
 from specgate.archive.stored import StoredRun, load_run
-from specgate.core import Block, Divergence, NearTies
+from specgate.contract import Block, Divergence, NearTies
 from specgate.errors import InvalidResult
 from specgate.planning.plan import build_plan
 from specgate.run.beginning import fitting_prompts

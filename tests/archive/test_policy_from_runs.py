@@ -17,7 +17,7 @@ from specgate.analysis.verdict import overall
 from specgate.archive.policy_from_runs import policy_text, rounded_down
 from specgate.archive.stored import load_runs
 from specgate.cli import cli as commands
-from specgate.core import Policy, Rule, State, TokenCheck
+from specgate.contract import Policy, Rule, State, TokenCheck
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import loads
 from specgate.planning.policy import find_policy, parse_policy

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate import api
 from specgate.backends.fake import BACKEND, EOS
-from specgate.core import BASELINE, Budget, PairRef, Role
-from specgate.core.acceptance import AcceptanceRecord
+from specgate.contract import BASELINE, Budget, PairRef, Role
+from specgate.contract import protocols as api
+from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import BackendError, InvalidResult, UsageError
 
 PROMPTS = ((5, 6, 7), (8, 9), (10, 11, 12, 13))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from specgate import plugins
-from specgate.core import Run, Verdict
+from specgate.contract import Run, Verdict
 from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
 from specgate.run.session import carry_out

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from specgate.api import Decoded, OpenRequest, Text
-from specgate.backends.reference.engine import ReferenceEngine
-from specgate.backends.reference.open import open_engine
-from specgate.core import BASELINE, Budget, Finish, Role
+from specgate.backends.eagle3.reference.engine import ReferenceEngine
+from specgate.backends.eagle3.reference.open import open_engine
+from specgate.contract import BASELINE, Budget, Finish, Role
+from specgate.contract.protocols import Decoded, OpenRequest, Text
 from tests.support.engines.plugged import Plugged
 
 WAITS = 20

@@ -14,9 +14,9 @@ from typing import Any, Final
 import pytest
 
 from specgate import plugins
-from specgate.api import Activity, Availability, Decoded, Engine, OpenRequest
 from specgate.backends.fake import BACKEND, KERNEL
-from specgate.core import Budget, EngineFacts, Role
+from specgate.contract import Budget, EngineFacts, Role
+from specgate.contract.protocols import Activity, Availability, Decoded, Engine, OpenRequest
 
 Lie = Callable[[Role, Decoded], Decoded]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specgate import plugins
-from specgate.core.cycle_budget import Bandwidth
+from specgate.contract.cycle_budget import Bandwidth
 from specgate.machine import bandwidth
 from tests.cheats import scripted
 from tests.support.command import Cli

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specgate.core import Run
+from specgate.contract import Run
 from tests.cheats.conftest import Cheating, objections
 from tests.support.clocks.starved import fed
 from tests.support.command import Cli

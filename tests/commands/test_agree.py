@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specgate.cli import cli as commands
-from specgate.core import Block
+from specgate.contract import Block
 from specgate.errors import UsageError
 from tests.support.factories import corrupt, scenario
 from tests.support.stored_runs import store

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from specgate import plugins
-from specgate.api import Availability, Engine, OpenRequest
 from specgate.cli import cli
+from specgate.contract.protocols import Availability, Engine, OpenRequest
 from specgate.errors import UsageError
 
 

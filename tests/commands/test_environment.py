@@ -14,7 +14,7 @@ import pytest
 
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.rounds import whole_rounds
-from specgate.core.conditions import CpuUse
+from specgate.contract.conditions import CpuUse
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
 from tests.support import in_process
@@ -67,7 +67,7 @@ def measured(folder: Path, driver: Driver, *, gpu: bool) -> tuple[int, Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    from specgate.eagle3.tiny import write_random_pair
+    from specgate.backends.eagle3.lib.tiny import write_random_pair
 
     write_random_pair(tmp_path, seed=8)
     return tmp_path

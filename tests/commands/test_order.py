@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from specgate.api import OpenRequest
+from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.fake import FakeBackend
 from specgate.cli import cli as commands
-from specgate.core import PairRef, State
-from specgate.eagle3.tiny import write_random_pair
+from specgate.contract import PairRef, State
+from specgate.contract.protocols import OpenRequest
 from specgate.errors import SpecgateError
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from specgate.eagle3.hf_keys import read_config
-from specgate.eagle3.pair import target_source
+from specgate.backends.eagle3.lib.pair import target_source
+from specgate.backends.eagle3.pair_tools.plant.geometries import tiny
+from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
+from specgate.checkpoints.hf_keys import read_config
 from specgate.files.run_folder import RunFolder
-from specgate.pair_tools.plant.geometries import tiny
-from specgate.pair_tools.plant.write import write_draft, write_target
-from tests.eagle3.planted.recipes import RECIPE_A
+from tests.eagle3.lib.planted.recipes import RECIPE_A
 from tests.support.command import Cli
 
 TEXT_SCENARIO = """\

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.cli import main
-from specgate.eagle3.tiny import write_random_pair
 from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
 from tests.support import in_process

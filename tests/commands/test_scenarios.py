@@ -11,17 +11,17 @@ from click.testing import CliRunner, Result
 from safetensors.torch import save_file
 
 from specgate.analysis.experts.beforehand import cycle_cost, step_bytes
+from specgate.backends.eagle3.lib.layout import target_tensors
+from specgate.backends.eagle3.lib.pair import open_draft, open_target
+from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.lib.tiny import write_draft
+from specgate.backends.eagle3.lib.traffic import pair_traffic
+from specgate.checkpoints.geometry import DraftGeometry
+from specgate.checkpoints.hf.target import target_geometry
+from specgate.checkpoints.hf_keys import read_config
 from specgate.cli import cli
 from specgate.commands.scenarios import plan, scenarios, spec_range
-from specgate.core import PairRef
-from specgate.eagle3.geometry import DraftGeometry
-from specgate.eagle3.hf.target import target_geometry
-from specgate.eagle3.hf_keys import read_config
-from specgate.eagle3.layout import target_tensors
-from specgate.eagle3.pair import open_draft, open_target
-from specgate.eagle3.parallel.shard import Shard
-from specgate.eagle3.tiny import write_draft
-from specgate.eagle3.traffic import pair_traffic
+from specgate.contract import PairRef
 from specgate.errors import CheckpointError, ExitCode, UsageError
 from specgate.planning.byte_outlook import byte_outlook
 from specgate.planning.scenario import dump, find, shipped

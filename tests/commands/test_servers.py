@@ -65,12 +65,12 @@ def test_the_command_that_an_export_of_a_planted_pair_prints_measures_it(cli: Cl
     """Its weights are files now, whatever the section says that they were made from."""
     import torch
 
-    from specgate.eagle3.pair import load_target
-    from specgate.pair_tools.export.command import Wish, export
-    from specgate.pair_tools.plant.geometries import tiny
-    from specgate.pair_tools.plant.write import write_draft, write_target
+    from specgate.backends.eagle3.lib.pair import load_target
+    from specgate.backends.eagle3.pair_tools.export.command import Wish, export
+    from specgate.backends.eagle3.pair_tools.plant.geometries import tiny
+    from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
     from specgate.pairs.resolve import resolve_pair
-    from tests.eagle3.planted.recipes import RECIPE_A
+    from tests.eagle3.lib.planted.recipes import RECIPE_A
 
     shape, seeded = tiny(), cli.folder / "seeded"
     write_target(seeded / "target", shape.target, RECIPE_A, {}, written=False)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.api import Activity
+from specgate.contract.protocols import Activity
 from specgate.files.run_folder import RunFolder
 from specgate.run.runner import source_of
 from tests.backends.servers.helpers import program

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specgate.api import Backend, OpenRequest
-from specgate.core import BASELINE, AcceptanceRecord, Budget, PairRef, Role
+from specgate.contract import BASELINE, AcceptanceRecord, Budget, PairRef, Role
+from specgate.contract.protocols import Backend, OpenRequest
 from specgate.errors import BackendError, UsageError
 from tests.support.example_packages import module_of
 

@@ -9,8 +9,7 @@ import pytest
 
 from specgate import plugins
 from specgate.analysis.verdict import overall
-from specgate.api import ChecksRules, Gate, Sequential
-from specgate.core import (
+from specgate.contract import (
     Block,
     CellResult,
     Distribution,
@@ -23,6 +22,7 @@ from specgate.core import (
     State,
     Verdict,
 )
+from specgate.contract.protocols import ChecksRules, Gate, Sequential
 from specgate.run.recompute import judge
 from tests.support.example_packages import module_of
 from tests.support.factories import blocks_of, plan_of, run_of, scenario

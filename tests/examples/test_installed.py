@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from specgate import plugins
 from specgate.cli import cli as command_line
-from specgate.core import Run, State
+from specgate.contract import Run, State
 from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
 from specgate.planning.policy import load_policy

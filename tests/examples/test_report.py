@@ -7,8 +7,8 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from specgate.api import Report
-from specgate.core import Run
+from specgate.contract import Run
+from specgate.contract.protocols import Report
 from tests.support.example_packages import module_of
 from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of
 

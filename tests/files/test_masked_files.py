@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.files import redaction
+from specgate import redaction
 from specgate.files.run_folder import RunFolder, without_credentials
 from specgate.files.writing import as_json, write_json, write_text
 from tests.support.factories import blocks_of, plan_of, run_of

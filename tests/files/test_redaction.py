@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.files import redaction
-from specgate.files.redaction import (
+from specgate import redaction
+from specgate.redaction import (
     MASK,
     cleaned,
     credentials_in,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specgate.core import (
+from specgate.contract import (
     Block,
     Budget,
     Finish,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.core import Margin
+from specgate.contract import Margin
 from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
 from specgate.files.written import content_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.core import Plan
+from specgate.contract import Plan
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.files.json_text import parse_json
 from specgate.files.plain import from_plain, to_plain

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specgate.analysis.rounds import whole_rounds
-from specgate.core import Block, EngineFacts, Plan
+from specgate.contract import Block, EngineFacts, Plan
 from specgate.errors import InvalidResult, OrderRefused
 from specgate.files.run_folder import RunFolder
 from specgate.fleet.machines import Files, NodeLost

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.core import Plan
+from specgate.contract import Plan
 from specgate.fleet.tasks import ROUNDS_OF_TASKS, Task, only, parcelled
 from tests.support.factories import plan_of, scenario
 

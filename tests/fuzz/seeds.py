@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specgate.core import State
-from specgate.core.tape import SCHEMA as TAPE
-from specgate.eagle3.tiny import write_random_pair
+from specgate.backends.eagle3.lib.tiny import write_random_pair
+from specgate.contract import State
+from specgate.contract.tape import SCHEMA as TAPE
 from specgate.machine.noise_passport import CellNoise, Passport
 from specgate.promotion.ledger import Entry, Ledger
 from tests.support.command import ROOT
@@ -79,7 +79,7 @@ def shipped_texts(folder: str) -> list[str]:
 
 def tuned() -> dict[str, Any]:
     """The first two entries of the shipped file of tuned configurations."""
-    whole: dict[str, Any] = json.loads((ROOT / "backends/cupy_eagle3/tuned/nvidia-h200.json").read_text())
+    whole: dict[str, Any] = json.loads((ROOT / "backends/eagle3/cupy/tuned/nvidia-h200.json").read_text())
     return {**whole, "gemms": whole["gemms"][:2]}
 
 

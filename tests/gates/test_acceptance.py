@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Rule, Run, State, Verdict
+from specgate.contract import Rule, Run, State, Verdict
 from specgate.gates.acceptance import GATE
 from tests.support.factories import blocks_of, plan_of, run_of
 

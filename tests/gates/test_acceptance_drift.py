@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import AcceptanceDrift, Rule, Run, State, Verdict
+from specgate.contract import AcceptanceDrift, Rule, Run, State, Verdict
 from specgate.gates.acceptance_drift import GATE
 from tests.support.factories import blocks_of, plan_of, run_of, scenario, with_acceptance
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from specgate.analysis.verdict import overall
-from specgate.core import Rule, Run, State, Verdict
-from specgate.core.references import Builds, ComparedBuild, Revision
+from specgate.contract import Rule, Run, State, Verdict
+from specgate.contract.references import Builds, ComparedBuild, Revision
 from specgate.errors import ExitCode
 from specgate.gates.builds import GATE
 from tests.support.factories import blocks_of, plan_of, run_of

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.core import BetweenRuns, Rule, State, Verdict
-from specgate.core.contrast import Change, Contrast, How
+from specgate.contract import BetweenRuns, Rule, State, Verdict
+from specgate.contract.contrast import Change, Contrast, How
 from specgate.gates.change import GATE
 from tests.support.factories import blocks_of, plan_of, run_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specgate.core import Rule, Run, State, Verdict
-from specgate.core.conditions import CLOCK_EVENTS, ClockComparison, GpuConditions, RoleClock, Sample
+from specgate.contract import Rule, Run, State, Verdict
+from specgate.contract.conditions import CLOCK_EVENTS, ClockComparison, GpuConditions, RoleClock, Sample
 from specgate.files.plain import from_plain, to_plain
 from specgate.gates.environment import GATE, different_clocks
 from specgate.reports.common import machine

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Block, Rule, Run, State, Verdict
+from specgate.contract import Block, Rule, Run, State, Verdict
 from specgate.gates.degeneracy import GATE
 from tests.support.factories import blocks_of, plan_of, run_of, with_acceptance
 

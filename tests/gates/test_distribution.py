@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specgate.core import Rule, Run, Sampling, State, Verdict
-from specgate.core.draws import DrawCheck, FitTest
+from specgate.contract import Rule, Run, Sampling, State, Verdict
+from specgate.contract.draws import DrawCheck, FitTest
 from specgate.gates.sampled.distribution import GATE
 from tests.support.factories import blocks_of, plan_of, run_of, scenario, with_acceptance
 

@@ -13,8 +13,8 @@ import pytest
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts
 from specgate.analysis.verdict import overall
-from specgate.core import Rule, Run, State, Verdict
-from specgate.core.conditions import CpuUse, GpuProcess, Sample
+from specgate.contract import Rule, Run, State, Verdict
+from specgate.contract.conditions import CpuUse, GpuProcess, Sample
 from specgate.errors import ExitCode
 from specgate.files.plain import from_plain, to_plain
 from specgate.gates.environment import GATE, clock_shift
@@ -299,7 +299,7 @@ def test_a_cap_is_named_where_the_driver_does_not_tell_the_highest_clock() -> No
 
 
 def test_the_bits_that_reject_are_the_drivers_slow_downs() -> None:
-    from specgate.core.conditions import THROTTLES
+    from specgate.contract.conditions import THROTTLES
 
     assert (
         pynvml.nvmlClocksEventReasonHwSlowdown

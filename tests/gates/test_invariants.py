@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Held, Invariant, Rule, Run, State
+from specgate.contract import Held, Invariant, Rule, Run, State
 from specgate.gates.invariants import GATE
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 

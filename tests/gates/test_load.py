@@ -9,7 +9,7 @@ import pytest
 from specgate import plugins
 from specgate.analysis.load.sending import late_clients
 from specgate.analysis.verdict import not_judged
-from specgate.core import Comparison, Divergence, LatencyLimits, Rule, Run, State, Verdict
+from specgate.contract import Comparison, Divergence, LatencyLimits, Rule, Run, State, Verdict
 from specgate.gates.load import GATE
 from specgate.planning.gates import kinds_of, verdicts_of
 from tests.support.factories import policy_of

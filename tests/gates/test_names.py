@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from specgate.core import Policy, Rule
+from specgate.contract import Policy, Rule
 from specgate.planning.gates import floors_of, kinds_of, machine_limits, margins_of, near_ties, needs_earlier_run
 from tests.support.imports import modules
 

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.simulations.parting_simulation import too_far, too_wide
 from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.tokens.comparison import find_divergences, find_repeats, with_margins
 from specgate.analysis.tokens.following import Parted, parted_texts
 from specgate.analysis.tokens.partings import mean_gap
-from specgate.core import (
+from specgate.contract import (
     BaselineText,
     Block,
     Cell,
@@ -35,7 +36,6 @@ from specgate.core import (
     Verdict,
 )
 from specgate.gates.tokens.gate import GATE
-from tests.bench.simulations.parting_simulation import too_far, too_wide
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario, text
 
 UNIT = 0.0625
@@ -217,7 +217,7 @@ def test_a_few_places_tell_no_mean() -> None:
 
 @given(st.lists(st.integers(0, 10), min_size=8, max_size=120))
 def test_the_simulated_rules_are_those_that_judge(units: list[int]) -> None:
-    """`tests.bench.simulations.parting_simulation` has its table in docs/near-ties.md."""
+    """`bench.simulations.parting_simulation` has its table in docs/near-ties.md."""
     places = [Divergence(i, 0, 0, 5, 1, 2, u * UNIT, near_tie=False, unit=UNIT) for i, u in enumerate(units)]
     gaps = np.array([units], dtype=float)
     found = mean_gap([*places, *(replace(d, round=1) for d in places)])

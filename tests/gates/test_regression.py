@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Block, Rule, Run, State, Verdict
+from specgate.contract import Block, Rule, Run, State, Verdict
 from specgate.gates.regression import GATE
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
 

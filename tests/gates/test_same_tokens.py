@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specgate.core import Rule, State, Verdict
-from specgate.core.contrast import Contrast, TokenContrast
+from specgate.contract import Rule, State, Verdict
+from specgate.contract.contrast import Contrast, TokenContrast
 from specgate.gates.same_tokens import GATE
 from tests.support.factories import blocks_of, plan_of, run_of
 

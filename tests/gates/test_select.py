@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specgate import plugins
-from specgate.core import Rule, State
+from specgate.contract import Rule, State
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 PARAMS = {

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from specgate.analysis.intervals.levels import FALSE_FAIL
 from specgate.analysis.references.cell_times import cell_times, digests_of, same_text
 from specgate.analysis.references.since import acceptance_change, between_two_runs, paired_by_round
-from specgate.core import BASELINE, BetweenRuns, Block, Budget, Cell, Policy, Role, Rule, Run, State, Verdict
-from specgate.core.references import CellTimes, Earlier, EarlierRun, PromptText
+from specgate.contract import BASELINE, BetweenRuns, Block, Budget, Cell, Policy, Role, Rule, Run, State, Verdict
+from specgate.contract.references import CellTimes, Earlier, EarlierRun, PromptText
 from specgate.gates.since_green import GATE
 from specgate.planning.gates import needs_earlier_run
 from specgate.run.early_stop import required_decisions

@@ -9,9 +9,9 @@ from typing import Literal
 
 import pytest
 
-from specgate.core import Bandwidth, BetweenRuns, Block, CycleBudget, Rule, Run, State, Verdict
-from specgate.core.cycle_budget import Ceiling, Limit
-from specgate.core.routing.use import ExpertUse
+from specgate.contract import Bandwidth, BetweenRuns, Block, CycleBudget, Rule, Run, State, Verdict
+from specgate.contract.cycle_budget import Ceiling, Limit
+from specgate.contract.routing.use import ExpertUse
 from specgate.gates.speed import GATE, unless_overlap
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario, with_acceptance
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Block, CellResult, LatencyLimits, Rule, Run, State, Value, Verdict
-from specgate.core.metrics import DEFINITIONS
+from specgate.contract import Block, CellResult, LatencyLimits, Rule, Run, State, Value, Verdict
+from specgate.contract.metrics import DEFINITIONS
 from specgate.gates.goodput import GATE as GOODPUT
 from specgate.gates.tail import GATE as TAIL
 from tests.support.factories import blocks_of, plan_of, run_of, scenario

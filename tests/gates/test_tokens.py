@@ -9,7 +9,7 @@ import pytest
 
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure
-from specgate.core import LOSSY, Block, NearTies, Rule, Run, State, TokenChecks, Verdict
+from specgate.contract import LOSSY, Block, NearTies, Rule, Run, State, TokenChecks, Verdict
 from specgate.gates.speed import GATE as SPEED
 from specgate.gates.tokens.gate import GATE
 from tests.support.factories import blocks_of, corrupt, margins_of, plan_of, run_of, scenario

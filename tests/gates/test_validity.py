@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
-from specgate.core import MAY_NOT_DRAFT, STATISTICS, AcceptanceSource, Block, CellResult, Rule, Run, State, Verdict
-from specgate.core.acceptance import AcceptanceRecord, Totals
+from specgate.contract import MAY_NOT_DRAFT, STATISTICS, AcceptanceSource, Block, CellResult, Rule, Run, State, Verdict
+from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.gates.validity import GATE
 from tests.support.factories import block, blocks_of, plan_of, run_of, scenario, with_acceptance
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from specgate.backends.eagle3.lib.planted.recipe import Recipe
+from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense, draft_of
+from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.servers.process import free_port
-from specgate.eagle3.planted.recipe import Recipe
-from specgate.pair_tools.plant.geometries import PairGeometry, dense, draft_of
-from specgate.pair_tools.plant.write import write_draft, write_target
 from tests.support.command import ROOT
 from tests.support.fences import blocks
 

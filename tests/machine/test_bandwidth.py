@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from specgate.api import Availability, Backend, MemoryReads
 from specgate.backends.fake import BACKEND as SILENT
 from specgate.backends.fake import FakeBackend
 from specgate.cli import cli
-from specgate.core import Bandwidth
-from specgate.core.conditions import HostReading
+from specgate.contract import Bandwidth
+from specgate.contract.conditions import HostReading
+from specgate.contract.protocols import Availability, Backend, MemoryReads
 from specgate.errors import EnvironmentRefused, InvalidResult
 from specgate.machine import bandwidth, inventory
 from tests.support.command import Cli

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.core.conditions import CpuUse
+from specgate.contract.conditions import CpuUse
 from specgate.machine import cpu_counters
 from specgate.machine.cpu_counters import Counters, CpuProbe, between, cpu_time_ns, descendants
 from specgate.machine.host import usable_cpus

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specgate.cli import cli
-from specgate.core import Policy, Rule
-from specgate.core.conditions import HostReading
+from specgate.contract import Policy, Rule
+from specgate.contract.conditions import HostReading
 from specgate.machine.doctor import Limits, host_checks, pace_check
 from specgate.planning.gates import machine_limits
 from tests.support.fake_nvml import LIBRARY_NOT_FOUND, NO_PERMISSION, Driver, Gpu, liar

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from specgate.analysis.machine.visible_gpus import visible_among
 from specgate.cli import cli
-from specgate.core import Bandwidth
-from specgate.core.conditions import HostReading
+from specgate.contract import Bandwidth
+from specgate.contract.conditions import HostReading
 from specgate.machine import bandwidth
 from specgate.machine.doctor import equality_check
 from tests.support.fake_nvml import NOT_SUPPORTED, Driver, Gpu

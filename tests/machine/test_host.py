@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.core.conditions import GpuProcess
+from specgate.contract.conditions import GpuProcess
 from specgate.machine import host
 from specgate.machine.host import HostProbe, cache_bytes, cpu_quota, frequency_governors, identity, usable_cpus
 

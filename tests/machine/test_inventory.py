@@ -42,7 +42,7 @@ def test_the_source_hash_changes_with_any_source_file(tmp_path: Path, monkeypatc
     monkeypatch.setattr(specgate, "__file__", str(copy / "__init__.py"))
     before = inventory.source_tree_sha256()
     assert inventory.source_tree_sha256() == before
-    for name in ("gates/policies/cpu.yaml", "backends/reference/ops.py"):
+    for name in ("gates/policies/cpu.yaml", "backends/eagle3/reference/ops.py"):
         (copy / name).write_text((copy / name).read_text() + "\n")
         after = inventory.source_tree_sha256()
         assert after != before

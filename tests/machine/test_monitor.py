@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from specgate.core.conditions import Sample, clock_readings
+from specgate.contract.conditions import Sample, clock_readings
 from specgate.files.run_folder import RunFolder
 from specgate.machine.monitor import Sampler, line_of, snapshot, watching
 from tests.support.fake_nvml import Driver, Gpu

@@ -13,7 +13,7 @@ import pytest
 
 from specgate.analysis.intervals.between_runs import LEAST
 from specgate.analysis.stats import minimum_detectable_effect
-from specgate.core import BetweenRuns, Block, Cell, Rule, Schedule, State
+from specgate.contract import BetweenRuns, Block, Cell, Rule, Schedule, State
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.plain import to_plain
 from specgate.machine import inventory

@@ -10,7 +10,7 @@ from dataclasses import asdict
 import pynvml
 import pytest
 
-from specgate.core.conditions import GpuProcess, clock_events
+from specgate.contract.conditions import GpuProcess, clock_events
 from specgate.machine.nvml import GpuProbe, NvmlMissing
 from tests.support import fake_nvml
 from tests.support.fake_nvml import GPU_IS_LOST, LIBRARY_NOT_FOUND, NO_PERMISSION, NOT_SUPPORTED, Driver, Gpu, liar

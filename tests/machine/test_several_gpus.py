@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from specgate.core.conditions import ClockReading, GpuProcess, GpuReading
+from specgate.contract.conditions import ClockReading, GpuProcess, GpuReading
 from specgate.machine import inventory
 from specgate.machine.monitor import Sampler
 from specgate.machine.nvml import slowest_of, worst_of

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models
 
-from specgate.core import PairRef
-from specgate.eagle3.tiny import write_random_pair
+from specgate.backends.eagle3.lib.tiny import write_random_pair
+from specgate.backends.eagle3.pairs.demo import target_folder
+from specgate.contract import PairRef
 from specgate.errors import CheckpointError, UsageError
-from specgate.pairs.demo import target_folder
 from specgate.pairs.resolve import refuse_two_names, resolve_pair, served_pair, target_limits
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.core import PairRef
+from specgate.contract import PairRef
 from specgate.errors import UsageError
 from specgate.files.yamlfile import load
 from specgate.planning.ad_hoc import LONGEST_NAME, Question, asked, named, stretched

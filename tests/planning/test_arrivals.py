@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.core.load import Load, OfferedLoad
+from specgate.contract.load import Load, OfferedLoad
 from specgate.planning.arrivals import offered_load, poisson
 from specgate.planning.plan import build_plan
 from tests.support.factories import scenario

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.core import Budget, Grid, Scenario, Schedule
+from specgate.contract import Budget, Grid, Scenario, Schedule
 from specgate.errors import UsageError
 from specgate.planning.bounds import BLOCKS, blocks_of, check_plan
 from specgate.planning.plan import build_plan

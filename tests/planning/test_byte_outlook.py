@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.core import Cell, PairRef, Point, Policy, Role, Rule
+from specgate.contract import Cell, PairRef, Point, Policy, Role, Rule
 from specgate.errors import CheckpointError
 from specgate.planning.byte_outlook import Planted, amount, of_cell, planted_of
 from tests.support.experts import EXPERTS, ROUTED

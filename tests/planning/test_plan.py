@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.stats import LOOKS, planned_looks
-from specgate.core import STATISTICS, Budget, Grid, Plan, Point, Role, Sampling, Scenario, Schedule, Workload
+from specgate.contract import STATISTICS, Budget, Grid, Plan, Point, Role, Sampling, Scenario, Schedule, Workload
 from specgate.errors import UsageError
 from specgate.files.plain import from_plain, to_plain
 from specgate.pairs.resolve import resolve_pair, shipped_names, target_limits

@@ -11,8 +11,10 @@ import torch
 from specgate import plugins
 from specgate.analysis.experts.beforehand import cycle_cost, overlap_for
 from specgate.analysis.verdict import foreseeable
-from specgate.api import Gate
-from specgate.core import (
+from specgate.backends.eagle3.lib.traffic import pair_traffic
+from specgate.backends.eagle3.pair_tools.plant.check import predictions
+from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
+from specgate.contract import (
     Cell,
     Exemption,
     Kind,
@@ -25,10 +27,8 @@ from specgate.core import (
     Traffic,
     Verdict,
 )
-from specgate.eagle3.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
-from specgate.eagle3.traffic import pair_traffic
+from specgate.contract.protocols import Gate
 from specgate.errors import UsageError
-from specgate.pair_tools.plant.check import predictions
 from specgate.pairs.resolve import resolve_pair
 from specgate.planning.gates import kinds_of
 from specgate.planning.plan import build_plan

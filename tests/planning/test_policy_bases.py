@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specgate import plugins
-from specgate.core import Policy, Rule
+from specgate.contract import Policy, Rule
 from specgate.errors import UsageError
 from specgate.planning.policy import find_policy, load_policy, micro_scenarios, whole_text
 from specgate.planning.policy_bases import SHIPPED

@@ -10,7 +10,7 @@ from typing import Literal
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from specgate.core import Budget, Grid, Scenario, Schedule, Workload
+from specgate.contract import Budget, Grid, Scenario, Schedule, Workload
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.pairs import assets
 from specgate.pairs.corpus import pool_of

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specgate.core import Budget, Draws, Grid, LatencyLimits, Sampling, Scenario, Schedule, Workload
-from specgate.core.metrics import DEFINITIONS
+from specgate.contract import Budget, Draws, Grid, LatencyLimits, Sampling, Scenario, Schedule, Workload
+from specgate.contract.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.planning.scenario import SHIPPED, dump, find, load_scenario, override, select, shipped
 

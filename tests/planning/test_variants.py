@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from specgate.core import BASELINE, Cell, Draws, Point, Role, Sampling, Scenario, Variant
-from specgate.core.judged import selects
+from specgate.contract import BASELINE, Cell, Draws, Point, Role, Sampling, Scenario, Variant
+from specgate.contract.judged import selects
 from specgate.errors import UsageError
 from specgate.files.config import as_older
 from specgate.files.plain import to_plain

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specgate.core import State
+from specgate.contract import State
 from specgate.errors import EnvironmentRefused, InvalidResult
 from specgate.promotion.ledger import CODES, Entry, Ledger
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specgate import plugins
-from specgate.core import AcceptanceSource, LatencyLimits, PairRef, Policy
+from specgate.contract import AcceptanceSource, LatencyLimits, PairRef, Policy
 from specgate.files.config import Config
 from specgate.machine import inventory
 from specgate.planning.policy import find_policy

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.core import EngineIdentity, State
+from specgate.contract import EngineIdentity, State
 from specgate.promotion.ledger import Entry
 from specgate.promotion.streak import EXPIRY, NEEDED, Claim, assuming_last_engine, streak
 

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from specgate.api import Engine, OpenRequest
-from specgate.core import Sampling
-from specgate.pairs.demo import demo_pair
+from specgate.backends.eagle3.pairs.demo import demo_pair
+from specgate.contract import Sampling
+from specgate.contract.protocols import Engine, OpenRequest
 from specgate.plugins import backend
 
 LLAMA_SERVER, VLLM, GGUF = "SPECGATE_LLAMA_SERVER", "SPECGATE_VLLM", "SPECGATE_DEMO_GGUF"

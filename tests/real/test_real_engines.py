@@ -10,13 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from specgate.api import Decoded, Engine
+from specgate.backends.eagle3.pairs.demo import demo_pair
 from specgate.backends.servers.engine import ServerEngine
 from specgate.backends.servers.process import free_port, is_free
-from specgate.core import BASELINE, Budget, Finish, Role
-from specgate.core.acceptance import AcceptanceRecord
+from specgate.contract import BASELINE, Budget, Finish, Role
+from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.protocols import Decoded, Engine
 from specgate.errors import BackendError
-from specgate.pairs.demo import demo_pair
 from tests.real.engines import RealEngine
 
 LAWS = "The three laws of motion were first stated by Isaac Newton in 1687. The first law says that"

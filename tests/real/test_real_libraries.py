@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from specgate.analysis.tokens.last_place import unit_of
-from specgate.api import OpenRequest
+from specgate.backends.eagle3.pairs.demo import demo_pair
 from specgate.backends.offline.engine import OfflineEngine
-from specgate.core import BASELINE, Budget
-from specgate.pairs.demo import demo_pair
+from specgate.contract import BASELINE, Budget
+from specgate.contract.protocols import OpenRequest
 from specgate.plugins import backend
 from specgate.run.token_evidence import CANDIDATES
 from tests.real.engines import VLLM

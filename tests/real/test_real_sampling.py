@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from specgate.analysis.draws.fitting import check_draws, often_drawn
-from specgate.api import DrawsTexts, Engine, OpenRequest, ShowsDistribution
-from specgate.core import BASELINE, Budget, Role, Sampling
-from specgate.core.draws import DrawnTexts, TokenLaw
-from specgate.pairs.demo import demo_pair
+from specgate.backends.eagle3.pairs.demo import demo_pair
+from specgate.contract import BASELINE, Budget, Role, Sampling
+from specgate.contract.draws import DrawnTexts, TokenLaw
+from specgate.contract.protocols import DrawsTexts, Engine, OpenRequest, ShowsDistribution
 from specgate.plugins import backend
 from tests.real.engines import RealEngine
 

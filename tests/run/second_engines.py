@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from specgate.api import OpenRequest
-from specgate.backends.reference.open import open_engine
-from specgate.core import Score
+from specgate.backends.eagle3.reference.open import open_engine
+from specgate.contract import Score
+from specgate.contract.protocols import OpenRequest
 from specgate.errors import EnvironmentRefused
 from tests.support.engines.plugged import Plugged
 

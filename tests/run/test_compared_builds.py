@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from specgate.core.references import Builds
+from specgate.contract.references import Builds
 from specgate.files.writing import sha256_of
 from specgate.promotion.ledger import Ledger
 from specgate.run.compared_builds import builds_differences, revision_of

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from specgate.core import Draws, Sampling
-from specgate.core.draws import DrawnTexts
+from specgate.contract import Draws, Sampling
+from specgate.contract.draws import DrawnTexts
 from specgate.files.run_folder import RunFolder
 from specgate.run.drawing import Drawer
 from tests.backends.servers.helpers import program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from specgate.core import Block, Plan, Policy, Rule, Run
+from specgate.contract import Block, Plan, Policy, Rule, Run
 from specgate.files.journal import Journal
 from specgate.run.early_stop import ended_early, truncated_plan
 from tests.support.factories import POLICY, blocks_of, corrupt, margins_of, plan_of, policy_of, run_of, scenario

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Policy, Rule, Run, State, Verdict
+from specgate.contract import Policy, Rule, Run, State, Verdict
 from specgate.run.early_stop import required_decisions
 from specgate.run.recompute import judge, stepped_down
 from tests.support.factories import blocks_of, judged, plan_of, policy_of, run_of, scenario

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from specgate.api import BLOCK_MARK, Activity, block_marker
+from specgate.contract.protocols import BLOCK_MARK, Activity, block_marker
 from specgate.run import profiler
 
 

@@ -20,8 +20,8 @@ from specgate.analysis.speedup_limits import (
     prefill_for,
     tokens_for,
 )
-from specgate.core import Budget, Policy, Rule, Scenario, Traffic
-from specgate.core.cycle_budget import Bandwidth
+from specgate.contract import Budget, Policy, Rule, Scenario, Traffic
+from specgate.contract.cycle_budget import Bandwidth
 from specgate.errors import UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder

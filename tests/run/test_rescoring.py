@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from specgate import plugins
-from specgate.core import Rescoring, Run
+from specgate.contract import Rescoring, Run
 from specgate.files.run_folder import RunFolder
 from tests.run.second_engines import NAMES
 from tests.support.command import Cli

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specgate.api import Decoded
-from specgate.core import BASELINE, EngineFacts, EngineIdentity, Point, Round
+from specgate.contract import BASELINE, EngineFacts, EngineIdentity, Point, Round
+from specgate.contract.protocols import Decoded
 from specgate.errors import UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder

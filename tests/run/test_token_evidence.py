@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from specgate.core import Run
+from specgate.contract import Run
 from specgate.files.run_folder import RunFolder
 from tests.support.command import Cli
 

@@ -12,9 +12,9 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from specgate import plugins
-from specgate.api import Availability, Decoded, OpenRequest
 from specgate.backends.fake import BACKEND, FakeEngine
-from specgate.core import Budget, EngineFacts, Role, Run, TopTokens
+from specgate.contract import Budget, EngineFacts, Role, Run, TopTokens
+from specgate.contract.protocols import Availability, Decoded, OpenRequest
 from specgate.files.run_folder import RunFolder
 from tests.support.command import Cli
 

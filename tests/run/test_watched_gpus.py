@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from specgate import plugins
-from specgate.api import Engine, OpenRequest
 from specgate.backends.fake import FakeBackend
-from specgate.core import Scenario
-from specgate.eagle3.parameters import least_weight_bytes
+from specgate.checkpoints.parameters import least_weight_bytes
+from specgate.contract import Scenario
+from specgate.contract.protocols import Engine, OpenRequest
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.machine import inventory

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from specgate.api import OpenRequest
-from specgate.core import BASELINE, Budget, PairRef, Role
+from specgate.contract import BASELINE, Budget, PairRef, Role
+from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, WorkerLost
 from specgate.run.worker import EngineWorker
 
@@ -95,8 +95,8 @@ def test_an_idle_engine_is_given_time_to_end_and_one_that_owes_an_answer_is_not(
 HANGS = """
 import sys
 from pathlib import Path
-from specgate.api import OpenRequest
-from specgate.core import BASELINE, Budget, PairRef
+from specgate.contract.protocols import OpenRequest
+from specgate.contract import BASELINE, Budget, PairRef
 from specgate.run.worker import EngineWorker
 
 folder = Path(sys.argv[1])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers.generation import logits_process as hf
 
-from specgate.core import Sampling
+from specgate.contract import Sampling
 from specgate.errors import BackendError, UsageError
 from specgate.sampling.history import History
 from specgate.sampling.keys import Floats

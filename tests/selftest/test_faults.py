@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specgate import plugins
-from specgate.core import Rule, Run, State, Verdict
+from specgate.contract import Rule, Run, State, Verdict
 from specgate.machine import inventory, selftest_stamp
 from specgate.selftest import small_chains
 from specgate.selftest.drawn_texts import RIGHT, SURE, USUAL, distribution_verdicts

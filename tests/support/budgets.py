@@ -8,9 +8,9 @@ from typing import Literal
 
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.speedup_limits import with_ceilings
-from specgate.core import Block, EngineFacts, Policy, Rule, Run
-from specgate.core.cycle_budget import Bandwidth
-from specgate.core.traffic import DraftTraffic, PassTraffic, Traffic
+from specgate.contract import Block, EngineFacts, Policy, Rule, Run
+from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.traffic import DraftTraffic, PassTraffic, Traffic
 from specgate.planning.gates import floors_of
 from tests.support.factories import blocks_of, plan_of, policy_of, run_of, scenario
 

@@ -6,9 +6,9 @@ import random
 from dataclasses import replace
 
 from specgate.analysis.experts.rows import rows_of_steps
-from specgate.core import Block
-from specgate.core.routing import counts_of
-from specgate.core.traffic import DraftTraffic, ExpertTraffic, PassTraffic, Traffic
+from specgate.contract import Block
+from specgate.contract.routing import counts_of
+from specgate.contract.traffic import DraftTraffic, ExpertTraffic, PassTraffic, Traffic
 
 EXPERTS = ExpertTraffic(layers=4, count=32, active=4, expert_bytes=50_000_000)
 ROUTED = Traffic(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import measure
-from specgate.core import (
+from specgate.contract import (
     AcceptanceSource,
     Block,
     Budget,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specgate.core import Run
+from specgate.contract import Run
 
 STRINGS = (
     "<script>alert(1)</script>",

@@ -50,7 +50,7 @@ def imported_modules(module: str) -> frozenset[str]:
 
 
 def module_of(name: str) -> str:
-    """Of `specgate.core.State`, which is defined in a package, the package."""
+    """Of `specgate.contract.State`, which is defined in a package, the package."""
     while name not in modules():
         name = name.rpartition(".")[0]
     return name

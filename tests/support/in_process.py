@@ -23,9 +23,9 @@ from typing import cast
 
 import pytest
 
-from specgate.api import Decoded, OpenRequest
-from specgate.core import Budget, Role
-from specgate.core.load import OfferedLoad
+from specgate.contract import Budget, Role
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.machine.monitor import INTERVAL_S, Sampler, Watch, line_of
 from specgate.run.engine_process.calls import EngineCalls
 from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from specgate.analysis.load.sweeps import break_evens
-from specgate.api import OpenRequest
 from specgate.backends.fake import FakeEngine
 from specgate.backends.fake_load import ServedLoad
 from specgate.backends.fake_script import Script
-from specgate.core import Block, Budget, LatencyLimits, PairRef, Plan, Run, Scenario
-from specgate.core.load import Load
-from specgate.core.metrics import DEFINITIONS
+from specgate.contract import Block, Budget, LatencyLimits, PairRef, Plan, Run, Scenario
+from specgate.contract.load import Load
+from specgate.contract.metrics import DEFINITIONS
+from specgate.contract.protocols import OpenRequest
 from specgate.planning.arrivals import offered_load
 from specgate.planning.plan import build_plan
 from specgate.run.runner import make_block

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specgate.core import Block, Run, Scenario
+from specgate.contract import Block, Run, Scenario
 from specgate.files.config import Config
 from specgate.files.manifest import MANIFEST
 from specgate.files.run_folder import RunFolder

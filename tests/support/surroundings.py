@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from specgate.core import Block, Plan, Run
-from specgate.core.conditions import Conditions, GpuProcess, GpuReading, HostReading, Sample
+from specgate.contract import Block, Plan, Run
+from specgate.contract.conditions import Conditions, GpuProcess, GpuReading, HostReading, Sample
 from tests.support.factories import blocks_of, plan_of, run_of
 
 UUID = "GPU-5a1e0000-0000-4000-8000-000000000001"

@@ -14,9 +14,9 @@ from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import file_of
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling.expresses import Expresses, said
-from specgate.core import Sampling
-from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
-from specgate.eagle3.hf_keys import Keys
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
+from specgate.checkpoints.hf_keys import Keys
+from specgate.contract import Sampling
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client

@@ -19,8 +19,8 @@ from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling.expresses import Expresses, said
-from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
-from specgate.eagle3.hf_keys import Keys
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
+from specgate.checkpoints.hf_keys import Keys
 from specgate.errors import UsageError
 
 if TYPE_CHECKING:

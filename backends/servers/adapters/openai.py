@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specgate.api import masked
 from specgate.backends.servers.adapter import integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.facts.told import text_of
 from specgate.backends.servers.sampling.expresses import said
-from specgate.core import ServedModel
+from specgate.contract import ServedModel
+from specgate.contract.protocols import masked
 from specgate.errors import BackendError
 
 if TYPE_CHECKING:

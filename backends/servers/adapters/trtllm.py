@@ -13,8 +13,8 @@ from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, Samples
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling.expresses import Expresses
-from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
-from specgate.eagle3.hf_keys import Keys
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
+from specgate.checkpoints.hf_keys import Keys
 from specgate.errors import BackendError
 
 if TYPE_CHECKING:

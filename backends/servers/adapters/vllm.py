@@ -18,9 +18,9 @@ from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import HOST, Command
 from specgate.backends.servers.sampling.expresses import Expresses
-from specgate.core import Role
-from specgate.eagle3.auxiliary_layers import AuxiliaryLayers
-from specgate.eagle3.hf_keys import Keys
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
+from specgate.checkpoints.hf_keys import Keys
+from specgate.contract import Role
 
 if TYPE_CHECKING:
     from specgate.backends.servers.client import Client

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from specgate.api import cleaned
 from specgate.backends.servers.evidence.log_lines import LogLine
 from specgate.backends.servers.failures import LONGEST_LINE
-from specgate.core import Finding
+from specgate.contract import Finding
+from specgate.contract.protocols import cleaned
 
 READ_AT_MOST: Final = 64 << 20
 """Bytes at the end of a log that are searched. What is before counts only towards the line numbers."""

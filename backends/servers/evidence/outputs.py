@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.exchange import SpecCounts
-from specgate.core import Finish
+from specgate.contract import Finish
 
 
 def joined_outputs(k: int, counts: SpecCounts, answers: Sequence[Answer]) -> int:

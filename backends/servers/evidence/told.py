@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
-from specgate.api import cleaned
 from specgate.backends.servers.evidence.log_lines import LOG_LINES
 from specgate.backends.servers.evidence.log_reading import findings_in
-from specgate.core import Finding, Role
+from specgate.contract import Finding, Role
+from specgate.contract.protocols import cleaned
 from specgate.errors import UsageError
 
 LISTS_PRODUCTS: Final = ("lmdeploy",)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from specgate.analysis.traces.families import fallen_back
 from specgate.analysis.traces.loop import Loop, loop_of
 from specgate.analysis.traces.reading import read_trace
-from specgate.api import Activity
 from specgate.backends.servers.evidence.profilers import Files, Profiler, new_trace, traces_in
-from specgate.core import Finding
+from specgate.contract import Finding
+from specgate.contract.protocols import Activity
 from specgate.errors import BackendError, UsageError
 
 if TYPE_CHECKING:

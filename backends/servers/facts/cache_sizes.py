@@ -11,7 +11,7 @@ from typing import Final
 
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.options import Options
-from specgate.core import Role
+from specgate.contract import Role
 from specgate.errors import BackendError, UsageError
 
 LARGEST_PAGE: Final = 256

@@ -1,14 +1,14 @@
 """How other engines read the auxiliary hidden-state layers of a draft's config: the same ids mean different layers
 there.
 
-`eagle3.auxiliary_layers` resolves what the checkpoint means. These functions resolve what an engine makes of it. Layers
-that are off by one cost about 0.1 acceptance length and have no other symptom.
+`checkpoints.auxiliary_layers` resolves what the checkpoint means. These functions resolve what an engine makes of it.
+Layers that are off by one cost about 0.1 acceptance length and have no other symptom.
 """
 
 from __future__ import annotations
 
-from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, by_default, nested, nested_plain, shown, top_level
-from specgate.eagle3.hf_keys import Keys
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, by_default, nested, nested_plain, shown, top_level
+from specgate.checkpoints.hf_keys import Keys
 
 
 def top_level_ids(draft: Keys, layers: int) -> AuxiliaryLayers:

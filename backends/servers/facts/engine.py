@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specgate.api import OpenRequest
+from specgate.backends.eagle3.lib.planted.recipe import from_seed
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.drawing import details_of
 from specgate.backends.servers.facts.conventions import warning, window_warning
@@ -12,13 +12,13 @@ from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.sampling.expresses import check_sampling
-from specgate.core import FORCED_LENGTH, MAY_NOT_DRAFT, AcceptanceSource, EngineFacts, PairRef
-from specgate.eagle3.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
-from specgate.eagle3.files import checkpoint_sha256
-from specgate.eagle3.hf.any_target import AnyTarget, read_any_target, read_served_target
-from specgate.eagle3.hf.draft import DraftKeys, window_of
-from specgate.eagle3.hf_keys import read_config
-from specgate.eagle3.planted.recipe import from_seed
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
+from specgate.checkpoints.files import checkpoint_sha256
+from specgate.checkpoints.hf.any_target import AnyTarget, read_any_target, read_served_target
+from specgate.checkpoints.hf.draft import DraftKeys, window_of
+from specgate.checkpoints.hf_keys import read_config
+from specgate.contract import FORCED_LENGTH, MAY_NOT_DRAFT, AcceptanceSource, EngineFacts, PairRef
+from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, UsageError
 
 

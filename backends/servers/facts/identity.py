@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specgate.backends.servers.facts.told import commit_of
-from specgate.core import EngineIdentity, Role, ServedModel
+from specgate.contract import EngineIdentity, Role, ServedModel
 from specgate.errors import BackendError
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from specgate.api import OpenRequest
 from specgate.backends.servers.facts.identity import Seen
-from specgate.core import ServedModel
-from specgate.eagle3.hf.any_target import AnyTarget
+from specgate.checkpoints.hf.any_target import AnyTarget
+from specgate.contract import ServedModel
+from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError
 
 

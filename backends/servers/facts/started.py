@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from specgate.api import cleaned
 from specgate.backends.servers.facts.told import vllm_settings
-from specgate.core import Role
+from specgate.contract import Role
+from specgate.contract.protocols import cleaned
 
 VLLM_START: Final = b"Initializing a V1 LLM engine"
 READ_AT_MOST: Final = 4 << 20

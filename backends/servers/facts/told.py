@@ -1,4 +1,4 @@
-"""What engines say of themselves, in answers and in logs, as the settings of `core.EngineIdentity`.
+"""What engines say of themselves, in answers and in logs, as the settings of `contract.EngineIdentity`.
 
 Formats: vLLM 0.25.1 (`VllmConfig.__str__`, which its log and `/server_info` have; `platforms/cuda.py` and the oracles
 of `fused_moe` for what it chose), SGLang 0.5.17 (`ServerArgs`, in `/server_info`), llama.cpp's `/props`. Whatever is

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from specgate.core import Sampling
+from specgate.contract import Sampling
 from specgate.errors import UsageError
 
 FILTERS_AND_PENALTIES: Final = (
     "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias",
 )  # fmt: skip
-"""The settings of `core.Sampling` that not every engine has. All have a temperature."""
+"""The settings of `contract.Sampling` that not every engine has. All have a temperature."""
 PLAIN: Final = Sampling()
 
 

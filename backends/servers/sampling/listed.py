@@ -14,8 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from specgate.core import Sampling
-from specgate.core.draws import TokenLaw
+from specgate.contract import Sampling
+from specgate.contract.draws import TokenLaw
 from specgate.errors import BackendError
 from specgate.sampling.history import History
 from specgate.sampling.keys import Floats, Integers

@@ -1,7 +1,7 @@
 """The smallest engine that keeps specgate's protocol: its greedy text counts upwards, its drafts are right at times.
 
-What an author implements is in `specgate.api`; the nouns are in `specgate.core`. Importing this module, constructing
-the back end and asking `available` must be cheap: an engine library is imported in `open`.
+What an author implements is in `specgate.contract.protocols`; the nouns are in `specgate.contract`. Importing this
+module, constructing the back end and asking `available` must be cheap: an engine library is imported in `open`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import perf_counter_ns
 
-from specgate.api import Availability, Decoded, Engine, OpenRequest
-from specgate.core import Budget, EngineFacts, Role
+from specgate.contract import Budget, EngineFacts, Role
+from specgate.contract.protocols import Availability, Decoded, Engine, OpenRequest
 from specgate.errors import BackendError, UsageError
 
 VOCAB = 1000
@@ -31,7 +31,7 @@ class CountingBackend:
 
 
 class CountingEngine:
-    """An `api.Engine`. Slots of a block decode in step; one that is finished has -1 in its column."""
+    """An `protocols.Engine`. Slots of a block decode in step; one that is finished has -1 in its column."""
 
     def __init__(self, request: OpenRequest) -> None:
         self.request = request

@@ -1,7 +1,8 @@
 """A ceiling on a percentile of the time per output token: what a service-level objective asks of single requests.
 
-What an author implements is in `specgate.api`; the nouns are in `specgate.core`. A gate is pure: it reads nothing but
-the rule and what it is shown of the run, so that `specgate verify` comes to the same verdict from the stored samples.
+What an author implements is in `specgate.contract.protocols`; the nouns are in `specgate.contract`. A gate is pure: it
+reads nothing but the rule and what it is shown of the run, so that `specgate verify` comes to the same verdict from the
+stored samples.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from specgate.core import CellResult, Distribution, Kind, Rule, RunView, State, Verdict
+from specgate.contract import CellResult, Distribution, Kind, Rule, RunView, State, Verdict
 
 
 class TimePerTokenPercentile:
@@ -25,7 +26,9 @@ class TimePerTokenPercentile:
     """Both must be set. specgate refuses a policy with other keys, other types, or numbers below 0."""
 
     sequential: Literal[True] = True
-    """More samples may decide it (`specgate.api.Sequential`): a point does not end early while it is INCONCLUSIVE."""
+    """More samples may decide it (`specgate.contract.protocols.Sequential`): a point does not end early while it is
+    INCONCLUSIVE.
+    """
 
     def judges(self, rule: Rule) -> tuple[Kind, ...]:
         """Return a kind of its own. If a required rule selects a cell and no verdict judges it, the run is NOT_JUDGED.
@@ -35,7 +38,7 @@ class TimePerTokenPercentile:
         return ("latency",)
 
     def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
-        """Refuse what cannot be meant (`specgate.api.ChecksRules`), before anything is measured."""
+        """Refuse what cannot be meant (`specgate.contract.protocols.ChecksRules`), before anything is measured."""
         if not 0 < float(rule.params["percentile"]) < 100:
             yield "percentile", "it lies between 0 and 100"
 

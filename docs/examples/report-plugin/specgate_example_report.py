@@ -1,7 +1,7 @@
 """specgate.prom: a run as metrics in Prometheus' text format, as node_exporter's textfile collector reads it.
 
-What an author implements is in `specgate.api`; the nouns are in `specgate.core`. A report is pure: it reads nothing
-but the run and the policy, so that `specgate verify` can render it again and compare.
+What an author implements is in `specgate.contract.protocols`; the nouns are in `specgate.contract`. A report is pure:
+it reads nothing but the run and the policy, so that `specgate verify` can render it again and compare.
 
 Format: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from specgate.analysis.verdict import overall
-from specgate.core import CellResult, Policy, Run, State, Value
-from specgate.core.metrics import metric
+from specgate.contract import CellResult, Policy, Run, State, Value
+from specgate.contract.metrics import metric
 
 
 class PrometheusReport:

@@ -29,8 +29,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from specgate.analysis.checks.identities import place_of
-from specgate.core import Block
-from specgate.core.cycle_budget import TOLERANCE
+from specgate.contract import Block
+from specgate.contract.cycle_budget import TOLERANCE
 from specgate.errors import InvalidResult
 
 CLOCK_SHARE: Final = 1e-3

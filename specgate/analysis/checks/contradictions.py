@@ -15,8 +15,8 @@ from specgate.analysis.checks.verification import check_verification
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.speculation.draft_counts import check_draft_counts
-from specgate.core import BASELINE, Block, Budget, Cell, EngineFacts, Margin, Plan
-from specgate.core.cycle_budget import Bandwidth
+from specgate.contract import BASELINE, Block, Budget, Cell, EngineFacts, Margin, Plan
+from specgate.contract.cycle_budget import Bandwidth
 from specgate.errors import InvalidResult
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specgate.core import Block, Budget, Finish
+from specgate.contract import Block, Budget, Finish
 from specgate.errors import InvalidResult
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 
 from specgate.analysis.experts.rows import rows_of_steps
-from specgate.core import Block, EngineFacts
-from specgate.core.routing import ExpertCounts, PassCounts
-from specgate.core.traffic import ExpertTraffic
+from specgate.contract import Block, EngineFacts
+from specgate.contract.routing import ExpertCounts, PassCounts
+from specgate.contract.traffic import ExpertTraffic
 from specgate.errors import InvalidResult
 
 

@@ -18,9 +18,9 @@ from dataclasses import replace
 from typing import Final
 
 from specgate.analysis.cycle_accounting import moved_by
-from specgate.core import Block, EngineFacts
-from specgate.core.cycle_budget import Bandwidth
-from specgate.core.traffic import PassTraffic, Traffic
+from specgate.contract import Block, EngineFacts
+from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.traffic import PassTraffic, Traffic
 from specgate.errors import InvalidResult
 
 GPU_CACHE_BYTES: Final = 256 << 20

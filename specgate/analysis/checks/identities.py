@@ -5,8 +5,8 @@ from __future__ import annotations
 from specgate.analysis.checks.ends import check_ends
 from specgate.analysis.checks.experts import check_experts
 from specgate.analysis.checks.served import check_served
-from specgate.core import Block, Budget, EngineFacts
-from specgate.eagle3.counters import ENDED_EARLY
+from specgate.contract import Block, Budget, EngineFacts
+from specgate.contract.counters import ENDED_EARLY
 from specgate.errors import InvalidResult
 
 

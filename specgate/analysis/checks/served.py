@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from specgate.core import ENGINE_DECODE_NS, Block, Budget, Finish, Served, ServedRequest, Value
-from specgate.core.load import EARLY_NS
-from specgate.eagle3.counters import JOINED_OUTPUTS, UNCOUNTED_TOKENS
+from specgate.contract import ENGINE_DECODE_NS, Block, Budget, Finish, Served, ServedRequest, Value
+from specgate.contract.counters import JOINED_OUTPUTS, UNCOUNTED_TOKENS
+from specgate.contract.load import EARLY_NS
 from specgate.errors import InvalidResult
 
 REQUEST_NS: Final = 1_000_000

@@ -18,8 +18,8 @@ from specgate.analysis.checks.identities import place_of
 from specgate.analysis.paired_blocks import speed
 from specgate.analysis.requests.joint import joint_decoding, judged_jointly
 from specgate.analysis.stats import Pairs
-from specgate.core import Block, Scenario
-from specgate.eagle3.counters import JOINED_OUTPUTS
+from specgate.contract import Block, Scenario
+from specgate.contract.counters import JOINED_OUTPUTS
 from specgate.errors import InvalidResult
 
 TOLERANCE: Final = 0.10

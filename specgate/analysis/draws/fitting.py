@@ -11,8 +11,8 @@ from typing import Final
 
 from specgate.analysis.draws.goodness import Fit, against_law, against_other
 from specgate.analysis.draws.rounding import EXACT, Slack, cut_elsewhere, slack_of
-from specgate.core import BASELINE, Role, Sampling
-from specgate.core.draws import Against, Allowance, DrawCheck, DrawnTexts, FitTest, TokenLaw
+from specgate.contract import BASELINE, Role, Sampling
+from specgate.contract.draws import Against, Allowance, DrawCheck, DrawnTexts, FitTest, TokenLaw
 
 LEAST_DRAWS: Final = 50
 """Draws after one beginning with which it is tested."""

@@ -4,7 +4,7 @@ Where bins expect few draws, the chi-square statistic varies more than its textb
 is heavier. Its variance under the multinomial law is known exactly (Haldane 1937), and its distribution is taken for a
 chi-square one that is scaled to that mean and variance. The G statistic is divided by Williams' correction (1976).
 What is left of heavier tails is of one statistic or the other, so that only what both reject is rejected
-(`core.draws.FitTest.p`); `python -m tests.bench.simulations.distribution_simulation` shows it.
+(`contract.draws.FitTest.p`); `python -m bench.simulations.distribution_simulation` shows it.
 
 With `slack` the counts are held against every distribution whose logits are off by at most so much, and the one that
 fits best counts, by its likelihood. The G statistic is then no larger than that of the true one among them, so that no

@@ -14,8 +14,8 @@ from statistics import median_low
 from typing import Final
 
 from specgate.analysis.tokens.last_place import FEWEST, unit_of
-from specgate.core import Sampling
-from specgate.core.draws import TokenLaw
+from specgate.contract import Sampling
+from specgate.contract.draws import TokenLaw
 
 Given = tuple[int, ...]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specgate.analysis.experts.overlap import solved
-from specgate.core.traffic import Slot, Traffic, draft_bytes, pass_bytes
+from specgate.contract.traffic import Slot, Traffic, draft_bytes, pass_bytes
 
 
 def step_bytes(traffic: Traffic, context: int, batch: int) -> float:

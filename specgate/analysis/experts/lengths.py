@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specgate.analysis.experts.overlap import independence_of, mean_touched
-from specgate.core import AcceptanceRecord, Cell, Traffic
-from specgate.core.cycle_budget import Bandwidth, CycleBudget, LengthLimit
-from specgate.core.traffic import Slot, draft_bytes, pass_bytes
+from specgate.contract import AcceptanceRecord, Cell, Traffic
+from specgate.contract.cycle_budget import Bandwidth, CycleBudget, LengthLimit
+from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
 
 
 def length_limits(

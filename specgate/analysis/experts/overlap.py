@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from specgate.core.traffic import ExpertTraffic
+from specgate.contract.traffic import ExpertTraffic
 
 Rows = Mapping[tuple[int, ...], int]
 """Rows of every active slot → how many passes had them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specgate.core import Block
+from specgate.contract import Block
 
 
 def rows_of_steps(block: Block) -> tuple[tuple[int, ...], ...]:

@@ -9,9 +9,9 @@ from typing import Final
 
 from specgate.analysis.experts.overlap import Rows, mean_touched, overlap_of, passes_with
 from specgate.analysis.experts.rows import rows_of_steps
-from specgate.core import Block
-from specgate.core.routing import ExpertCounts, ExpertUse, RowsUse, RowUse, SlotRows
-from specgate.core.traffic import ExpertTraffic
+from specgate.contract import Block
+from specgate.contract.routing import ExpertCounts, ExpertUse, RowsUse, RowUse, SlotRows
+from specgate.contract.traffic import ExpertTraffic
 
 TENTH: Final = 0.1
 

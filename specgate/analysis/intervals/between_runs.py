@@ -11,7 +11,7 @@ import math
 from typing import Final
 
 from specgate.analysis.stats import ALPHA, t_quantile
-from specgate.core import BetweenRuns
+from specgate.contract import BetweenRuns
 
 ASSUMED: Final = BetweenRuns(process_sd=0.0045, process_freedom=None)
 """What is assumed where nothing was measured: log-ratios of two processes were 0.02 to 0.45 % apart on H200s."""

@@ -9,7 +9,7 @@ from specgate.analysis.intervals.autocorrelation import Fit, fit
 from specgate.analysis.intervals.between_runs import half_width
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, spent
 from specgate.analysis.stats import ALPHA, Decision, Interval, Pairs, side_of, t_quantile
-from specgate.core import BetweenRuns
+from specgate.contract import BetweenRuns
 
 
 def interval(

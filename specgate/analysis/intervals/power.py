@@ -8,7 +8,7 @@ from specgate.analysis.intervals.autocorrelation import CONTRADICTED, Model, mod
 from specgate.analysis.intervals.between_runs import half_width
 from specgate.analysis.intervals.levels import FALSE_PASS, spent
 from specgate.analysis.stats import MIN_PAIRS, POWER, planned_looks, t_quantile
-from specgate.core import PASS_ROUNDS, BetweenRuns, Scenario
+from specgate.contract import PASS_ROUNDS, BetweenRuns, Scenario
 
 MOST_PAIRS = 384
 """Plans with more pairs are not considered: what so many do not tell is better found with less noise."""

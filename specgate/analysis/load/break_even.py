@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from specgate.analysis.intervals.between_runs import half_width
 from specgate.analysis.stats import ALPHA
-from specgate.core import BetweenRuns
-from specgate.core.load import Outcome
+from specgate.contract import BetweenRuns
+from specgate.contract.load import Outcome
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +60,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The fields of `core.load.BreakEven` that follow from the levels."""
+    """The fields of `contract.load.BreakEven` that follow from the levels."""
 
     outcome: Outcome
     value: float | None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from specgate.core import Block, Scenario
+from specgate.contract import Block, Scenario
 
 COMPARED: Final = 8
 """Requests of every prompt set whose texts are compared."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from specgate.analysis.load.sending import lag_values
 from specgate.analysis.paired_blocks import speed
-from specgate.core import Block, Served, Value
+from specgate.contract import Block, Served, Value
 
 
 def load_values(blocks: Sequence[Block]) -> Iterator[Value]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from specgate.core import CellResult, Served, Value
+from specgate.contract import CellResult, Served, Value
 
 MOST_LAG: Final = 0.05
 """The 99th percentile of the lag may be this share of the mean end-to-end latency of the same requests: beyond it, the

@@ -10,8 +10,8 @@ from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, spent
 from specgate.analysis.load.break_even import CONFIDENCE, Level, break_even_of, side_of
 from specgate.analysis.stats import planned_looks
-from specgate.core import BetweenRuns, Cell, Comparison, Scenario
-from specgate.core.load import BreakEven, LevelRatio
+from specgate.contract import BetweenRuns, Cell, Comparison, Scenario
+from specgate.contract.load import BreakEven, LevelRatio
 
 Sweep = tuple[str, str, int, int]
 """(scenario, back end, context, draft length)."""

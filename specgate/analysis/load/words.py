@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specgate.core import STATISTICS
-from specgate.core.load import BreakEven, LevelRatio
+from specgate.contract import STATISTICS
+from specgate.contract.load import BreakEven, LevelRatio
 
 CLIENTS = "clients"
 RATE = "requests/s"

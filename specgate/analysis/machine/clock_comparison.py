@@ -20,8 +20,8 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from specgate.analysis.stats import t_quantile
-from specgate.core import Block
-from specgate.core.conditions import POWER_CAPS, ClockComparison, RoleClock, Sample, clock_readings
+from specgate.contract import Block
+from specgate.contract.conditions import POWER_CAPS, ClockComparison, RoleClock, Sample, clock_readings
 
 STRETCH_S: Final = 0.25
 """Readings whose times since the part began lie in the same stretch of this many seconds are at the same time. It is

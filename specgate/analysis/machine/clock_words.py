@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from specgate.analysis.machine.clock_comparison import ClockShift, common_s, untold_parts
-from specgate.core.conditions import ClockComparison, GpuConditions, RoleClock
+from specgate.contract.conditions import ClockComparison, GpuConditions, RoleClock
 
 
 def compared_in_words(held: ClockComparison) -> str:

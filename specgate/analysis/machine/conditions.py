@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 from specgate.analysis.machine.clock_comparison import compared_clocks
 from specgate.analysis.machine.cpu_pace import pace_of
 from specgate.analysis.machine.timeline import timeline_of
-from specgate.core import Block, Plan
-from specgate.core.conditions import (
+from specgate.contract import Block, Plan
+from specgate.contract.conditions import (
     POWER_CAPS,
     Conditions,
     GpuConditions,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from specgate.core.conditions import CpuPace, Sample
+from specgate.contract.conditions import CpuPace, Sample
 
 LEAST_READINGS: Final = 20
 """Of fewer nothing is said."""

@@ -1,6 +1,6 @@
 """Which blocks had the CPUs to themselves, and which rounds are set aside because a block of theirs did not.
 
-This follows from the host's counters alone (`core.conditions.CpuUse`) and never from how long a block took. What is
+This follows from the host's counters alone (`contract.conditions.CpuUse`) and never from how long a block took. What is
 left out is therefore left out independently of what was measured: this is no removal of outliers, and intervals over
 the rest keep their error. A round is set aside together with the round of the same prompt set that runs its roles in
 the other order, A B · B A, so that whatever is left has both orders equally often.
@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.core import PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Rule
-from specgate.core.conditions import OWN_THREADS, CpuUse, Disturbance, HostJudgement, HostLimits, MachineLimits
+from specgate.contract import PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Rule
+from specgate.contract.conditions import OWN_THREADS, CpuUse, Disturbance, HostJudgement, HostLimits, MachineLimits
 
 TICK_NS: Final = 10_000_000
 """How coarsely the kernel counts the time that a CPU is busy or stolen: in hundredths of a second per CPU."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.analysis.machine.clock_words import same_time_in_words
-from specgate.core.conditions import POWER_CAPS, THROTTLES, GpuConditions, GpuReading, clock_events
+from specgate.contract.conditions import POWER_CAPS, THROTTLES, GpuConditions, GpuReading, clock_events
 
 CLOCKS_APART: Final = 0.005
 """Two sides whose mean SM clocks lie further apart than this, as a share of the higher one, ran at different clocks."""

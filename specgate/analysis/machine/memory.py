@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from specgate.core import BASELINE, Block, Cell, CellResult, Value
-from specgate.core.memory import MemoryUse
+from specgate.contract import BASELINE, Block, Cell, CellResult, Value
+from specgate.contract.memory import MemoryUse
 
 PEAKS: Final = {
     "peak_gpu_memory_bytes": "gpu_bytes",

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from specgate.analysis.machine.cpu_pace import is_slow, reading
-from specgate.core import Block
-from specgate.core.conditions import CpuPace, Sample, Timeline
+from specgate.contract import Block
+from specgate.contract.conditions import CpuPace, Sample, Timeline
 
 ENTRIES: Final = 60
 """The largest number of entries in each column."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from specgate.analysis.machine.disturbed_blocks import limit_of
-from specgate.core.conditions import HostJudgement
+from specgate.contract.conditions import HostJudgement
 
 CAUSES: Final[Mapping[str, str]] = {
     "other_cpu_share": "others used up to {} of the CPU time",

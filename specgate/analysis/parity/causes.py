@@ -15,8 +15,8 @@ from typing import Final, Literal
 import numpy as np
 
 from specgate.analysis.parity.distances import Matrix, distance
-from specgate.eagle3.stages.dump import StageDump
-from specgate.eagle3.stages.names import boundary_of, hidden
+from specgate.checkpoints.stages.dump import StageDump
+from specgate.checkpoints.stages.names import boundary_of, hidden
 
 LAYER: Final = (
     "other weights: another revision, a quantised copy, or a shard that was not loaded",

@@ -8,8 +8,8 @@ from typing import Final
 from specgate.analysis.parity.causes import IdMap, Trace, different_ids, trace_of
 from specgate.analysis.parity.distances import Distance, Leading, distance, leading
 from specgate.analysis.parity.tolerances import coarser, of_rows, of_the_worst, tolerance
-from specgate.eagle3.stages.dump import PARTS, Dtype, StageDump, check_same_question
-from specgate.eagle3.stages.names import SHORTEST, in_order, part_of
+from specgate.checkpoints.stages.dump import PARTS, Dtype, StageDump, check_same_question
+from specgate.checkpoints.stages.names import SHORTEST, in_order, part_of
 from specgate.errors import InvalidResult
 
 LEADING: Final = (1, 8)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specgate.analysis.parity.tolerances import step_of
-from specgate.eagle3.stages.dump import Dtype
+from specgate.checkpoints.stages.dump import Dtype
 
 Matrix = NDArray[np.float32]
 Row = NDArray[np.float64]

@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from specgate.eagle3.stages.dump import Dtype
-from specgate.eagle3.stages.names import BY_NAME, boundary_of
+from specgate.checkpoints.stages.dump import Dtype
+from specgate.checkpoints.stages.names import BY_NAME, boundary_of
 
 SIGNIFICAND: Final[dict[Dtype, int]] = {"float32": 24, "bfloat16": 8, "float16": 11}
 """Bits of the significand, the hidden one included."""

@@ -11,7 +11,7 @@ from specgate.analysis.perf_invariants.kernels import own_kernels, tuned_kernels
 from specgate.analysis.perf_invariants.loop import quiet_loop
 from specgate.analysis.perf_invariants.same_texts import BIT_EXACT, deterministic, drawn_anew
 from specgate.analysis.perf_invariants.slots import intact, laid_out
-from specgate.core import (
+from specgate.contract import (
     Block,
     BlockTrace,
     Budget,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specgate.core import Block, BlockTrace, Held, Invariant
+from specgate.contract import Block, BlockTrace, Held, Invariant
 
 Evidence = Mapping[str, float | int | str | None]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from specgate.analysis.perf_invariants.evidence import total_of, unseen
 from specgate.analysis.traces.families import strangers
-from specgate.core import Block, BlockTrace, EngineFacts, Held, Invariant
+from specgate.contract import Block, BlockTrace, EngineFacts, Held, Invariant
 
 SHOWN_KERNELS: Final = 20
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from specgate.analysis.perf_invariants.evidence import unseen
 from specgate.analysis.traces.cuda_calls import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, count
-from specgate.core import BlockTrace, Held, Invariant
+from specgate.contract import BlockTrace, Held, Invariant
 
 
 def quiet_loop(trace: BlockTrace | None) -> Invariant:

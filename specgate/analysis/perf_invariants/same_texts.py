@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from specgate.core import (
+from specgate.contract import (
     OWN_NUMBERS,
     Block,
     BlockTrace,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specgate.analysis.perf_invariants.evidence import total_of
-from specgate.core import Block, CellResult, Held, Invariant
+from specgate.contract import Block, CellResult, Held, Invariant
 
 KV, MASKS = "kv_integrity_failures", "mask_integrity_failures"
 TREES = "tree_tokens"

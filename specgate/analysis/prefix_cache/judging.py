@@ -19,7 +19,7 @@ from typing import Final
 
 from specgate.analysis.prefix_cache.samples import Limits, Parting, Reply, Sample
 from specgate.analysis.stats import ALPHA, t_quantile
-from specgate.core import State
+from specgate.contract import State
 
 BASELINE_NAME: Final = "baseline"
 CANDIDATES: Final = 20

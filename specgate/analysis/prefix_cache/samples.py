@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from specgate.core import NearTies
+from specgate.contract import NearTies
 
 Turn = Literal["first", "shared prefix", "next turn"]
 """`first`: its prefix is new to the server. `shared prefix`: an earlier request of its group began alike. `next turn`:

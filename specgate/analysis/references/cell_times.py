@@ -10,8 +10,8 @@ from typing import Final
 
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.prompt_acceptance import by_prompt
-from specgate.core import Block, Cell, CellResult, Plan
-from specgate.core.references import CellTimes, PromptText
+from specgate.contract import Block, Cell, CellResult, Plan
+from specgate.contract.references import CellTimes, PromptText
 
 DIGITS: Final = 12
 """Hexadecimal digits that are kept of a digest."""

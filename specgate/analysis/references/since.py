@@ -18,8 +18,8 @@ from specgate.analysis.intervals.levels import FALSE_PASS
 from specgate.analysis.references.cell_times import same_text
 from specgate.analysis.stats import Pairs, order_interval
 from specgate.analysis.two_builds.estimates import Difference, over_prompts
-from specgate.core import BetweenRuns
-from specgate.core.references import CellTimes, PromptText
+from specgate.contract import BetweenRuns
+from specgate.contract.references import CellTimes, PromptText
 
 ROUNDS: Final = 16
 """Fewer rounds do not tell how far the times of a cell scatter."""

@@ -7,5 +7,6 @@
     goodput.py          how many requests kept to the scenario's latency limits
     distributions.py    how the times are spread, for the pictures
 
-A *quantity* is one of `core.metrics.PER_REQUEST`. Its samples depend on each other within a block, not between blocks.
+A *quantity* is one of `contract.metrics.PER_REQUEST`. Its samples depend on each other within a block, not between
+blocks.
 """

@@ -7,7 +7,7 @@ from typing import Final
 
 from specgate.analysis.requests.figures import SAMPLES
 from specgate.analysis.requests.timing import requests_of
-from specgate.core import Block, Distribution
+from specgate.contract import Block, Distribution
 
 RANKS: Final = 64
 """Order statistics kept per distribution: enough to draw it, and small enough for run.json."""

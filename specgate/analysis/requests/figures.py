@@ -8,8 +8,8 @@ from typing import Final
 
 from specgate.analysis.requests.percentiles import ERROR, quantile
 from specgate.analysis.requests.timing import TimedRequest
-from specgate.core import Value
-from specgate.core.metrics import PERCENTILES, per_request
+from specgate.contract import Value
+from specgate.contract.metrics import PERCENTILES, per_request
 
 Samples = Callable[[TimedRequest], Sequence[float]]
 """A request → its samples of one quantity, in ms."""
@@ -26,7 +26,7 @@ SAMPLES: Final[Mapping[str, Samples]] = {
     "icl": lambda request: request.gaps_ms,
     "e2e": lambda request: present(request.e2e_ms),
 }
-"""Quantity of `core.metrics.PER_REQUEST` → its samples."""
+"""Quantity of `contract.metrics.PER_REQUEST` → its samples."""
 
 
 def request_values(blocks: Sequence[Sequence[TimedRequest]], error: float = ERROR) -> Iterator[Value]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from specgate.analysis.requests.percentiles import ERROR, effective_number
 from specgate.analysis.requests.timing import TimedRequest
-from specgate.core import LatencyLimits, Value
+from specgate.contract import LatencyLimits, Value
 
 
 def goodput_values(

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.core import Block, Scenario, ServedRequest
+from specgate.contract import Block, Scenario, ServedRequest
 
 LEAST_ARRIVALS: Final = 8
 """Arrivals after the first that every request of a server needs in the joint part: of fewer, one late one decides."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from specgate.core import Block, ServedRequest
+from specgate.contract import Block, ServedRequest
 
 
 @dataclass(frozen=True, slots=True)

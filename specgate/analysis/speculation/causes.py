@@ -14,9 +14,9 @@ from specgate.analysis.speculation.draft_counts import short_of, shortness_in_wo
 from specgate.analysis.speculation.drafting import Drafting
 from specgate.analysis.speculation.evidence import Evidence, Finding
 from specgate.analysis.speculation.forced import asked_in_words, forced_by, looks_forced, wrong_shape
-from specgate.core import MAY_NOT_DRAFT, Block, Finish
-from specgate.core.acceptance import AcceptanceRecord
-from specgate.eagle3.counters import NO_DRAFT_COUNTERS
+from specgate.contract import MAY_NOT_DRAFT, Block, Finish
+from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.counters import NO_DRAFT_COUNTERS
 
 ENOUGH_STEPS: Final = 8
 """Steps with a draft from which on none accepted is no accident."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specgate.core import Point, Run
+from specgate.contract import Point, Run
 
 
 def decoding_of(run: Run, point: Point) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from specgate.core import Block
-from specgate.core.acceptance import AcceptanceRecord
+from specgate.contract import Block
+from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import InvalidResult
 
 SHORTENS: Final[Mapping[str, str]] = {

@@ -8,8 +8,8 @@ from typing import Final, Literal
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.speculation.draft_counts import check_draft_counts
 from specgate.analysis.tokens.repetition import repeated_ngram_share
-from specgate.core import Block
-from specgate.core.acceptance import AcceptanceRecord
+from specgate.contract import Block
+from specgate.contract.acceptance import AcceptanceRecord
 
 NEXT_TO_NOTHING: Final = 1.1
 """An acceptance length below this is what a draft gets that does not fit its target, or has no weights."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from specgate.analysis.speculation.drafting import Drafting
-from specgate.core import Block, Budget, EngineFacts, LogCause, Role
+from specgate.contract import Block, Budget, EngineFacts, LogCause, Role
 
 Found = Literal["found", "ruled out", "not checked"]
 

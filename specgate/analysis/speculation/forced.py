@@ -28,8 +28,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from specgate.core import FORCED_LENGTH, EngineFacts
-from specgate.core.acceptance import AcceptanceRecord
+from specgate.contract import FORCED_LENGTH, EngineFacts
+from specgate.contract.acceptance import AcceptanceRecord
 
 OFFLINE: Final = "-offline"
 """Ends the name of a back end that drives the engine without a server."""

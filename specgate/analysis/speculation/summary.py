@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from specgate.analysis.prompt_acceptance import interval_over, length_values, position_values, record_of
 from specgate.analysis.tokens.repetition import LOOPS
-from specgate.core import AcceptanceSource, Block, Value
-from specgate.core.acceptance import AcceptanceRecord
+from specgate.contract import AcceptanceSource, Block, Value
+from specgate.contract.acceptance import AcceptanceRecord
 
 T = TypeVar("T")
 Prompt = tuple[str, int]

@@ -20,7 +20,7 @@ from typing import Final
 
 from specgate.analysis.intervals.slope import reach, slope_of
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
-from specgate.core import AcceptanceDrift, Block, CellResult, EngineFacts
+from specgate.contract import AcceptanceDrift, Block, CellResult, EngineFacts
 
 THOUSAND: Final = 1000.0
 LEAST_GAP: Final = 0.1

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.tokens.last_place import gap_between, unit_of
-from specgate.core import (
+from specgate.contract import (
     BASELINE,
     BaselineText,
     Block,
@@ -25,7 +25,7 @@ from specgate.core import (
     NearTies,
     TokenCheck,
 )
-from specgate.core.found import NO_TOKEN
+from specgate.contract.found import NO_TOKEN
 
 Text = tuple[tuple[int, ...], Finish]
 """The tokens of one slot, as far as they are known, and why they end there."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.tokens.last_place import gap_between, unit_of
-from specgate.core import Block, Cell, Divergence, FollowCheck, Followed, NearTies
+from specgate.contract import Block, Cell, Divergence, FollowCheck, Followed, NearTies
 
 
 @dataclass(frozen=True, slots=True)

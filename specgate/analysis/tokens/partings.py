@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.analysis.stats import t_quantile
-from specgate.core import Divergence
+from specgate.contract import Divergence
 
 FEWEST: Final = 8
 """Places that it takes: the interval of a mean of fewer is as wide as what is to be told apart."""
 CONFIDENCE: Final = 0.999
-"""Of the lower bound, on one side. `python -m tests.bench.simulations.parting_simulation` has what it amounts to."""
+"""Of the lower bound, on one side. `python -m bench.simulations.parting_simulation` has what it amounts to."""
 
 
 @dataclass(frozen=True, slots=True)

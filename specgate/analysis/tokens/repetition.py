@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from specgate.analysis.tokens.comparison import first_difference
-from specgate.core import BaselineText, Block, Divergence, Value
+from specgate.contract import BaselineText, Block, Divergence, Value
 
 LOOPS: Final = 0.3
 """A text of whose 8-grams more than this share are repeats counts as looping."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.core import Block, Cell, Divergence, RescoredText, Rescoring, Score, ScoreCheck, TokenChecks
+from specgate.contract import Block, Cell, Divergence, RescoredText, Rescoring, Score, ScoreCheck, TokenChecks
 from specgate.errors import InvalidResult
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from specgate.analysis.traces.cuda_calls import TO_HOST, WAITING_COPIES, WAITS, matches
 from specgate.analysis.traces.recording import Call, Recording, Work
 from specgate.analysis.traces.steps import Window, window_of
-from specgate.core import LoopFigures
+from specgate.contract import LoopFigures
 
 NO_CALLS: Final = (
     "the trace has no CUDA calls of the host: waits and allocations cannot be seen (record CPU activities)"

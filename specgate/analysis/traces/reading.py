@@ -15,7 +15,7 @@ from specgate.analysis.traces.json_stream import Malformed, Text
 from specgate.analysis.traces.nsys import read_nsys
 from specgate.analysis.traces.recording import Recording
 from specgate.errors import UsageError
-from specgate.files.redaction import visible
+from specgate.redaction import visible
 
 MOST_BYTES: Final = 4 << 30
 """Bytes of a trace, unpacked. A prefill of 32,000 tokens and some hundred decode steps have a tenth of that."""

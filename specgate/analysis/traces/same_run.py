@@ -8,7 +8,7 @@ from typing import Final
 
 from specgate.analysis.traces.loop import Loop
 from specgate.analysis.traces.recording import Recording
-from specgate.core import BlockTrace, Cell, Run
+from specgate.contract import BlockTrace, Cell, Run
 
 SHARED: Final = 0.5
 """The least share of kernel names that two traces of one engine, model and role have in common."""

@@ -11,8 +11,8 @@ from typing import Final, Literal
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.two_builds.estimates import LEAST, Difference, over_processes, over_prompts
 from specgate.analysis.two_builds.words import MOST_PROCESSES, MOST_PROMPTS, log_margin, needed, words_of
-from specgate.core import Block, Role
-from specgate.core.two_builds import (
+from specgate.contract import Block, Role
+from specgate.contract.two_builds import (
     ACCEPTANCE,
     HOST_MEMORY,
     MEMORY,

@@ -15,9 +15,9 @@ from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.two_builds.quantities import Both, firsts_of, raw_of_cell, raw_of_processes, with_words
 from specgate.analysis.two_builds.words import overall
-from specgate.core import Block, Cell, CellResult, Comparison, EngineFacts, Margin, NearTies, Plan, Point
-from specgate.core.cycle_budget import Bandwidth
-from specgate.core.two_builds import Margins, Process, Quantity, TextChange, TokensOf, Word
+from specgate.contract import Block, Cell, CellResult, Comparison, EngineFacts, Margin, NearTies, Plan, Point
+from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.two_builds import Margins, Process, Quantity, TextChange, TokensOf, Word
 
 LEAST_PROMPTS: Final = 3
 """Prompts that all begin with another token before the weights are doubted."""
@@ -44,7 +44,7 @@ class SideSamples:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What follows from the samples of both sides. See `core.TwoBuilds`."""
+    """What follows from the samples of both sides. See `contract.TwoBuilds`."""
 
     quantities: tuple[Quantity, ...]
     texts: tuple[TextChange, ...]

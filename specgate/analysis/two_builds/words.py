@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from specgate.analysis.two_builds.estimates import Difference
-from specgate.core.two_builds import NAMES, Quantity, Word
+from specgate.contract.two_builds import NAMES, Quantity, Word
 
 MOST_PROCESSES: Final = 200
 """Process pairs that anybody can be asked for."""

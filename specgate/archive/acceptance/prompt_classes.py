@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from specgate.core import Point, Run
+from specgate.contract import Point, Run
 from specgate.pairs.assets import TEXTS
 from specgate.run.recompute import categories_of
 

@@ -14,7 +14,7 @@ from specgate.analysis.speculation.summary_layout import Acceptance, Key, Summed
 from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.archive.acceptance.prompt_classes import class_of
 from specgate.archive.stored import StoredRun
-from specgate.core import Block, EngineFacts, Run
+from specgate.contract import Block, EngineFacts, Run
 from specgate.errors import UsageError
 
 Weights = tuple[str, ...]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specgate.archive.drawing_ahead import stored_run
 from specgate.archive.verification import verify
-from specgate.core import Policy, Run
+from specgate.contract import Policy, Run
 from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
 from specgate.planning.gates import near_ties

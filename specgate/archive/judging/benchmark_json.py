@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from specgate.core import Role
+from specgate.contract import Role
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.json_text import read_json, shown
-from specgate.files.redaction import visible
+from specgate.redaction import visible
 
 TOLERANCE: Final = 5e-3
 """Absolute tolerance for means, which the file stores rounded."""

@@ -15,9 +15,8 @@ from typing import Final
 from specgate import plugins
 from specgate.analysis.tokens.comparison import but_for_rare
 from specgate.analysis.verdict import not_judged
-from specgate.api import StatesNeeds
 from specgate.archive.judging.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
-from specgate.core import (
+from specgate.contract import (
     ACCEPTANCE_LENGTH,
     SPEEDUP,
     Cell,
@@ -35,6 +34,7 @@ from specgate.core import (
     Value,
     Verdict,
 )
+from specgate.contract.protocols import StatesNeeds
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.plain import from_plain
 from specgate.files.run_schema import SCHEMA

@@ -13,7 +13,7 @@ from specgate.commands.run import order_option, question_options, request_of, ru
 from specgate.errors import UsageError
 
 if TYPE_CHECKING:
-    from specgate.core import RunKind
+    from specgate.contract import RunKind
     from specgate.fleet.machines import Machines
 
 _FLEET: tuple[Callable[[Any], Any], ...] = (

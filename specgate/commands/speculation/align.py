@@ -16,7 +16,7 @@ from specgate.errors import ExitCode
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
-    from specgate.eagle3.spec_config.alignment import Alignment, Difference
+    from specgate.checkpoints.spec_config.alignment import Alignment, Difference
 
 WIDTH = 100
 BREAKS = {
@@ -50,8 +50,8 @@ def align(first: str, second: str, md: bool, as_json: bool, out: Path) -> None:
 
     Exit code 0 if the figures of the two can be compared, 1 if they cannot, 2 if one cannot be read.
     """
-    from specgate.eagle3.spec_config.alignment import align as lay_side_by_side
-    from specgate.eagle3.spec_config.sources import read_source
+    from specgate.checkpoints.spec_config.alignment import align as lay_side_by_side
+    from specgate.checkpoints.spec_config.sources import read_source
 
     found = lay_side_by_side(read_source(first), read_source(second))
     echo("\n".join(lines(found)))
@@ -89,7 +89,7 @@ def as_data(found: Alignment) -> dict[str, object]:
 
 
 def names(found: Alignment) -> tuple[str, str]:
-    from specgate.eagle3.spec_config.alignment import labels
+    from specgate.checkpoints.spec_config.alignment import labels
 
     return labels(found.first, found.second)
 

@@ -78,7 +78,7 @@ def parity(
     """
     from specgate import plugins
     from specgate.analysis.parity.comparing import compare
-    from specgate.eagle3.stages.file import write_dump
+    from specgate.checkpoints.stages.file import write_dump
     from specgate.run.parity.sides import read_side
     from specgate.run.parity.stages import Wish, dumps_of
     from specgate.run.smoke.prompt import PromptWish

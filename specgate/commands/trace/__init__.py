@@ -17,7 +17,7 @@ from specgate.terminal import echo, echo_json
 if TYPE_CHECKING:
     from specgate.analysis.traces.loop import Loop
     from specgate.analysis.traces.recording import Recording
-    from specgate.core import BlockTrace
+    from specgate.contract import BlockTrace
 
 
 @click.command(short_help="Show what a profiler's trace says of a decode loop.")
@@ -51,7 +51,7 @@ def trace(
     from specgate.analysis.traces.loop import loop_of
     from specgate.analysis.traces.reading import read_trace
     from specgate.commands.trace import showing
-    from specgate.core import Held
+    from specgate.contract import Held
 
     if has_shapes(file):
         products = read_shapes(file)
@@ -105,7 +105,7 @@ def belonging(recording: Recording, loop: Loop, folder: Path | None, key: str | 
 
 def block_of(loop: Loop, cell: str | None, allowed: tuple[str, ...] | None) -> BlockTrace:
     """The trace as a run would store it. Without its steps it shows no loop, since prefill is in it."""
-    from specgate.core import BlockTrace
+    from specgate.contract import BlockTrace
 
     unseen = loop.unseen
     if unseen is None and loop.window.thread is None and loop.steps is None:

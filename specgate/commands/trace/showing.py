@@ -11,7 +11,7 @@ from specgate.analysis.traces.families import attention_in
 from specgate.analysis.traces.gemm_shapes import Product
 from specgate.analysis.traces.loop import Loop
 from specgate.analysis.traces.recording import Recording
-from specgate.core import Invariant, LoopFigures
+from specgate.contract import Invariant, LoopFigures
 from specgate.files.plain import to_plain
 
 SHOWN: Final = 20

@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from specgate.core import PromptFile, Scenario
-from specgate.eagle3.tokenizer_file import opening_ids
+from specgate.checkpoints.tokenizer_file import opening_ids
+from specgate.contract import PromptFile, Scenario
 from specgate.errors import UsageError
 from specgate.files.panics import refusing
 from specgate.planning.prompt_files.chat import ChatTemplate

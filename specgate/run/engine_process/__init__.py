@@ -8,7 +8,7 @@ messages.py      the requests, and how a message becomes JSON
 answers.py       the form of every answer, and what a malformed one raises
 records.py       the form of what an engine says of itself and of a block
 failures.py      errors as data: a kind from a fixed table, a message and a hint
-calls.py         an `api.Engine` whose calls are messages, whoever carries them
+calls.py         an `protocols.Engine` whose calls are messages, whoever carries them
 service.py       the other end: opens the engine and answers requests
 start.py         the program that the process runs
 launch.py        which interpreter runs it, and where it imports its code from

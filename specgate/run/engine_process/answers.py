@@ -14,9 +14,9 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from specgate.api import Decoded, Text
-from specgate.core import Score, ServedRequest, TopTokens
-from specgate.core.load import EARLY_NS, OfferedLoad
+from specgate.contract import Score, ServedRequest, TopTokens
+from specgate.contract.load import EARLY_NS, OfferedLoad
+from specgate.contract.protocols import Decoded, Text
 from specgate.errors import BackendError
 from specgate.run.engine_process import failures
 from specgate.run.engine_process.messages import NO_JSON, Decode, Extend, Request, Serve, Trace, shortened
@@ -50,8 +50,9 @@ class Answer(BaseModel):
 
 
 class Facts(Answer):
-    """`scripted`: whether the engine reports on its own decode loop (`api.ScriptedTrace`). `follows`: whether it can
-    decode on from any text (`api.FollowsText`); None from a build that brings an older specgate, which does not say.
+    """`scripted`: whether the engine reports on its own decode loop (`protocols.ScriptedTrace`). `follows`: whether it
+    can decode on from any text (`protocols.FollowsText`); None from a build that brings an older specgate, which does
+    not say.
     """
 
     kind: Literal["facts"]

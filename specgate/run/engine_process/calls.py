@@ -1,4 +1,4 @@
-"""An `api.Engine` whose calls are messages, whoever carries them."""
+"""An `protocols.Engine` whose calls are messages, whoever carries them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from specgate.api import Activity, Decoded, OpenRequest, Text
-from specgate.core import Budget, EngineFacts, Role, Score, TopTokens
-from specgate.core.draws import TokenLaw
-from specgate.core.load import OfferedLoad
-from specgate.core.two_builds import Origin
+from specgate.contract import Budget, EngineFacts, Role, Score, TopTokens
+from specgate.contract.draws import TokenLaw
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import Activity, Decoded, OpenRequest, Text
+from specgate.contract.two_builds import Origin
 from specgate.errors import SpecgateError
 from specgate.run.engine_process import answers
 from specgate.run.engine_process.messages import (
@@ -47,7 +47,7 @@ class EngineCalls(ABC):
     def __init__(self, backend: str) -> None:
         self.backend = backend
         self.scripted = False
-        """Whether the engine reports on its own decode loop (`api.ScriptedTrace`), so that no profiler looks."""
+        """Whether the engine reports on its own decode loop (`protocols.ScriptedTrace`), so that no profiler looks."""
         self._slots = self._number = 0
 
     def open(self, request: OpenRequest) -> None:
@@ -75,7 +75,7 @@ class EngineCalls(ABC):
         offered: OfferedLoad,
         stop_token_ids: Sequence[int],
     ) -> Decoded:
-        """As `api.ServesLoad.serve`. Raises BackendError where the engine is none."""
+        """As `protocols.ServesLoad.serve`. Raises BackendError where the engine is none."""
         self._slots = len(prompts)
         request = Serve(role, tuple(map(tuple, prompts)), budget, offered, tuple(stop_token_ids))
         decoded: Decoded = self._ask(request, answers.DecodedBlock).decoded.made()
@@ -105,7 +105,9 @@ class EngineCalls(ABC):
         return logits
 
     def ranked(self, slot: int, continuation: Sequence[int], count: int) -> TopTokens | None:
-        """As `api.RanksTokens.ranked`; of an engine that shows no more, its two largest logits, as `top2` has them."""
+        """As `protocols.RanksTokens.ranked`; of an engine that shows no more, its two largest logits, as `top2` has
+        them.
+        """
         request = Ranked(slot, tuple(continuation), count)
         form = self._ask(request, answers.RankedTokens).top
         if form is None:
@@ -115,7 +117,7 @@ class EngineCalls(ABC):
         return top
 
     def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...] | None:
-        """As `api.FollowsText.follow`; None where the engine cannot."""
+        """As `protocols.FollowsText.follow`; None where the engine cannot."""
         request = Follow(slot, tuple(continuation), new_tokens)
         tokens = self._ask(request, answers.FollowedText).tokens
         if tokens is not None:
@@ -124,7 +126,7 @@ class EngineCalls(ABC):
         return tokens
 
     def extend(self, steps: int) -> Text | None:
-        """As `api.ExtendsText.extend`; None where the engine cannot."""
+        """As `protocols.ExtendsText.extend`; None where the engine cannot."""
         request = Extend(steps)
         form = self._ask(request, answers.Extended).text
         if form is None:
@@ -134,7 +136,7 @@ class EngineCalls(ABC):
         return text
 
     def logits(self, role: Role, positions: Sequence[int]) -> tuple[tuple[tuple[int, str], ...], ...] | None:
-        """As `api.ShowsLogits.logits`; None where the engine does not show its logits."""
+        """As `protocols.ShowsLogits.logits`; None where the engine does not show its logits."""
         request = Logits(role, tuple(positions))
         logits = self._ask(request, answers.ShownLogits).logits
         if logits is not None:
@@ -144,7 +146,7 @@ class EngineCalls(ABC):
     def score(
         self, prompt: Sequence[int], continuation: Sequence[int], positions: Sequence[int]
     ) -> tuple[Score, ...] | None:
-        """As `api.ScoresTokens.score`; None where the engine scores no tokens."""
+        """As `protocols.ScoresTokens.score`; None where the engine scores no tokens."""
         request = ScoreText(tuple(prompt), tuple(continuation), tuple(positions))
         forms = self._ask(request, answers.Scored).scores
         if forms is None:
@@ -156,7 +158,7 @@ class EngineCalls(ABC):
     def draw(
         self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int
     ) -> tuple[tuple[int, ...], ...] | None:
-        """As `api.DrawsTexts.draw`; None where the engine draws none."""
+        """As `protocols.DrawsTexts.draw`; None where the engine draws none."""
         request = Draw(role, tuple(prompt), tokens, first, count)
         texts = self._ask(request, answers.DrawnTokens).texts
         if texts is not None:
@@ -164,7 +166,7 @@ class EngineCalls(ABC):
         return texts
 
     def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw | None:
-        """As `api.ShowsDistribution.distribution`; None where the engine shows none."""
+        """As `protocols.ShowsDistribution.distribution`; None where the engine shows none."""
         request = ShowLaw(tuple(prompt), tuple(continuation), least)
         form = self._ask(request, answers.ShownLaw).law
         if form is None:

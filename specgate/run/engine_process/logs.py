@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from specgate.files.redaction import cleaned
 from specgate.files.writing import disk
+from specgate.redaction import cleaned
 
 LIMIT: Final = 16 << 20
 """Bytes of a log, TAIL among them."""

@@ -30,9 +30,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
-from specgate.api import OpenRequest
-from specgate.core import AcceptanceSource, Budget, PairRef, Role, Sampling
-from specgate.core.load import OfferedLoad
+from specgate.contract import AcceptanceSource, Budget, PairRef, Role, Sampling
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import OpenRequest
 
 SHOWN: Final = 80
 """Characters of a value that an error shows."""
@@ -40,7 +40,7 @@ SHOWN: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A `core.PairRef`. Its RoPE keys keep their types: an integer stays one."""
+    """A `contract.PairRef`. Its RoPE keys keep their types: an integer stays one."""
 
     name: str
     target: str
@@ -52,7 +52,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """`Backend.open`. Its fields are those of `api.OpenRequest`."""
+    """`Backend.open`. Its fields are those of `protocols.OpenRequest`."""
 
     backend: str
     pair: Pair
@@ -101,7 +101,7 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One untimed block, watched by the harness's profiler or by an engine with `api.ScriptedTrace`."""
+    """One untimed block, watched by the harness's profiler or by an engine with `protocols.ScriptedTrace`."""
 
     role: Role
     budget: Budget

@@ -1,8 +1,8 @@
 """The form of what an engine says of itself and of a block, and how it becomes the record that the harness uses.
 
 The forms are strict. A number is one in JSON: no text, no boolean in the place of an integer, neither NaN nor infinity.
-Every integer fits into 64 bits. Keys that are not listed here are refused. The docstrings of `core.EngineFacts`,
-`api.Decoded`, `core.Served` and `core.Traffic` say what the fields mean.
+Every integer fits into 64 bits. Keys that are not listed here are refused. The docstrings of `contract.EngineFacts`,
+`protocols.Decoded`, `contract.Served` and `contract.Traffic` say what the fields mean.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
 
-from specgate.api import Activity, Decoded, Text
-from specgate.core import (
+from specgate.contract import (
     AcceptanceRecord,
     AcceptanceSource,
     EngineFacts,
@@ -27,12 +26,13 @@ from specgate.core import (
     ServedRequest,
     TopTokens,
 )
-from specgate.core.acceptance import Totals
-from specgate.core.draws import TokenLaw
-from specgate.core.memory import EngineMemory
-from specgate.core.routing import ExpertCounts, PassCounts
-from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, LinkTraffic, PassTraffic, Traffic
-from specgate.core.two_builds import Origin
+from specgate.contract.acceptance import Totals
+from specgate.contract.draws import TokenLaw
+from specgate.contract.memory import EngineMemory
+from specgate.contract.protocols import Activity, Decoded, Text
+from specgate.contract.routing import ExpertCounts, PassCounts
+from specgate.contract.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, LinkTraffic, PassTraffic, Traffic
+from specgate.contract.two_builds import Origin
 
 LARGEST: Final = (1 << 63) - 1
 Count = Annotated[int, Field(ge=0, le=LARGEST)]

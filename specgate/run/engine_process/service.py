@@ -10,7 +10,9 @@ from typing import Any
 
 import specgate
 from specgate import plugins
-from specgate.api import (
+from specgate.contract import EngineFacts, TopTokens
+from specgate.contract.draws import TokenLaw
+from specgate.contract.protocols import (
     Activity,
     Decoded,
     DrawsTexts,
@@ -26,8 +28,6 @@ from specgate.api import (
     ShowsLogits,
     Text,
 )
-from specgate.core import EngineFacts, TopTokens
-from specgate.core.draws import TokenLaw
 from specgate.errors import BackendError, UsageError
 from specgate.run import profiler
 from specgate.run.engine_process import failures
@@ -159,7 +159,9 @@ def traced(engine: Engine, request: Trace) -> Mapping[str, object]:
     look = engine.trace if isinstance(engine, ScriptedTrace) else lambda *block: profiler.trace(engine, *block)
     seen: Any = look(request.role, request.budget)
     if not isinstance(seen, tuple) or len(seen) != 2:
-        raise wrong("trace", seen, "a pair of specgate.api.Decoded and specgate.api.Activity")
+        raise wrong(
+            "trace", seen, "a pair of specgate.contract.protocols.Decoded and specgate.contract.protocols.Activity"
+        )
     return {
         "kind": "traced",
         "decoded": record(seen[0], Decoded, "trace"),

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from specgate.eagle3.stages.dump import Dtype
-from specgate.eagle3.stages.file import DTYPES, SUFFIX
+from specgate.checkpoints.stages.dump import Dtype
+from specgate.checkpoints.stages.file import DTYPES, SUFFIX
 from specgate.errors import UsageError
 
 OWN_KEYS: Final = ("dtype", "pair", "target", "draft")

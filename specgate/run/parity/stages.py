@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from specgate import plugins
-from specgate.api import OpenRequest, ShowsStages
-from specgate.core import PairRef
-from specgate.eagle3.stages.dump import Dtype, StageDump, check_dump
-from specgate.eagle3.stages.file import read_dump
-from specgate.eagle3.stages.names import TARGET_IDS
+from specgate.checkpoints.stages.dump import Dtype, StageDump, check_dump
+from specgate.checkpoints.stages.file import read_dump
+from specgate.checkpoints.stages.names import TARGET_IDS
+from specgate.contract import PairRef
+from specgate.contract.protocols import OpenRequest, ShowsStages
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.machine.inventory import has_cuda_gpu
 from specgate.pairs.resolve import refuse_two_names, resolve_pair

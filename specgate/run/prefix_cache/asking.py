@@ -24,9 +24,9 @@ from specgate.analysis.prefix_cache.judging import BASELINE_NAME, CANDIDATES, Ch
 from specgate.analysis.prefix_cache.samples import Limits, Parting, Reply, Sample, Turn
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.tokens.last_place import gap_between, unit_of
-from specgate.api import Decoded, SwitchesPrefixCache
-from specgate.core import BASELINE, Budget, EngineFacts, NearTies, PairRef, Role, State, TopTokens
-from specgate.eagle3.counters import ASKED_AGAIN
+from specgate.contract import BASELINE, Budget, EngineFacts, NearTies, PairRef, Role, State, TopTokens
+from specgate.contract.counters import ASKED_AGAIN
+from specgate.contract.protocols import Decoded, SwitchesPrefixCache
 from specgate.errors import BackendError, ExitCode, UsageError
 from specgate.pairs.resolve import target_limits
 from specgate.planning.ad_hoc import Question

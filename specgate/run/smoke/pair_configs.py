@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from specgate.analysis.speculation.evidence import PairConfigs
-from specgate.core import PairRef
-from specgate.eagle3.auxiliary_layers import resolve_boundaries
-from specgate.eagle3.hf.draft import TRAINED_FOR, DraftKeys, window_of
-from specgate.eagle3.hf_keys import PLANTED, Keys, read_config
+from specgate.checkpoints.auxiliary_layers import resolve_boundaries
+from specgate.checkpoints.hf.draft import TRAINED_FOR, DraftKeys, window_of
+from specgate.checkpoints.hf_keys import PLANTED, Keys, read_config
+from specgate.contract import PairRef
 from specgate.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from specgate.eagle3.checkpoint import TensorFiles
+    from specgate.backends.eagle3.lib.checkpoint import TensorFiles
 
 T = TypeVar("T")
 OFFSETS, MASK = "d2t", "t2d"
@@ -88,7 +88,7 @@ def with_boundaries(found: PairConfigs, config: Keys) -> PairConfigs:
 
 def with_map(found: PairConfigs, config: Keys) -> PairConfigs:
     """Whether d2t and t2d fit. A draft with weights made from a seed has none in files."""
-    from specgate.eagle3.d2t import check_d2t
+    from specgate.checkpoints.d2t import check_d2t
 
     if PLANTED in config and not list(config.file.parent.glob("*.safetensors")):
         return replace(found, vocabulary_map="")
@@ -106,7 +106,7 @@ def with_map(found: PairConfigs, config: Keys) -> PairConfigs:
 def weights_of(folder: Path) -> TensorFiles | None:
     """The weight files of `folder`; None where there are none, or torch is not installed."""
     try:
-        from specgate.eagle3.checkpoint import TensorFiles
+        from specgate.backends.eagle3.lib.checkpoint import TensorFiles
     except ImportError:
         return None
     try:
@@ -130,7 +130,7 @@ def tokenizers(target: Path, draft: Path) -> str | None:
         return None
     if len({hashlib.sha256(file.read_bytes()).hexdigest() for file in files}) == 1:
         return ""
-    from specgate.eagle3.tokenizer_file import read_tokenizer
+    from specgate.checkpoints.tokenizer_file import read_tokenizer
 
     try:
         theirs, own = (read_tokenizer(file).get_vocab() for file in files)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from specgate.core import PairRef
+from specgate.contract import PairRef
 from specgate.errors import UsageError
 from specgate.files.json_text import parse_json, read_bytes
 from specgate.files.panics import first_line
@@ -77,7 +77,7 @@ def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
     if not tokenizer_file.is_file():
         hint = "give the prompt as token ids: --prompt-file FILE with a JSON list"
         raise UsageError(f"{tokenizer_file}: no such file, and the prompt is text", hint=hint)
-    from specgate.eagle3.tokenizer_file import read_tokenizer
+    from specgate.checkpoints.tokenizer_file import read_tokenizer
 
     tokenizer = read_tokenizer(tokenizer_file)
     if wish.context is not None and text is None:

@@ -15,9 +15,9 @@ from specgate.analysis.checks.identities import check_block
 from specgate.analysis.speculation.causes import HARMLESS, findings_of
 from specgate.analysis.speculation.drafting import drafting_of
 from specgate.analysis.speculation.evidence import Evidence, Finding, PairConfigs
-from specgate.api import Decoded, ExplainsLogs, OpenRequest
-from specgate.core import BASELINE, Block, Budget, LogCause, PairRef, Point, Role, Round
-from specgate.eagle3.spec_config.sources import FORMATS
+from specgate.checkpoints.spec_config.sources import FORMATS
+from specgate.contract import BASELINE, Block, Budget, LogCause, PairRef, Point, Role, Round
+from specgate.contract.protocols import Decoded, ExplainsLogs, OpenRequest
 from specgate.errors import BackendError, ExitCode, InvalidResult, UsageError
 from specgate.machine.inventory import has_cuda_gpu
 from specgate.pairs.resolve import resolve_pair

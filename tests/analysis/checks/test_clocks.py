@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.checks import clocks
-from specgate.core import Block, CellResult
+from specgate.contract import Block, CellResult
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 MS = 1_000_000

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Block, Rule, Run, State
+from specgate.contract import Block, Rule, Run, State
 from specgate.gates import validity
 from tests.support.factories import blocks_of, corrupt, margins_of, plan_of, run_of, scenario
 

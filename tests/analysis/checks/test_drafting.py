@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specgate.analysis.checks.drafting import inflated_length, left_multi_token_mode, missed_steps, short_steps
 from specgate.analysis.checks.identities import check_rewinds
-from specgate.core import Block, Budget, CellResult, Role, Rule, State
+from specgate.contract import Block, Budget, CellResult, Role, Rule, State
 from specgate.errors import InvalidResult
 from specgate.gates import acceptance, validity
 from tests.support.factories import block, blocks_of, plan_of, run_of, scenario, text

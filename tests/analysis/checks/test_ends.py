@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specgate.analysis.checks.ends import check_ends
 from specgate.analysis.checks.identities import check_block
-from specgate.core import Block, Budget, Finish, Role
+from specgate.contract import Block, Budget, Finish, Role
 from specgate.errors import InvalidResult
 from tests.support.factories import block, plan_of, scenario
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.checks.experts import check_experts
 from specgate.analysis.reduce import measure
-from specgate.core import Block, EngineFacts, NearTies, Role
-from specgate.core.cycle_budget import Bandwidth
-from specgate.core.routing import ExpertCounts, PassCounts
-from specgate.core.traffic import PassTraffic, Traffic
+from specgate.contract import Block, EngineFacts, NearTies, Role
+from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.routing import ExpertCounts, PassCounts
+from specgate.contract.traffic import PassTraffic, Traffic
 from specgate.errors import InvalidResult
 from tests.support.experts import EXPERTS, ROUTED, with_counts
 from tests.support.factories import block, blocks_of, plan_of, run_of, scenario

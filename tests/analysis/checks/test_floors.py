@@ -11,11 +11,11 @@ import pytest
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.checks.floors import CPU_CACHE_BYTES, GPU_CACHE_BYTES, cache_bytes, with_fewest_experts
 from specgate.analysis.reduce import measure
-from specgate.core import CellResult, NearTies, Traffic
-from specgate.core.cycle_budget import Bandwidth
-from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic
-from specgate.eagle3.pair import TargetCheckpoint, load_target
-from specgate.eagle3.parameters import least_weight_bytes, matrix_parameters
+from specgate.backends.eagle3.lib.pair import TargetCheckpoint, load_target
+from specgate.checkpoints.parameters import least_weight_bytes, matrix_parameters
+from specgate.contract import CellResult, NearTies, Traffic
+from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic
 from tests.support.factories import blocks_of, plan_of, run_of
 
 GB = 10**9
@@ -85,7 +85,7 @@ def target(pair: tuple[Path, Path]) -> TargetCheckpoint:
 
 def test_the_count_of_weights_is_the_checkpoints_matrices(pair: tuple[Path, Path], target: TargetCheckpoint) -> None:
     g = target.geometry
-    from specgate.eagle3.layout import target_tensors
+    from specgate.backends.eagle3.lib.layout import target_tensors
 
     matrices = {name: want.shape for name, want in target_tensors(g).items() if len(want.shape) == 2}
     read = {name: shape for name, shape in matrices.items() if "embed" not in name or g.tied_embeddings}

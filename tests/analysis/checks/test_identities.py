@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.checks.identities import check_block
-from specgate.core import Block, Budget, Role
+from specgate.contract import Block, Budget, Role
 from specgate.errors import InvalidResult
 from tests.support.factories import block, blocks_of, plan_of, run_of, scenario
 

@@ -12,7 +12,7 @@ from specgate.analysis.checks.identities import check_block
 from specgate.analysis.perf_invariants import certify
 from specgate.analysis.reduce import measure
 from specgate.archive.recording import accept_counts
-from specgate.core import (
+from specgate.contract import (
     ENGINE_DECODE_NS,
     Block,
     Budget,
@@ -28,7 +28,7 @@ from specgate.core import (
     ServedRequest,
     State,
 )
-from specgate.core.acceptance import AcceptanceRecord, Totals
+from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.errors import InvalidResult, UsageError
 from specgate.gates import acceptance, validity
 from tests.support import factories

@@ -6,7 +6,7 @@ import pytest
 
 from specgate.analysis.checks.verification import check_verification
 from specgate.analysis.rounds import pairs_of
-from specgate.core import Block, Cell, Role
+from specgate.contract import Block, Cell, Role
 from specgate.errors import InvalidResult
 from tests.support.factories import blocks_of, plan_of, scenario
 

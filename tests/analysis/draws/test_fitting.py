@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from specgate.analysis.draws.fitting import LEAST_DRAWS, MOST_LAWS, check_draws, often_drawn
-from specgate.core import BASELINE, Role, Sampling
-from specgate.core.draws import Allowance, DrawCheck, DrawnTexts, TokenLaw
+from specgate.contract import BASELINE, Role, Sampling
+from specgate.contract.draws import Allowance, DrawCheck, DrawnTexts, TokenLaw
 from specgate.sampling.keys import Floats, Integers, Keys
 from specgate.sampling.rejection import verify_by_rejection
 from specgate.selftest.small_chains import FAULTS, Verify, by_coupling, plain_texts, speculative_texts

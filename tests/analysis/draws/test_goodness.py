@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
+from bench.simulations.distribution_simulation import LAWS, chances, pooled
 from specgate.analysis.draws.goodness import (
     LEAST_EXPECTED,
     Fit,
@@ -18,7 +19,6 @@ from specgate.analysis.draws.goodness import (
     nearest_shares,
     pools,
 )
-from tests.bench.simulations.distribution_simulation import LAWS, chances, pooled
 
 SOURCE = np.random.default_rng(3)
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from specgate.analysis.draws.rounding import cut_elsewhere, logit_unit, slack_of
-from specgate.core import Sampling
-from specgate.core.draws import TokenLaw
+from specgate.contract import Sampling
+from specgate.contract.draws import TokenLaw
 
 SOURCE = np.random.default_rng(5)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.experts.beforehand import cycle_cost, overlap_for, step_bytes
-from specgate.core.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
+from specgate.contract.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic, Traffic
 
 GPT_OSS = Traffic(
     PassTraffic(

@@ -14,7 +14,7 @@ from specgate.analysis.experts.overlap import (
     overlap_of,
     passes_with,
 )
-from specgate.core.traffic import ExpertTraffic
+from specgate.contract.traffic import ExpertTraffic
 
 GPT_OSS = ExpertTraffic(layers=36, count=128, active=4, expert_bytes=13_219_200)
 ROUTED = st.builds(

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.analysis.experts.use import quantile, use_of
-from specgate.core import Block, Role, Run
-from specgate.core.cycle_budget import Ceiling, CycleBudget
-from specgate.core.routing import ExpertUse
+from specgate.contract import Block, Role, Run
+from specgate.contract.cycle_budget import Ceiling, CycleBudget
+from specgate.contract.routing import ExpertUse
 from tests.support.budgets import MEMORY, budgeted, split
 from tests.support.experts import EXPERTS, ROUTED, with_counts
 from tests.support.factories import block, plan_of, scenario

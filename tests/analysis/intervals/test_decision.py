@@ -11,14 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from specgate.analysis.intervals.autocorrelation import fit, model_of
-from specgate.analysis.intervals.between_runs import ASSUMED, LEAST, either, half_width, least_counts
-from specgate.analysis.intervals.decision import decide, interval
-from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, false_fail, spent
-from specgate.analysis.stats import Pairs, planned_looks, t_quantile
-from specgate.core import BetweenRuns, Schedule
-from tests.bench.simulations.first_statistics import bound
-from tests.bench.simulations.gate_simulation import (
+from bench.simulations.first_statistics import bound
+from bench.simulations.gate_simulation import (
     DRIFT,
     NOISES,
     Between,
@@ -28,7 +22,13 @@ from tests.bench.simulations.gate_simulation import (
     sequential,
     simulate,
 )
-from tests.bench.simulations.prefill_apart import error_of
+from bench.simulations.prefill_apart import error_of
+from specgate.analysis.intervals.autocorrelation import fit, model_of
+from specgate.analysis.intervals.between_runs import ASSUMED, LEAST, either, half_width, least_counts
+from specgate.analysis.intervals.decision import decide, interval
+from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, false_fail, spent
+from specgate.analysis.stats import Pairs, planned_looks, t_quantile
+from specgate.contract import BetweenRuns, Schedule
 
 SHIPPED = schedules()
 NOTHING = BetweenRuns(0.0, None)

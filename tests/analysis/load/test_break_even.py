@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specgate.analysis.intervals.autocorrelation import fit
 from specgate.analysis.load.break_even import Level, break_even_of, pays_up_to
-from specgate.core import BetweenRuns
+from specgate.contract import BetweenRuns
 
 NOTHING_BETWEEN = BetweenRuns(0.0, None)
 GRID = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)

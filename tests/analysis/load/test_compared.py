@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Run
+from specgate.contract import Run
 from tests.support.loaded import SCRIPT, load_scenario, loaded_run
 
 ASKED = load_scenario((1, 8), rounds=2)

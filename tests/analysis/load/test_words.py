@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specgate.analysis.load.words import in_words
-from specgate.core.load import BreakEven, LevelRatio
+from specgate.contract.load import BreakEven, LevelRatio
 
 
 def swept(*ratios: float | None) -> BreakEven:

@@ -13,8 +13,8 @@ from scipy import stats
 
 from specgate.analysis.machine.clock_comparison import ClockShift, clock_shifts, common_s, untold_parts
 from specgate.analysis.machine.conditions import conditions_of
-from specgate.core import Block
-from specgate.core.conditions import ClockComparison, ClockReading, RoleClock, Sample, clock_readings
+from specgate.contract import Block
+from specgate.contract.conditions import ClockComparison, ClockReading, RoleClock, Sample, clock_readings
 from tests.support.machine.heated import HIGHEST_MHZ, LENGTHS, Clock, Statistics, heated
 from tests.support.surroundings import SECOND, sample
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.machine.conditions import conditions_of
-from specgate.core import Served, ServedRequest
-from specgate.core.conditions import ClockReading, GpuProcess
+from specgate.contract import Served, ServedRequest
+from specgate.contract.conditions import ClockReading, GpuProcess
 from tests.support.factories import blocks_of, plan_of, scenario
 from tests.support.surroundings import (
     BLOCKS,

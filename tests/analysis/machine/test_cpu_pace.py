@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.machine.cpu_pace import LEAST_READINGS, pace_of, uneven
-from specgate.core.conditions import CpuPace, Sample
+from specgate.contract.conditions import CpuPace, Sample
 from tests.support.surroundings import BLOCKS, SAMPLES, SECOND, conditions, working
 
 NS = st.integers(1_000, 10**7)

@@ -21,8 +21,8 @@ from specgate.analysis.machine.disturbed_blocks import (
 )
 from specgate.analysis.machine.words import asides, causes
 from specgate.analysis.reduce import measure
-from specgate.core import Block, NearTies, Plan, Policy, Rule
-from specgate.core.conditions import CpuUse, HostJudgement, HostLimits
+from specgate.contract import Block, NearTies, Plan, Policy, Rule
+from specgate.contract.conditions import CpuUse, HostJudgement, HostLimits
 from specgate.files.journal import Journal
 from specgate.planning.gates import machine_limits
 from specgate.run.early_stop import ended_early

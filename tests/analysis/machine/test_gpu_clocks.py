@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.machine.gpu_clocks import at_highest_clock, clock_warnings, clocks_of, power_cap
-from specgate.core.conditions import GpuReading
+from specgate.contract.conditions import GpuReading
 from tests.support.surroundings import BUSY_GPU, SAMPLES, conditions, disturbed, gpu
 
 FREE = replace(BUSY_GPU, max_sm_clock_mhz=1980)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from specgate import plugins
 from specgate.analysis.machine.memory import size_in_words, with_memory
-from specgate.core import Block, Rule, Run, State
-from specgate.core.memory import MemoryUse
-from specgate.core.traffic import LinkTraffic, PassTraffic, Traffic
+from specgate.contract import Block, Rule, Run, State
+from specgate.contract.memory import MemoryUse
+from specgate.contract.traffic import LinkTraffic, PassTraffic, Traffic
 from specgate.gates.memory import MemoryGate
 from specgate.reports.common.memory import sentences, table
 from specgate.reports.page.html import REPORT

@@ -16,9 +16,9 @@ from specgate.analysis.parity.causes import different_ids, usual_causes
 from specgate.analysis.parity.comparing import compare
 from specgate.analysis.parity.distances import distance, leading
 from specgate.analysis.parity.tolerances import SIGNIFICAND, coarser, step_of, tolerance
-from specgate.eagle3.stages.dump import Dtype, StageDump
-from specgate.eagle3.stages.names import STAGES, hidden
-from tests.eagle3.stages.test_file import as_dump, whole
+from specgate.checkpoints.stages.dump import Dtype, StageDump
+from specgate.checkpoints.stages.names import STAGES, hidden
+from tests.checkpoints.stages.test_file import as_dump, whole
 
 DTYPES: Any = sorted(SIGNIFICAND)
 NUMBERS = st.floats(-1e3, 1e3, width=32)

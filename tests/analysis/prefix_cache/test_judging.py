@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specgate.analysis.prefix_cache.judging import Check, check_reuse, check_ttft, judge, overall, rows
 from specgate.analysis.prefix_cache.samples import Limits, Parting, Reply, Sample, Turn
-from specgate.core import NearTies, State
+from specgate.contract import NearTies, State
 
 SPEC = "spec-3"
 LIMITS = Limits(max_lost_tokens=16, max_ttft_loss=0.1, ties=NearTies(margin=0.001))

@@ -1,4 +1,4 @@
-"""The rule that `tests/bench/simulations/` simulates is the one that judges, and it keeps its error."""
+"""The rule that `bench/simulations/` simulates is the one that judges, and it keeps its error."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pytest
 
+from bench.simulations.first_statistics import bound
+from bench.simulations.gate_simulation import Between, Floats, Turns, sequential
+from bench.simulations.since_green_simulation import DECISIONS, MARGIN_PCT, scenario_of, simulate
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.decision import decide
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS
 from specgate.analysis.references.since import between_two_runs, paired_by_round
 from specgate.analysis.stats import planned_looks
-from specgate.core.references import CellTimes
-from tests.bench.simulations.first_statistics import bound
-from tests.bench.simulations.gate_simulation import Between, Floats, Turns, sequential
-from tests.bench.simulations.since_green_simulation import DECISIONS, MARGIN_PCT, scenario_of, simulate
+from specgate.contract.references import CellTimes
 
 MARGIN = math.log1p(MARGIN_PCT / 100)
 

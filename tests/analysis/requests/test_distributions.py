@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.requests.distributions import RANKS, distribution, distributions, request_tpot_ms
-from specgate.core import Finish
+from specgate.contract import Finish
 from tests.support.factories import block, blocks_of, plan_of, scenario
 
 PLAN = plan_of(scenario(batch=(2,)))

@@ -11,8 +11,8 @@ import pytest
 
 from specgate.analysis.requests.goodput import share_interval
 from specgate.analysis.requests.timing import requests_of
-from specgate.core import Block, CellResult, LatencyLimits, Plan, Role, Run, Served, ServedRequest
-from specgate.core.metrics import DEFINITIONS, METRICS, PER_REQUEST, RENAMED, STATISTICS, per_request
+from specgate.contract import Block, CellResult, LatencyLimits, Plan, Role, Run, Served, ServedRequest
+from specgate.contract.metrics import DEFINITIONS, METRICS, PER_REQUEST, RENAMED, STATISTICS, per_request
 from tests.analysis.checks import test_served as served
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from specgate.analysis.checks.verification import check_verification
 from specgate.analysis.paired_blocks import judged_speed
 from specgate.analysis.requests.joint import joint_decoding
-from specgate.core import Block, Finish, Plan, Role, Round, Rule, Run, Served, ServedRequest, State
-from specgate.core.acceptance import AcceptanceRecord
-from specgate.core.metrics import DEFINITIONS
+from specgate.contract import Block, Finish, Plan, Role, Round, Rule, Run, Served, ServedRequest, State
+from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.metrics import DEFINITIONS
 from specgate.errors import InvalidResult
 from specgate.gates.speed import GATE
 from tests.support.factories import plan_of, run_of, scenario, text

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.requests.timing import TimedRequest, of_server, requests_of
-from specgate.core import Block, Finish, Role, ServedRequest
+from specgate.contract import Block, Finish, Role, ServedRequest
 from tests.support.factories import block, plan_of, scenario, text
 
 ROUND = next(r for r in plan_of(scenario(batch=(2,))).rounds if not r.warmup)

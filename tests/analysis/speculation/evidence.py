@@ -10,8 +10,8 @@ from specgate.analysis.speculation.drafting import drafting_of
 from specgate.analysis.speculation.evidence import Evidence, PairConfigs
 from specgate.analysis.speculation.summary import Request, counted, undrafted_in
 from specgate.analysis.tokens.repetition import repeated_ngram_share
-from specgate.core import Block, Budget, EngineFacts, Finish, Point, Role, Served, ServedRequest
-from specgate.core.acceptance import AcceptanceRecord
+from specgate.contract import Block, Budget, EngineFacts, Finish, Point, Role, Served, ServedRequest
+from specgate.contract.acceptance import AcceptanceRecord
 
 FACTS = EngineFacts(
     backend="cupy", device="a GPU", dtype="bfloat16", vocab=1000, max_positions=4096, eos_token_ids=(0,),

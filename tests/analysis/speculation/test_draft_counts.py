@@ -14,8 +14,8 @@ from specgate.analysis.speculation.draft_counts import (
     short_of,
     shortness_in_words,
 )
-from specgate.core import Served
-from specgate.core.acceptance import AcceptanceRecord, Totals
+from specgate.contract import Served
+from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.errors import InvalidResult
 from tests.analysis.speculation.evidence import served, stepped
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.analysis.speculation.drafting import drafting_of
-from specgate.core import Block
+from specgate.contract import Block
 from tests.analysis.speculation.evidence import served, stepped
 
 

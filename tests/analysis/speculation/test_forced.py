@@ -19,7 +19,7 @@ from specgate.analysis.speculation.forced import (
     unlike_positions,
     wrong_shape,
 )
-from specgate.core.acceptance import AcceptanceRecord, Totals
+from specgate.contract.acceptance import AcceptanceRecord, Totals
 
 ERROR = 0.0035
 

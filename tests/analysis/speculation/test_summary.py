@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import t
 
 from specgate.analysis.speculation.summary import Group, Request, counted, summary_of, undrafted_in
-from specgate.core.acceptance import Totals
+from specgate.contract.acceptance import Totals
 from specgate.errors import InvalidResult
 from tests.analysis.speculation.evidence import request, served, stepped
 

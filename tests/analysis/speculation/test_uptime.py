@@ -15,7 +15,7 @@ from specgate.analysis.speculation.uptime import (
     requests_needed,
     with_drifts,
 )
-from specgate.core import STATISTICS, AcceptanceDrift, Block, CellResult
+from specgate.contract import STATISTICS, AcceptanceDrift, Block, CellResult
 from tests.support.factories import block, blocks_of, plan_of, run_of, scenario
 
 PLAN = plan_of(replace(scenario(prompt_sets=4, rounds=4, batch=(2,)), statistics=STATISTICS))

@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.tokens.comparison import check_logits, check_tokens, departure
-from specgate.core import BASELINE, BaselineText, Block, Cell, Divergence, Finish, LogitSample, Margin, NearTies, Role
+from specgate.contract import (
+    BASELINE,
+    BaselineText,
+    Block,
+    Cell,
+    Divergence,
+    Finish,
+    LogitSample,
+    Margin,
+    NearTies,
+    Role,
+)
 from tests.support.factories import blocks_of, plan_of, scenario
 
 ends = st.sampled_from([Finish.STEPS, Finish.EOS, Finish.LENGTH])

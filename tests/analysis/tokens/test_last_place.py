@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.tokens.last_place import gap_between, unit_of
-from specgate.core import NearTies
+from specgate.contract import NearTies
 
 
 def shown(logits: torch.Tensor, count: int = 20) -> tuple[float, ...]:

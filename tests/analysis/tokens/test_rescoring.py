@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.tokens.rescoring import Draw, check_scores, draws, in_doubt
-from specgate.core import Block, Cell, Divergence, RescoredText, Rescoring, Score, SecondLook, TokenChecks
+from specgate.contract import Block, Cell, Divergence, RescoredText, Rescoring, Score, SecondLook, TokenChecks
 from specgate.errors import InvalidResult
 from tests.support.factories import blocks_of, plan_of, scenario
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
+from bench.simulations import ab_simulation as simulation
 from specgate.analysis.two_builds.estimates import LEAST, Counts, Difference, over_processes, over_prompts
-from tests.bench.simulations import ab_simulation as simulation
 
 ratios = st.floats(-0.2, 0.2).map(lambda x: round(x, 6))
 samples = st.lists(ratios, min_size=LEAST, max_size=12).filter(lambda d: np.std(d) > 1e-7)

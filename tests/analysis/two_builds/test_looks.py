@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.simulations import ab_simulation as simulation
+from bench.simulations.first_statistics import bound
 from specgate.analysis.two_builds.estimates import Difference
 from specgate.analysis.two_builds.looks import share
 from specgate.analysis.two_builds.reduce import unsteady_texts, weights_trouble
 from specgate.analysis.two_builds.words import log_margin, needed
-from specgate.core import BASELINE, Block
-from specgate.core.two_builds import Margins, TextChange
+from specgate.contract import BASELINE, Block
+from specgate.contract.two_builds import Margins, TextChange
 from specgate.planning.plan import build_plan
-from tests.bench.simulations import ab_simulation as simulation
-from tests.bench.simulations.first_statistics import bound
 from tests.support.factories import block, scenario
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from specgate.analysis.two_builds.estimates import Difference
 from specgate.analysis.two_builds.quantities import Raw, with_words
 from specgate.analysis.two_builds.words import log_margin, needed
-from specgate.core.two_builds import ACCEPTANCE, PREFILL, START_UP, STEP, Margins, Word
+from specgate.contract.two_builds import ACCEPTANCE, PREFILL, START_UP, STEP, Margins, Word
 
 MARGINS = Margins()
 PROVEN_ALONE = Difference(0.0071, 0.005, 8)

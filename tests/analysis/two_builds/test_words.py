@@ -11,11 +11,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from bench.simulations import ab_simulation as simulation
+from bench.simulations.first_statistics import bound
 from specgate.analysis.two_builds.estimates import Difference
 from specgate.analysis.two_builds.words import MOST_PROCESSES, holm, log_margin, needed, overall, words_of
-from specgate.core.two_builds import STEP, Margins, Quantity, Word
-from tests.bench.simulations import ab_simulation as simulation
-from tests.bench.simulations.first_statistics import bound
+from specgate.contract.two_builds import STEP, Margins, Quantity, Word
 
 ERROR = Margins().error
 MARGIN = log_margin(0.5)

@@ -12,7 +12,7 @@ from specgate.archive.judging import anew
 from specgate.archive.judging.anew import judged_anew
 from specgate.archive.recomputing import recompute
 from specgate.archive.verification import Verification
-from specgate.core import Policy, Run, State
+from specgate.contract import Policy, Run, State
 from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
 from specgate.planning.policy import find_policy

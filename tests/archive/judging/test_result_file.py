@@ -14,7 +14,7 @@ from specgate.analysis.verdict import overall
 from specgate.archive.judging.benchmark_json import scenario_of
 from specgate.archive.judging.result_file import judged_file
 from specgate.cli import cli as commands
-from specgate.core import Policy, Run, State
+from specgate.contract import Policy, Run, State
 from specgate.errors import ExitCode, InvalidResult, UsageError
 from specgate.files.run_folder import RunFolder
 from specgate.planning.policy import find_policy

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from specgate.api import OpenRequest
 from specgate.backends.offline.engine import OfflineEngine
-from specgate.core import PairRef
+from specgate.contract import PairRef
+from specgate.contract.protocols import OpenRequest
 from specgate.plugins import backend
 
 STAND_INS = Path(__file__).with_name("stand_ins")

@@ -12,9 +12,9 @@ import pytest
 from specgate.analysis.checks.clocks import check_times
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.tokens.last_place import unit_of
-from specgate.api import Decoded, FollowsText, RanksTokens
 from specgate.backends.offline.engine import OfflineEngine
-from specgate.core import BASELINE, MAY_NOT_DRAFT, Block, Budget, Finish, Point, Role, Round
+from specgate.contract import BASELINE, MAY_NOT_DRAFT, Block, Budget, Finish, Point, Role, Round
+from specgate.contract.protocols import Decoded, FollowsText, RanksTokens
 from specgate.errors import UsageError
 from specgate.run.runner import make_block
 from specgate.run.token_evidence import CANDIDATES

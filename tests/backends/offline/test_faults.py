@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from specgate.core import BASELINE, Budget, Role
+from specgate.contract import BASELINE, Budget, Role
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
 from tests.backends.offline.helpers import opened, request_of

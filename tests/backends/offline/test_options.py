@@ -6,7 +6,7 @@ import pytest
 
 from specgate.backends.offline.libraries import library_named, parse
 from specgate.backends.offline.library import Library
-from specgate.core import BASELINE, Role
+from specgate.contract import BASELINE, Role
 from specgate.errors import UsageError
 
 VLLM, LMDEPLOY = library_named("vllm-offline"), library_named("lmdeploy-pipeline")

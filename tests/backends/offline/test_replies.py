@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.backends.offline.replies import began_of, ranking_of, tokens_of
-from specgate.core import TopTokens
+from specgate.contract import TopTokens
 from specgate.errors import BackendError
 
 JSON = st.recursive(

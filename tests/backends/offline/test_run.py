@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specgate.core import Held
+from specgate.contract import Held
 from specgate.files.run_folder import RunFolder
 from tests.backends.offline.helpers import STAND_INS
 from tests.support.command import Cli

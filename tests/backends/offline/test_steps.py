@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specgate.backends.offline.replies import Emitted, Loop, Step, loop_of
 from specgate.backends.offline.steps import block_of
 from specgate.backends.servers.exchange import NOTHING, SpecCounts
-from specgate.core import Budget, Role
+from specgate.contract import Budget, Role
 from specgate.errors import BackendError
 
 K = 3

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from specgate.api import Engine, OpenRequest
 from specgate.backends.servers.process import free_port
-from specgate.core import PairRef, Sampling
+from specgate.contract import PairRef, Sampling
+from specgate.contract.protocols import Engine, OpenRequest
 from specgate.plugins import backend
 
 ROOT = Path(__file__).parents[3]

@@ -17,8 +17,8 @@ from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.facts.conventions import window_warning
 from specgate.backends.servers.options import Options
-from specgate.core import BASELINE, PairRef, Role
-from specgate.eagle3.hf_keys import Keys
+from specgate.checkpoints.hf_keys import Keys
+from specgate.contract import BASELINE, PairRef, Role
 from specgate.errors import UsageError
 from tests.backends.servers.helpers import ENGINES, own_options
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from specgate.api import FollowsText, RanksTokens, ScriptedTrace
-from specgate.core import BASELINE, Budget, Finish, Role
+from specgate.contract import BASELINE, Budget, Finish, Role
+from specgate.contract.protocols import FollowsText, RanksTokens, ScriptedTrace
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, attached, own_options, program, request_of, running_stub, started

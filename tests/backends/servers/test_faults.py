@@ -14,7 +14,7 @@ import pytest
 
 from specgate.analysis.speculation.draft_counts import refuse_beyond_k
 from specgate.backends.servers import server as server_module
-from specgate.core import BASELINE, Budget, Role
+from specgate.contract import BASELINE, Budget, Role
 from specgate.errors import BackendError, EnvironmentRefused, InvalidResult
 from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, attached, request_of, running_stub, started

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from specgate.api import Decoded, Engine, ServesLoad
-from specgate.core import BASELINE, Budget, Role, ServedRequest
-from specgate.core.load import OfferedLoad
+from specgate.contract import BASELINE, Budget, Role, ServedRequest
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import Decoded, Engine, ServesLoad
 from specgate.errors import BackendError
 from tests.backends.servers.helpers import attached, running_stub
 from tests.backends.servers.stub_engine import token

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specgate.backends.servers.options import Options
-from specgate.core import BASELINE, Role
+from specgate.contract import BASELINE, Role
 from specgate.errors import UsageError
 from specgate.plugins import backend
 
@@ -156,7 +156,7 @@ def test_a_credential_in_any_option_is_refused(key: str) -> None:
 
 
 def test_ports_of_this_machine_are_those_of_loopback_urls() -> None:
-    from specgate.api import DrivesAnotherEngine
+    from specgate.contract.protocols import DrivesAnotherEngine
 
     vllm = backend("vllm")
     assert isinstance(vllm, DrivesAnotherEngine)

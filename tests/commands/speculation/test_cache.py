@@ -12,7 +12,7 @@ import pytest
 from specgate.analysis.prefix_cache.judging import Check
 from specgate.analysis.prefix_cache.samples import Limits, Parting
 from specgate.commands.speculation.cache import as_data
-from specgate.core import NearTies, Role, State
+from specgate.contract import NearTies, Role, State
 from specgate.run.prefix_cache.asking import Pair
 from tests.backends.servers.helpers import program
 from tests.support.clocks.starved import ATTEMPTS

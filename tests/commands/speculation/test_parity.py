@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from tests.eagle3.folders import edit_config, edit_tensors
+from tests.checkpoints.folders import edit_config, edit_tensors
 from tests.support.command import Cli
 
 IDS = ",".join(str(7 * i % 256) for i in range(3, 27))

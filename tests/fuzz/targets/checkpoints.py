@@ -17,17 +17,17 @@ from tests.support.command import ROOT
 
 
 def target_config(folder: Path) -> Ready:
-    from specgate.eagle3.pair import open_target
+    from specgate.backends.eagle3.lib.pair import open_target
 
     target, _ = seeds.a_pair(folder)
     file = target / "config.json"
-    shipped = [seeds.json_of(p) for p in (ROOT / "specgate/pairs/planted").glob("*/target/config.json")]
+    shipped = [seeds.json_of(p) for p in (ROOT / "backends/eagle3/pairs/planted").glob("*/target/config.json")]
     inputs = json_texts([seeds.json_of(file), *shipped])
     return Ready(inputs, file.read_bytes(), lambda: open_target(target), file, CHECKPOINT, named=(target.name,))
 
 
 def draft_config(folder: Path) -> Ready:
-    from specgate.eagle3.pair import open_draft, open_target
+    from specgate.backends.eagle3.lib.pair import open_draft, open_target
 
     target, draft = seeds.a_pair(folder)
     geometry, file = open_target(target).geometry, draft / "config.json"
@@ -39,7 +39,7 @@ def draft_config(folder: Path) -> Ready:
 
 
 def generation_config(folder: Path) -> Ready:
-    from specgate.eagle3.pair import open_target
+    from specgate.backends.eagle3.lib.pair import open_target
 
     target, _ = seeds.a_pair(folder)
     file, valid = target / "generation_config.json", {"eos_token_id": [1, 2], "temperature": 0.6}
@@ -50,7 +50,7 @@ def draft_weights(folder: Path) -> Ready:
     """The safetensors file of a draft, its vocabulary map included."""
     import torch
 
-    from specgate.eagle3.pair import load_draft, open_target
+    from specgate.backends.eagle3.lib.pair import load_draft, open_target
 
     target, draft = seeds.a_pair(folder)
     geometry, file = open_target(target).geometry, draft / "model.safetensors"
@@ -69,7 +69,7 @@ def draft_vocabulary(folder: Path) -> Ready:
     import torch
     from safetensors.torch import load_file, save
 
-    from specgate.eagle3.pair import open_draft, open_target
+    from specgate.backends.eagle3.lib.pair import open_draft, open_target
 
     target, draft = seeds.a_pair(folder)
     geometry, file = open_target(target).geometry, draft / "model.safetensors"
@@ -96,7 +96,7 @@ def torch_weights(folder: Path) -> Ready:
     """A `pytorch_model.bin`: a zip with a restricted pickle inside."""
     import torch
 
-    from specgate.eagle3.checkpoint import TensorFiles
+    from specgate.backends.eagle3.lib.checkpoint import TensorFiles
 
     file = folder / "pytorch_model.bin"
     torch.save({"a": torch.ones(2, 3), "b": torch.zeros(4)}, file)
@@ -111,8 +111,8 @@ def torch_weights(folder: Path) -> Ready:
 
 
 def shards(folder: Path) -> Ready:
-    from specgate.eagle3.checkpoint import TensorFiles
-    from specgate.eagle3.files import INDEX
+    from specgate.backends.eagle3.lib.checkpoint import TensorFiles
+    from specgate.checkpoints.files import INDEX
 
     _, draft = seeds.a_pair(folder)
     shard = "model-00001-of-00001.safetensors"
@@ -122,7 +122,7 @@ def shards(folder: Path) -> Ready:
 
 
 def gguf(folder: Path) -> Ready:
-    from specgate.pairs.gguf_convert import convert
+    from specgate.backends.eagle3.pairs.gguf_convert import convert
 
     file = seeds.a_gguf(folder / "fuzzed.gguf")
     data = file.read_bytes()
@@ -133,7 +133,7 @@ def gguf(folder: Path) -> Ready:
 
 
 def tokenizer(folder: Path) -> Ready:
-    from specgate.eagle3.tokenizer_file import opening_ids, read_tokenizer
+    from specgate.checkpoints.tokenizer_file import opening_ids, read_tokenizer
 
     target, _ = seeds.a_pair(folder)
     file = target / "tokenizer.json"

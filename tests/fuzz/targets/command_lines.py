@@ -15,9 +15,9 @@ from tests.fuzz.targets.shared import typed
 
 def backend_options(folder: Path) -> Ready:
     """`-o KEY=VALUE` of every back end that can be asked without starting an engine."""
-    from specgate.api import ChecksOptions, OpenRequest
     from specgate.commands.run import key_value
-    from specgate.core import PairRef
+    from specgate.contract import PairRef
+    from specgate.contract.protocols import ChecksOptions, OpenRequest
 
     file = folder / "fuzzed.txt"
     given = (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from specgate import plugins
-from specgate.api import Gate
+from specgate.contract.protocols import Gate
 from specgate.errors import ExitCode
 
 USAGE: Final = (ExitCode.USAGE,)

@@ -101,7 +101,7 @@ def ledger_head(folder: Path) -> Ready:
 
 def records(folder: Path) -> Ready:
     """The noise passport and the bandwidth of a machine."""
-    from specgate.core.cycle_budget import Bandwidth
+    from specgate.contract.cycle_budget import Bandwidth
     from specgate.machine import bandwidth, noise_passport
 
     file = folder / "fuzzed.json"

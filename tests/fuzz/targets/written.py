@@ -49,7 +49,7 @@ def policy(folder: Path) -> Ready:
 
 
 def tape(folder: Path) -> Ready:
-    from specgate.core.tape import Tape
+    from specgate.contract.tape import Tape
 
     file = folder / "fuzzed.json"
 
@@ -63,7 +63,7 @@ def tape(folder: Path) -> Ready:
 
 
 def gemm_shapes(folder: Path) -> Ready:
-    from specgate.machine.tuned_gemms import read_shapes, read_tuned
+    from specgate.backends.eagle3.nouns.tuned_gemms import read_shapes, read_tuned
 
     file = folder / "fuzzed.json"
 
@@ -81,7 +81,7 @@ def trace(folder: Path) -> Ready:
     from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
     from specgate.analysis.traces.loop import loop_of
     from specgate.analysis.traces.reading import read_trace
-    from specgate.core import LoopFigures
+    from specgate.contract import LoopFigures
     from specgate.files.plain import to_plain
 
     file = folder / "fuzzed"
@@ -102,7 +102,7 @@ def trace(folder: Path) -> Ready:
 
 
 def attention_grid(folder: Path) -> Ready:
-    from specgate.tuning.fmha_points import read_grid
+    from specgate.backends.eagle3.tuning.fmha_points import read_grid
 
     file = folder / "fuzzed.yaml"
     inputs = json_texts([seeds.GRID]) | yaml_texts([json.dumps(seeds.GRID)])
@@ -111,17 +111,17 @@ def attention_grid(folder: Path) -> Ready:
 
 def draft_tree(folder: Path) -> Ready:
     """Trees of draft tokens. What is read has whole masks, sizes and a picture."""
-    from specgate.eagle3.trees.file import read_tree
+    from specgate.checkpoints.trees.file import read_tree
 
     file = folder / "fuzzed.yaml"
 
     def read() -> None:
         import torch
 
-        from specgate.commands.speculation.tree_picture import picture
-        from specgate.eagle3.trees.masks import broken_rows, pack
-        from specgate.eagle3.trees.sizes import Room, buffers
-        from specgate.eagle3.trees.topology import ancestors
+        from specgate.backends.eagle3.commands.tree_picture import picture
+        from specgate.backends.eagle3.lib.trees.masks import broken_rows, pack
+        from specgate.backends.eagle3.lib.trees.topology import ancestors
+        from specgate.checkpoints.trees.sizes import Room, buffers
 
         shape = read_tree(file)
         parents = torch.tensor([shape.parents])

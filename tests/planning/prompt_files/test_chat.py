@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from specgate.eagle3.tiny import write_tokenizer
+from specgate.backends.eagle3.lib.tiny import write_tokenizer
+from specgate.backends.eagle3.pairs.demo import demo_target
 from specgate.errors import EnvironmentRefused, UsageError
-from specgate.pairs.demo import demo_target
 from specgate.planning.prompt_files.chat import ChatTemplate
 
 CHATML = (

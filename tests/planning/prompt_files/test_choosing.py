@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 
-from specgate.core import PairRef, Scenario, Workload
-from specgate.eagle3.tiny import BOS, write_tokenizer
+from specgate.backends.eagle3.lib.tiny import BOS, write_tokenizer
+from specgate.contract import PairRef, Scenario, Workload
 from specgate.errors import UsageError
 from specgate.planning.prompt_files.choosing import CATEGORIES, in_order
 from specgate.planning.prompt_files.formats import Entry

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from specgate.core import Cell, Policy, Role, Rule
+from specgate.contract import Cell, Policy, Role, Rule
 from specgate.reports.common.asked import floor_of, floors
 from tests.support.factories import blocks_of, judged, plan_of, run_of, scenario
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.core import Value
+from specgate.contract import Value
 from specgate.reports.common.figures import NONE, figure, number, reason, span
 
 

@@ -9,9 +9,9 @@ from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import measure
-from specgate.core import NearTies, Rule, Run
-from specgate.core.conditions import CpuUse
-from specgate.core.traffic import LinkTraffic, PassTraffic, Traffic
+from specgate.contract import NearTies, Rule, Run
+from specgate.contract.conditions import CpuUse
+from specgate.contract.traffic import LinkTraffic, PassTraffic, Traffic
 from specgate.planning.gates import machine_limits
 from specgate.reports.common import machine
 from tests.support.factories import POLICY, judged, policy_of

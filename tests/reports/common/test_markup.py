@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.api import visible
+from specgate.contract.protocols import visible
 from specgate.reports.common.markup import command_data, command_property, markdown, markdown_table
 from tests.support.hostile import STRINGS
 

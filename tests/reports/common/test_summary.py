@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from specgate.core import Run, State, Verdict
+from specgate.contract import Run, State, Verdict
 from specgate.errors import ExitCode
 from specgate.reports.common.summary import duration, headline, reproduction, tally
 from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of

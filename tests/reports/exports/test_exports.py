@@ -11,8 +11,8 @@ from datetime import datetime
 import yaml
 
 from specgate.archive.history import series
-from specgate.core import Run
-from specgate.core.trends import Trends
+from specgate.contract import Run
+from specgate.contract.trends import Trends
 from specgate.reports.exports.github_action_benchmark import EXPORT as GITHUB
 from specgate.reports.exports.otava import EXPORT as OTAVA
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario

@@ -14,7 +14,7 @@ import pytest
 
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.machine.conditions import conditions_of
-from specgate.core import LastGreen, Promotion
+from specgate.contract import LastGreen, Promotion
 from specgate.reports.page.html import REPORT
 from tests.support.browser import A4, NEEDED, WIDTHS, chromium, too_wide, violations
 from tests.support.browser import opened as unfolded

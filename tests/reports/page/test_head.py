@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specgate.core import Policy, Rule, Run, State, Verdict
+from specgate.contract import Policy, Rule, Run, State, Verdict
 from specgate.reports.common import provenance
 from specgate.reports.common.parts import Entry
 from specgate.reports.page import head

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.analysis.machine.conditions import conditions_of
-from specgate.core import Gap, LastGreen, Promotion, Role, Rule, Run
+from specgate.contract import Gap, LastGreen, Promotion, Role, Rule, Run
 from specgate.reports.common.asked import floors
 from specgate.reports.page.grounds import FILES
 from specgate.reports.page.html import REPORT, TEMPLATES

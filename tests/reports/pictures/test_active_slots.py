@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specgate.core import ActiveBin, CellResult, Point, Run
+from specgate.contract import ActiveBin, CellResult, Point, Run
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.page.points import pictures
 from specgate.reports.pictures.active_slots import batches_alone, by_active

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Run
+from specgate.contract import Run
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.pictures.cycle import budget, budgets_of, waterfall
 from tests.support.budgets import budgeted

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Block, Run
-from specgate.core.traffic import ExpertTraffic
+from specgate.contract import Block, Run
+from specgate.contract.traffic import ExpertTraffic
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.pictures.cycle import budgets_of
 from specgate.reports.pictures.experts import Uses, by_layer, by_position, uses_of

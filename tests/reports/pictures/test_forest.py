@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Role, Rule
+from specgate.contract import Role, Rule
 from specgate.reports.pictures import forest
 from tests.support.factories import blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specgate.core import CellResult, Scenario
-from specgate.core.metrics import DEFINITIONS
+from specgate.contract import CellResult, Scenario
+from specgate.contract.metrics import DEFINITIONS
 from specgate.reports.common.figures import number
 from specgate.reports.pictures.latency import ecdf
 from tests.support.factories import blocks_of, plan_of, run_of, scenario

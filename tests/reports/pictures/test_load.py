@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Run
+from specgate.contract import Run
 from specgate.reports.pictures.load import of_load
 from tests.support.factories import blocks_of, plan_of, run_of
 from tests.support.loaded import SCRIPT, load_scenario, loaded_run

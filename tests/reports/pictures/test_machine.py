@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specgate.core.conditions import Timeline
+from specgate.contract.conditions import Timeline
 from specgate.reports.pictures.machine import over_time
 from tests.support.factories import run_of
 from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, conditions, no_gpu, working

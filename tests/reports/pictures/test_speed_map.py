@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.core import Run
+from specgate.contract import Run
 from specgate.reports.pictures.speed_map import break_even, maps
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Run, State, Verdict
+from specgate.contract import Run, State, Verdict
 from specgate.reports.texts.annotations import KEPT, REPORT
 from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of
 from tests.support.hostile import STRINGS, with_text

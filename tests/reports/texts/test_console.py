@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import AcceptanceSource, Run
+from specgate.contract import AcceptanceSource, Run
 from specgate.reports.texts.console import LEAST, MOST, PLAIN, REPORT, ConsoleReport
 from tests.support.factories import (
     POLICY,

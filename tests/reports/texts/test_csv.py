@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.core import Run, State
-from specgate.core.metrics import metric
+from specgate.contract import Run, State
+from specgate.contract.metrics import metric
 from specgate.reports.texts.csv import METRICS, SUMMARY, CsvReport, inert
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario, with_acceptance
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from specgate.analysis.cycle_accounting import cycle_budgets
-from specgate.core import Block, Role, Run
-from specgate.core.cycle_budget import Ceiling
+from specgate.contract import Block, Role, Run
+from specgate.contract.cycle_budget import Ceiling
 from specgate.reports.common.figures import number
 from specgate.reports.texts.explain import REPORT, beyond
 from tests.support.budgets import asks, budgeted, split

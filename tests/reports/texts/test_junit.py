@@ -9,8 +9,8 @@ import junitparser
 import pytest
 
 from specgate.analysis.verdict import overall
-from specgate.api import visible
-from specgate.core import Run, State, Verdict
+from specgate.contract import Run, State, Verdict
+from specgate.contract.protocols import visible
 from specgate.errors import ExitCode
 from specgate.reports.texts.junit import REPORT
 from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, run_of, scenario

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Promotion, Run, State, Verdict
+from specgate.contract import Promotion, Run, State, Verdict
 from specgate.reports.texts.markdown import LINES, REPORT
 from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of, scenario
 from tests.support.hostile import STRINGS, with_text

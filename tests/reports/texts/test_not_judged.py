@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.core import Gap, Run, State
+from specgate.contract import Gap, Run, State
 from specgate.errors import ExitCode
 from specgate.reports.common.summary import headline, not_judged
 from specgate.reports.texts import console, junit, markdown

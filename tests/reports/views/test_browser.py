@@ -11,7 +11,7 @@ import pytest
 from specgate import plugins
 from specgate.archive.acceptance.requests import acceptance_of
 from specgate.archive.stored import load_run
-from specgate.core.matrix import matrix_of
+from specgate.contract.matrix import matrix_of
 from tests.reports.views.test_views import contrast, followed, looping, trends
 from tests.support.browser import A4, NEEDED, WIDTHS, chromium, opened, too_wide, violations
 from tests.support.factories import corrupt, scenario

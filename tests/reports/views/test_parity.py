@@ -13,7 +13,7 @@ import pytest
 from specgate import plugins
 from specgate.analysis.parity.comparing import Parity, compare
 from specgate.reports.pictures.stages import NAMED, places
-from tests.eagle3.stages.test_file import as_dump, whole
+from tests.checkpoints.stages.test_file import as_dump, whole
 from tests.reports.page.test_html import Page
 
 DRAWS = True

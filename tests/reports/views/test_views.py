@@ -13,17 +13,17 @@ import pytest
 
 from specgate import plugins
 from specgate.analysis.tradeoff import tradeoff_of
-from specgate.api import visible
 from specgate.archive.acceptance.requests import acceptance_of
 from specgate.archive.agreeing import agreement_of
 from specgate.archive.change_points import BUDGET, fewest_readings, with_changes
 from specgate.archive.contrasting import contrast_of
 from specgate.archive.history import series
 from specgate.archive.stored import load_run
-from specgate.core import Block, Cell, CellResult, Point, Run, Scenario
-from specgate.core.agreement import Agreement
-from specgate.core.matrix import matrix_of
-from specgate.core.trends import Trends
+from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
+from specgate.contract.agreement import Agreement
+from specgate.contract.matrix import matrix_of
+from specgate.contract.protocols import visible
+from specgate.contract.trends import Trends
 from specgate.planning.policy import FOR_CONTRASTS, find_policy
 from specgate.reports.common.summary import label
 from specgate.reports.views.contrast import UNPAIRED

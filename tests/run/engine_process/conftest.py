@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from specgate import plugins
-from specgate.api import OpenRequest
-from specgate.core import PairRef
+from specgate.contract import PairRef
+from specgate.contract.protocols import OpenRequest
 from specgate.run.engine_process.calls import EngineCalls
 from specgate.run.worker import EngineWorker
 from tests.support.engines.lying import install

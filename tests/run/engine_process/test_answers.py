@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.api import Decoded, OpenRequest, Text
-from specgate.core import BASELINE, Budget, EngineFacts, PairRef, Role, Sampling, Score
-from specgate.core.draws import TokenLaw
-from specgate.core.load import OfferedLoad
-from specgate.core.routing import ExpertCounts, PassCounts
+from specgate.contract import BASELINE, Budget, EngineFacts, PairRef, Role, Sampling, Score
+from specgate.contract.draws import TokenLaw
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import Decoded, OpenRequest, Text
+from specgate.contract.routing import ExpertCounts, PassCounts
 from specgate.errors import BackendError, CheckpointError, SpecgateError, UsageError
 from specgate.run.engine_process import answers, failures
 from specgate.run.engine_process.calls import EngineCalls

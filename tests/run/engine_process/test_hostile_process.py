@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.core import BASELINE, Budget
+from specgate.contract import BASELINE, Budget
 from specgate.errors import BackendError, SpecgateError, WorkerLost
 from specgate.run.engine_process.frames import HEADER, MARK
 from specgate.run.engine_process.logs import LIMIT

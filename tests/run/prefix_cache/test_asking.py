@@ -11,8 +11,8 @@ import pytest
 
 from specgate.analysis.prefix_cache.judging import Check, check_reuse, judge
 from specgate.analysis.prefix_cache.samples import Limits, Sample
-from specgate.api import Decoded
-from specgate.core import Budget, NearTies, Role, Served, ServedRequest, State
+from specgate.contract import Budget, NearTies, Role, Served, ServedRequest, State
+from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
 from specgate.run.prefix_cache.asking import (
     Asked,

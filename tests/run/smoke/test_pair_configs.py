@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.core import PairRef
+from specgate.contract import PairRef
 from specgate.errors import UsageError
 from specgate.run.smoke.pair_configs import configs_of, tokenizers, wrong_weights
 from specgate.run.smoke.prompt import PromptWish, prompt_ids

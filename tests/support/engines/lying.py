@@ -18,11 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specgate import api, core
-from specgate.api import Activity, Availability, Decoded, OpenRequest
+from specgate import contract as core
 from specgate.backends.fake import BACKEND as HONEST
-from specgate.core import Budget, EngineFacts, Role, draws
-from specgate.core.load import OfferedLoad
+from specgate.contract import Budget, EngineFacts, Role, draws
+from specgate.contract import protocols as api
+from specgate.contract.load import OfferedLoad
+from specgate.contract.protocols import Activity, Availability, Decoded, OpenRequest
 
 
 class LyingBackend:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specgate.api import Availability, OpenRequest
+from specgate.contract.protocols import Availability, OpenRequest
 
 
 class Plugged:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from specgate.core import Block, Plan, Run
-from specgate.core.conditions import Sample
+from specgate.contract import Block, Plan, Run
+from specgate.contract.conditions import Sample
 from tests.support.factories import blocks_of, plan_of, scenario
 from tests.support.surroundings import SECOND, lasting, sample, watched_run
 

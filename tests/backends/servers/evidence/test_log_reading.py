@@ -9,7 +9,7 @@ import pytest
 from specgate.backends.servers.evidence import log_reading
 from specgate.backends.servers.evidence.log_lines import LOG_LINES
 from specgate.backends.servers.evidence.log_reading import findings_in
-from specgate.core import Finding
+from specgate.contract import Finding
 
 TURBOMIND = [
     ("[TM][FATAL][gemm.cu:341] No feasible kernel found for the problem: sm120_bf16_bf16_bf16_ttt_fff_3x34560x2880_1",

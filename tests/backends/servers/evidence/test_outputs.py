@@ -11,7 +11,7 @@ from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.blocks import decoded
 from specgate.backends.servers.evidence.outputs import joined_outputs
 from specgate.backends.servers.exchange import Reading, SpecCounts, Usage
-from specgate.core import Budget, Finish, Role, ServedRequest
+from specgate.contract import Budget, Finish, Role, ServedRequest
 from tests.analysis.checks.test_served import block, plan
 
 K = 3

@@ -11,7 +11,7 @@ from specgate.backends.offline.libraries import library_named
 from specgate.backends.offline.libraries import parse as offline
 from specgate.backends.servers.evidence.told import told_by
 from specgate.backends.servers.options import Options
-from specgate.core import BASELINE, Role
+from specgate.contract import BASELINE, Role
 from specgate.errors import UsageError
 
 PRODUCTS = [

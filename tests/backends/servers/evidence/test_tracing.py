@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from specgate.api import Activity, ScriptedTrace
 from specgate.backends.servers.evidence import profilers
 from specgate.backends.servers.evidence.profilers import PROFILERS, new_trace, traces_in
 from specgate.backends.servers.evidence.tracing import attention_findings, values_of
 from specgate.backends.servers.options import Options
-from specgate.core import BASELINE, Budget, Role
+from specgate.contract import BASELINE, Budget, Role
+from specgate.contract.protocols import Activity, ScriptedTrace
 from specgate.errors import BackendError, UsageError
 from tests.backends.servers.helpers import attached, running_stub, started
 from tests.backends.servers.stub_engine import token

@@ -9,7 +9,7 @@ from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.identity import Seen
 from specgate.backends.servers.options import Options
-from specgate.core import BASELINE
+from specgate.contract import BASELINE
 from tests.backends.servers.helpers import request_of
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from specgate.api import ChecksSampling
 from specgate.backends.servers.adapter import Launch
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.sampling.seeds import seed_of
-from specgate.core import BASELINE, PairRef, Sampling
+from specgate.contract import BASELINE, PairRef, Sampling
+from specgate.contract.protocols import ChecksSampling
 from specgate.errors import UsageError
 from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, request_of

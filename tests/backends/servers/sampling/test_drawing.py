@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from specgate.analysis.draws.fitting import check_draws, often_drawn
-from specgate.api import DrawsTexts, Engine, ShowsDistribution
-from specgate.core import BASELINE, FORBIDS_ENDS, OWN_NUMBERS, Budget, Role, Rule, Sampling, State
-from specgate.core.draws import DrawnTexts, TokenLaw
+from specgate.contract import BASELINE, FORBIDS_ENDS, OWN_NUMBERS, Budget, Role, Rule, Sampling, State
+from specgate.contract.draws import DrawnTexts, TokenLaw
+from specgate.contract.protocols import DrawsTexts, Engine, ShowsDistribution
 from specgate.errors import BackendError
 from specgate.gates.sampled.distribution import GATE
 from tests.backends.servers.helpers import ENGINES, drawing, started

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from transformers import LogitsProcessorList, MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
 
 from specgate.backends.servers.sampling.listed import token_law
-from specgate.core import Sampling
-from specgate.core.draws import TokenLaw
+from specgate.contract import Sampling
+from specgate.contract.draws import TokenLaw
 from specgate.errors import BackendError
 
 VOCAB = 400

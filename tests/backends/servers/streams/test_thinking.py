@@ -15,7 +15,7 @@ from specgate.backends.servers.client import Recording
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.events import channel_of
 from specgate.backends.servers.exchange import Ask
-from specgate.core import Budget, Role
+from specgate.contract import Budget, Role
 from specgate.errors import BackendError
 from tests.backends.servers.helpers import attached, running_stub
 

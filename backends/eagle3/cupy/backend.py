@@ -1,0 +1,83 @@
+"""The door through which the harness reaches the built-in engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Literal
+
+from specgate.backends.eagle3.cupy.device import OLDEST
+from specgate.backends.eagle3.nouns.gemms import GemmShape
+from specgate.backends.eagle3.nouns.kernel_bench import (
+    KernelBench,
+    KernelBenchRequest,
+    PrefillBench,
+    PrefillBenchRequest,
+)
+from specgate.contract import PairRef
+from specgate.contract.protocols import Availability, Engine, GemmTuner, MemoryReads, OpenRequest
+from specgate.machine import inventory
+
+
+class CupyBackend:
+    """The back end `cupy`: the default where a CUDA GPU, CuPy and torch are present.
+
+    Everything below is imported inside its methods, so that asking whether it is available stays cheap.
+    """
+
+    name = "cupy"
+    description = "EAGLE-3 on NVIDIA GPUs: CUDA kernels of its own, whole cycles in graphs, bit-exact speculation"
+
+    samples: Literal[True] = True
+    logit_options: tuple[str, ...] = ("kv",)
+
+    def available(self) -> Availability:
+        missing = [name for name in ("cupy", "torch") if find_spec(name) is None]
+        if missing:
+            how = "in specgate's checkout: pip install '.[cuda13]'"
+            return Availability(False, f"{' and '.join(missing)} not installed ({how})")
+        if not inventory.has_cuda_gpu():
+            return Availability(False, "no CUDA GPU, or no NVIDIA driver")
+        capability = inventory.compute_capability()
+        if capability is not None and capability < OLDEST:
+            found, needed = (f"{major}.{minor}" for major, minor in (capability, OLDEST))
+            return Availability(False, f"the GPU has compute capability {found}, but {needed} is needed (sm_80)")
+        return Availability(True, "a CUDA GPU is present", rank=20)
+
+    def gpus(self, options: Mapping[str, str]) -> int:
+        asked = options.get("tp", "1")
+        return int(asked) if asked.isdecimal() and asked != "0" else 1
+
+    def open(self, request: OpenRequest) -> Engine:
+        from specgate.backends.eagle3.cupy.engine.open import open_engine
+
+        return open_engine(request)
+
+    def read_memory(self, repeats: int) -> MemoryReads:
+        from specgate.backends.eagle3.cupy.bench.memory_reads import read_memory
+
+        return read_memory(repeats)
+
+    def bench_kernels(self, request: KernelBenchRequest) -> KernelBench:
+        from specgate.backends.eagle3.cupy.bench.run import bench_kernels
+
+        return bench_kernels(request)
+
+    def bench_prefill(self, request: PrefillBenchRequest) -> PrefillBench:
+        from specgate.backends.eagle3.cupy.bench.prefill.run import bench_prefill
+
+        return bench_prefill(request)
+
+    def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
+        from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
+        from specgate.backends.eagle3.cupy.tuning.shapes import gemm_shapes
+
+        return gemm_shapes(Geometry.of(pair, drafts=bool(draft_lengths)), batches, draft_lengths)
+
+    def gemm_tuner(self) -> GemmTuner:
+        from specgate.backends.eagle3.cupy.tuning.search import Tuner
+
+        return Tuner()
+
+
+BACKEND = CupyBackend()

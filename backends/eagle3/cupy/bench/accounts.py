@@ -1,0 +1,171 @@
+"""The bytes that each launch must move: every operand once, however often the kernel reads it.
+
+Bytes that a kernel writes for its own way of working do not count, where another way would do without them. So the
+partial results that attention leaves for `attention_combine` are counted for the latter alone. The state words of slots
+(a few bytes each) do count, so that every kernel moves something. They say little: such kernels take as long as any
+launch takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final
+
+from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, Epilogue, MatmulRows
+from specgate.backends.eagle3.cupy.kernels.rows.draft_input import DraftInput
+from specgate.backends.eagle3.cupy.kernels.rows.draft_token import DraftToken
+from specgate.backends.eagle3.cupy.kernels.rows.embed_rows import EmbedRows
+from specgate.backends.eagle3.cupy.kernels.rows.feature_capture import FeatureCapture
+from specgate.backends.eagle3.cupy.kernels.rows.feature_rows import FeatureNorm, FeatureRows
+from specgate.backends.eagle3.cupy.kernels.state.accept import Accept
+from specgate.backends.eagle3.cupy.kernels.state.commit import Commit
+from specgate.backends.eagle3.cupy.kernels.state.kv_reserve import KVReserve
+from specgate.backends.eagle3.cupy.step.recording import Call
+
+BF16: Final = 2
+FLOAT: Final = 4
+INT: Final = 4
+LONG: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """`shape`: sizes of the operands, in words; `size`: bytes that a launch must move."""
+
+    shape: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleCache:
+    """What the newest `rows` query rows of a slot see of the cache, of which the last stands at position `last`."""
+
+    rows: int
+    last: int
+    window: int | None
+
+    @property
+    def first(self) -> int:
+        """The oldest position that any row sees."""
+        oldest_row = self.last - self.rows + 1
+        return 0 if self.window is None else max(0, oldest_row - self.window + 1)
+
+    @property
+    def seen(self) -> int:
+        """Positions that the rows see together."""
+        return self.last + 1 - self.first
+
+
+def visible_cache(kernel: Attention, named: Mapping[str, Any], context: int) -> VisibleCache:
+    """What an attention call over slots of `context` positions sees."""
+    rows = kernel.rows_per_slot
+    return VisibleCache(rows, context + int(named["offset"]) + rows - 1, kernel.window)
+
+
+def account(call: Call, context: int) -> Mapping[str, Account]:
+    """Name of a function on the GPU → what a launch of it moves. Raises KeyError for a launcher without an account."""
+    return ACCOUNTS[type(call.kernel)](call.kernel, call.named, context)
+
+
+def matmul(kernel: MatmulRows, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    rows, (n, k) = named["rows"].most, named["weight"].shape
+    out = {Epilogue.PLAIN: FLOAT, Epilogue.RESIDUAL: 2 * FLOAT, Epilogue.SWIGLU: BF16}[kernel.epilogue]
+    size = n * k * BF16 + rows * k * BF16 + rows * kernel.n_out * out
+    if kernel.scaled:
+        size += rows * k // NORM_GROUP * FLOAT
+    if kernel.feeds_norm:
+        size += pre_norm_bytes(rows, n)
+    if kernel.chooses:
+        size += rows * LONG
+    return {kernel.name: Account(f"{rows}×{n}×{k}", size)}
+
+
+def pre_norm_bytes(rows: int, hidden: int) -> int:
+    """Bytes of leaving the next norm's input: its weight, the rows before the division, and sums of squares."""
+    return hidden * BF16 + rows * (hidden * BF16 + hidden // NORM_GROUP * FLOAT)
+
+
+def attention(kernel: Attention, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """Older positions are read, new ones are taken from their projections and written, queries are read."""
+    h, slots, visible = kernel.heads, named["rows"].slots, visible_cache(kernel, named, context)
+    made = 2 * h.kv_heads * h.head_dim * FLOAT
+    new = slots * kernel.appended * (made + h.position_bytes)
+    queries = slots * visible.rows * h.width * FLOAT
+    cached = slots * (visible.seen - min(visible.seen, kernel.appended)) * h.position_bytes
+    tile = kernel.config.kv_tile
+    parts = visible.last // tile - visible.first // tile + 1
+    partial = slots * visible.rows * h.heads * parts * (h.head_dim + 2) * FLOAT
+    out = slots * visible.rows * h.width * BF16
+    return {
+        "attention": Account(f"{slots}×{visible.rows} over {visible.seen}", ceil(cached + new + queries)),
+        "attention_combine": Account(f"{slots}×{visible.rows}×{h.heads} of {parts}", partial + out),
+    }
+
+
+def embed_rows(kernel: EmbedRows, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    rows, h = named["rows"].most, kernel.hidden
+    return {"embed_rows": Account(f"{rows}×{h}", rows * (h * (BF16 + FLOAT) + INT) + pre_norm_bytes(rows, h))}
+
+
+def feature_capture(kernel: FeatureCapture, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    rows, h = named["rows"].most, kernel.hidden
+    return {"feature_capture": Account(f"{rows}×{h}", rows * h * (FLOAT + BF16))}
+
+
+def feature_rows(kernel: FeatureRows, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    rows, width = named["rows"].most, kernel.width
+    weight = 0 if kernel.norm is FeatureNorm.NONE else width * BF16
+    return {"feature_rows": Account(f"{rows}×{width}", rows * width * 2 * BF16 + weight)}
+
+
+def draft_input(kernel: DraftInput, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """A row: embedding and hidden state in, both normed out; of each slot, the newest hidden state goes on."""
+    rows, h = named["rows"], kernel.hidden
+    size = rows.most * (h * (BF16 + FLOAT + 2 * BF16) + INT) + rows.slots * h * FLOAT + 2 * h * BF16
+    return {"draft_input": Account(f"{rows.most}×{2 * h}", size)}
+
+
+def draft_token(kernel: DraftToken, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """A choice in and cleared, a token out; but for the last draft also the next step's input, as in `draft_input`."""
+    slots, h = named["rows"].slots, kernel.hidden
+    size = slots * (2 * LONG + 2 * INT)
+    if named["out"] is not None:
+        size += slots * h * (BF16 + FLOAT + 2 * BF16 + FLOAT) + 2 * h * BF16
+    return {"draft_token": Account(f"{slots}×{2 * h}", size)}
+
+
+def accept(kernel: Accept, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """A choice is read, cleared, and written as a token; drafts are read; a length per slot."""
+    rows = named["rows"]
+    drafts = rows.most - rows.slots
+    return {"accept": Account(f"{rows.most}", rows.most * (2 * LONG + INT) + drafts * INT + rows.slots * INT)}
+
+
+def commit(kernel: Commit, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """Per slot, where no draft was accepted: a token read, and written twice; seven words read and written; four words
+    more.
+    """
+    return {"commit": Account(f"{kernel.slots} slots", kernel.slots * (3 + 2 * 7 + 4) * INT)}
+
+
+def kv_reserve(kernel: KVReserve, named: Mapping[str, Any], context: int) -> Mapping[str, Account]:
+    """Per slot: its length and blocks held, and the table and the owner of at most two blocks that it may write."""
+    return {"kv_reserve": Account(f"{kernel.slots} slots", kernel.slots * (3 + 4) * INT)}
+
+
+ACCOUNTS: Final[Mapping[type[Kernel], Callable[[Any, Mapping[str, Any], int], Mapping[str, Account]]]] = {
+    Accept: accept,
+    Attention: attention,
+    Commit: commit,
+    DraftInput: draft_input,
+    DraftToken: draft_token,
+    EmbedRows: embed_rows,
+    FeatureCapture: feature_capture,
+    FeatureRows: feature_rows,
+    KVReserve: kv_reserve,
+    MatmulRows: matmul,
+}

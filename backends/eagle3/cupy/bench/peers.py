@@ -1,0 +1,133 @@
+"""Libraries that do the work of a kernel: cuBLAS for products, torch's attention and FlashInfer for attention.
+
+They get random operands of the same sizes, which take turns like the kernel's own. A library that fails is reported
+with its reason, and the benchmark goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.bench.accounts import VisibleCache, visible_cache
+from specgate.backends.eagle3.cupy.bench.timing import inputs_to_rotate, time_launches
+from specgate.backends.eagle3.cupy.device import l2_bytes
+from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
+from specgate.backends.eagle3.cupy.kernels.heads import Heads
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
+from specgate.backends.eagle3.cupy.step.recording import Call
+from specgate.backends.eagle3.cupy.stream import Stream
+from specgate.backends.eagle3.nouns.kernel_bench import PeerTiming
+
+PAGE = 64
+"""Positions per page of FlashInfer's cache, as of ours."""
+FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, ImportError, OSError)
+"""What a library may raise that does not like the machine, its own version, or the sizes."""
+
+Make = Callable[[int], Callable[[int], object]]
+"""Number of inputs → launch on the i-th of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """`size`: bytes of one input."""
+
+    name: str
+    size: int
+    make: Make
+
+
+def peers_of(call: Call, weights: Sequence[Tensor], context: int) -> Iterator[Peer]:
+    """The libraries for a product over `weights`, which take turns, or for attention. Other kernels have none."""
+    match call.kernel:
+        case MatmulRows():
+            yield cublas(call, weights)
+        case Attention():
+            kernel, slots = call.kernel, call.named["rows"].slots
+            visible = visible_cache(kernel, call.named, context)
+            yield torch_attention(kernel.heads, slots, visible)
+            if find_spec("flashinfer") is not None:
+                yield flashinfer(kernel.heads, slots, visible)
+
+
+def timed(peer: Peer) -> PeerTiming:
+    stream = Stream()  # of its own: a capture that fails leaves its stream unusable
+    try:
+        inputs = inputs_to_rotate(peer.size, l2_bytes())
+        with stream.current(), torch.inference_mode():
+            launch = peer.make(inputs)
+            stream.wait()
+            return PeerTiming(peer.name, time_launches(launch, inputs, stream).latency_us)
+    except FAILURES as error:
+        with contextlib.suppress(RuntimeError):
+            stream.cupy.end_capture()
+        return PeerTiming(peer.name, None, f"{type(error).__name__}: {first_line(error)}")
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]
+
+
+def cublas(call: Call, weights: Sequence[Tensor]) -> Peer:
+    """x · weightᵀ in bfloat16, without what our epilogues add to it."""
+    rows, (n, k) = call.named["rows"].most, weights[0].shape
+
+    def make(inputs: int) -> Callable[[int], object]:
+        own = [weights[i] if i < len(weights) else torch.randn_like(weights[0]) for i in range(inputs)]
+        x, out = random(rows, k), random(rows, n)
+        return lambda i: torch.mm(x, own[i].t(), out=out)
+
+    return Peer("cuBLAS", weights[0].nbytes, make)
+
+
+def torch_attention(h: Heads, slots: int, visible: VisibleCache) -> Peer:
+    """`scaled_dot_product_attention` over contiguous keys and values; every row sees all of them."""
+    shape = (slots, h.kv_heads, visible.seen, h.head_dim)
+
+    def make(inputs: int) -> Callable[[int], object]:
+        q = random(slots, h.heads, visible.rows, h.head_dim)
+        keys, values = (random(inputs, *shape) for _ in range(2))
+        return lambda i: F.scaled_dot_product_attention(q, keys[i], values[i], enable_gqa=True)
+
+    return Peer("SDPA", cached_bytes(h, slots, visible), make)
+
+
+def flashinfer(h: Heads, slots: int, visible: VisibleCache) -> Peer:
+    """FlashInfer's attention of a few query rows over a paged cache, each row seeing what is before it."""
+    pages = -(-visible.seen // PAGE)
+
+    def make(inputs: int) -> Callable[[int], object]:
+        library: Any = import_module("flashinfer")
+        workspace = torch.empty(128 << 20, dtype=torch.uint8, device="cuda")
+        wrapper = library.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
+        each = torch.arange(slots + 1, dtype=torch.int32, device="cuda")
+        wrapper.plan(
+            each * visible.rows,
+            each * pages,
+            torch.randperm(slots * pages, device="cuda").int(),
+            torch.full((slots,), (visible.seen - 1) % PAGE + 1, dtype=torch.int32, device="cuda"),
+            *(h.heads, h.kv_heads, h.head_dim, PAGE),
+            causal=True,
+            q_data_type=torch.bfloat16,
+        )
+        q = random(slots * visible.rows, h.heads, h.head_dim)
+        cached = random(inputs, slots * pages, 2, PAGE, h.kv_heads, h.head_dim)
+        return lambda i: wrapper.run(q, cached[i])
+
+    return Peer("FlashInfer", cached_bytes(h, slots, visible), make)
+
+
+def cached_bytes(h: Heads, slots: int, visible: VisibleCache) -> int:
+    return 2 * slots * visible.seen * h.kv_heads * h.head_dim * torch.bfloat16.itemsize
+
+
+def random(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.bfloat16, device="cuda").normal_()

@@ -1,0 +1,83 @@
+"""How long a launch takes when the GPU never waits for the host and never finds its input in the cache.
+
+Many launches are captured in one CUDA graph. Their inputs take turns, and together are larger than the L2 cache. The
+result is the median over replays. Events are recorded around a whole replay, so that what they cost is shared by all
+launches.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from specgate.backends.eagle3.cupy.bench.memory_reads import read_memory
+from specgate.backends.eagle3.cupy.engine.graph import captured
+from specgate.backends.eagle3.cupy.stream import Stream
+
+TIMES_L2: Final = 3
+"""How many times larger than the L2 cache the inputs are. Once would not do: a replacement policy may keep some of what
+it has seen.
+"""
+LAUNCHES: Final = 24
+"""Fewest launches of a graph."""
+WARM_UP: Final = 2
+REPLAYS: Final = 15
+READS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """`latency_us`: microseconds per launch, the median over replays; `spread`: between their quartiles, as a share of
+    it.
+    """
+
+    latency_us: float
+    spread: float
+
+
+def inputs_to_rotate(size: int, l2_bytes: int) -> int:
+    """How many inputs of `size` bytes must take turns, so that none is still in the cache when it is read again."""
+    return max(2, -(-TIMES_L2 * l2_bytes // size))
+
+
+def time_launches(launch: Callable[[int], object], inputs: int, stream: Stream) -> Timing:
+    """Time `launch(i)`, which must launch on the i-th of `inputs` inputs on the current stream, and neither wait nor
+    allocate.
+
+    The inputs take turns. They must not be zeros, because a GPU may move zeros for less.
+    """
+    count = -(-LAUNCHES // inputs) * inputs
+
+    def launches() -> None:
+        for i in range(count):
+            launch(i % inputs)
+
+    graph = captured(launches, stream)
+    events = [timed_event() for _ in range(REPLAYS + 1)]
+    with stream.current():
+        for _ in range(WARM_UP):
+            graph.launch(stream.cupy)
+        events[0].record(stream.torch)
+        for event in events[1:]:
+            graph.launch(stream.cupy)
+            event.record(stream.torch)
+        stream.wait()
+    each = [events[i].elapsed_time(events[i + 1]) * 1e3 / count for i in range(REPLAYS)]
+    low, median, high = statistics.quantiles(each, n=4)
+    return Timing(median, (high - low) / median)
+
+
+def timed_event() -> Any:
+    """A CUDA event that has a time."""
+    made: Any = torch.cuda.Event  # torch gives no types
+    return made(enable_timing=True)
+
+
+def read_bandwidth() -> float:
+    """Bytes per second at which this GPU's memory can be read: the ceiling of every launch that is bound by it."""
+    reads = read_memory(READS)
+    return reads.size / statistics.median(reads.elapsed_ns) * 1e9

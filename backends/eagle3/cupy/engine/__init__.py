@@ -1,0 +1,24 @@
+"""The engine: open a pair, prefill its prompts once, then rewind and decode as often as asked.
+
+open.py               loads a pair, after checking that the engine can hold what is asked
+limits.py             what the kernels can do, checked before anything is compiled
+tree_option.py        the draft tree that is asked for, and what of it no kernel is made for
+memory_plan.py        what will be allocated, in bytes, before it is
+engine.py             `CupyEngine`, the implementation of `specgate.contract.protocols.TunableEngine`
+forensics.py          what it shows beside tokens: logits, draws and their laws, stages
+decoding.py           prefill, decode and extend: what everything else rests on
+prefill.py            a prompt through the target and the draft: cuBLAS, a library's attention, and kernels between
+prefill_attention.py  which library that is, and its attention
+prefill_sinks.py      attention with sinks and windows, by each library
+prefill_experts.py    prompts through a target with a mixture of experts, together
+prefill_mixture.py    the experts of one of its layers: routing, decoding and products
+prefilled.py          all prompts into the cache, and the state that every decode run begins with
+sampled.py            who requests are, and what draws come from, on the host
+partial/              verification over a part of the cache: the option, the order of steps, their counters
+ranks/                the GPUs that it decodes on: one, or several that share a target
+graph.py              several steps as one CUDA graph
+decode_run.py         one decode run: start state, steps, and what is read at its end
+stages.py             what every stage of both passes gives for one prompt, for `specgate parity`
+retile.py             another tiling of attention while it is loaded
+facts.py              what a loaded engine is, for the fingerprint and the report
+"""

@@ -1,0 +1,264 @@
+"""One decode run: the start state goes in, graphs of several steps are enqueued, and everything is read at the end.
+
+Between start and end no step waits for the host, unless that is late. Of a run with a number of steps the host reads
+nothing. Whole requests end earlier than their limit would allow, as speculation gains tokens and texts have an end.
+Then the host watches how many slots still run, some graphs behind, so that it does not enqueue hundreds of graphs with
+nothing to do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, cast
+
+import torch
+
+from specgate.backends.eagle3.cupy.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
+from specgate.contract import Finish
+from specgate.contract.counters import speculation_counters
+from specgate.contract.protocols import Decoded, Text, block_marker
+from specgate.contract.routing import ExpertCounts, counts_of
+from specgate.errors import UsageError
+
+REASONS = (Finish.STEPS, Finish.EOS, Finish.STOP, Finish.LENGTH)
+"""In the order of the codes in `commit.cu`. Code 0, a slot that still runs: the number of steps has stopped it."""
+PHASES = {
+    "draft": (Stamp.STEP_BEGAN, Stamp.DRAFTED),
+    "verify": (Stamp.DRAFTED, Stamp.VERIFIED),
+    "accept": (Stamp.VERIFIED, Stamp.ACCEPTED),
+    "commit": (Stamp.ACCEPTED, Stamp.COMMITTED),
+}
+
+
+AHEAD: Final = 4
+"""So many graphs at most are enqueued before the host looks whether the first of them has ended the last slot. What is
+enqueued in vain is no more than these, and the single steps at the end of a run, before which it does not look.
+"""
+LATE_NS: Final = 10_000_000
+"""So late the host may be while it looks, if the graphs that are left to run allow it. Three graphs of eight steps of
+the smallest pair that is measured last 11 ms, one of a pair of 8B size 40.
+"""
+
+
+def graphs_ahead(graph_ns: float) -> int:
+    """How many graphs to enqueue before the first of them is looked at, where one takes `graph_ns`: as few as leave the
+    host `LATE_NS` while it looks. A step with nothing to do is not free: products begin to read weights before they
+    know.
+    """
+    return max(2, min(AHEAD, 1 + math.ceil(LATE_NS / graph_ns)))
+
+
+class IdleWatch:
+    """Says whether any slot still runs. The number is copied on another stream than `stream`, on which steps run, so
+    that no step waits for that. One per engine: torch has 32 streams, which it hands out again and again.
+    """
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        new_stream, new_event = torch.cuda.Stream, torch.cuda.Event
+        self._stream: torch.cuda.Stream = cast(Any, new_stream)()
+        while self._stream == stream:
+            self._stream = cast(Any, new_stream)()
+        self._copied: torch.cuda.Event = cast(Any, new_event)()
+        self._seen = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+
+    def idle_after(self, event: torch.cuda.Event, active_count: torch.Tensor) -> bool:
+        """Wait until the GPU has passed `event`; whether no slot runs there, or later. `active_count`: int32 [1]."""
+        self._stream.wait_event(event)
+        with torch.cuda.stream(self._stream):
+            self._seen.copy_(active_count, non_blocking=True)
+            self._copied.record(self._stream)
+        self._copied.synchronize()
+        return int(self._seen) == 0
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """When a slot ends: at one of the ids `eos` (none where EOS is ignored) or `stop`, or after `limit` tokens. These
+    include the token that prefill chose. Raises UsageError for more ids than a kernel holds.
+    """
+
+    eos: tuple[int, ...]
+    stop: tuple[int, ...]
+    limit: int
+
+    def __post_init__(self) -> None:
+        if len(self.eos) + len(self.stop) > MAX_ENDS:
+            raise UsageError(f"{len(self.eos) + len(self.stop)} EOS and stop tokens", hint=f"at most {MAX_ENDS}")
+
+    def code(self, first: int) -> int:
+        """The code of a slot that has emitted `first` alone: 0 where it still runs, else why it has ended."""
+        if self.limit <= 1:
+            return REASONS.index(Finish.LENGTH)
+        if first in self.eos:
+            return REASONS.index(Finish.EOS)
+        return REASONS.index(Finish.STOP) if first in self.stop else 0
+
+    def words(self) -> list[int]:
+        """The rule as `commit.cu` reads it."""
+        return [self.limit, len(self.eos), len(self.stop), *self.eos, *self.stop]
+
+
+@dataclass(frozen=True, slots=True)
+class StartState:
+    """Where every decode run over the same prompts begins: lengths and first tokens of the slots in use."""
+
+    lengths: tuple[int, ...]
+    first_tokens: tuple[int, ...]
+
+    def rewind(self, slots: Slots, rule: StopRule) -> None:
+        """Put `slots` back to their prompts. It copies from the host, so it is done before a run and never within."""
+        count = len(self.lengths)
+        codes = [rule.code(token) for token in self.first_tokens]
+        running = [slot for slot, code in enumerate(codes) if code == 0]
+
+        def put(tensor: torch.Tensor, values: Sequence[int]) -> None:
+            tensor[: len(values)] = torch.tensor(values, dtype=torch.int32).to(tensor.device)
+
+        for zeroed in (slots.truncated, slots.step, slots.fault, slots.accepted):
+            zeroed.zero_()
+        slots.accepted_log.fill_(-1)
+        put(slots.length, self.lengths)
+        put(slots.last_token, self.first_tokens)
+        put(slots.out[:, 0], self.first_tokens)
+        put(slots.pending[:, 0], self.first_tokens)
+        put(slots.emitted, [1] * count)
+        put(slots.counts, [1] * count)
+        put(slots.finish, codes)
+        put(slots.rule, rule.words())
+        put(slots.active, running)
+        put(slots.active_count, [len(running)])
+
+
+def run(
+    launches: Sequence[Callable[[], None]],
+    stream: torch.cuda.Stream,
+    idle_after: Callable[[torch.cuda.Event], bool] | None = None,
+    looks: int = 0,
+) -> tuple[int, ...]:
+    """Enqueue `launches` on `stream`, an event after each, and wait for the last. Returns the nanoseconds of each that
+    was enqueued. `idle_after`: whether no slot runs behind an event; asked before the first `looks` launches, and
+    nothing is enqueued once it says so.
+    """
+    event_type: Any = torch.cuda.Event
+    events = [event_type(enable_timing=True) for _ in range(len(launches) + 1)]
+    look = (lambda number: idle_after(events[number])) if idle_after else None
+
+    def ahead() -> int:
+        return graphs_ahead(1e6 * events[0].elapsed_time(events[1]))
+
+    with block_marker():
+        events[0].record(stream)
+        count = enqueue(launches, lambda number: events[number].record(stream), look, looks, ahead)
+    stream.synchronize()
+    return tuple(round(since.elapsed_time(to) * 1e6) for since, to in pairwise(events[: count + 1]))
+
+
+def enqueue(
+    launches: Sequence[Callable[[], None]],
+    mark: Callable[[int], None],
+    idle_after: Callable[[int], bool] | None = None,
+    looks: int = 0,
+    ahead: Callable[[], int] = lambda: AHEAD,
+) -> int:
+    """Enqueue one after the other, and `mark` the end of the n-th, counted from 1. Returns how many were enqueued: all,
+    or as many as were when `idle_after` said of one of them that nothing runs behind it. It is asked before the first
+    `looks` of them. `ahead`: how many are enqueued before the first of them is asked about, at most AHEAD; called once
+    the first of all has run.
+    """
+    now = AHEAD
+    for number, launch in enumerate(launches):
+        if idle_after is not None and AHEAD <= number < looks:
+            if idle_after(number - now + 1):
+                return number
+            now = ahead() if number == AHEAD else now
+        launch()
+        mark(number + 1)
+    return len(launches)
+
+
+def read(
+    slots: Slots,
+    count: int,
+    k: int,
+    graphs: Sequence[int],
+    elapsed_ns: Sequence[int],
+    touched: torch.Tensor | None = None,
+    chain_lengths: torch.Tensor | None = None,
+) -> tuple[Decoded, Fault]:
+    """Everything that a decode run of spec-`k` over `count` slots has left on the device, and what went wrong.
+
+    Graph i had `graphs[i]` steps and took `elapsed_ns[i]` nanoseconds. `touched` int32 [steps, layers]: how many
+    experts of each layer each step reached, of a target that has them. `chain_lengths` int32 [steps, S]: how many
+    tokens each step drafted, where these may be fewer than `k`.
+    """
+    steps = int(slots.step)
+    stamps = slots.stamps[:steps].cpu()
+    times = step_times(graphs, elapsed_ns, stamps)
+    accepted = [tuple(row) for row in slots.accepted_log[:steps, :count].tolist()]
+    lengths = [[k] * count] * steps if chain_lengths is None else chain_lengths[:steps, :count].tolist()
+    drafted = tuple(
+        tuple(d if a >= 0 else -1 for a, d in zip(*step, strict=True)) for step in zip(accepted, lengths, strict=True)
+    )
+    text = text_of(slots, count)
+    decoded = Decoded(
+        elapsed_ns=sum(times),
+        step_ns=times,
+        tokens=text.tokens,
+        accepted=tuple(accepted),
+        drafted=drafted,
+        truncated=tuple(slots.truncated[:count].tolist()),
+        finish=text.finish,
+        counters=speculation_counters(accepted, text.finish, drafted) if k else {},
+        experts=None if touched is None else experts_of(touched[:steps], accepted, k),
+        phase_ns={name: int((stamps[:, to] - stamps[:, since]).sum()) for name, (since, to) in PHASES.items()},
+    )
+    return decoded, Fault(int(slots.fault))
+
+
+def experts_of(touched: torch.Tensor, accepted: Sequence[Sequence[int]], k: int) -> ExpertCounts:
+    """The counts of a run of spec-`k` from `touched` [steps, layers]; a slot that is done accepts -1."""
+    rows = [(k + 1) * sum(a >= 0 for a in row) for row in accepted]
+    by_step = [layers if n else [0] * len(layers) for layers, n in zip(touched.tolist(), rows, strict=True)]
+    return counts_of(by_step, rows)
+
+
+def text_of(slots: Slots, count: int) -> Text:
+    """What `count` slots have emitted since their prompts ended."""
+    emitted, codes = slots.emitted[:count].tolist(), slots.finish[:count].tolist()
+    tokens = tuple(tuple(row[:n]) for row, n in zip(slots.out[:count].tolist(), emitted, strict=True))
+    return Text(tokens, tuple(REASONS[code].value for code in codes))
+
+
+def step_times(graphs: Sequence[int], elapsed_ns: Sequence[int], stamps: torch.Tensor) -> tuple[int, ...]:
+    """Nanoseconds of each step that has a row in `stamps` [steps, 5]. The steps of a graph add up to what it took.
+
+    Within a graph, a step ends where the next one begins. The last step gets the rest, including the launch of the
+    graph. Where a run ended in the middle of a graph, the steps after that had nothing to do; then the last step ends
+    with its commit.
+    """
+    began, committed = stamps[:, Stamp.STEP_BEGAN].tolist(), stamps[:, Stamp.COMMITTED].tolist()
+    times: list[int] = []
+    for size, elapsed in zip(graphs, elapsed_ns, strict=True):
+        first, ran = len(times), min(size, len(began) - len(times))
+        inner = [to - since for since, to in pairwise(began[first : first + ran])]
+        if ran == size:
+            times += [*inner, elapsed - sum(inner)]
+        elif ran:
+            times += [*inner, committed[first + ran - 1] - began[first + ran - 1]]
+    return tuple(times)
+
+
+def rows_of_slots(
+    logits: torch.Tensor, running: Sequence[int], of_slot: int, path: torch.Tensor | None = None
+) -> dict[int, torch.Tensor]:
+    """Slot → its rows of `logits` [R, V] after a step of `of_slot` rows per slot. `running`: the slots that ran, in the
+    order in which the step had them, since a slot that has ended has no rows. With a tree, `path` int32 [S, P], those
+    of the accepted path, in its order.
+    """
+    rows = {slot: logits[a * of_slot : (a + 1) * of_slot] for a, slot in enumerate(running)}
+    if path is None:
+        return rows
+    return {slot: own[path[slot].long().clamp(0, of_slot - 1)] for slot, own in rows.items()}

@@ -1,0 +1,137 @@
+"""What the kernels can do, checked before anything is compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specgate.backends.eagle3.cupy.kernels.experts.expert_config import MOST_EXPERTS, MOST_PLACES, MOST_ROWS
+from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS
+from specgate.backends.eagle3.cupy.kernels.sampling.draw_rows import MOST_COLUMNS
+from specgate.backends.eagle3.lib.chains.lengths import CONFIDENCE, GREEDY_ALONE, ChainLengths, lengths_of
+from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
+from specgate.contract import Sampling
+from specgate.contract.protocols import OpenRequest
+from specgate.errors import CheckpointError, UsageError
+from specgate.sampling.settings import check_settings
+
+HEAD_DIMS = (64, 128)
+MAX_GROUP = 8
+MAX_QUERY_ROWS = 8
+
+
+def check_request(request: OpenRequest) -> None:
+    """Raise UsageError where the plan asks for what no checkpoint could give here."""
+    if request.dtype != "bfloat16":
+        raise UsageError(
+            f"back end cupy: dtype = {request.dtype}: it computes in bfloat16 only",
+            hint="use dtype: bfloat16 in the scenario, or --backend reference",
+        )
+    rows = request.max_k + 1
+    if rows > MAX_QUERY_ROWS:
+        raise UsageError(f"back end cupy: spec-{request.max_k}: at most spec-{MAX_QUERY_ROWS - 1} is supported")
+    if request.max_batch * rows > MAX_ROWS:
+        raise UsageError(
+            f"back end cupy: batch {request.max_batch} at spec-{request.max_k} makes {request.max_batch * rows} rows "
+            f"per step, at most {MAX_ROWS} are supported",
+            hint=f"a batch of {MAX_ROWS // rows}, or fewer drafts",
+        )
+    if request.sampling is not None:
+        check_settings(request.sampling)
+
+
+def chosen_lengths(request: OpenRequest) -> ChainLengths | None:
+    """Where the options end chains before K tokens; None where they end none.
+
+    Raises UsageError for what cannot be meant, and for a confidence where tokens are drawn or several GPUs share the
+    target.
+    """
+    lengths = lengths_of(request.options)
+    if lengths is None or lengths.confidence is None:
+        return lengths
+    if request.sampling is not None:
+        raise UsageError(f"option {CONFIDENCE} with sampling: {GREEDY_ALONE}", hint="leave one out")
+    if (ranks := request.options.get("tp", "1")) != "1":
+        raise UsageError(
+            f"option {CONFIDENCE} with tp = {ranks}: GPUs that share a target verify whole chains",
+            hint="leave one of them out",
+        )
+    return lengths
+
+
+def check_lengths(lengths: ChainLengths | None, target: TargetGeometry) -> None:
+    """Raise UsageError for a target of which rows behind the end of a chain would reach experts of their own."""
+    if lengths is not None and lengths.confidence is not None and target.experts is not None:
+        raise UsageError(
+            f"option {CONFIDENCE}: back end cupy ends chains of dense targets alone, and this one has experts",
+            hint="--backend reference has it",
+        )
+
+
+def check_vocabulary(asked: Sampling | None, target: TargetGeometry, where: Path) -> None:
+    """Raise CheckpointError for more tokens than can be drawn from, UsageError for a bias of a token that is none."""
+    if asked is None:
+        return
+    if target.vocab > MOST_COLUMNS:
+        raise CheckpointError(
+            f"{where}: vocab_size = {target.vocab} is not supported by back end cupy with sampling: at most "
+            f"{MOST_COLUMNS}",
+            hint="use --backend reference, or leave sampling out of the scenario",
+        )
+    if beyond := [token for token, _ in asked.logit_bias if token >= target.vocab]:
+        raise UsageError(
+            f"sampling.logit_bias: token {beyond[0]}", hint=f"the target has {target.vocab} tokens, from 0 on"
+        )
+
+
+def check_rows(request: OpenRequest, target: TargetGeometry) -> None:
+    """Raise UsageError where a target with experts would get more rows than its kernels take."""
+    rows = request.max_k + 1
+    if target.experts is not None and request.max_batch * rows > MOST_ROWS:
+        raise UsageError(
+            f"back end cupy: batch {request.max_batch} at spec-{request.max_k} makes {request.max_batch * rows} rows "
+            f"per step, at most {MOST_ROWS} are supported for a target with experts",
+            hint=f"a batch of {MOST_ROWS // rows}, or fewer drafts",
+        )
+
+
+def of_experts(experts: ExpertGeometry | None) -> dict[str, tuple[object, bool, str]]:
+    """Key → its value, whether that is supported, and what would be."""
+    if experts is None:
+        return {}
+    places = min(MOST_PLACES, experts.count)
+    return {
+        "num_local_experts": (experts.count, experts.count <= MOST_EXPERTS, f"at most {MOST_EXPERTS}"),
+        "num_experts_per_tok": (experts.per_token, experts.per_token <= places, f"at most {places}"),
+        "quantization_config": ("none", experts.mxfp4, "experts in MXFP4 are needed"),
+    }
+
+
+def check_geometry(geometry: TargetGeometry | DraftGeometry, where: Path) -> None:
+    """Raise CheckpointError for sizes that no kernel is made for."""
+    g = geometry
+    wrong = {
+        **of_experts(g.experts if isinstance(g, TargetGeometry) else None),
+        "head_dim": (g.head_dim, g.head_dim in HEAD_DIMS, "64 or 128"),
+        "num_key_value_heads": (
+            g.kv_heads,
+            g.heads % g.kv_heads == 0 and g.heads // g.kv_heads <= MAX_GROUP,
+            f"each must serve as many, 1 to {MAX_GROUP}, of the {g.heads} query heads",
+        ),
+        "hidden_size": (g.hidden, g.hidden % 64 == 0, "a multiple of 64"),
+        "intermediate_size": (g.intermediate, g.intermediate % 32 == 0, "a multiple of 32"),
+    }
+    for key, (value, fine, right) in wrong.items():
+        if not fine:
+            raise CheckpointError(
+                f"{where}: {key} = {value} is not supported by back end cupy: {right}", hint="use --backend reference"
+            )
+
+
+def check_window(draft: DraftGeometry, where: Path) -> None:
+    """Raise CheckpointError for an attention window that is longer than the positions that the draft knows."""
+    if draft.window is not None and draft.window > draft.max_positions:
+        raise CheckpointError(
+            f"{where}: sliding_window = {draft.window} is larger than the draft's cache: max_position_embeddings = "
+            f"{draft.max_positions}",
+            hint="a window of at most so many positions",
+        )

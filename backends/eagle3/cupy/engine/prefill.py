@@ -1,0 +1,418 @@
+"""One prompt at a time into the cache: cuBLAS for products, a library for attention, and kernels of ours between them.
+
+The residual stream is float32. Operands and results of cuBLAS are bfloat16. Attention is over the whole prompt, and all
+else is done chunk by chunk. So only the stream, one layer's q, k and v, what attention makes of them, and the features
+are as long as the prompt. A chunk goes through the rest of its layer and into the next layer's q, k and v at once.
+
+Of the last layer only keys, values and the last row are needed, and no other row goes through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.engine.prefill_attention import (
+    OWN_KERNELS,
+    Library,
+    PrefillAttention,
+    attend_last,
+    split_heads,
+)
+from specgate.backends.eagle3.cupy.kernels.experts.packing import Order
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel, function
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_down import PrefillDown
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_gate_up import PrefillGateUp
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_parties import PrefillParties
+from specgate.backends.eagle3.cupy.kernels.prefill.prefill_decode import PrefillDecode
+from specgate.backends.eagle3.cupy.kernels.prefill.prefill_draft import PrefillDraft
+from specgate.backends.eagle3.cupy.kernels.prefill.prefill_gate import PrefillGate
+from specgate.backends.eagle3.cupy.kernels.prefill.prefill_heads import PrefillHeads
+from specgate.backends.eagle3.cupy.kernels.prefill.prefill_mixture import PrefillMixture, PrefillMixtureSum
+from specgate.backends.eagle3.cupy.kernels.prefill.prefill_route import PrefillRoute
+from specgate.backends.eagle3.cupy.kernels.prefill.prefill_stream import PrefillStream
+from specgate.backends.eagle3.cupy.kernels.prefill.prefill_swiglu import PrefillSwiglu
+from specgate.backends.eagle3.cupy.memory.buffers import Pages
+from specgate.backends.eagle3.cupy.memory.coded_pages import held, made_pages
+from specgate.backends.eagle3.cupy.memory.model import Draft, RopeTable, Target
+from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes
+from specgate.backends.eagle3.lib.weights import LayerWeights, TargetWeights
+from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
+
+CHUNK = 4096
+"""Rows per product. It is a constant, so that the bits of a prompt do not depend on what else is prefilled."""
+PACKED_ROWS = 4096
+"""Most rows of a prompt whose experts multiply them with weights as they are packed. Of gpt-oss-120b on an H200 that
+takes 160 ms for 219 with so many rows, and with twice as many 316 for 284. It is a constant and asks for a prompt's own
+rows, so that its bits depend on nothing else.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a prefill computes. `fused`: what stands between products is one kernel of ours each, else torch's, operation
+    by operation. `grouped`: one launch multiplies the rows of many experts, each by its own matrix, else cuBLAS those
+    of one. `packed_rows`: with so many rows of a prompt, or fewer, its experts' weights are not decoded first.
+    """
+
+    fused: bool
+    attention: PrefillAttention
+    grouped: bool = False
+    packed_rows: int = 0
+
+    @classmethod
+    def on(
+        cls, device: torch.device, *, fused: bool = True, attention: Library | None = None, packed: bool = True
+    ) -> Way:
+        """As told on a GPU; elsewhere by torch alone. `attention`: None for the best library. `packed`: whether experts
+        of short prompts stay packed.
+        """
+        on_gpu = device.type == "cuda"
+        # For other GPUs, torch's grouped product reads the sizes of its groups back, and then multiplies one by one.
+        grouped = on_gpu and fused and torch.cuda.get_device_capability(device)[0] in OWN_KERNELS
+        packed_rows = PACKED_ROWS if packed and on_gpu and fused else 0
+        return cls(on_gpu and fused, PrefillAttention.on(device, attention), grouped, packed_rows)
+
+    def prepare(self, target: Target, draft: Draft | None, lengths: Iterable[int], kv: KvModes = AS_COMPUTED) -> None:
+        """Make what a process makes once, so that no prefill does: kernels, and plans for prompts of these lengths.
+        `kv`: the formats of the caches.
+
+        Raises BackendError where no library computes the attention of one.
+        """
+        g, device = target.geometry, target.weights.embed.device
+        for positions in sorted(set(lengths)):
+            heads = Heads(g.heads, g.kv_heads, g.head_dim, positions)
+            if g.experts is None:
+                self.attention.library(positions, heads, device)
+                continue
+            for window in {g.window(layer) for layer in range(g.layers)}:
+                self.attention.library_with_sinks(positions, heads, window, device)
+        if self.fused:
+            packed = self.packed_rows > 0
+            for kernel in kernels(g, draft.geometry if draft else None, kv, target.shard.ranks, packed=packed):
+                function(kernel.spec, kernel.spec.stem, torch.cuda.current_device(), kernel.shared_bytes)
+
+
+def prefill_target(
+    target: Target,
+    pages: Pages,
+    tokens: Tensor,
+    blocks: Tensor,
+    boundaries: tuple[int, ...],
+    chunk: int = CHUNK,
+    way: Way | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Run `tokens` (int64 [P]) and fill the cache blocks `blocks` (int64, in order of position).
+
+    Returns the stream float32 [P, H] before the final norm, and the captured streams bfloat16 [P, n·H]. Where no
+    boundary lies behind the last layer, only the last row of the stream has gone through it.
+    """
+    g, w = target.geometry, target.weights
+    assert isinstance(w, TargetWeights)
+    way, heads = way or Way.on(tokens.device), Heads(g.heads, g.kv_heads, g.head_dim, len(tokens))
+    x = torch.empty(len(tokens), g.hidden, dtype=torch.float32, device=tokens.device)
+    features = x.new_empty(len(tokens), len(boundaries) * g.hidden, dtype=torch.bfloat16) if boundaries else None
+    qkv = x.new_empty(len(tokens), heads.qkv_width, dtype=torch.bfloat16)
+    for rows in chunks(len(tokens), chunk):
+        normed = embed(x[rows], w.embed, tokens[rows], w.layers[0].input_norm, g.rms_eps, way)
+        project(normed, w.layers[0].qkv, qkv[rows])
+    capture(features, x, boundaries, 0)
+    for i, layer in enumerate(w.layers[:-1]):
+        cache_heads(qkv, target.rope, pages, i, blocks, g, way, chunk)
+        mixed, following = way.attention(*split_heads(qkv, heads)), w.layers[i + 1]
+        for rows in chunks(len(tokens), chunk):
+            normed = finish_layer(x[rows], mixed[rows], layer, following.input_norm, g.rms_eps, way)
+            project(normed, following.qkv, qkv[rows])
+        capture(features, x, boundaries, i + 1)
+        del mixed  # before the next layer's is made
+    cache_heads(qkv, target.rope, pages, g.layers - 1, blocks, g, way, chunk)
+    (q, k, v), last, final = split_heads(qkv, heads), w.layers[-1], x[-1:].clone()
+    if g.layers in boundaries:
+        mixed = way.attention(q, k, v)
+        for rows in chunks(len(tokens), chunk):
+            finish_layer(x[rows], mixed[rows], last, w.norm, g.rms_eps, way)
+        capture(features, x, boundaries, g.layers)
+    # By itself in either case: its bits must not depend on whether a draft reads the other rows.
+    finish_layer(final, attend_last(q[-1:], k, v), last, w.norm, g.rms_eps, way)
+    x[-1:] = final
+    return x, features
+
+
+def prefill_draft(
+    draft: Draft,
+    pages: Pages,
+    tokens: Tensor,
+    blocks: Tensor,
+    features: Tensor,
+    chunk: int = CHUNK,
+    way: Way | None = None,
+) -> None:
+    """Fill the draft's cache for all positions whose next token is known, which are all but the prompt's last.
+
+    Keys and values of a draft of one layer depend on features and tokens alone, so nothing else is computed.
+    """
+    g, w, count = draft.geometry, draft.weights, len(tokens) - 1
+    if count == 0:
+        return
+    way, heads = way or Way.on(tokens.device), Heads(0, g.kv_heads, g.head_dim, count)
+    kv = features.new_empty(count, heads.qkv_width)
+    for rows in chunks(count, chunk):
+        hidden = F.linear(feature_norms(features[rows], draft), w.fc)
+        mixed = draft_input(draft, hidden, tokens[rows.start + 1 : rows.stop + 1], way)
+        project(mixed, w.layer.qkv[g.heads * g.head_dim :], kv[rows])
+    cache_heads(kv, draft.rope, pages, 0, blocks, heads, way, chunk)
+
+
+def workspace_bytes(
+    target: TargetGeometry, draft: DraftGeometry | None, positions: int, chunk: int = CHUNK, *, fused: bool = True
+) -> int:
+    """Most bytes that the prefill of a prompt of `positions` tokens takes beside weights and cache."""
+    g, rows = target, min(chunk, positions)
+    width = (g.heads + 2 * g.kv_heads) * g.head_dim
+    # The stream, q, k and v, and what attention makes of them, with the logarithm of a sum per row and head.
+    whole = 4 * g.hidden + 2 * width + 2 * g.heads * g.head_dim + 4 * g.heads
+    # Gates, ups and their products; a product, and three norms: the one before, the one read, and the one written.
+    part = 6 * g.intermediate + 8 * g.hidden if fused else 12 * max(2 * g.intermediate, width) + 12 * g.hidden
+    if draft:
+        features = draft.features * g.hidden
+        whole += 2 * features
+        part = max(part, (10 * features if draft.fc_norm or draft.norm_before_fc else 0) + 26 * draft.hidden)
+    return positions * whole + rows * part
+
+
+def kernels(
+    target: TargetGeometry,
+    draft: DraftGeometry | None,
+    kv: KvModes = AS_COMPUTED,
+    ranks: int = 1,
+    *,
+    packed: bool = False,
+) -> Iterator[Kernel]:
+    """All that a fused prefill launches. With several `ranks`, `target` is the part of one. `packed`: with what
+    multiplies experts as they are packed.
+    """
+    yield stream_kernel(target.hidden)
+    yield heads_kernel(target.heads, target.kv_heads, target.head_dim, kv=kv.target or "bf16")
+    if (experts := target.experts) is None:
+        yield gate_kernel(target.intermediate)
+    else:
+        yield route_kernel(experts)
+        yield decode_kernel(2 * target.intermediate, target.hidden, Order.PAIRED)
+        yield decode_kernel(target.hidden, target.intermediate, Order.PLAIN)
+        yield swiglu_kernel(target.intermediate, experts)
+        if packed:
+            yield parties_kernel(experts)
+            yield packed_gate_up_kernel(target.intermediate, target.hidden, experts)
+            yield packed_down_kernel(target.hidden, target.intermediate, experts)
+        yield (mixture_sum_kernel if ranks > 1 else mixture_kernel)(target.hidden, experts)
+    if draft is not None:
+        yield heads_kernel(0, draft.kv_heads, draft.head_dim, kv=kv.draft or "bf16")
+        yield draft_kernel(draft.hidden)
+
+
+@cache
+def stream_kernel(hidden: int) -> PrefillStream:
+    return PrefillStream(hidden)
+
+
+@cache
+def heads_kernel(heads: int, kv_heads: int, head_dim: int, *, kv: KvMode = "bf16") -> PrefillHeads:
+    return PrefillHeads(heads, kv_heads, head_dim, kv=kv)
+
+
+@cache
+def gate_kernel(intermediate: int) -> PrefillGate:
+    return PrefillGate(intermediate)
+
+
+@cache
+def route_kernel(experts: ExpertGeometry) -> PrefillRoute:
+    return PrefillRoute(experts)
+
+
+@cache
+def decode_kernel(rows: int, columns: int, order: Order) -> PrefillDecode:
+    return PrefillDecode(rows, columns, order)
+
+
+@cache
+def swiglu_kernel(intermediate: int, experts: ExpertGeometry) -> PrefillSwiglu:
+    return PrefillSwiglu(intermediate, experts)
+
+
+@cache
+def parties_kernel(experts: ExpertGeometry) -> PrefillParties:
+    return PrefillParties(experts)
+
+
+@cache
+def packed_gate_up_kernel(intermediate: int, hidden: int, experts: ExpertGeometry) -> PrefillGateUp:
+    return PrefillGateUp(intermediate, hidden, experts)
+
+
+@cache
+def packed_down_kernel(hidden: int, intermediate: int, experts: ExpertGeometry) -> PrefillDown:
+    return PrefillDown(hidden, intermediate, experts)
+
+
+@cache
+def mixture_kernel(hidden: int, experts: ExpertGeometry) -> PrefillMixture:
+    return PrefillMixture(hidden, experts)
+
+
+@cache
+def mixture_sum_kernel(hidden: int, experts: ExpertGeometry) -> PrefillMixtureSum:
+    return PrefillMixtureSum(hidden, experts)
+
+
+@cache
+def draft_kernel(hidden: int) -> PrefillDraft:
+    return PrefillDraft(hidden)
+
+
+def chunks(count: int, chunk: int) -> Iterator[slice]:
+    return (slice(start, min(start + chunk, count)) for start in range(0, count, chunk))
+
+
+def project(x: Tensor, weight: Tensor, out: Tensor) -> None:
+    """out [R, N] = x [R, K] · weightᵀ."""
+    torch.mm(x, weight.t(), out=out)
+
+
+def embed(x: Tensor, embedding: Tensor, tokens: Tensor, weight: Tensor, eps: float, way: Way) -> Tensor:
+    """Begin the stream x float32 [R, H] with the embeddings of `tokens`. Returns its norm, bfloat16 [R, H]."""
+    if way.fused:
+        normed = torch.empty_like(x, dtype=torch.bfloat16)
+        stream_kernel(x.shape[-1])(normed, x, (embedding, tokens), weight, eps)
+        return normed
+    x.copy_(embedding[tokens])
+    return rms_norm(x, weight, eps)
+
+
+def add(x: Tensor, added: Tensor, weight: Tensor, eps: float, way: Way, normed: Tensor | None = None) -> Tensor:
+    """x float32 [R, H] += added bfloat16. Returns its norm with `weight`, bfloat16 [R, H]: `normed`, if given."""
+    normed = torch.empty_like(added) if normed is None else normed
+    if way.fused:
+        stream_kernel(x.shape[-1])(normed, x, added, weight, eps)
+        return normed
+    x += added
+    return normed.copy_(rms_norm(x, weight, eps))
+
+
+def finish_layer(x: Tensor, mixed: Tensor, layer: LayerWeights, following: Tensor, eps: float, way: Way) -> Tensor:
+    """Rows x float32 [R, H] of the stream through the rest of a layer, from what attention has made of them, `mixed`
+    bfloat16 [R, N·D]. Returns their norm with `following`, the weight of the norm after the layer, bfloat16 [R, H].
+    """
+    normed = add(x, F.linear(mixed, layer.o), layer.post_norm, eps, way)
+    return add(x, mlp(normed, layer, way), following, eps, way)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm of float32 [R, H] in float32; the result is rounded to bfloat16 once."""
+    return F.rms_norm(x, (x.shape[-1],), weight.float(), eps).bfloat16()
+
+
+def feature_norms(features: Tensor, draft: Draft) -> Tensor:
+    g, w = draft.geometry, draft.weights
+    if w.concat_norm is not None:
+        return rms_norm(features.float(), w.concat_norm, g.rms_eps)
+    if w.chunk_norms:
+        parts = features.float().chunk(g.features, dim=-1)
+        return torch.cat([rms_norm(p, n, g.rms_eps) for p, n in zip(parts, w.chunk_norms, strict=True)], dim=-1)
+    return features
+
+
+def draft_input(draft: Draft, hidden: Tensor, tokens: Tensor, way: Way) -> Tensor:
+    """[norm(embedding of the token after the row), norm(hidden)], bfloat16 [R, 2·Hd], of hidden bfloat16 [R, Hd]."""
+    g, w = draft.geometry, draft.weights
+    if way.fused:
+        out = hidden.new_empty(len(hidden), 2 * g.hidden)
+        draft_kernel(g.hidden)(out, hidden, tokens, draft.input, g.rms_eps)
+        return out
+    embedded = rms_norm(w.embed[tokens].float(), w.layer.input_norm, g.rms_eps)
+    return torch.cat((embedded, rms_norm(hidden.float(), w.feature_norm, g.rms_eps)), dim=-1)
+
+
+def mlp(x: Tensor, w: LayerWeights, way: Way) -> Tensor:
+    return F.linear(gated(F.linear(x, w.gate_up), way), w.down)
+
+
+def gated(gate_up: Tensor, way: Way) -> Tensor:
+    """SiLU(gate) · up of bfloat16 [R, 2F], in float32; the result [R, F] is rounded once."""
+    if way.fused:
+        out = gate_up.new_empty(len(gate_up), gate_up.shape[-1] // 2)
+        gate_kernel(out.shape[-1])(out, gate_up)
+        return out
+    gate, up = gate_up.chunk(2, dim=-1)
+    return (F.silu(gate.float()) * up.float()).bfloat16()
+
+
+def cache_heads(
+    qkv: Tensor,
+    table: RopeTable,
+    pages: Pages,
+    layer: int,
+    blocks: Tensor,
+    g: TargetGeometry | DraftGeometry | Heads,
+    way: Way,
+    chunk: int,
+) -> None:
+    """Rotate q and k in `qkv` bfloat16 [P, (N + 2G)·D], of positions 0 … P − 1, and write k and v into the cache. Where
+    that is narrower, they become what it holds of them.
+    """
+    if way.fused:
+        kernel = heads_kernel(g.heads, g.kv_heads, g.head_dim, kv=pages.kv)
+        kernel(qkv, pages.k[layer], pages.v[layer], blocks, table, pages.scales_of(layer))
+        return
+    for rows in chunks(len(qkv), chunk):
+        qkv[rows] = torch.cat(rotated(qkv[rows], table, rows, g), dim=1).flatten(1)
+    _, k, v = split_heads(qkv, Heads(g.heads, g.kv_heads, g.head_dim, len(qkv)))
+    write_pages(pages, layer, blocks, k, v)
+
+
+def rotated(
+    qkv: Tensor, table: RopeTable, rows: slice, g: TargetGeometry | DraftGeometry | Heads
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v [R, heads, D] of a packed projection bfloat16 [R, (N + 2G)·D]; q and k rotated in float32."""
+    q, k, v = split_heads(qkv, Heads(g.heads, g.kv_heads, g.head_dim, len(qkv)))
+    cos, sin = (t[rows].unsqueeze(1) for t in table)
+    return rope(q.float(), cos, sin).bfloat16(), rope(k.float(), cos, sin).bfloat16(), v
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def write_pages(pages: Pages, layer: int, blocks: Tensor, k: Tensor, v: Tensor) -> None:
+    """k, v [P', G, D] of positions 0 … P' − 1 into their blocks; the rest of the last block becomes zeros.
+
+    Into a cache of codes they go as such, and become what these stand for.
+    """
+    used = blocks[: -(-len(k) // BLOCK)]
+    pad = len(used) * BLOCK - len(k)
+    keys, values = (F.pad(t, (0, 0, 0, 0, 0, pad)).view(len(used), BLOCK, *t.shape[1:]) for t in (k, v))
+    if pages.scales is None:
+        pages.k[layer, used] = keys.transpose(1, 2)
+        pages.v[layer, used] = values.permute(0, 2, 3, 1)
+        return
+    made = made_pages(pages.kv, keys, values)
+    for of_layers, of_blocks in zip((pages.k, pages.v, pages.scales), made, strict=True):
+        of_layers[layer, used] = of_blocks
+    for t, numbers in zip((k, v), held(pages.kv, *made), strict=True):
+        t.copy_(numbers.flatten(0, 1)[: len(t)])
+
+
+def capture(features: Tensor | None, x: Tensor, boundaries: tuple[int, ...], boundary: int) -> None:
+    if features is None:
+        return
+    width = x.shape[-1]
+    for chunk, wanted in enumerate(boundaries):
+        if wanted == boundary:
+            features[:, chunk * width : (chunk + 1) * width] = x

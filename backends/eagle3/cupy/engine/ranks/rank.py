@@ -1,0 +1,116 @@
+"""`Rank`: one of the GPUs that an engine decodes on.
+
+One process drives all of them. It enqueues the same on every rank, and the kernels of a step wait for each other; the
+host never stands between them. What it enqueues before it turns to the next rank must have room in a stream's queue, of
+1,024 launches: else it would wait for a rank that waits for the next. So it enqueues graphs, or single steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.engine.graph import Graph, GraphGeometry
+from specgate.backends.eagle3.cupy.engine.prefill import Way
+from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled
+from specgate.backends.eagle3.cupy.memory.buffers import Buffers
+from specgate.backends.eagle3.cupy.memory.model import Draft, Target
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.step.cycle import Cycle
+from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind
+from specgate.backends.eagle3.cupy.stream import Stream
+from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
+
+
+class Rank:
+    """A GPU with its part of the target, the whole draft, everything that a step reads and writes, and its graphs."""
+
+    def __init__(
+        self,
+        target: Target,
+        draft: Draft | None,
+        sizes: Sizes,
+        buffers: Buffers,
+        *,
+        tuned: Tuned = NOTHING_TUNED,
+        way: Way | None = None,
+    ) -> None:
+        self.target, self.draft, self.sizes, self.b, self.tuned = target, draft, sizes, buffers, tuned
+        self.device = buffers.slots.length.device
+        self.way = way or Way.on(self.device)
+        self.stream = Stream(self.device)
+        self.cycles: dict[tuple[int, int, Kind], Cycle] = {}
+        self.graphs: dict[GraphGeometry, Graph] = {}
+        self._loaded: set[tuple[int, int]] = set()
+        self.prefilled: Prefilled | None = None
+
+    def cycle(self, k: int, count: int, kind: Kind = PLAIN) -> Cycle:
+        """A step of spec-`k` over `count` slots."""
+        if (k, count, kind) not in self.cycles:
+            with torch.cuda.device(self.device):
+                made = Cycle(self.target, self.draft, self.sizes, count, k, self.tuned, kind)
+            self.cycles[k, count, kind] = made
+        return self.cycles[k, count, kind]
+
+    def replay(self, k: int, count: int, kinds: tuple[Kind, ...]) -> Callable[[], None]:
+        """A step for each of `kinds`, captured at first use, with no slot active: then no rank waits for another."""
+        cycles = [self.cycle(k, count, kind) for kind in kinds]
+        cycle = cycles[0]
+        geometry = GraphGeometry.of(k, count, self.sizes, self.b, kinds)
+
+        def launches() -> None:
+            for each in cycles:
+                each(self.b)
+
+        if geometry not in self.graphs:
+            with self.stream.current():
+                self.b.slots.active_count.zero_()
+                self.graphs[geometry] = Graph(cycle.name, geometry, launches, self.stream)
+                if self.target.shard.ranks > 1:
+                    # Here and not with its first replay, for which other ranks would wait.
+                    self.graphs[geometry].graph.upload(self.stream.cupy)
+                    self.stream.wait()
+        graph = self.graphs[geometry]
+        return lambda: graph.replay(geometry)
+
+    def load(self, k: int, count: int) -> None:
+        """Run a step once with no slot active, to load its kernels. That may take longer than other ranks wait."""
+        if (k, count) not in self._loaded:
+            with self.stream.current():
+                self.b.slots.active_count.zero_()
+                self.cycle(k, count)(self.b)
+                self.stream.wait()
+            self._loaded.add((k, count))
+
+    def forget_steps(self) -> None:
+        """Make and capture all steps anew."""
+        self.cycles.clear()
+        self.graphs.clear()
+        self._loaded.clear()
+
+    def launch(self, k: int, count: int, kind: Kind = PLAIN) -> None:
+        """One step, kernel by kernel."""
+        cycle = self.cycle(k, count, kind)
+        with self.stream.current():
+            cycle(self.b)
+
+    @property
+    def of_prompts(self) -> Prefilled:
+        """What was prefilled; there must be something."""
+        assert self.prefilled is not None
+        return self.prefilled
+
+
+def whole_logits(ranks: Sequence[Rank], rows: int) -> Tensor:
+    """The logits [rows, V] of the last step on the first rank's GPU, from all parts of the vocabulary.
+
+    Waits for every rank but the first, on whose stream it must be called.
+    """
+    parts = [rank.b.target.layer.logits[:rows] for rank in ranks]
+    if len(parts) == 1:
+        return parts[0]
+    for rank in ranks[1:]:
+        rank.stream.wait()
+    return torch.cat([part.to(ranks[0].device) for part in parts], dim=-1)

@@ -1,0 +1,277 @@
+"""Launches `attention.cu`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.device import shared_memory_limit
+from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import STATIC_SHARED_BYTES, FmhaConfig
+from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT, KeptBlocks
+from specgate.backends.eagle3.cupy.kernels.heads import Heads, expect_pages
+from specgate.backends.eagle3.cupy.kernels.loader import ARGUMENT, Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
+
+QUERY_TILE = 16
+"""Query rows of a block of threads: the query heads that share a key/value head, for as many tokens as fit."""
+PACED_BELOW: Final = 128
+"""Size of a head. A smaller one means a small model, whose kernels before attention mostly wait for each other."""
+PACE: Final = 5
+"""Kilobytes that a warp of attention then has on their way at a time, until the queries are there."""
+KEPT_TILE: Final = 256
+"""Positions of a tile where a part of the cache is read: that is short, and is divided among all SMs."""
+STATISTICS = ("total", "span_empty", "mask_empty", "executed")
+"""What is counted of tiles of 32 keys: those launched, those beyond the slot's length, those that length or window hide
+within a chunk, and those worked on.
+"""
+
+
+MOST_JOINED: Final = 8
+"""Most chunks that attention itself may join: no sum of those that join them has two."""
+MOST_NODES: Final = 64
+"""Nodes of a tree with its root: a mask has 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeNodes:
+    """The rows of a launch are nodes `first` … of a tree, in the order of its levels.
+
+    `masks`: how many masks a slot has; `levels`: how many positions behind the slot's first node the deepest row
+    stands.
+    """
+
+    first: int
+    masks: int
+    levels: int
+
+    def shared_bytes(self, rows: int, head_dim: int) -> int:
+        """Bytes of shared memory that a block has for keys and values of the nodes, where `rows` are the newest."""
+        return 2 * (self.first + rows) * 16 * (head_dim // 8 + 1)
+
+
+def joining_warps(chunks: int) -> int:
+    """How many warps join the chunks of a row: a power of two. Each reads eight chunks at once, so that most rows are
+    read in one go.
+    """
+    return 8 if chunks <= 64 else 16 if chunks <= 128 else 32
+
+
+class Attention(Kernel):
+    """softmax(q·kᵀ/√D)·v for `rows_per_slot` consecutive query rows per slot, over paged keys and values.
+
+    Before that it rotates queries and keys, and writes the new keys and values into the cache, in the format that the
+    heads name.
+
+    qkv: float32 [R', (N + 2G)·D], `appended` rows per slot (default: the query rows alone); out: bfloat16 [R, N·D]. Row
+    t of a slot stands at position length + offset + t. It sees itself and what is before it, at most `window` positions
+    in all (None: everything). With `counts` (int32 [S]) a slot has only so many rows in qkv. The last of them stands at
+    length + offset, and is the only query row. With `sinks`, each query head has a logit that takes a share of the
+    softmax, and has no value.
+
+    With `tree`, row t is a node of a tree, and stands behind the slot's first position by the number of nodes above it.
+    It sees what is before that position, and of the tree the nodes of its mask. What it sees stands where it would
+    stand in a chain, and so a row's bits are the chain's of its path.
+
+    With `kept`, the rows of a chain see a part of the cache alone: of what is before them, the blocks that `kept`
+    says, and those that each key/value head has retrieved.
+
+    With `may_join`, and where a row sees few chunks, attention joins them itself. The bits are the same, and a launch
+    is saved. It is worth it for windows: a row that sees two chunks or more waits for the last of their blocks.
+    """
+
+    def __init__(
+        self,
+        heads: Heads,
+        rows_per_slot: int,
+        window: int | None = None,
+        *,
+        appended: int | None = None,
+        config: FmhaConfig | None = None,
+        statistics: bool = False,
+        sinks: bool = False,
+        may_join: bool = False,
+        tree: TreeNodes | None = None,
+        kept: KeptBlocks | None = None,
+    ) -> None:
+        """Raises ValueError for more nodes than a mask has bits, for rows that no kernel has, for a tree over a cache
+        of codes, and for a part of anything but a plain cache.
+        """
+        self.heads, self.window, self.sinks = heads, window, sinks
+        self.rows_per_slot, self.appended = rows_per_slot, appended or rows_per_slot
+        if self.appended != rows_per_slot and rows_per_slot != 1:
+            raise ValueError(f"{rows_per_slot} of {self.appended} rows are query rows: all or one must be")
+        if tree is not None and (tree.first + rows_per_slot > MOST_NODES or self.appended != rows_per_slot):
+            raise ValueError(f"{tree} of {rows_per_slot} rows: at most {MOST_NODES} nodes, all of which are query rows")
+        if tree is not None and heads.kv != "bf16":
+            raise ValueError(f"a tree over a cache in {heads.kv}: its rows are cached before their scales are known")
+        if kept is not None and (tree or window or sinks or heads.kv != "bf16" or self.appended != rows_per_slot):
+            raise ValueError("a part of the cache is read in bf16 alone, by chains without a window or sinks")
+        self.tree, self.kept = tree, kept
+        static = STATIC_SHARED_BYTES + (tree.shared_bytes(rows_per_slot, heads.head_dim) if tree else 0)
+        self.config = (config or FmhaConfig()).fitted(heads.head_dim, shared_memory_limit() - static, kv=heads.kv)
+        self.statistics = statistics
+        tile = self.config.kv_tile
+        chunks = -(-(heads.positions if kept is None else min(kept.positions, heads.positions)) // tile)
+        self.joining = joining_warps(chunks)  # not of the window's chunks: their number depends on that of the rows
+        behind = tree.levels if tree else rows_per_slot - 1
+        self.max_chunks = chunks if window is None else min(chunks, (window + behind - 1) // tile + 2)
+        self.joins = may_join and kept is None and self.max_chunks <= MOST_JOINED
+        nodes = (
+            {
+                "tree_rows": tree.first + rows_per_slot,
+                "tree_stride": tree.masks,
+                "tree_levels": tree.levels,
+                "first_node": tree.first,
+            }
+            if tree
+            else {}
+        )
+        part = {"kept_blocks": KEPT, "sink_blocks": kept.sink, "retrieved_blocks": kept.retrieval} if kept else {}
+        super().__init__(
+            "attention",
+            **heads.constants,
+            query_rows=rows_per_slot,
+            appended_rows=self.appended,
+            chunk=tile,
+            warps=self.config.warps,
+            stages=self.config.stages,
+            max_chunks=self.max_chunks,
+            window=window or 0,
+            statistics=int(statistics),
+            combine_warps=self.joining,
+            pace_kilobytes=PACE if heads.head_dim < PACED_BELOW else 0,
+            log2e_over_sqrt_head_dim=math.log2(math.e) / math.sqrt(heads.head_dim),
+            sinks=int(sinks),
+            log2e=math.log2(math.e),
+            **nodes,
+            **({"joins": 1} if self.joins else {}),
+            **part,
+            shared_bytes=self.config.ring_bytes(heads.head_dim, kv=heads.kv),
+        )
+
+    def partial_shapes(self, slots: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of the workspace for `slots` slots, float32: unnormalised outputs per chunk; their maxima and sums."""
+        rows = slots * self.rows_per_slot * self.heads.heads * self.max_chunks
+        return (rows, self.heads.head_dim), (rows, 2)
+
+    @announced
+    def __call__(
+        self,
+        out: Tensor,
+        partial: tuple[Tensor, Tensor],
+        k_pages: Tensor,
+        v_pages: Tensor,
+        qkv: Tensor,
+        table: tuple[Tensor, Tensor],
+        block_table: Tensor,
+        length: Tensor,
+        rows: Rows,
+        *,
+        offset: int,
+        counts: Tensor | None = None,
+        statistics: Tensor | None = None,
+        sinks: Tensor | None = None,
+        masks: Tensor | None = None,
+        scales: Tensor | None = None,
+        kept: tuple[Tensor, Tensor] | None = None,
+        finished: Tensor | None = None,
+    ) -> None:
+        """`rows`: the query rows; `table`: cos and sin, float32 [P, D/2]; `statistics`: int32 [4], which STATISTICS are
+        added to; `sinks`: bfloat16 [N]; `masks`: of a tree's nodes, int64 [S, masks], bit m for node m. Pages, and the
+        `scales` of formats that have some: as `memory.Pages` has them of one layer. `kept`: int32 [S, G, retrieval],
+        the retrieved blocks, and int32 [S], how many positions are left out. `finished`: where chunks are joined here,
+        int32 [S · G · tiles], zero before and after. Raises ValueError for what this launcher was not made for.
+        """
+        h = self.heads
+        if rows.per_slot != self.rows_per_slot:
+            raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.rows_per_slot}")
+        if (statistics is not None) != self.statistics:
+            raise ValueError(f"made for statistics = {self.statistics}")
+        if (sinks is not None) != self.sinks:
+            raise ValueError(f"made for sinks = {self.sinks}")
+        if (masks is not None) != (self.tree is not None):
+            raise ValueError(f"made for a tree: {self.tree is not None}")
+        if masks is not None and self.tree is not None:
+            expect("masks", masks, (rows.slots, self.tree.masks), torch.int64)
+        if (kept is not None) != (self.kept is not None):
+            raise ValueError(f"made for a part of the cache: {self.kept is not None}")
+        if kept is not None and self.kept is not None:
+            expect("kept", kept[0], (rows.slots, h.kv_heads, self.kept.retrieval), torch.int32)
+            expect("dropped", kept[1], (rows.slots,), torch.int32)
+        if sinks is not None:
+            expect("sinks", sinks, (h.heads,), torch.bfloat16)
+        expect("qkv", qkv, (rows.slots * self.appended, h.qkv_width), torch.float32)
+        expect("out", out, (rows.most, h.width), torch.bfloat16)
+        expect_pages(h, k_pages, v_pages, scales)
+        expect("cosine", table[0], (h.positions, h.head_dim // 2), torch.float32)
+        expect("block_table", block_table, (rows.slots, h.max_blocks), torch.int32)
+        for name, given, shape in zip(("partial", "stats"), partial, self.partial_shapes(rows.slots), strict=True):
+            expect(name, given, shape, torch.float32)
+        of_tree: dict[str, ARGUMENT] = {} if masks is None else {"masks": masks}
+        of_part: dict[str, ARGUMENT] = {} if kept is None else {"kept": kept[0], "dropped": kept[1]}
+        tiles = -(-(h.heads // h.kv_heads) * self.rows_per_slot // QUERY_TILE)
+        self.launch(
+            "attention",
+            (self.max_chunks * tiles, h.kv_heads, rows.slots),
+            (self.config.warps * 32,),
+            {
+                "partial": partial[0],
+                "partial_stats": partial[1],
+                "k_pages": k_pages,
+                "v_pages": v_pages,
+                **({} if scales is None else {"scales": scales}),
+                "statistics": statistics,
+                "qkv": qkv,
+                "cosine": table[0],
+                "sine": table[1],
+                "block_table": block_table,
+                "length": length,
+                "counts": counts,
+                "active": rows.active,
+                "active_count": rows.active_count,
+                "offset": offset,
+                **of_tree,
+                **of_part,
+                **({"out": out, "sinks": sinks, "finished": finished} if self.joins else {}),
+            },
+        )
+        if self.joins:
+            return
+        dropped = None if kept is None else kept[1]
+        self.join(out, partial, length, rows, offset=offset, sinks=sinks, masks=masks, dropped=dropped)
+
+    def join(
+        self,
+        out: Tensor,
+        partial: tuple[Tensor, Tensor],
+        length: Tensor,
+        rows: Rows,
+        *,
+        offset: int = 0,
+        sinks: Tensor | None = None,
+        masks: Tensor | None = None,
+        dropped: Tensor | None = None,
+    ) -> None:
+        """Join the chunks of each row. Arguments are as those of a call, of which it is the second half."""
+        self.launch(
+            "attention_combine",
+            (rows.most, self.heads.heads),
+            (self.joining * 32,),
+            {
+                "out": out,
+                "partial": partial[0],
+                "partial_stats": partial[1],
+                "length": length,
+                "active": rows.active,
+                "active_count": rows.active_count,
+                "offset": offset,
+                "sinks": sinks,
+                **({} if masks is None else {"masks": masks}),
+                **({} if dropped is None else {"dropped": dropped}),
+            },
+            shared_bytes=0,  # so that it finds room beside attention, and what comes after it may start early
+        )

@@ -1,0 +1,108 @@
+"""The sizes of an attention layer and of its cache, which its kernels are compiled with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.loader import expect
+from specgate.backends.eagle3.lib.kv.modes import NVFP4_ELEMENTS, KvMode
+
+BLOCK: Final = 64
+"""Positions per cache block."""
+SCALE_POSITIONS: Final = 16
+"""Positions of a head that share a scale where the cache is in E4M3."""
+OUTER_BYTES: Final = 16
+"""Bytes behind the block scales of a cache block and head in NVFP4: two float32, and as much that nobody reads."""
+SWITCHES: Final[Mapping[KvMode, Mapping[str, int]]] = {"bf16": {}, "fp8": {"kv_fp8": 1}, "nvfp4": {"kv_nvfp4": 1}}
+"""The constant that a kernel is compiled with for a cache in the format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """`heads` query heads and `kv_heads` key/value heads of `head_dim`, over up to `positions` positions per slot.
+
+    `kv`: the format in which keys and values are cached.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    positions: int
+    kv: KvMode = "bf16"
+
+    @property
+    def width(self) -> int:
+        """Width of all query heads together."""
+        return self.heads * self.head_dim
+
+    @property
+    def qkv_width(self) -> int:
+        return (self.heads + 2 * self.kv_heads) * self.head_dim
+
+    @property
+    def max_blocks(self) -> int:
+        """Cache blocks that a slot can hold."""
+        return -(-self.positions // BLOCK)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        return {
+            "heads": self.heads,
+            "kv_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "block": BLOCK,
+            "max_blocks": self.max_blocks,
+            **SWITCHES[self.kv],
+        }
+
+    @property
+    def position_bytes(self) -> float:
+        """Bytes of the key and value of one position in one layer, with its share of the scales. The two outer scales
+        of a whole slot in NVFP4 are not counted.
+        """
+        head: float = {
+            "bf16": 2 * self.head_dim,
+            "fp8": self.head_dim + 4 / SCALE_POSITIONS,
+            "nvfp4": self.head_dim / 2 + self.head_dim / NVFP4_ELEMENTS,
+        }[self.kv]
+        return 2 * self.kv_heads * head
+
+    @property
+    def cached(self) -> torch.dtype:
+        """What a page is made of: numbers, or the bytes of codes."""
+        return torch.bfloat16 if self.kv == "bf16" else torch.uint8
+
+    @property
+    def page_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Of the keys and of the values of a cache block in one layer: [G, BLOCK, D] and, transposed, [G, D, BLOCK]; in
+        NVFP4 both [G, D / 16, 32, 16], for each of a warp's lanes 16 bytes at a time (`nvfp4.cuh`).
+        """
+        g, d = self.kv_heads, self.head_dim
+        return ((g, d // 16, 32, 16),) * 2 if self.kv == "nvfp4" else ((g, BLOCK, d), (g, d, BLOCK))
+
+    @property
+    def scale_shape(self) -> tuple[tuple[int, ...], torch.dtype] | None:
+        """Of the scales of a cache block in one layer: float32 [G, BLOCK / SCALE_POSITIONS, 2] of keys and values in
+        E4M3; uint8 [G, 8·D + OUTER_BYTES] in NVFP4 (`nvfp4.cuh`); None in bfloat16.
+        """
+        if self.kv == "bf16":
+            return None
+        if self.kv == "fp8":
+            return (self.kv_heads, BLOCK // SCALE_POSITIONS, 2), torch.float32
+        return (self.kv_heads, 2 * BLOCK * self.head_dim // NVFP4_ELEMENTS + OUTER_BYTES), torch.uint8
+
+
+def expect_pages(heads: Heads, k_pages: Tensor, v_pages: Tensor, scales: Tensor | None) -> None:
+    """Raise ValueError where these are not the pages of one layer in the format of `heads`, [blocks, …]."""
+    wanted = heads.scale_shape
+    if (scales is not None) != (wanted is not None):
+        raise ValueError(f"made for scales: {wanted is not None}")
+    for name, given, shape in zip(("k_pages", "v_pages"), (k_pages, v_pages), heads.page_shapes, strict=True):
+        expect(name, given, (1, *shape), heads.cached)
+    if scales is not None and wanted is not None:
+        expect("scales", scales, (len(k_pages), *wanted[0]), wanted[1])

@@ -1,0 +1,262 @@
+"""Launches `matmul_rows.cu`, and `matmul_many.cu` for more rows; with maxima `maxima_rows.cu` and `maxima_many.cu`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypedDict
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.device import multiprocessors, shared_memory_limit
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import (
+    MAX_ROWS,
+    ROW_GROUP,
+    ROW_TILE,
+    GemmConfig,
+    is_small,
+    limit_occupancy,
+)
+from specgate.backends.eagle3.cupy.kernels.matmul.many_config import ManyConfig
+from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
+
+NORM_GROUP: Final = 8
+"""Elements that one partial sum of squares is taken over."""
+
+
+class Epilogue(IntEnum):
+    """What becomes of the sums: see `matmul_rows.cu`."""
+
+    PLAIN = 0
+    RESIDUAL = 1
+    SWIGLU = 2
+
+
+class Switches(TypedDict, total=False):
+    """What a product does beside its epilogue: see `MatmulRows`."""
+
+    scaled: bool
+    feeds_norm: bool
+    chooses: bool
+    biased: bool
+    maxima: bool
+
+
+def maxima_of(columns: int) -> int:
+    """Words per row of the maxima of every eight of so many columns: see `maxima.cuh`."""
+    return -(-columns // 32) * 4
+
+
+@dataclass(frozen=True, slots=True)
+class PreNormRows:
+    """The input of an RMSNorm, which the product that follows completes by a division.
+
+    `rows` bfloat16 [R, H]: x · weight, before the division by the root mean square of x. `squares` float32 [R, H / 8]:
+    sums of x² over eight elements each, of which that root is made.
+    """
+
+    rows: Tensor
+    squares: Tensor
+
+    def check(self, rows: int, hidden: int) -> None:
+        expect("pre_norm", self.rows, (rows, hidden), torch.bfloat16)
+        expect("squares", self.squares, (rows, hidden // NORM_GROUP), torch.float32)
+
+
+class MatmulRows(Kernel):
+    """out = x · weightᵀ for few rows: bfloat16 x [R, K] and weight [N, K] (SWIGLU: [2N, K]).
+
+    PLAIN writes float32 [R, N], RESIDUAL adds to it, SWIGLU writes bfloat16 [R, N]. With `scaled`, x is `PreNormRows`.
+    With `feeds_norm`, a RESIDUAL also leaves the `PreNormRows` of the next norm. With `chooses`, a PLAIN also leaves
+    the greedy choice of each row. With `biased`, a PLAIN or RESIDUAL adds a bias. With `maxima`, a PLAIN also leaves
+    the largest of every eight columns.
+    """
+
+    def __init__(
+        self,
+        n_out: int,
+        k_in: int,
+        epilogue: Epilogue,
+        rows: int,
+        config: GemmConfig | None = None,
+        *,
+        scaled: bool = False,
+        feeds_norm: bool = False,
+        chooses: bool = False,
+        biased: bool = False,
+        maxima: bool = False,
+        many: ManyConfig | None = None,
+    ) -> None:
+        """`rows`: the most that this launcher will see; at most MAX_ROWS. `many`: how `matmul_many.cu` divides the
+        work, where the usual way shall not hold. Raises ValueError for what no kernel does.
+        """
+        if not 0 < rows <= MAX_ROWS:
+            raise ValueError(f"rows = {rows}: 1 to {MAX_ROWS} rows are needed")
+        if feeds_norm and epilogue is not Epilogue.RESIDUAL:
+            raise ValueError(f"{epilogue.name} feeds no norm: only RESIDUAL does")
+        if chooses and epilogue is not Epilogue.PLAIN:
+            raise ValueError(f"{epilogue.name} chooses nothing: only PLAIN does")
+        if maxima and (epilogue is not Epilogue.PLAIN or chooses):
+            raise ValueError(f"{epilogue.name}, chooses = {chooses}: only a PLAIN that chooses nothing leaves maxima")
+        if biased and epilogue is Epilogue.SWIGLU:
+            raise ValueError(f"{epilogue.name} adds no bias: only PLAIN and RESIDUAL do")
+        self.n_out, self.k_in, self.epilogue, self.rows = n_out, k_in, epilogue, rows
+        self.scaled, self.feeds_norm, self.chooses, self.biased = scaled, feeds_norm, chooses, biased
+        self.maxima = maxima
+        self.config = (config or GemmConfig()).fitted(k_in, shared_memory_limit())
+        gpu = multiprocessors()
+        self.many = many or ManyConfig.of(self.config, self.weight, rows, shared_memory_limit(), gpu)
+        common = {
+            "n_out": n_out,
+            "k_in": k_in,
+            "epilogue": epilogue.value,
+            "pre_norm_x": int(scaled),
+            "feeds_norm": int(feeds_norm),
+            "takes_argmax": int(chooses or maxima),
+            "has_bias": int(biased),
+            "chunks_per_turn": self.config.k_chunks,
+            "delay_dependents": self.config.delay_dependents,
+        }
+        if self.many is not None:
+            self.row_groups = self.many.row_groups
+            super().__init__(
+                "maxima_many" if maxima else "matmul_many",
+                **common,
+                chains=self.config.warps,
+                row_tiles=self.many.row_tiles,
+                row_groups=self.many.row_groups,
+                cluster=self.many.cluster,
+                stages=self.many.stages,
+                weight_tiles=self.many.tiles,
+                warp_tiles=self.many.warp_tiles,
+                shared_bytes=self.many.shared_bytes(self.config),
+            )
+            return
+        self.row_groups = -(-rows // ROW_GROUP)
+        tiles = -(-rows // (self.row_groups * ROW_TILE))
+        shared = self.config.shared_bytes(k_in, tiles)
+        if gpu is not None and not is_small(*self.weight):
+            shared = limit_occupancy(shared, self.blocks * self.row_groups, gpu.count, gpu.shared_memory)
+        super().__init__(
+            "maxima_rows" if maxima else "matmul_rows",
+            **common,
+            row_tiles=tiles,
+            row_groups=self.row_groups,
+            warps=self.config.warps,
+            stages=self.config.stages,
+            weight_tiles=self.config.tiles,
+            passes=self.config.passes,
+            x_in_registers=int(self.config.x_in_registers(*self.weight, tiles)),
+            shared_bytes=shared,
+        )
+
+    @property
+    def name(self) -> str:
+        """Of the kernel that is launched."""
+        return "matmul_rows" if self.many is None else "matmul_many"
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that divide the weight among them, for one group of rows."""
+        features = self.config.tiles * (8 if self.epilogue is Epilogue.SWIGLU else 16)
+        groups = -(-self.n_out // features)
+        return -(-groups // self.config.passes)
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        """Rows and columns of the weight."""
+        return (1 + (self.epilogue is Epilogue.SWIGLU)) * self.n_out, self.k_in
+
+    def retiled(self, config: GemmConfig) -> MatmulRows:
+        """The same product with another configuration."""
+        return MatmulRows(
+            *(self.n_out, self.k_in, self.epilogue, self.rows, config),
+            scaled=self.scaled,
+            feeds_norm=self.feeds_norm,
+            chooses=self.chooses,
+            biased=self.biased,
+            maxima=self.maxima,
+        )
+
+    @announced
+    def __call__(
+        self,
+        out: Tensor,
+        x: Tensor | PreNormRows,
+        weight: Tensor,
+        rows: Rows,
+        *,
+        eps: float = 0.0,
+        norm: tuple[PreNormRows, Tensor] | None = None,
+        choices: Tensor | None = None,
+        bias: Tensor | None = None,
+        maxima: Tensor | None = None,
+    ) -> None:
+        """`norm`: where a launcher that `feeds_norm` leaves its rows, and that norm's weight, bfloat16 [N].
+
+        `choices`: where a launcher that `chooses` leaves the column of each row's largest result, the lowest of equal
+        ones: int64 [R], packed as in `argmax.cuh`. It must be zero before, since what is there stays unless it is
+        beaten. NaN and infinity beat every number.
+
+        `bias`: what a launcher that is `biased` adds, bfloat16 [N].
+
+        `maxima`: where a launcher with `maxima` leaves the largest of every eight columns, int32 [R, maxima_of(N)], as
+        bits that compare as unsigned numbers. Words behind the last part are left as they are.
+
+        Raises ValueError for operands that this launcher was not made for.
+        """
+        swiglu = self.epilogue is Epilogue.SWIGLU
+        if rows.most > self.rows:
+            raise ValueError(f"{rows.most} rows for a launcher of {self.rows}")
+        if isinstance(x, PreNormRows) != self.scaled or (norm is not None) != self.feeds_norm:
+            raise ValueError(f"made for scaled = {self.scaled}, feeds_norm = {self.feeds_norm}")
+        if (choices is not None) != self.chooses:
+            raise ValueError(f"made for chooses = {self.chooses}")
+        if (bias is not None) != self.biased:
+            raise ValueError(f"made for biased = {self.biased}")
+        if (maxima is not None) != self.maxima:
+            raise ValueError(f"made for maxima = {self.maxima}")
+        expect("out", out, (rows.most, self.n_out), torch.bfloat16 if swiglu else torch.float32)
+        expect("weight", weight, ((1 + swiglu) * self.n_out, self.k_in), torch.bfloat16)
+        x_rows, squares = (x.rows, x.squares) if isinstance(x, PreNormRows) else (x, None)
+        if isinstance(x, PreNormRows):
+            x.check(rows.most, self.k_in)
+        expect("x", x_rows, (rows.most, self.k_in), torch.bfloat16)
+        left: tuple[Tensor | None, Tensor | None, Tensor | None] = None, None, None
+        if norm is not None:
+            norm[0].check(rows.most, self.n_out)
+            expect("norm weight", norm[1], (self.n_out,), torch.bfloat16)
+            left = norm[0].rows, norm[0].squares, norm[1]
+        if choices is not None:
+            expect("choices", choices, (rows.most,), torch.int64)
+        if bias is not None:
+            expect("bias", bias, (self.n_out,), torch.bfloat16)
+        if maxima is not None:
+            expect("maxima", maxima, (rows.most, maxima_of(self.n_out)), torch.int32)
+            choices = maxima.view(torch.int64)  # the field that the product has for what it compares
+        if self.many is not None:
+            threads, grid = self.many.threads, self.many.grid(self.weight[0])
+        else:
+            threads = self.config.warps * 32
+            grid = (self.blocks,) if self.row_groups == 1 else (self.row_groups, self.blocks)
+        self.launch(
+            self.name,
+            grid,
+            (threads,),
+            {
+                "out": out,
+                "x": x_rows,
+                "weight": weight,
+                "squares": squares,
+                "normed": left[0],
+                "normed_squares": left[1],
+                "norm_weight": left[2],
+                "choices": choices,
+                "active_count": rows.active_count,
+                "rows_per_slot": rows.per_slot,
+                "eps": eps,
+                "bias": bias,
+            },
+        )

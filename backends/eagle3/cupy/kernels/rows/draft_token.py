@@ -1,0 +1,102 @@
+"""Launches `draft_token.cu`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
+from specgate.backends.eagle3.cupy.kernels.rows.draft_input import InputWeights
+from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
+
+THREADS = 512
+
+
+class DraftToken(Kernel):
+    """Draft token `index` of every active slot, as an id of the target; then the input of the draft's next step.
+
+    `choices` int64 [S] are as the LM head leaves them, and cleared again; `target_ids` int32 [W]. With `out` (bfloat16
+    [S, 2H]) the input of the next draft step is written, too. Its hidden state is `stream` (float32 [S, H]), or, in
+    heads that feed their normed output back, what `pre_norm` becomes.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        draft_vocab: int,
+        *,
+        norm_output: bool,
+        norm_before_residual: bool,
+        max_rows: int,
+        ends_early: bool = False,
+    ) -> None:
+        """`ends_early`: the next step is over the slots whose chains go on, and its rows are packed anew."""
+        super().__init__(
+            "draft_token",
+            hidden=hidden,
+            draft_vocab=draft_vocab,
+            norm_output=int(norm_output),
+            norm_before_residual=int(norm_before_residual),
+            max_rows=max_rows,
+            threads=THREADS,
+            **({"ends_early": 1} if ends_early else {}),
+        )
+        self.hidden, self.draft_vocab, self.ends_early = hidden, draft_vocab, ends_early
+
+    @announced
+    def __call__(
+        self,
+        out: Tensor | None,
+        stream: Tensor,
+        choices: Tensor,
+        target_ids: Tensor,
+        pre_norm: PreNormRows,
+        weights: InputWeights,
+        slots: Slots,
+        rows: Rows,
+        *,
+        index: int,
+        eps: float,
+        onward: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """`onward`: where chains end early, the stream of the next step, float32 [S, H], and the row there of each row,
+        int32 [S], −1 for none. Raises ValueError where this launcher was made for the other case.
+        """
+        if (onward is not None) != self.ends_early:
+            raise ValueError(f"made for chains that end early: {self.ends_early}")
+        expect("choices", choices, (rows.slots,), torch.int64)
+        expect("stream", stream, (rows.slots, self.hidden), torch.float32)
+        pre_norm.check(rows.slots, self.hidden)
+        expect("target_ids", target_ids, (self.draft_vocab,), torch.int32)
+        if out is not None:
+            expect("out", out, (rows.slots, 2 * self.hidden), torch.bfloat16)
+        w, packed = weights, dict[str, Tensor]()
+        if onward is not None:
+            next_stream, places = onward
+            expect("next stream", next_stream, (rows.slots, self.hidden), torch.float32)
+            expect("onward", places, (rows.slots,), torch.int32)
+            packed = {"next_stream": next_stream, "onward": places}
+        self.launch(
+            "draft_token",
+            (rows.slots,),
+            (THREADS,),
+            {
+                "drafts": slots.drafts,
+                "input": out,
+                "stream": stream,
+                "choices": choices,
+                "fault": slots.fault,
+                "target_ids": target_ids,
+                "normed": pre_norm.rows,
+                "squares": pre_norm.squares,
+                "embedding": w.embedding,
+                "embedding_norm": w.embedding_norm,
+                "feature_norm": w.feature_norm,
+                "active": rows.active,
+                "active_count": rows.active_count,
+                "index": index,
+                "eps": eps,
+                **packed,
+            },
+        )

@@ -1,0 +1,112 @@
+"""Launches `draw_rows.cu`."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.sampling.blocks import Division
+from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
+
+MOST_COLUMNS: Final = 1 << 18
+"""Of a row: a runner of the race has so many bits for its column."""
+
+
+class Purpose(IntEnum):
+    """What random numbers of a race are for, as `race.cuh` has it."""
+
+    TARGET = 0
+    DRAFT = 1
+
+
+class DrawRows(Kernel):
+    """Puts a drawn column of each row of `logits` (float32 [R, V]) in the place of its greedy choice (int64 [R]).
+
+    `filtered`: what may be drawn is what `cuts` (int64 [R]) leaves. `mapped`: column c stands for the target's token
+    `target_ids[c]` (int32 [V]), and has that token's random numbers, which are those of `purpose`.
+    """
+
+    def __init__(
+        self,
+        vocab: int,
+        temperature: float,
+        *,
+        filtered: bool = False,
+        mapped: bool = False,
+        purpose: Purpose = Purpose.TARGET,
+    ) -> None:
+        self.vocab, self.division = vocab, Division(vocab)
+        self.filtered, self.mapped = filtered, mapped
+        super().__init__(
+            "draw_rows",
+            temperature=float(temperature),
+            filtered=int(filtered),
+            mapped=int(mapped),
+            purpose=int(purpose),
+            **self.division.constants,
+        )
+
+    @announced
+    def __call__(
+        self,
+        choices: Tensor,
+        best: Tensor,
+        finished: Tensor,
+        logits: Tensor,
+        requests: Tensor,
+        length: Tensor,
+        rows: Rows,
+        *,
+        seed: int,
+        offset: int = 0,
+        cuts: Tensor | None = None,
+        target_ids: Tensor | None = None,
+    ) -> None:
+        """`requests` int64 [S]: who the slots' requests are. `length` int32 [S]: committed positions of each.
+
+        Row t of a slot is drawn for position `length` + 1 + `offset` + t. `best` int64 [R] and `finished` int32 [R] are
+        zero before and after. Raises ValueError for operands that this launcher was not made for.
+        """
+        if (cuts is not None, target_ids is not None) != (self.filtered, self.mapped):
+            raise ValueError(f"made for filtered = {self.filtered}, mapped = {self.mapped}")
+        for name, tensor in (("choices", choices), ("best", best)):
+            expect(name, tensor, (rows.most,), torch.int64)
+        expect("finished", finished, (rows.most,), torch.int32)
+        expect("logits", logits, (rows.most, self.vocab), torch.float32)
+        expect("requests", requests, (rows.slots,), torch.int64)
+        expect("length", length, (rows.slots,), torch.int32)
+        if cuts is not None:
+            expect("cuts", cuts, (rows.most,), torch.int64)
+        if target_ids is not None:
+            expect("target_ids", target_ids, (self.vocab,), torch.int32)
+        self.launch(
+            "draw_rows",
+            (self.division.blocks, rows.most),
+            (self.division.threads,),
+            {
+                "choices": choices,
+                "best": best,
+                "finished": finished,
+                "logits": logits,
+                "cuts": cuts,
+                "target_ids": target_ids,
+                "requests": requests,
+                "length": length,
+                "active": rows.active,
+                "active_count": rows.active_count,
+                "rows_per_slot": rows.per_slot,
+                "offset": offset,
+                "seed_low": signed(seed),
+                "seed_high": signed(seed >> 32),
+            },
+        )
+
+
+def signed(word: int) -> int:
+    """The low 32 bits of `word` as a C int has them."""
+    low = word & 0xFFFFFFFF
+    return low - (1 << 32) if low >> 31 else low

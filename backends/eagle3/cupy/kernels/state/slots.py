@@ -1,0 +1,136 @@
+"""The state of a decode run on the GPU, as `slots.cuh` and the kernels of a cycle know it.
+
+S slots, at most T rows per slot, at most C tokens of output per slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.loader import expect
+
+MAX_ENDS: Final = 64
+"""Most EOS and stop ids that a rule can hold."""
+
+
+class Fault(IntFlag):
+    """What a kernel has found wrong. Once a bit is set, the results of the decode run mean nothing."""
+
+    TARGET_NOT_FINITE = 1
+    DRAFT_NOT_FINITE = 2
+    KV_INTEGRITY = 4
+    KV_EXHAUSTED = 8
+    MASK_INTEGRITY = 16
+    PEER_LATE = 32
+    PEERS_DIFFER = 64
+
+
+class Stamp(IntEnum):
+    """Columns of `Slots.stamps`: when a step began, and when each of its phases had ended."""
+
+    STEP_BEGAN = 0
+    DRAFTED = 1
+    VERIFIED = 2
+    ACCEPTED = 3
+    COMMITTED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of a step: `per_slot` tokens for each slot in `active` (int32 [S]), `active_count` (int32 [1]) slots.
+
+    Launches are made for `slots` slots, however many of them are active when the kernel runs.
+    """
+
+    active: Tensor
+    active_count: Tensor
+    slots: int
+    per_slot: int
+
+    @property
+    def most(self) -> int:
+        return self.slots * self.per_slot
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The arrays of a decode run. All are int32, but for `stamps`.
+
+    Of each slot, [S]: `length`, its committed positions; `last_token`, its newest token, which the target has not read
+    yet; `emitted`, how many tokens it has emitted; `truncated`, how many tokens beyond its end were dropped; `finish`,
+    0 running, 1 EOS, 2 stop, 3 length; `accepted`, the accepted drafts of the last step; and `counts`, how many tokens
+    in `pending` [S, T] the draft has yet to extend over.
+
+    `active` [S] lists the slots that still decode, `active_count` [1] of them. `drafts` and `target_tokens` [S, T]
+    belong to the current step. `out` [S, C] is what was emitted. `rule` is {limit, number of EOS ids, number of stop
+    ids, ids …}. `accepted_log` [steps, S] and `stamps` (int64 nanoseconds, [steps, 5]) have a row per step, and `step`
+    [1] counts the steps. `fault` [1] holds the bits of Fault.
+    """
+
+    active: Tensor
+    active_count: Tensor
+    length: Tensor
+    last_token: Tensor
+    emitted: Tensor
+    truncated: Tensor
+    finish: Tensor
+    accepted: Tensor
+    counts: Tensor
+    pending: Tensor
+    drafts: Tensor
+    target_tokens: Tensor
+    out: Tensor
+    rule: Tensor
+    accepted_log: Tensor
+    stamps: Tensor
+    step: Tensor
+    fault: Tensor
+
+    @classmethod
+    def allocate(cls, slots: int, max_rows: int, capacity: int, device: torch.device | str) -> Slots:
+        """For decode runs of up to `capacity` steps and tokens."""
+
+        def of(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
+        return cls(
+            active=of(slots),
+            active_count=of(1),
+            length=of(slots),
+            last_token=of(slots),
+            emitted=of(slots),
+            truncated=of(slots),
+            finish=of(slots),
+            accepted=of(slots),
+            counts=of(slots),
+            pending=of(slots, max_rows),
+            drafts=of(slots, max_rows),
+            target_tokens=of(slots, max_rows),
+            out=of(slots, capacity),
+            rule=of(3 + MAX_ENDS),
+            accepted_log=of(capacity, slots),
+            stamps=torch.zeros(capacity, len(Stamp), dtype=torch.int64, device=device),
+            step=of(1),
+            fault=of(1),
+        )
+
+    def rows(self, slots: int, per_slot: int) -> Rows:
+        """The rows of a step over `slots` slots."""
+        return Rows(self.active, self.active_count, slots, per_slot)
+
+    @property
+    def constants(self) -> dict[str, int]:
+        slots, max_rows = self.drafts.shape
+        return {"slots": slots, "max_rows": max_rows, "capacity": self.out.shape[1]}
+
+    def check(self, slots: int, max_rows: int) -> None:
+        """Raise ValueError where these are not the arrays of `slots` slots with up to `max_rows` rows."""
+        for name in ("active", "length", "counts", "accepted"):
+            expect(name, getattr(self, name), (slots,), torch.int32)
+        for name in ("pending", "drafts", "target_tokens"):
+            expect(name, getattr(self, name), (slots, max_rows), torch.int32)

@@ -1,0 +1,88 @@
+"""Weights and tables of a pair, in the form that the kernels want."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.rows.draft_input import InputWeights
+from specgate.backends.eagle3.cupy.kernels.rows.feature_rows import FeatureNorm
+from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertTargetWeights, pack_expert_target
+from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.lib.parallel.shard import WHOLE, Shard
+from specgate.backends.eagle3.lib.rope import cos_sin_table
+from specgate.backends.eagle3.lib.weights import DraftWeights, TargetWeights, pack_draft, pack_target
+from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
+
+RopeTable = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`rope`: cos and sin, float32 [P, D/2]. Of a target that is split among GPUs, `geometry` is that of the part
+    `shard`, which the weights are.
+    """
+
+    geometry: TargetGeometry
+    weights: TargetWeights | ExpertTargetWeights
+    rope: RopeTable
+    shard: Shard = WHOLE
+
+    @classmethod
+    def of(cls, checkpoint: TargetCheckpoint, positions: int) -> Target:
+        weights = pack_target(checkpoint) if checkpoint.geometry.experts is None else pack_expert_target(checkpoint)
+        geometry, shard = checkpoint.shard.geometry(checkpoint.geometry), checkpoint.shard
+        return cls(geometry, weights, table(geometry.rope, positions, weights.embed.device), shard)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """`boundaries`: where the draft reads the target's residual stream; boundary i lies before layer i. `target_ids`
+    int32 [W]: the target's id of each draft id; `columns` int32 [V]: the other way, −1 where the draft has none.
+    `feature_norm`: bfloat16 [n·H] or None. Of a draft that is split among GPUs, `geometry` is that of the part `shard`,
+    which the weights are; its vocabulary maps are whole.
+    """
+
+    geometry: DraftGeometry
+    weights: DraftWeights
+    rope: RopeTable
+    boundaries: tuple[int, ...]
+    target_ids: Tensor
+    columns: Tensor
+    input: InputWeights
+    feature_norm: Tensor | None
+    shard: Shard = WHOLE
+
+    @classmethod
+    def of(cls, checkpoint: DraftCheckpoint, target: Target, positions: int) -> Draft:
+        w = pack_draft(checkpoint, target.weights)
+        return cls(
+            geometry=checkpoint.shard.of_draft(checkpoint.geometry),
+            weights=w,
+            rope=table(checkpoint.geometry.rope, positions, w.embed.device),
+            boundaries=tuple(checkpoint.capture.boundaries),
+            target_ids=w.target_ids.int(),
+            columns=columns_of(w.target_ids, checkpoint.geometry.vocab),
+            input=InputWeights(w.embed, w.layer.input_norm, w.feature_norm),
+            feature_norm=torch.cat(w.chunk_norms) if w.chunk_norms else w.concat_norm,
+            shard=checkpoint.shard,
+        )
+
+
+def columns_of(target_ids: Tensor, vocab: int) -> Tensor:
+    """int32 [vocab]: where each token stands in `target_ids` int64 [W], −1 for nowhere."""
+    columns = torch.full((vocab,), -1, dtype=torch.int32, device=target_ids.device)
+    columns[target_ids] = torch.arange(len(target_ids), dtype=torch.int32, device=target_ids.device)
+    return columns
+
+
+def norm_of(geometry: DraftGeometry) -> FeatureNorm:
+    if geometry.norm_before_fc:
+        return FeatureNorm.ALL_STREAMS
+    return FeatureNorm.EACH_STREAM if geometry.fc_norm else FeatureNorm.NONE
+
+
+def table(spec: RopeSpec, positions: int, device: torch.device) -> RopeTable:
+    return cos_sin_table(spec, positions, device)

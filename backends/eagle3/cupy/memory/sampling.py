@@ -1,0 +1,134 @@
+"""What drawing tokens on the device needs of memory, and which of its parts a request for sampling asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.sampling.blocks import Division
+from specgate.backends.eagle3.cupy.kernels.sampling.cut_rows import LISTED, Weighed
+from specgate.backends.eagle3.cupy.kernels.sampling.weigh_rows import BUCKETS, EDGE
+from specgate.contract import Sampling
+
+IN_PROMPT: Final = -(1 << 31)
+"""The bit of `history` that says that a token is in the prompt, as an int32 has it: `history.cuh`."""
+
+
+def draws(asked: Sampling | None) -> bool:
+    """Whether tokens are drawn; at temperature 0 the largest logit wins."""
+    return asked is not None and asked.temperature > 0
+
+
+def biases(asked: Sampling | None) -> bool:
+    """Whether something is added to logits, at temperature 0 too."""
+    return asked is not None and bool(asked.logit_bias)
+
+
+def penalises(asked: Sampling | None) -> bool:
+    """Whether tokens that a text has are penalised, at temperature 0 too."""
+    return asked is not None and asked.penalises
+
+
+def rejects(asked: Sampling | None) -> bool:
+    """Whether drafts are verified by rejection. At temperature 0 both ways compare single tokens, as greedily."""
+    return draws(asked) and asked is not None and asked.method == "rejection"
+
+
+def weighs(asked: Sampling, vocab: int) -> bool:
+    """Whether a filter needs the mass or the number of a row's larger logits. Top-k of all columns is no filter."""
+    return draws(asked) and (0 < asked.top_k < vocab or asked.top_p < 1)
+
+
+def filters(asked: Sampling, vocab: int) -> bool:
+    return weighs(asked, vocab) or (draws(asked) and asked.min_p > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingBuffers:
+    """For S slots and R rows, K + 1 of each slot. What no part of sampling needs has no rows.
+
+    `requests` int64 [S]: who the slots' requests are, 64 bits each. `bias` float32 [V]: what is added to logits.
+    Zero between launches: `best` int64 [R] and `finished` int32 [R, with rejection at least 2K · S], a row's race so
+    far and how many blocks have run it; `bucket_sums` int64 [R, BUCKETS], a row's columns or masses by logit, and
+    `list_sizes` int32 [R], how many of its columns matter to filters. `edges` int64 [R, EDGE]: the bucket in which
+    they end; `listed` int64 [R, LISTED]: what matters. `cuts` int64 [R]: the rank of the last column that they keep.
+    `history` int32 [S, V]: what the slots' texts have of each token, for penalties.
+    For rejection, `draft_logits` float32 [K, S, W]: what the draft tokens of a step were drawn from; `sums` float64
+    [2K · S] and `partial` float64 [2K · S, blocks]: of the weights of rows, and of parts of rows.
+    """
+
+    requests: Tensor
+    bias: Tensor
+    best: Tensor
+    finished: Tensor
+    bucket_sums: Tensor
+    edges: Tensor
+    listed: Tensor
+    list_sizes: Tensor
+    cuts: Tensor
+    history: Tensor
+    draft_logits: Tensor
+    sums: Tensor
+    partial: Tensor
+
+    @classmethod
+    def allocate(
+        cls,
+        asked: Sampling,
+        vocab: int,
+        slots: int,
+        rows: int,
+        device: torch.device | str,
+        *,
+        draft_vocab: int = 0,
+    ) -> SamplingBuffers:
+        """`draft_vocab`: columns of the draft; 0 where there is none, which nothing is rejected of."""
+
+        def of(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        bias = of(torch.float32, vocab if biases(asked) else 0)
+        for token, added in asked.logit_bias:
+            bias[token] = added
+        weighed, filtered = (rows if wanted(asked, vocab) else 0 for wanted in (weighs, filters))
+        drafted = rows // slots - 1 if rejects(asked) and draft_vocab else 0
+        summed = 2 * drafted * slots
+        return cls(
+            requests=of(torch.int64, slots),
+            bias=bias,
+            best=of(torch.int64, rows),
+            finished=of(torch.int32, max(rows, summed)),
+            bucket_sums=of(torch.int64, weighed, BUCKETS),
+            edges=of(torch.int64, weighed, EDGE),
+            listed=of(torch.int64, weighed, LISTED),
+            list_sizes=of(torch.int32, weighed),
+            cuts=of(torch.int64, filtered),
+            history=of(torch.int32, slots if penalises(asked) else 0, vocab),
+            draft_logits=of(torch.float32, drafted, slots, draft_vocab),
+            sums=of(torch.float64, summed),
+            partial=of(torch.float64, summed, Division(vocab).blocks),
+        )
+
+    @property
+    def weighed(self) -> Weighed | None:
+        """What top-k and top-p need behind `WeighRows`; None where neither is asked for."""
+        if not len(self.edges):
+            return None
+        return Weighed(self.edges, self.listed, self.list_sizes, self.finished)
+
+    def begin_texts(self, prompts: Sequence[Sequence[int]]) -> None:
+        """The first slots have these prompts, and have emitted nothing."""
+        if not len(self.history):
+            return
+        self.history.zero_()
+        for text, prompt in zip(self.history, prompts, strict=False):
+            text[torch.tensor(prompt, dtype=torch.int64).to(text.device)] = IN_PROMPT
+
+    def forget_outputs(self) -> None:
+        """All slots have emitted nothing; their prompts stay."""
+        if len(self.history):
+            self.history.bitwise_and_(IN_PROMPT)

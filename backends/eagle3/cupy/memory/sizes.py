@@ -1,0 +1,118 @@
+"""What an engine is built to hold. Everything that is allocated or launched follows from these numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig, usual_config
+from specgate.backends.eagle3.cupy.kernels.attention.kept import KeptBlocks
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
+from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
+from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
+from specgate.checkpoints.trees.shape import TreeShape
+from specgate.contract import Sampling
+
+DraftTree = TreeShape | DynamicGrowth
+"""The tree of a file, the same in every step, or one of each step's likeliest tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`slots` requests at once, each with up to `positions` cached positions and `max_rows` rows per step (K + 1).
+
+    `fmha`: how all attention is tiled. `sampling`: how tokens are drawn; None for greedy decoding. `tree`: what the
+    longest role drafts, with all its rows in `max_rows`; None for chains. `kv`: the formats of the caches of target and
+    draft. `confidence`: how sure of all its tokens up to one the draft must be for a greedy chain to go on behind that;
+    None: chains have K tokens. `partial`: what a part of the target's cache is, over which most greedy chains are
+    verified; None: all are verified over the whole cache.
+    """
+
+    slots: int
+    positions: int
+    max_rows: int
+    fmha: FmhaConfig = field(default_factory=FmhaConfig)
+    sampling: Sampling | None = None
+    tree: DraftTree | None = None
+    kv: KvModes = AS_COMPUTED
+    confidence: float | None = None
+    partial: PartialPlan | None = None
+
+    def usual(self, target: TargetGeometry) -> Sizes:
+        """The same, with the tiling of attention that an engine for such a target uses by itself."""
+        return replace(self, fmha=usual_config(self.heads(target), self.slots))
+
+    def tree_of(self, k: int) -> DraftTree | None:
+        """What spec-`k` drafts, the first levels of `tree`; None where that is a chain."""
+        if self.tree is None or not k:
+            return None
+        of_role = self.tree.first_levels(k)
+        return None if of_role.is_chain else of_role
+
+    def rows_of(self, k: int) -> int:
+        """Rows that spec-`k` verifies per slot."""
+        tree = self.tree_of(k)
+        return tree.rows if tree else k + 1
+
+    def partial_passes_of(self, k: int) -> int:
+        """How many partial verifications of spec-`k` may follow each other: those before which fewer tokens than the
+        plan's `refresh` can have been emitted since the last full one.
+        """
+        return 0 if self.partial is None or not k else -(-(self.partial.refresh or 0) // (k + 1))
+
+    def full_rows_of(self, k: int) -> int:
+        """Rows per slot of a full verification of spec-`k`: those of all tokens that partial ones may have emitted
+        since the last, of the newest token and of the drafts.
+        """
+        return self.rows_of(k) + self.partial_passes_of(k) * (k + 1)
+
+    def kept_of(self, k: int) -> KeptBlocks:
+        """What partial verifications of spec-`k` read."""
+        assert self.partial is not None
+        plan = self.partial
+        return KeptBlocks(plan.sink, plan.retrieval, plan.window, self.full_rows_of(k))
+
+    def reserved_of(self, k: int) -> int:
+        """Positions per slot that spec-`k` needs blocks for: of its rows, and of those that the draft runs on."""
+        tree = self.tree_of(k)
+        return max(tree.rows, tree.forest) if isinstance(tree, DynamicGrowth) else self.full_rows_of(k)
+
+    def confidence_of(self, k: int) -> float | None:
+        """That of chains of spec-`k`, of which one token is always drafted; None where nothing can end them earlier."""
+        return self.confidence if k > 1 and self.tree is None else None
+
+    @property
+    def most_drafts(self) -> int:
+        """K of the longest role: levels of its tree, or draft tokens of its chain."""
+        return self.tree.depth if self.tree else self.max_rows - 1
+
+    @property
+    def most_rows(self) -> int:
+        """Rows per slot of the widest pass of the target."""
+        if self.partial is None:
+            return self.max_rows
+        return max(self.full_rows_of(k) for k in range(self.most_drafts + 1))
+
+    @property
+    def most_emitted(self) -> int | None:
+        """Tokens that a step emits at most; None: as many as it has rows."""
+        return self.tree.depth + 1 if self.tree else None
+
+    @property
+    def max_blocks(self) -> int:
+        """Cache blocks per slot."""
+        return -(-self.positions // BLOCK)
+
+    @property
+    def blocks(self) -> int:
+        """Cache blocks in all: enough for every slot at its longest."""
+        return self.slots * self.max_blocks
+
+    @property
+    def rows(self) -> int:
+        return self.slots * self.max_rows
+
+    def heads(self, geometry: TargetGeometry | DraftGeometry) -> Heads:
+        g, mode = geometry, self.kv.draft if isinstance(geometry, DraftGeometry) else self.kv.target
+        return Heads(g.heads, g.kv_heads, g.head_dim, self.positions, mode or "bf16")

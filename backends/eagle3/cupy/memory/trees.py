@@ -1,0 +1,164 @@
+"""A draft tree in the GPU's memory: its topology as the kernels read it, and what the kernels of a tree hand on.
+
+Node 0 is the root, the newest committed token. The draft runs on the nodes with children, but for the root, whose row
+is the extension's: these are the *forest*, numbered in the order of the nodes. Of a dynamic tree it runs on as many
+candidates per level, whatever becomes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.attention.attention import TreeNodes
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import maxima_of
+from specgate.backends.eagle3.cupy.kernels.trees.pool import Pool
+from specgate.backends.eagle3.cupy.kernels.trees.tree_top import parts_of
+from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
+from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.checkpoints.geometry import DraftGeometry
+from specgate.checkpoints.trees.shape import TreeShape
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of a tree: `nodes` nodes from `first` on, which are among the `top` likeliest tokens behind the `sources`
+    rows that the draft ran on. On `rows` of them it runs next: as the rows that `forest` says; None at the last level.
+
+    Of a dynamic tree, nodes are candidates: those of all levels are counted from 0 on.
+    """
+
+    first: int
+    nodes: int
+    top: int
+    sources: int
+    rows: int
+    forest: TreeNodes | None
+
+
+def levels_of(shape: DraftTree, whole: DraftTree) -> list[Level]:
+    """The levels of `shape`, which is the first levels of `whole`."""
+    if isinstance(shape, DynamicGrowth):
+        assert isinstance(whole, DynamicGrowth)
+        return dynamic_levels(shape, whole)
+    assert isinstance(whole, TreeShape)
+    found, first, sources = list[Level](), 1, 1
+    forest, masks = 0, sum(whole.non_leaves[1:])
+    for level, nodes in enumerate(shape.level_sizes, 1):
+        top = 1 + max(path[-1] for path in shape.paths[first - 1 : first - 1 + nodes])
+        rows = shape.non_leaves[level] if level < shape.depth else 0
+        found.append(Level(first, nodes, top, sources, rows, TreeNodes(forest, masks, level - 1) if rows else None))
+        first, sources, forest = first + nodes, rows, forest + rows
+    return found
+
+
+def dynamic_levels(growth: DynamicGrowth, whole: DynamicGrowth) -> list[Level]:
+    found, first, sources, width = list[Level](), 0, 1, growth.width
+    for level in range(1, growth.levels + 1):
+        forest = TreeNodes((level - 1) * width, whole.forest, level - 1) if level < growth.levels else None
+        found.append(Level(first, sources * width, width, sources, width if forest else 0, forest))
+        first, sources = first + sources * width, width
+    return found
+
+
+def inner_nodes(shape: TreeShape) -> list[int]:
+    """The nodes of the forest, ascending."""
+    return [node for node in range(1, shape.rows) if shape.children[node]]
+
+
+def masks_of(parents: Sequence[int]) -> list[int]:
+    """The mask of every node as a signed 64-bit number: what its parent looks at, and itself. `parents` below 0: none
+    is above it. A parent comes before its children.
+    """
+    found = list[int]()
+    for node, parent in enumerate(parents):
+        found.append((found[parent] if 0 <= parent < node else 0) | 1 << node)
+    return [mask - (1 << 64) if mask >> 63 else mask for mask in found]
+
+
+def forest_masks(shape: TreeShape) -> list[int]:
+    """The masks of the forest's nodes, by their own numbers."""
+    number = {node: i for i, node in enumerate(inner_nodes(shape))}
+    return masks_of([number.get(shape.parents[node], -1) for node in number])
+
+
+def node_rows(shape: TreeShape) -> list[tuple[int, int, int]]:
+    """Of every node but the root: the row of its parent among those that the draft ran on, its rank, and its own row
+    among those that it runs on next, -1 without children.
+    """
+    own = dict[int, int]()  # node → its row among the forest's of its level
+    rows = dict[int, int]()  # level → rows so far
+    for node in inner_nodes(shape):
+        level = len(shape.paths[node - 1])
+        own[node] = rows[level] = rows.get(level, -1) + 1
+    return [(own.get(shape.parents[node], 0), path[-1], own.get(node, -1)) for node, path in enumerate(shape.paths, 1)]
+
+
+def widest(shape: DraftTree) -> int:
+    """Rows per slot that the draft runs on at most."""
+    return max(level.sources for level in levels_of(shape, shape))
+
+
+@dataclass(frozen=True, slots=True)
+class TreeBuffers:
+    """For S slots and a tree of R rows on L levels, of whose forest there are Q nodes.
+
+    `masks` int64 [S, R] and `parents` int32 [S, R]: what each node looks at, and its parent, the root its own.
+    `forest` int64 [S, Q]: the masks of the forest. `nodes` int32 [R - 1, 3]: see `node_rows`; of a dynamic tree it has
+    no rows. `path` int32 [S, L + 1]: the accepted nodes. `readers` int32 [S]: zero between steps. `stream` float32
+    [S · F, Hd]: the draft's residual stream of every other level, of F rows at most.
+
+    Of the tree of a file, `maxima` int32 [S · F, words] is what the LM head leaves beside its logits; else None. Of a
+    dynamic tree, `candidates` int64 are the likeliest tokens of the rows that the draft ran on, `sums` float32 is what
+    `TreeTop` sums of these, and `pool` all candidates; else None.
+    """
+
+    masks: Tensor
+    parents: Tensor
+    forest: Tensor
+    nodes: Tensor
+    path: Tensor
+    readers: Tensor
+    stream: Tensor
+    maxima: Tensor | None = None
+    candidates: Tensor | None = None
+    sums: Tensor | None = None
+    pool: Pool | None = None
+
+    @classmethod
+    def allocate(cls, shape: DraftTree, g: DraftGeometry, slots: int, device: torch.device | str) -> TreeBuffers:
+        def of(values: Sequence[int], dtype: torch.dtype) -> Tensor:
+            """The same for every slot, in memory of its own."""
+            return torch.tensor([list(values)] * slots, dtype=dtype, device=device)
+
+        path = torch.zeros(slots, shape.depth + 1, dtype=torch.int32, device=device)
+        readers = torch.zeros(slots, dtype=torch.int32, device=device)
+        stream = torch.zeros(slots * widest(shape), g.hidden, device=device)
+        if isinstance(shape, DynamicGrowth):
+            parts = parts_of(g.draft_vocab)
+            candidates = slots * max(level.sources * level.top for level in levels_of(shape, shape)) * parts
+            return cls(
+                masks=torch.zeros(slots, shape.rows, dtype=torch.int64, device=device),
+                parents=torch.zeros(slots, shape.rows, dtype=torch.int32, device=device),
+                forest=torch.zeros(slots, shape.forest, dtype=torch.int64, device=device),
+                nodes=torch.zeros(0, 3, dtype=torch.int32, device=device),
+                path=path,
+                readers=readers,
+                stream=stream,
+                candidates=torch.zeros(candidates, dtype=torch.int64, device=device),
+                sums=torch.zeros(slots * widest(shape) * parts, 2, device=device),
+                pool=Pool.allocate(slots, shape.pool, shape.forest, device),
+            )
+        return cls(
+            masks=of(masks_of(shape.parents), torch.int64),
+            parents=of(shape.parents, torch.int32),
+            forest=of(forest_masks(shape), torch.int64),
+            nodes=torch.tensor(node_rows(shape), dtype=torch.int32, device=device),
+            path=path,
+            readers=readers,
+            stream=stream,
+            maxima=torch.zeros(slots * widest(shape), maxima_of(g.draft_vocab), dtype=torch.int32, device=device),
+        )

@@ -1,0 +1,116 @@
+"""What makes a drawn token of a row's greedy choice: bias and penalties, filters, and the race, as far as sampling asks
+for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
+from specgate.backends.eagle3.cupy.kernels.penalties.penalise_rows import PenaliseRows
+from specgate.backends.eagle3.cupy.kernels.sampling.bias_rows import BiasRows
+from specgate.backends.eagle3.cupy.kernels.sampling.cut_rows import CutRows
+from specgate.backends.eagle3.cupy.kernels.sampling.draw_rows import DrawRows, Purpose
+from specgate.backends.eagle3.cupy.kernels.sampling.weigh_rows import WeighRows
+from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
+from specgate.backends.eagle3.cupy.memory.sampling import (
+    SamplingBuffers,
+    biases,
+    draws,
+    filters,
+    penalises,
+    rejects,
+    weighs,
+)
+from specgate.contract import Sampling
+
+
+class TokenDraw:
+    """Comes after an LM head, in whose place it leaves the choices. Whoever takes choices need not know of it.
+
+    At the same position, target and draft draw with the same random numbers: each token has its own. So the target's
+    draw at a row is plain sampling's, and a draft that has drawn it is accepted. Verifying by rejection needs a draft
+    that draws with others. A row's draw depends on its logits,
+    its request and, with penalties, its text alone, to the last bit.
+    """
+
+    def __init__(self, asked: Sampling, vocab: int, max_rows: int, *, draft: bool = False, races: bool = True) -> None:
+        """`max_rows`: of a slot, in an engine's widest step. `draft`: for a draft's head, whose columns are mapped to
+        the target's tokens. The target's bias, penalties and filters do not apply to it. `races`: the token is drawn;
+        otherwise choices are left greedy, after bias and penalties, and filters have said what may be drawn.
+        """
+        heat, own = asked.temperature, not draft
+        self.seed = asked.seed
+        self.penalise = (
+            PenaliseRows(
+                *(vocab, max_rows),
+                repetition=asked.repetition_penalty,
+                presence=asked.presence_penalty,
+                frequency=asked.frequency_penalty,
+                biased=biases(asked),
+            )
+            if own and penalises(asked)
+            else None
+        )
+        self.bias = BiasRows(vocab) if own and biases(asked) and not self.penalise else None
+        self.weigh = (
+            WeighRows(vocab, heat, top_k=asked.top_k, top_p=asked.top_p) if own and weighs(asked, vocab) else None
+        )
+        self.cut = (
+            CutRows(vocab, heat, top_k=asked.top_k, top_p=asked.top_p, min_p=asked.min_p)
+            if own and filters(asked, vocab)
+            else None
+        )
+        purpose = Purpose.DRAFT if draft and rejects(asked) else Purpose.TARGET
+        self.draw = (
+            DrawRows(vocab, heat, filtered=self.cut is not None, mapped=draft, purpose=purpose)
+            if races and draws(asked)
+            else None
+        )
+
+    def kernels(self) -> Mapping[str, Kernel]:
+        """Name → launcher, in stream order; only those that run."""
+        of = {
+            "bias": self.bias,
+            "penalise": self.penalise,
+            "weigh": self.weigh,
+            "cut": self.cut,
+            "draw": self.draw,
+        }
+        return {name: kernel for name, kernel in of.items() if kernel is not None}
+
+    def __call__(
+        self,
+        logits: Tensor,
+        choices: Tensor,
+        b: SamplingBuffers,
+        slots: Slots,
+        rows: Rows,
+        *,
+        offset: int = 0,
+        target_ids: Tensor | None = None,
+    ) -> None:
+        """`choices` int64 [R]: the greedy ones of `logits` float32 [R, V] become the drawn ones.
+
+        Row t of a slot is drawn for position `length` + 1 + `offset` + t of its text. `target_ids` int32 [V]: of a
+        draft.
+        """
+        if self.bias:
+            self.bias(logits, choices, b.best, b.finished, b.bias, rows)
+        if self.penalise:
+            bias = b.bias if self.penalise.biased else None
+            self.penalise(logits, choices, b.best, b.finished, b.history, slots, rows, bias=bias)
+        if self.weigh:
+            self.weigh(b.edges, b.bucket_sums, b.finished, logits, choices, rows)
+        if self.cut:
+            self.cut(b.cuts, b.weighed if self.weigh else None, logits, choices, rows)
+        if self.draw:
+            self.draw(
+                *(choices, b.best, b.finished, logits, b.requests, slots.length, rows),
+                seed=self.seed,
+                offset=offset,
+                cuts=b.cuts if self.cut else None,
+                target_ids=target_ids,
+            )

@@ -1,0 +1,64 @@
+"""PERF_MODE requires a tuned configuration for every product; of experts where any have been tuned for the device.
+Elsewhere the default serves, and the counters say so.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from specgate.backends.eagle3.cupy.tuned.gemms import Lookup
+from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
+from specgate.backends.eagle3.nouns.gemms import GemmShape
+from specgate.contract import PairRef
+from specgate.errors import EnvironmentRefused
+
+SHOWN = 3
+"""Shapes that a message names."""
+COMMAND_OF_PARTS = (
+    "run once without PERF_MODE and with -o log_shapes=shapes.json, then "
+    "specgate tune gemm --missing --shapes shapes.json"
+)
+"""A pair's own sizes do not tell those of the parts that several GPUs have of it."""
+
+
+def describe(tuned: Tuned, lookups: Sequence[Lookup]) -> str:
+    """Such as `11 of 11 from nvidia-h200.json`. Without folders, because runs are shared with others."""
+    hits = [lookup.hit for lookup in lookups if lookup.required]
+    files = " and ".join(source.file.name for source in tuned.sources)
+    beside = f", {len(lookups) - len(hits)} of experts not tuned" if len(lookups) > len(hits) else ""
+    return f"{sum(hits)} of {len(hits)}" + (f" from {files}" if files else "") + beside
+
+
+def require(tuned: Tuned, lookups: Sequence[Lookup], pair: PairRef, *, perf_mode: bool, ranks: int = 1) -> None:
+    """Print what was found; raise EnvironmentRefused in PERF_MODE where a product that should be tuned is not. `ranks`:
+    among how many GPUs the target is divided, so that a product is that of a part.
+    """
+    print(f"tuned products: {describe(tuned, lookups)}", flush=True)
+    missed = [lookup for lookup in lookups if not lookup.hit]
+    refused = [lookup.shape for lookup in missed if lookup.required] if perf_mode else []
+    if refused:
+        raise EnvironmentRefused(
+            f"PERF_MODE on {tuned.device}: no tuned configuration for {len(refused)} of "
+            f"{sum(lookup.required for lookup in lookups)} products: {explained(tuned, refused)}",
+            hint=f"tune them: {command(pair) if ranks == 1 else COMMAND_OF_PARTS}",
+        )
+    if missed:
+        print(f"not tuned: {explained(tuned, [lookup.shape for lookup in missed])}", flush=True)
+
+
+def explained(tuned: Tuned, missed: Sequence[GemmShape]) -> str:
+    """Which products have no configuration, and on further lines why."""
+    return "\n  ".join((named(missed), *tuned.misses(missed)))
+
+
+def named(shapes: Sequence[GemmShape]) -> str:
+    weights = list(dict.fromkeys(map(str, shapes)))
+    more = f" and {len(weights) - SHOWN} more" if len(weights) > SHOWN else ""
+    return ", ".join(weights[:SHOWN]) + more
+
+
+def command(pair: PairRef) -> str:
+    """The command that tunes those products of `pair` that are not tuned yet."""
+    draft = ["--draft", str(pair.draft)] if pair.draft else []
+    return shlex.join(["specgate", "tune", "gemm", "--missing", "--target", str(pair.target), *draft])

@@ -1,0 +1,52 @@
+"""Check that weights fit into memory before any are read or generated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import psutil
+import torch
+
+from specgate.backends.eagle3.lib.checkpoint import Wanted
+from specgate.errors import EnvironmentRefused
+
+
+def require_room(
+    wanted: Mapping[str, Wanted], dtype: torch.dtype, device: torch.device | str, what: str, more: int = 0
+) -> None:
+    """Raise EnvironmentRefused, with the figures, where the weights do not fit into the free memory of `device`.
+
+    Counted are the tensors `wanted` stored in `dtype`, and `more` further bytes. `what` names the model in the message.
+    """
+    weights, free = weight_bytes(wanted, dtype), free_bytes(torch.device(device))
+    if weights + more > free:
+        name = str(dtype).removeprefix("torch.")
+        beside = f" and {more / 1e9:.2f} GB beside them" if more else ""
+        raise EnvironmentRefused(
+            f"{what}: {weights / 1e9:.2f} GB of weights in {name}{beside}, but {device} has {free / 1e9:.2f} GB free",
+            hint="a smaller geometry, a narrower dtype, or a device with more memory is needed",
+        )
+
+
+@contextmanager
+def refusing_overflow(what: str, hint: str = "ask for a shorter context") -> Iterator[None]:
+    """Turn torch's error for exhausted GPU memory into EnvironmentRefused. Torch's message states the figures."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise EnvironmentRefused(f"{what}: {str(error).splitlines()[0]}", hint=hint) from error
+
+
+def weight_bytes(wanted: Mapping[str, Wanted], dtype: torch.dtype) -> int:
+    """Bytes of the tensors `wanted` when stored in `dtype`, quantised ones as they are."""
+    return sum(math.prod(w.shape) * (1 if w.dtype == "U8" else dtype.itemsize) for w in wanted.values())
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that could be allocated on `device` now. Memory that torch holds in reserve counts as free."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return psutil.virtual_memory().available

@@ -1,0 +1,109 @@
+"""A random target and a random EAGLE-3 draft in the common Hugging Face layout, for tests and smoke runs in seconds.
+
+The weights are untrained, so acceptance is near zero. The pair exercises loading, arithmetic and the whole harness.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.lib.hf_write import draft_config, target_config, write_checkpoint
+from specgate.backends.eagle3.lib.layout import draft_tensors, target_tensors
+from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
+
+BOS, EOS = "<|begin|>", "<|end|>"
+BYTES: Final = 256
+SMALLEST_VOCAB: Final = BYTES + 2
+WEIGHT_STD: Final = 0.2
+"""Large enough that the logits of two tokens differ clearly, so that greedy decoding meets no near ties."""
+
+
+def write_random_pair(
+    folder: Path,
+    *,
+    seed: int,
+    layers: int = 4,
+    hidden: int = 64,
+    heads: int = 4,
+    kv_heads: int = 2,
+    head_dim: int = 16,
+    intermediate: int = 128,
+    vocab: int = 320,
+    draft_vocab: int = 96,
+    window: int | None = None,
+    positions: int = 4096,
+    boundaries: Sequence[int] | None = None,
+    tied: bool = False,
+) -> tuple[Path, Path]:
+    """Write `folder/target` (with a byte-level `tokenizer.json`) and `folder/draft` in float32; return both paths.
+
+    The same arguments give the same bytes. `boundaries` default to 1, layers // 2, layers - 1. The tokenizer knows
+    every byte and two special tokens, so `vocab` must be at least 258; ids above those decode to nothing. Raises
+    ValueError for a vocabulary that is too small.
+    """
+    if vocab < SMALLEST_VOCAB or not 0 < draft_vocab <= vocab:
+        raise ValueError(f"vocab = {vocab}, draft_vocab = {draft_vocab}: needs vocab ≥ {SMALLEST_VOCAB}, draft_vocab")
+    captured = tuple(boundaries or (1, layers // 2, layers - 1))
+    rope = RopeSpec("default", 10000.0, head_dim)
+    target = TargetGeometry(
+        layers, hidden, intermediate, heads, kv_heads, head_dim, vocab, 1e-5, rope, positions, tied, (BYTES + 1,), BYTES
+    )
+    draft = DraftGeometry(
+        hidden=hidden,
+        target_hidden=hidden,
+        features=len(captured),
+        intermediate=intermediate,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab=vocab,
+        draft_vocab=draft_vocab,
+        rms_eps=1e-5,
+        rope=rope,
+        max_positions=positions,
+        window=window,
+    )
+    generator = torch.Generator().manual_seed(seed)
+    write_target(folder / "target", target, generator)
+    write_draft(folder / "draft", draft, captured, generator)
+    return folder / "target", folder / "draft"
+
+
+def write_target(folder: Path, g: TargetGeometry, generator: torch.Generator) -> None:
+    tensors = {name: random_tensor(want.shape, generator) for name, want in target_tensors(g).items()}
+    write_checkpoint(folder, target_config(g, "float32"), tensors)
+    write_tokenizer(folder)
+
+
+def write_draft(folder: Path, g: DraftGeometry, boundaries: Sequence[int], generator: torch.Generator) -> None:
+    tensors = {name: random_tensor(want.shape, generator) for name, want in draft_tensors(g, False, False).items()}
+    ids = torch.randperm(g.vocab, generator=generator)[: g.draft_vocab].sort().values
+    tensors["d2t"] = ids - torch.arange(g.draft_vocab)
+    tensors["t2d"] = torch.zeros(g.vocab, dtype=torch.bool).index_fill(0, ids, True)
+    write_checkpoint(folder, draft_config(g, boundaries, "float32"), tensors)
+
+
+def random_tensor(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Norm weights are drawn around 1, matrices around 0."""
+    noise = torch.randn(shape, generator=generator)
+    return 1 + 0.1 * noise if len(shape) == 1 else WEIGHT_STD * noise
+
+
+def write_tokenizer(folder: Path) -> None:
+    """A byte-level tokenizer without merges: ids 0 … 255 are the byte alphabet in order, then come begin and end."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={character: i for i, character in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in (BOS, EOS)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    content = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": EOS}
+    (folder / "tokenizer_config.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

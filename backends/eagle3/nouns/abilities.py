@@ -1,0 +1,131 @@
+"""Optional abilities of a back end: timed memory reads, tuning of matrix products and attention, and kernel benches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from specgate.backends.eagle3.nouns.fmha import AttentionConfig, TileStatistics
+from specgate.backends.eagle3.nouns.gemms import GemmShape, StepsRequest, TunedGemm
+from specgate.backends.eagle3.nouns.kernel_bench import (
+    KernelBench,
+    KernelBenchRequest,
+    PrefillBench,
+    PrefillBenchRequest,
+)
+from specgate.contract import PairRef, Role
+from specgate.contract.protocols.engines import Engine
+
+
+@runtime_checkable
+class TunableEngine(Engine, Protocol):
+    """An engine whose attention configuration can be changed while it is loaded. Its prompts stay in the cache."""
+
+    def attention_config(self) -> AttentionConfig:
+        """The configuration that it decodes with now."""
+
+    def attention_configs(self) -> Sequence[AttentionConfig]:
+        """The configurations that are worth trying for its pair and sizes on this device."""
+
+    def prepare_attention(self, configs: Sequence[AttentionConfig], roles: Sequence[Role]) -> Sequence[str | None]:
+        """Compile the kernels that `roles` need under each of `configs`.
+
+        Returns one entry per configuration: None, or why it cannot be compiled. Raises UsageError for a setting or
+        value that the engine does not have.
+        """
+
+    def retile_attention(self, config: AttentionConfig) -> None:
+        """Decode with `config` from now on. Raises UsageError for a setting or value that the engine does not have."""
+
+    def attention_tiles(self, role: Role) -> TileStatistics:
+        """The tiles of all attention kernels of one step that follows the prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReads:
+    """Timed reads of the memory that an engine decodes from. Each one reads `size` bytes once.
+
+    `device`: as in `EngineFacts.device`.
+    `gpu_uuid`: as NVML gives it; None on a CPU.
+    """
+
+    device: str
+    gpu_uuid: str | None
+    size: int
+    elapsed_ns: tuple[int, ...]
+
+
+@runtime_checkable
+class ReadsMemory(Protocol):
+    """Optional for a back end: time reads of its device's memory, in this process."""
+
+    def read_memory(self, repeats: int) -> MemoryReads:
+        """Read `repeats` times. Raises EnvironmentRefused where too little memory is free."""
+
+
+class GemmTuner(Protocol):
+    """Searches configurations of matrix products for the device that this process would decode on."""
+
+    device: str
+    """As in `EngineFacts.device`."""
+    compute_capability: str
+
+    def untuned(self, shapes: Sequence[GemmShape], file: Path | None) -> Sequence[GemmShape]:
+        """The shapes for which an engine would find no configuration.
+
+        It looks in `file` alone; where that is None, wherever it looks by itself.
+        """
+
+    def tune(self, shapes: Sequence[GemmShape], seconds: float) -> Iterator[TunedGemm]:
+        """Tune one weight after the other, the largest first. No weight is begun once `seconds` have passed.
+
+        Raises UsageError for a tag or size that the engine does not have, and BackendError where the default
+        configuration computes a wrong result.
+        """
+
+    def refine(self, request: StepsRequest, file: Path | None, seconds: float) -> Iterator[TunedGemm]:
+        """Choose the configurations of a pair's weights again, by timing whole steps instead of single products.
+
+        The configurations so far come from `file` alone; where that is None, from wherever the engine looks by itself.
+        Only weights that take enough of a step for a difference to show are tried, the one that takes most first. No
+        weight is begun once `seconds` have passed.
+
+        Raises UsageError for a weight that is not tuned and for sizes that cannot be decoded, CheckpointError for a bad
+        pair, and EnvironmentRefused where the device is too small.
+        """
+
+
+@runtime_checkable
+class TunesGemms(Protocol):
+    """Optional for a back end: its matrix products can be tuned."""
+
+    def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
+        """Every matrix product of a baseline step and of the cycles with these draft lengths, at these batch sizes.
+
+        It reads configuration files but no weights, and needs no GPU.
+        """
+
+    def gemm_tuner(self) -> GemmTuner:
+        """A tuner for this process's device. Raises EnvironmentRefused where the device is missing."""
+
+
+@runtime_checkable
+class BenchesKernels(Protocol):
+    """Optional for a back end: time the kernels of its steps one by one, in this process."""
+
+    def bench_kernels(self, request: KernelBenchRequest) -> KernelBench:
+        """Time the kernels of `request`.
+
+        Raises UsageError for sizes that cannot be decoded, EnvironmentRefused where the device is missing or too small,
+        and BackendError (CheckpointError) for a bad pair.
+        """
+
+
+@runtime_checkable
+class BenchesPrefill(Protocol):
+    """Optional for a back end: time the parts of a prefill one by one, in this process."""
+
+    def bench_prefill(self, request: PrefillBenchRequest) -> PrefillBench:
+        """Time the prefills of `request`. Raises as `BenchesKernels.bench_kernels` does."""

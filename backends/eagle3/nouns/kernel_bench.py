@@ -1,0 +1,201 @@
+"""What a benchmark of single kernels, or of a prefill's parts, asks and finds. Data classes only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from specgate.contract import PairRef, Role
+
+SCHEMA: Final = "specgate.kernel-bench/v1"
+WHOLE: Final = "whole"
+"""The part of a prefill that is all of it."""
+PREFILL_SCHEMA: Final = "specgate.prefill-bench/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelBenchRequest:
+    """Whose kernels are timed: those of the steps of `roles` of `pair`, with `batch` slots of `context` cached
+    positions. `options`: of the engine, as for a run.
+    """
+
+    pair: PairRef
+    context: int
+    batch: int
+    roles: tuple[Role, ...]
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTiming:
+    """A library's kernel for the same product or attention.
+
+    `us`: microseconds per launch; None where there is no timing, for the reason given.
+    """
+
+    name: str
+    us: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTiming:
+    """One kernel of a step of `role`, timed alone after its result was compared with a reference result: on a GPU in a
+    CUDA graph.
+
+    `tag`: the operation of the step that it serves.
+    `function`: its name on the device.
+    `per_step`: launches of this shape in one step.
+    `us`: microseconds per launch, the median over replays, or calls.
+    `spread`: interquartile range as a share of the median.
+    `size`: bytes that a launch must move.
+    `error`: ‖found − reference‖ / ‖reference‖, or infinity where results that must be equal are not.
+    `tolerance`: the largest `error` that counts as right.
+    """
+
+    role: str
+    tag: str
+    function: str
+    shape: str
+    per_step: int
+    us: float
+    spread: float
+    size: int
+    error: float
+    tolerance: float
+    peers: tuple[PeerTiming, ...] = ()
+
+    @property
+    def right(self) -> bool:
+        """Whether the result was within the tolerance."""
+        return self.error <= self.tolerance  # false for NaN
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The bandwidth that a launch achieved."""
+        return self.size / self.us * 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class KernelBench:
+    """The timed kernels of a pair on one device.
+
+    `measured`: when, in ISO 8601.
+    `bytes_per_s`: the read bandwidth measured in the same run.
+    `l2_bytes`: the size of the caches, which the inputs had to exceed: a GPU's L2, or all of a CPU's last level.
+    `seconds`: how long the whole bench took.
+    `options`: of the engine, as they were asked for.
+    """
+
+    measured: str
+    device: str
+    pair: str
+    context: int
+    batch: int
+    bytes_per_s: float
+    l2_bytes: int
+    seconds: float
+    kernels: tuple[KernelTiming, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def share(self, kernel: KernelTiming) -> float:
+        """The kernel's bandwidth as a share of the plain read bandwidth."""
+        return kernel.bytes_per_s / self.bytes_per_s
+
+    def roles(self) -> Iterator[tuple[str, tuple[KernelTiming, ...]]]:
+        """(role, kernels of its step), for each role."""
+        for role in dict.fromkeys(k.role for k in self.kernels):
+            yield role, tuple(k for k in self.kernels if k.role == role)
+
+
+def step_us(kernels: tuple[KernelTiming, ...]) -> float:
+    """Microseconds that the launches of a step take together, each as fast as it is alone."""
+    return sum(k.us * k.per_step for k in kernels)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillBenchRequest:
+    """Whose prefill is timed: that of one prompt of `pair` for each of `lengths` (tokens), its draft's with `draft`."""
+
+    pair: PairRef
+    lengths: tuple[int, ...]
+    draft: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartTiming:
+    """One part of a prefill, done in one way, over a prompt of `length` tokens, after its result was compared with a
+    reference result.
+
+    `how`: by which library or kernels; `used`: whether the engine does it so.
+    `times`: how often a prefill needs the part.
+    `us`: microseconds for one time, the median; None where it could not be done, for the `reason` given.
+    `spread`: interquartile range as a share of the median.
+    `flops`, `size`: operations and bytes that one time takes at least.
+    `error`, `tolerance`: as in `KernelTiming`.
+    `sm_clock_mhz`, `power_w`: of the GPU meanwhile; None where the driver did not tell.
+    """
+
+    length: int
+    part: str
+    how: str
+    used: bool
+    shape: str
+    times: int
+    us: float | None
+    spread: float
+    flops: int
+    size: int
+    error: float
+    tolerance: float
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
+    reason: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether the result was within the tolerance. What could not be done is not wrong."""
+        return self.us is None or self.error <= self.tolerance  # false for NaN
+
+    @property
+    def us_per_prompt(self) -> float:
+        """Microseconds of a whole prefill; 0 where it could not be done."""
+        return (self.us or 0.0) * self.times
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillBench:
+    """The timed parts of a pair's prefill on one device.
+
+    `bytes_per_s`: the read bandwidth, and `flops_per_s`: the rate of a square product, both measured in the same run.
+    """
+
+    measured: str
+    device: str
+    pair: str
+    attention: str
+    bytes_per_s: float
+    flops_per_s: float
+    seconds: float
+    parts: tuple[PartTiming, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def floor_us(self, part: PartTiming) -> float:
+        """The larger of a part's two floors, in microseconds for one time: operations, and bytes."""
+        return max(part.flops / self.flops_per_s, part.size / self.bytes_per_s) * 1e6
+
+    def share(self, part: PartTiming) -> float | None:
+        """The larger floor as a share of the time; None where there is none."""
+        return None if part.us is None else self.floor_us(part) / part.us
+
+    def lengths(self) -> Iterator[tuple[int, tuple[PartTiming, ...]]]:
+        """(length, its parts), for each length."""
+        for length in dict.fromkeys(part.length for part in self.parts):
+            yield length, tuple(part for part in self.parts if part.length == length)
+
+
+def used_parts_us(parts: tuple[PartTiming, ...]) -> float:
+    """Microseconds that the parts of a prefill take together, each as the engine does it and as fast as by itself."""
+    return sum(part.us_per_prompt for part in parts if part.used and part.part != WHOLE)

@@ -1,0 +1,99 @@
+"""How a pair changes when other engines run it from an export: one sentence per difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+import torch
+
+from specgate.backends.eagle3.pair_tools.export.opened import OpenPair, draft_tensors, target_tensors
+from specgate.backends.servers.engines import adapter_named
+from specgate.backends.servers.facts.conventions import warning
+from specgate.checkpoints.auxiliary_layers import capture_keys
+from specgate.checkpoints.hf_keys import Keys
+
+Format = Literal["hf", "speculators", "gguf"]
+ENGINES: Final[Mapping[Format, tuple[str, ...]]] = {
+    "hf": ("vllm", "sglang", "trtllm", "lmdeploy"),
+    "speculators": ("vllm",),
+    "gguf": ("llamacpp",),
+}
+"""Which server back ends read a format, by the names of their adapters."""
+
+
+def differences(pair: OpenPair, layout: Format, dtype: torch.dtype | None) -> tuple[str, ...]:
+    """Every difference, one sentence each."""
+    return (
+        *pair.draft.warnings,
+        *rounding(pair, dtype),
+        *windows(pair.draft.geometry.window, layout),
+        *switches(pair, layout),
+        *captures(pair, layout),
+        *ends(pair, layout),
+        *tokenizers(pair),
+    )
+
+
+def rounding(pair: OpenPair, dtype: torch.dtype | None) -> Iterator[str]:
+    """Weights that are rounded to a narrower dtype."""
+    if dtype is None:
+        return
+    for what, tensors in (("target", target_tensors(pair, None)), ("draft", draft_tensors(pair, None))):
+        floats = {t.dtype for t in tensors.values() if t.dtype.is_floating_point}
+        wider = [d for d in floats if torch.promote_types(d, dtype) != dtype]
+        if wider:
+            names = ", ".join(sorted(short(d) for d in wider))
+            yield f"the {what}'s weights are rounded from {names} to {short(dtype)}: near ties may fall otherwise"
+
+
+def short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def windows(window: int | None, layout: Format) -> Iterator[str]:
+    """A draft's attention window that the format or its engines do not keep."""
+    if window is None:
+        return
+    beyond = f"beyond {window} tokens the draft then sees more than it was trained on, and acceptance falls"
+    if layout == "gguf":
+        yield f"llama.cpp has no window for EAGLE-3 drafts, this one's is {window}: {beyond}"
+    else:
+        yield (
+            f"the draft's window of {window} is written as layer_types and sliding_window; vLLM 0.32 reads them, "
+            f"SGLang has --speculative-draft-window-size, an engine that does neither attends to everything: {beyond}"
+        )
+
+
+def switches(pair: OpenPair, layout: Format) -> Iterator[str]:
+    """Variants of the draft that an engine does not read."""
+    if pair.draft.geometry.norm_before_residual and layout == "hf":
+        yield "SGLang 0.5.23 does not read norm_before_residual: it would compute another draft"
+
+
+def captures(pair: OpenPair, layout: Format) -> Iterator[str]:
+    """Engines that feed the draft other auxiliary hidden-state layers, by their own reading of the written ids."""
+    layers, meant = pair.target.geometry.layers, pair.draft.capture
+    written = Keys(Path("draft/config.json"), capture_keys(meant.boundaries))
+    for name in ENGINES[layout]:
+        said = warning(name, adapter_named(name).capture(written, layers), meant)
+        if said:
+            yield said
+
+
+def ends(pair: OpenPair, layout: Format) -> Iterator[str]:
+    """End-of-sequence tokens that the format cannot hold."""
+    ids = pair.target.geometry.eos_token_ids
+    if layout == "gguf" and len(ids) > 1:
+        yield f"GGUF names one end-of-sequence token; the target has {list(ids)}"
+
+
+def tokenizers(pair: OpenPair) -> Iterator[str]:
+    """A target without a tokenizer."""
+    folder = pair.ref.target
+    if not (folder / "tokenizer.json").is_file() and not (folder / "tokenizer.model").is_file():
+        yield (
+            "the target has no tokenizer: prompts must be token ids (vLLM: --skip-tokenizer-init), and LMDeploy 0.18 "
+            "does not start: give the folder any tokenizer of the same vocabulary"
+        )

@@ -1,0 +1,125 @@
+"""Target and draft as Hugging Face folders. The draft has the layout of the EAGLE authors or that of speculators."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from specgate.backends.eagle3.lib.hf_write import draft_config, draft_layer_config, switches, write_config
+from specgate.backends.eagle3.lib.pair import open_target
+from specgate.backends.eagle3.lib.planted.recipe import digest
+from specgate.backends.eagle3.pair_tools.export.opened import OpenPair, draft_tensors, dtype_name, target_tensors
+from specgate.backends.eagle3.pair_tools.shards import LazyTensor, write_shards
+from specgate.checkpoints.auxiliary_layers import IDS
+from specgate.checkpoints.hf.draft import TRAINED_FOR, trained_for_keys
+from specgate.checkpoints.hf_keys import PLANTED, Keys
+
+TOKENIZER: Final = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+    "vocab.json", "merges.txt", "tokenizer.model",
+)  # fmt: skip
+PAPERS: Final = ("README.md", "LICENSE*", "NOTICE*")
+"""Model cards and licences, which are copied along with the weights."""
+PROPOSED: Final = 3
+"""Draft tokens per step, where speculators' config must state a number. Engines let their users override it."""
+
+
+def write_target(folder: Path, pair: OpenPair, dtype: torch.dtype | None) -> None:
+    """Write weights, config, generation config and tokenizer. Everything but the dtype stays as it is."""
+    folder.mkdir()
+    tensors = target_tensors(pair, dtype)
+    write_config(folder, with_dtype(pair.target.config, dtype_name(tensors)))
+    source = pair.target.config.file.parent
+    copy_files(source, folder, ("generation_config.json", *TOKENIZER, *PAPERS))
+    write_shards(folder, tensors)
+
+
+def with_dtype(config: Keys, dtype: str) -> dict[str, object]:
+    """The target's config, for weights that are now stored in files in `dtype`."""
+    keys = {key: value for key, value in config.values.items() if key not in ("dtype", "torch_dtype")}
+    return as_written({**keys, "torch_dtype": dtype})
+
+
+def as_written(config: Mapping[str, object]) -> dict[str, object]:
+    """A planted pair's config, after its generated weights were written into files.
+
+    Its section says where the weights are and holds a digest of the whole config, so both are updated. Other configs
+    stay.
+    """
+    section = config.get(PLANTED)
+    if not isinstance(section, Mapping):
+        return dict(config)
+    written = {**config, PLANTED: {**section, "weights": "written"}}
+    return {**written, PLANTED: {**section, "weights": "written", "sha256": digest(written)}}
+
+
+def write_eagle_draft(folder: Path, pair: OpenPair, dtype: torch.dtype | None) -> None:
+    """Write the flat config and the tensor names that vLLM, SGLang, TensorRT-LLM, LMDeploy and llama.cpp's converter
+    read.
+    """
+    tensors = draft_tensors(pair, dtype)
+    geometry, boundaries = pair.draft.geometry, pair.draft.capture.boundaries
+    config = draft_config(geometry, boundaries, dtype_name(tensors))
+    write_draft(folder, pair, config, tensors)
+
+
+def write_speculators_draft(folder: Path, pair: OpenPair, dtype: torch.dtype | None, verifier: Path) -> None:
+    """Write the nested config of the speculators library. `verifier` is the folder where the target will be.
+
+    Source: speculators' Eagle3SpeculatorConfig. It states the auxiliary hidden-state layers as boundaries.
+    """
+    tensors = draft_tensors(pair, dtype)
+    renamed = {re.sub(r"^midlayer\.", "layers.0.", name): tensor for name, tensor in tensors.items()}
+    write_draft(folder, pair, speculators_config(pair, dtype_name(tensors), verifier), renamed)
+
+
+def speculators_config(pair: OpenPair, dtype: str, verifier: Path) -> dict[str, object]:
+    g = pair.draft.geometry
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "torch_dtype": dtype,
+        "draft_vocab_size": g.draft_vocab,
+        "target_hidden_size": g.target_hidden if g.target_hidden != g.hidden else None,
+        IDS: list(pair.draft.capture.boundaries),
+        **switches(g),
+        "tie_word_embeddings": False,
+        "transformer_layer_config": draft_layer_config(g, dtype),
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": PROPOSED}],
+            "verifier": {
+                "name_or_path": str(verifier),
+                "architectures": pair.target.config.values["architectures"],
+            },
+        },
+    }
+
+
+def write_draft(folder: Path, pair: OpenPair, config: Mapping[str, object], tensors: Mapping[str, LazyTensor]) -> None:
+    """Write weights, config and model card.
+
+    The exported target, beside `folder`, is named in the config as the target that the draft was trained for. If the
+    draft's config names a different target, it is kept, so that readers are still warned.
+    """
+    folder.mkdir()
+    source = pair.draft.config
+    notes = {key: source.values[key] for key in (TRAINED_FOR, PLANTED) if key in source}
+    if source.part(TRAINED_FOR).text("sha256") == pair.target_sha256:
+        exported = open_target(folder.parent / "target")
+        notes |= trained_for_keys(pair.ref.target.name, exported.geometry, exported.sha256())
+    write_config(folder, as_written({**config, **notes}))
+    copy_files(source.file.parent, folder, PAPERS)
+    write_shards(folder, tensors)
+
+
+def copy_files(source: Path, folder: Path, patterns: tuple[str, ...], prefix: str = "") -> None:
+    for pattern in patterns:
+        for file in source.glob(pattern):
+            shutil.copyfile(file, folder / f"{prefix}{file.name}")

@@ -1,0 +1,170 @@
+"""The geometries that can be planted. Each is a function, so that its docstring can say where the numbers come from.
+
+Those with experts are in `expert_geometries.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
+
+
+@dataclass(frozen=True, slots=True)
+class PairGeometry:
+    """Sizes of a pair, and defaults for planting it.
+
+    `context`: tokens at which the pair is calibrated. `written`: whether the weights go into files; those of larger
+    pairs are generated when loaded.
+    """
+
+    target: TargetGeometry
+    draft: DraftGeometry
+    boundaries: tuple[int, int, int]
+    context: int
+    written: bool
+
+
+def tiny() -> PairGeometry:
+    """A pair that decodes in seconds on a CPU and calibrates in half a minute.
+
+    The sizes are this project's own, just large enough for recipe B (eight heads, a width of 512).
+    """
+    target = dense(6, 512, 1024, heads=8, kv_heads=4, head_dim=64, vocab=2048, positions=8192)
+    return PairGeometry(target, draft_of(target, 512), (1, 3, 5), context=256, written=True)
+
+
+def medium() -> PairGeometry:
+    """A pair that calibrates in a few minutes on a CPU.
+
+    The sizes are this project's own: 1024 wide, between `tiny` and a real model.
+    """
+    target = dense(8, 1024, 4096, heads=16, kv_heads=4, head_dim=64, vocab=8192, positions=8192)
+    return PairGeometry(target, draft_of(target, 2048), (2, 4, 5), context=1024, written=True)
+
+
+def smollm2_135m() -> PairGeometry:
+    """SmolLM2-135M (https://huggingface.co/HuggingFaceTB/SmolLM2-135M, config.json) with an untied LM head.
+
+    A tied head has no room for a signal. Draft: as the demo pair's, with full attention.
+    """
+    target = dense(30, 576, 1536, heads=9, kv_heads=3, head_dim=64, vocab=49152, positions=32768, base=100000.0)
+    return PairGeometry(target, draft_of(target, 10240, intermediate=2048), default(target), context=2048, written=True)
+
+
+def llama_3_2_1b() -> PairGeometry:
+    """Llama-3.2-1B (https://huggingface.co/meta-llama/Llama-3.2-1B, config.json) with an untied LM head.
+
+    Draft: one layer of the target's sizes, 32,000 draft tokens.
+    """
+    target = dense(
+        16, 2048, 8192, heads=32, kv_heads=8, head_dim=64, vocab=128256, positions=131072, rope=llama3(64, 32.0)
+    )
+    return PairGeometry(target, draft_of(target, 32000), default(target), context=16384, written=False)
+
+
+def llama_3_1_8b() -> PairGeometry:
+    """Llama-3.1-8B (https://huggingface.co/meta-llama/Llama-3.1-8B, config.json).
+
+    Draft: SpecForge's `configs/llama3-8B-eagle3.json` (https://github.com/sgl-project/SpecForge).
+    """
+    target = dense(
+        32, 4096, 14336, heads=32, kv_heads=8, head_dim=128, vocab=128256, positions=131072, rope=llama3(128, 8.0)
+    )
+    return PairGeometry(target, draft_of(target, 32000), default(target), context=16384, written=False)
+
+
+def qwen3_32b() -> PairGeometry:
+    """Qwen3-32B (https://huggingface.co/Qwen/Qwen3-32B, config.json) as a Llama, without its norms of queries and keys.
+
+    Draft: one layer of the target's sizes, 32,000 draft tokens.
+    """
+    target = dense(64, 5120, 25600, heads=64, kv_heads=8, head_dim=128, vocab=151936, positions=40960, base=1000000.0)
+    return PairGeometry(target, draft_of(target, 32000), default(target), context=16384, written=False)
+
+
+def gpt_oss_120b_dense() -> PairGeometry:
+    """gpt-oss-120b (https://huggingface.co/openai/gpt-oss-120b, config.json) as a dense stand-in.
+
+    Its MLP is as wide as the four active experts of 2880, and it has full attention and plain RoPE. Draft: SpecForge's
+    `configs/gpt-oss-120B-eagle3.json`.
+    """
+    target = dense(36, 2880, 4 * 2880, heads=64, kv_heads=8, head_dim=64, vocab=201088, positions=131072, base=150000.0)
+    return PairGeometry(
+        target, draft_of(target, 32000, intermediate=17280), default(target), context=16384, written=False
+    )
+
+
+GEOMETRIES: Final[Mapping[str, Callable[[], PairGeometry]]] = {
+    "tiny": tiny,
+    "medium": medium,
+    "smollm2-135m": smollm2_135m,
+    "llama-3.2-1b": llama_3_2_1b,
+    "llama-3.1-8b": llama_3_1_8b,
+    "qwen3-32b": qwen3_32b,
+    "gpt-oss-120b-dense": gpt_oss_120b_dense,
+}
+"""The dense ones."""
+
+
+def llama3(head_dim: int, factor: float) -> RopeSpec:
+    """The RoPE scaling of Llama 3.1 (factor 8) and 3.2 (factor 32)."""
+    return RopeSpec(
+        "llama3", 500000.0, head_dim, factor=factor, original_positions=8192, low_freq_factor=1.0, high_freq_factor=4.0
+    )
+
+
+def default(target: TargetGeometry) -> tuple[int, int, int]:
+    """The boundaries that the EAGLE authors use."""
+    return 2, target.layers // 2, target.layers - 3
+
+
+def dense(
+    layers: int,
+    hidden: int,
+    intermediate: int,
+    *,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    vocab: int,
+    positions: int,
+    base: float = 10000.0,
+    rope: RopeSpec | None = None,
+) -> TargetGeometry:
+    """A Llama without special tokens, because all tokens of a planted pair are alike."""
+    return TargetGeometry(
+        layers=layers,
+        hidden=hidden,
+        intermediate=intermediate,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        vocab=vocab,
+        rms_eps=1e-5,
+        rope=rope or RopeSpec("default", base, head_dim),
+        max_positions=positions,
+        tied_embeddings=False,
+        eos_token_ids=(),
+        bos_token_id=None,
+    )
+
+
+def draft_of(target: TargetGeometry, draft_vocab: int, intermediate: int | None = None) -> DraftGeometry:
+    """An EAGLE-3 draft with the target's attention sizes, RoPE and positions."""
+    return DraftGeometry(
+        hidden=target.hidden,
+        target_hidden=target.hidden,
+        features=3,
+        intermediate=intermediate or target.intermediate,
+        heads=target.heads,
+        kv_heads=target.kv_heads,
+        head_dim=target.head_dim,
+        vocab=target.vocab,
+        draft_vocab=draft_vocab,
+        rms_eps=target.rms_eps,
+        rope=target.rope,
+        max_positions=target.max_positions,
+    )

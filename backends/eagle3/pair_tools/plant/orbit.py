@@ -1,0 +1,53 @@
+"""Token sequences of a planted pair: which token is planted to follow which, and texts like those it generates."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from specgate.backends.eagle3.lib.planted.recipe import Recipe
+from specgate.backends.eagle3.lib.planted.register import CACHE_DISTANCE, DISTANCE
+from specgate.backends.eagle3.lib.planted.tables import Tables
+
+HISTORY: Final = CACHE_DISTANCE + 1
+"""The most past tokens that a token of the target or a proposal of the draft depends on."""
+
+
+class Orbit:
+    """The successor maps of a pair, as plain lists."""
+
+    def __init__(self, recipe: Recipe, tables: Tables) -> None:
+        self.two_maps = recipe.maps == 2
+        self.ids: list[int] = tables.ids.tolist()
+        self.class_of: list[int] = tables.class_of.tolist()
+        self.successor: list[list[int]] = tables.successor.tolist()
+        self.tau: list[int] = tables.tau.tolist()
+        self.answer: list[int] = tables.answer.tolist()
+
+    def planted_row(self, tokens: Sequence[int], at: int) -> int:
+        """The draft row planted to follow tokens[at]. Needs `at` + 1 ≥ `HISTORY`."""
+        chosen = 0
+        if self.two_maps:
+            chosen = (1 - self.tau[self.class_of[tokens[at - DISTANCE]]]) // 2
+        return self.successor[chosen][self.class_of[tokens[at]]]
+
+    def planted(self, tokens: Sequence[int], at: int) -> int:
+        """The token planted to follow tokens[at]."""
+        return self.ids[self.planted_row(tokens, at)]
+
+    def drafted(self, tokens: Sequence[int], at: int) -> int:
+        """What a faithful draft proposes to follow tokens[at]: the planted token, except for planted errors."""
+        return self.ids[self.answer[self.planted_row(tokens, at)]]
+
+    def text(self, prompt: int, walk: int, share: float, seed: str) -> list[int]:
+        """`prompt` random tokens, then `walk` tokens like the pair's greedy text.
+
+        Each of these is the planted successor with probability `share`, else a random token.
+        """
+        generator, vocab = random.Random(seed), len(self.class_of)
+        tokens = generator.choices(range(vocab), k=prompt)
+        for at in range(prompt - 1, prompt - 1 + walk):
+            follows = generator.random() < share
+            tokens.append(self.planted(tokens, at) if follows else generator.randrange(vocab))
+        return tokens

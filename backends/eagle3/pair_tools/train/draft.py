@@ -1,0 +1,116 @@
+"""The draft's trainable tensors under their checkpoint names, and their initialisation from the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.lib.pair import DraftCheckpoint
+from specgate.backends.eagle3.lib.weights import DraftWeights, TargetWeights, pack_layer
+from specgate.checkpoints.geometry import DraftGeometry
+from specgate.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class TrainableDraft:
+    """Float32 master tensors by checkpoint name.
+
+    `fc.weight` is multiplied by `feature_scale` [n·H], the spread of each channel of the auxiliary hidden states. Their
+    sizes differ by orders of magnitude, and with the scale one learning rate suits all of them. `named` divides it out
+    again. `target_ids` int64 [W] are the draft vocabulary.
+    """
+
+    geometry: DraftGeometry
+    tensors: dict[str, Tensor]
+    feature_scale: Tensor
+    target_ids: Tensor
+
+    @classmethod
+    def initialise(
+        cls, geometry: DraftGeometry, target: TargetWeights, target_ids: Tensor, feature_scale: Tensor, seed: int
+    ) -> TrainableDraft:
+        """A new draft.
+
+        LM head and final norm are copied from the target. `fc` passes the last auxiliary hidden state through. The rest
+        is small and random.
+        """
+        g, device = geometry, target.embed.device
+        generator = torch.Generator().manual_seed(seed)
+
+        def random(rows: int, columns: int, std: float = 0.02) -> Tensor:
+            return (torch.randn(rows, columns, generator=generator) * std).to(device)
+
+        def ones() -> Tensor:
+            return torch.ones(g.hidden, device=device)
+
+        fc = random(g.hidden, g.features * g.target_hidden, 0.25 * (g.features * g.target_hidden) ** -0.5)
+        fc[:, -g.target_hidden :].diagonal().add_(1.0)
+        tensors = {
+            "fc.weight": fc,
+            "midlayer.input_layernorm.weight": ones(),
+            "midlayer.hidden_norm.weight": ones(),
+            "midlayer.self_attn.q_proj.weight": random(g.heads * g.head_dim, 2 * g.hidden),
+            "midlayer.self_attn.k_proj.weight": random(g.kv_heads * g.head_dim, 2 * g.hidden),
+            "midlayer.self_attn.v_proj.weight": random(g.kv_heads * g.head_dim, 2 * g.hidden),
+            "midlayer.self_attn.o_proj.weight": random(g.hidden, g.heads * g.head_dim),
+            "midlayer.post_attention_layernorm.weight": ones(),
+            "midlayer.mlp.gate_proj.weight": random(g.intermediate, g.hidden),
+            "midlayer.mlp.up_proj.weight": random(g.intermediate, g.hidden),
+            "midlayer.mlp.down_proj.weight": random(g.hidden, g.intermediate),
+            "norm.weight": target.norm.float().clone(),
+            "lm_head.weight": target.lm_head[target_ids].float().clone(),
+        }
+        trainable = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+        return cls(geometry, trainable, feature_scale.to(device), target_ids)
+
+    @classmethod
+    def resume(cls, draft: DraftCheckpoint, feature_scale: Tensor) -> TrainableDraft:
+        """Continue from a draft in the plain EAGLE-3 layout, with its vocabulary. Raises UsageError for others."""
+        g = draft.geometry
+        if g.own_embedding or not g.own_lm_head or g.fc_norm or g.norm_before_fc or draft.d2t is None:
+            raise UsageError(
+                "the draft to continue from has norms, an embedding or a head of another kind",
+                hint="only the layout that this trainer writes can be continued",
+            )
+        tensors = {name: tensor.float().clone() for name, tensor in draft.tensors.items()}
+        tensors["fc.weight"] *= feature_scale
+        trainable = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+        target_ids = draft.d2t + torch.arange(g.draft_vocab, device=draft.d2t.device)
+        return cls(g, trainable, feature_scale, target_ids)
+
+    @property
+    def matrices(self) -> list[Tensor]:
+        """The matrices between hidden spaces: without the LM head and the norms."""
+        return [t for name, t in self.tensors.items() if t.dim() == 2 and name != "lm_head.weight"]
+
+    @property
+    def others(self) -> list[Tensor]:
+        """The LM head and the norms."""
+        return [t for name, t in self.tensors.items() if t.dim() == 1 or name == "lm_head.weight"]
+
+    def named(self) -> dict[str, Tensor]:
+        """The tensors as a checkpoint holds them, still float32 and differentiable."""
+        return self.tensors | {"fc.weight": self.tensors["fc.weight"] / self.feature_scale}
+
+    def weights(self, target: TargetWeights) -> DraftWeights:
+        """The tensors packed for the forward pass, in the target's dtype. Gradients flow back to the master tensors."""
+        tensors = {name: tensor.to(target.embed.dtype) for name, tensor in self.named().items()}
+        return DraftWeights(
+            embed=target.embed,
+            fc=tensors["fc.weight"],
+            concat_norm=None,
+            chunk_norms=(),
+            feature_norm=tensors["midlayer.hidden_norm.weight"],
+            layer=pack_layer(tensors, "midlayer."),
+            norm=tensors["norm.weight"],
+            lm_head=tensors["lm_head.weight"],
+            target_ids=self.target_ids,
+        )
+
+
+def channel_spread(features: Tensor) -> Tensor:
+    """A robust standard deviation of every channel, [n·H]: the median of |x| over `features` [B, T, n·H] / 0.6745."""
+    rows = features.flatten(0, 1).float().abs()
+    return rows.median(dim=0).values.clamp(min=1e-6) / 0.6745

@@ -1,0 +1,42 @@
+"""Registers the reference engine as a back end."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Literal
+
+from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest
+from specgate.contract.protocols import Availability, Engine, MemoryReads, OpenRequest
+
+
+class ReferenceBackend:
+    """Plain torch: on the GPU where `device=cuda` is asked for or a GPU is present, else on the CPU."""
+
+    name = "reference"
+    description = "EAGLE-3 in plain torch (CPU or GPU): the oracle, and the default where there is no GPU"
+
+    samples: Literal[True] = True
+    logit_options: tuple[str, ...] = ("kv",)
+
+    def available(self) -> Availability:
+        if find_spec("torch") is None:
+            return Availability(False, "torch is not installed (in specgate's checkout: pip install '.[torch]')")
+        return Availability(True, "plain torch", rank=10)
+
+    def open(self, request: OpenRequest) -> Engine:
+        from specgate.backends.eagle3.reference.open import open_engine
+
+        return open_engine(request)
+
+    def read_memory(self, repeats: int) -> MemoryReads:
+        from specgate.backends.eagle3.reference.bench.memory_reads import read_memory
+
+        return read_memory(repeats)
+
+    def bench_kernels(self, request: KernelBenchRequest) -> KernelBench:
+        from specgate.backends.eagle3.reference.bench.run import bench_kernels
+
+        return bench_kernels(request)
+
+
+BACKEND = ReferenceBackend()

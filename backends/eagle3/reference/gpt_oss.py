@@ -1,0 +1,151 @@
+"""gpt-oss' forward pass: attention with sinks and windows, then a mixture of experts.
+
+Sources: `openai/gpt-oss` and transformers' `GptOssForCausalLM`, whose order of rounding it keeps: the router, each
+expert's product and its bias are in the model's dtype, and a token's experts are summed from its likeliest on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specgate.backends.eagle3.lib.memory import free_bytes
+from specgate.backends.eagle3.reference.cache import KVCache, TreeRows, View, along_paths, view
+from specgate.backends.eagle3.reference.gpt_oss_weights import ExpertLayer, GptOssWeights
+from specgate.backends.eagle3.reference.kv.planes import Plane, read_rows
+from specgate.backends.eagle3.reference.ops import feature_capture, masked_attention, matmul_rows, rms_norm, rope_append
+from specgate.backends.eagle3.reference.target import RopeTable, TorchTarget, rope_rows
+from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
+
+SPARE: Final = 16 << 30
+"""Bytes that decoding all experts ahead has to leave for caches, masks and logits."""
+PREFILL_ROWS: Final = 256
+"""Rows of a prefill pass. Every query head has a mask of its own, which holds its sink: 1 GB at 32,768 positions."""
+
+
+def mask_with_sinks(seen: View, sinks: Tensor, rows: int) -> Tensor:
+    """What is added to the scores, [B, N, rows, stop − start + 1]: 0 where a row looks, minus infinity elsewhere. The
+    last column has the sink of each head.
+    """
+    assert seen.mask is not None
+    hidden = torch.zeros_like(seen.mask, dtype=sinks.dtype).masked_fill(~seen.mask, -torch.inf)
+    batch, heads = len(seen.mask), len(sinks)
+    last = sinks[None, :, None, None].expand(batch, heads, rows, 1)
+    return torch.cat((hidden.expand(batch, heads, rows, -1), last), dim=-1)
+
+
+def attend(
+    layer: ExpertLayer, x: Tensor, rows: RopeTable, cache: tuple[Plane, Plane], positions: Tensor, seen: View,
+    geometry: TargetGeometry, tree: TreeRows | None = None,
+) -> Tensor:  # fmt: skip
+    """Append the keys and values of the normed `x` [B, T, H]; attend; return [B, T, H].
+
+    The sink is a position more, whose key gives its logit and whose value is zero.
+    """
+    qkv = matmul_rows(x, layer.qkv) + layer.qkv_bias
+    q = rope_append(qkv, *rows, *cache, positions if tree is None else tree.rows, geometry.heads, geometry.kv_heads)
+
+    def look(asking: Tensor) -> Tensor:
+        rows_seen = (read_rows(plane, seen.start, seen.stop, asking.dtype) for plane in cache)
+        k, v = (F.pad(found, (0, 0, 0, 1)) for found in rows_seen)
+        return masked_attention(asking, k, v, mask_with_sinks(seen, layer.sinks, asking.shape[2]))
+
+    mixed = look(q) if tree is None else along_paths(tree, q, *cache, look)
+    return matmul_rows(mixed, layer.o) + layer.o_bias
+
+
+def route(layer: ExpertLayer, x: Tensor, experts: ExpertGeometry) -> tuple[Tensor, Tensor]:
+    """(the experts of each row of `x` [R, H], the likeliest first, int64 [R, k]; their weights [R, k]).
+
+    The lowest expert wins an exact tie.
+    """
+    logits = matmul_rows(x, layer.router) + layer.router_bias
+    ordered, chosen = logits.sort(dim=-1, descending=True, stable=True)
+    return chosen[:, : experts.per_token], ordered[:, : experts.per_token].softmax(dim=-1)
+
+
+def gated(gate_up: Tensor, experts: ExpertGeometry) -> Tensor:
+    """The clamped SwiGLU of alternating gate and up [..., 2F]: gate · σ(alpha · gate) · (up + 1), [..., F]."""
+    gate = gate_up[..., ::2].clamp(max=experts.limit)
+    up = gate_up[..., 1::2].clamp(-experts.limit, experts.limit)
+    return (up + 1) * (gate * torch.sigmoid(gate * experts.alpha))
+
+
+def mixture(layer: ExpertLayer, x: Tensor, experts: ExpertGeometry) -> tuple[Tensor, Tensor]:
+    """(the weighted sum of each row's experts [R, H], which these are [R, k]) for rows `x` [R, H].
+
+    An expert's rows are multiplied together, and each row's own sum is in the order of its experts: what a row gives
+    does not depend on the rows beside it.
+    """
+    chosen, weights = route(layer, x, experts)
+    parts = torch.zeros(*chosen.shape, x.shape[-1], dtype=x.dtype, device=x.device)
+    for expert in sorted({*chosen.flatten().tolist()}):
+        row, place = (chosen == expert).nonzero(as_tuple=True)
+        gate_up = matmul_rows(x[row], layer.gate_up.of(expert)) + layer.gate_up.bias[expert]
+        out = matmul_rows(gated(gate_up, experts), layer.down.of(expert)) + layer.down.bias[expert]
+        parts[row, place] = out * weights[row, place, None]
+    total = parts[:, 0]
+    for place in range(1, experts.per_token):
+        total = total + parts[:, place]
+    return total, chosen
+
+
+@dataclass(slots=True)
+class GptOssTarget(TorchTarget[GptOssWeights]):
+    """A gpt-oss target. `chosen` [L, B, T, k] are the experts that its last pass sent each row to."""
+
+    prefill_rows: int = PREFILL_ROWS
+    chosen: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+
+    @property
+    def experts(self) -> int:
+        """Experts of each layer."""
+        assert self.geometry.experts is not None
+        return self.geometry.experts.count
+
+    def decode_ahead(self, spare: int = SPARE) -> bool:
+        """Decode the matrices of all experts, once for all passes to come, if that leaves `spare` bytes of memory free.
+        Results are the same. Returns whether it has.
+        """
+        needed = sum(layer.gate_up.whole_bytes + layer.down.whole_bytes for layer in self.weights.layers)
+        if needed + spare > free_bytes(self.weights.embed.device):
+            return False
+        layers = [
+            replace(layer, gate_up=layer.gate_up.decoded_ahead(), down=layer.down.decoded_ahead())
+            for layer in self.weights.layers
+        ]
+        self.weights = replace(self.weights, layers=tuple(layers))
+        return True
+
+    def through_layers(
+        self,
+        cache: KVCache,
+        tokens: Tensor,
+        positions: Tensor,
+        boundaries: Sequence[int],
+        tree: TreeRows | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        geometry = self.geometry
+        assert geometry.experts is not None
+        x, angles, eps = self.weights.embed[tokens], rope_rows(self.table, positions), geometry.rms_eps
+        seen = {
+            w: view(positions if tree is None else tree.at, w, causal=False)
+            for w in dict.fromkeys(map(geometry.window, range(geometry.layers)))
+        }
+        streams, chosen = {0: x}, list[Tensor]()
+        for i, layer in enumerate(self.weights.layers):
+            planes, normed = (cache.k[i], cache.v[i]), rms_norm(x, layer.input_norm, eps)
+            x = x + attend(layer, normed, angles, planes, positions, seen[geometry.window(i)], geometry, tree)
+            normed = rms_norm(x, layer.post_norm, eps)
+            mixed, sent = mixture(layer, normed.flatten(0, 1), geometry.experts)
+            x = x + mixed.view_as(x)
+            chosen.append(sent)
+            if i + 1 in boundaries:
+                streams[i + 1] = x
+        self.chosen = torch.stack(chosen).view(len(chosen), *tokens.shape, -1)
+        return x, feature_capture([streams[b] for b in boundaries]) if boundaries else None

@@ -1,0 +1,144 @@
+"""The arithmetic of the reference engine: one function per kernel of a fast engine, with the kernel's name.
+
+Plain torch, without state except the caches that `rope_append` writes. Shapes: B slots, T query rows per slot, S cached
+positions, H hidden size, D head size, N heads, G key/value heads, K draft tokens, V vocabulary, W draft vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from specgate.backends.eagle3.reference.kv.planes import Plane, write_rows
+from specgate.errors import BackendError
+
+# On a CPU, decode steps use products of exactly PRODUCT_ROWS rows and attention of a multiple of ATTENTION_ROWS, padded
+# where there are fewer. Reasons:
+# (1) The result of a row then cannot depend on how many rows share the step. So spec-N emits the baseline's tokens bit
+# for bit.
+# (2) MKL multiplies 16 rows in the time of 4 or less (2,048 x 256 in float32, which caches hold: 0.25 ms and 0.48 ms;
+# 49,152 x 576, which they do not: 22 ms and 24 ms), and `linear` is slower for 2 to 16.
+# More than FEW_ROWS rows are prefill, where `linear` is faster.
+PRODUCT_ROWS = 16
+ATTENTION_ROWS = 4
+FEW_ROWS = 64
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x · weight / sqrt(mean(x²) + eps), over the last axis; computed in float32, returned in x's dtype."""
+    return F.rms_norm(x.float(), (x.shape[-1],), weight.float(), eps).to(x.dtype)
+
+
+def matmul_rows(x: Tensor, weight: Tensor) -> Tensor:
+    """x · weightᵀ for `x` [..., K] and `weight` [M, K]; returns [..., M]."""
+    rows = x.numel() // x.shape[-1]
+    if x.device.type != "cpu" or rows > FEW_ROWS:
+        return F.linear(x, weight)
+    padded = F.pad(x.reshape(rows, -1), (0, 0, 0, -rows % PRODUCT_ROWS))
+    products = [torch.mm(weight, group.t()) for group in torch.split(padded, PRODUCT_ROWS)]
+    joined = products[0] if len(products) == 1 else torch.cat(products, dim=1)
+    # Contiguous, because torch uses other exp and sqrt routines for strided memory than for contiguous memory.
+    return joined[:, :rows].t().contiguous().view(*x.shape[:-1], weight.shape[0])
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) · up of the packed [..., 2F] projection; returns [..., F]."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate `x` [..., D] in the half-split layout. `cos` and `sin` [..., D/2] are already scaled and broadcast over
+    heads.
+    """
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def rope_append(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    k_cache: Plane,
+    v_cache: Plane,
+    positions: Tensor,
+    heads: int,
+    kv_heads: int,
+) -> Tensor:
+    """Split and rotate packed `qkv` [B, T, (N + 2G)·D]. Write k and v into the caches [B, G, S, D]; return q [B, N, T,
+    D].
+
+    `positions` [B, T] are absolute and address the caches. `cos` and `sin` are [B, T, 1, D/2].
+    """
+    batch, rows, _ = qkv.shape
+    parts = qkv.view(batch, rows, heads + 2 * kv_heads, -1)
+    qk = rope(parts[:, :, : heads + kv_heads], cos, sin)
+    write_rows(k_cache, positions, qk[:, :, heads:])
+    write_rows(v_cache, positions, parts[:, :, heads + kv_heads :])
+    return qk[:, :, :heads].transpose(1, 2)
+
+
+def attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, visible: Tensor | None, causal: bool = False) -> Tensor:
+    """softmax(q·kᵀ/√D)·v for q [B, N, T, D] over caches [B, G, S, D]; returns [B, T, N·D].
+
+    `visible` bool [B, 1, T, S] is true where a row may look. None lets it look everywhere or, with `causal`, at itself
+    and what is before.
+    """
+    if visible is not None:
+        return masked_attention(q, k_cache, v_cache, visible)
+    out = F.scaled_dot_product_attention(q, k_cache, v_cache, is_causal=causal, enable_gqa=True)
+    return out.transpose(1, 2).flatten(2)
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """softmax(q·kᵀ/√D + mask)·v for q [B, N, T, D] over k and v [B, G, S, D]; returns [B, T, N·D].
+
+    `mask` [B, 1 or N, T, S] is bool, true where a row may look, or is added to the scores.
+    """
+    rows = q.shape[2]
+    if q.device.type == "cpu" and rows % ATTENTION_ROWS and rows < FEW_ROWS:
+        pad = -rows % ATTENTION_ROWS
+        q = F.pad(q, (0, 0, 0, pad))
+        mask = torch.cat((mask, mask[:, :, -1:].expand(-1, -1, pad, -1)), dim=2)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+    return out[:, :, :rows].transpose(1, 2).flatten(2)
+
+
+def feature_capture(streams: Sequence[Tensor]) -> Tensor:
+    """Concatenate the auxiliary hidden states, each [B, T, H], from low to high layers: [B, T, n·H]."""
+    return torch.cat(tuple(streams), dim=-1)
+
+
+def target_argmax(logits: Tensor) -> Tensor:
+    """The greedy token of each row [..., V] → [...]. The lowest id wins an exact tie."""
+    best = logits.max(dim=-1, keepdim=True).values
+    return (logits == best).int().argmax(dim=-1)
+
+
+def draft_argmax(logits: Tensor, target_ids: Tensor) -> Tensor:
+    """The greedy draft token of each row [..., W], as a target id: target_ids[i] = i + d2t[i]. The lowest id wins a
+    tie.
+    """
+    return target_ids[target_argmax(logits)]
+
+
+def accept(drafts: Tensor, targets: Tensor) -> Tensor:
+    """Accepted draft tokens per slot [B]: the length of the longest prefix of `drafts` [B, K] equal to `targets` [B, K
+    + 1].
+    """
+    return (drafts == targets[:, :-1]).long().cumprod(dim=1).sum(dim=1)
+
+
+def check_finite(x: Tensor, what: str) -> None:
+    """Raise BackendError for NaN and infinity in `x`.
+
+    Without this check, an argmax over NaN would give token 0 in every role, and the tokens of all roles would agree.
+    """
+    if not torch.isfinite(x).all():
+        raise BackendError(
+            f"{what} are not finite in {x.dtype}",
+            hint="the checkpoint holds NaN or infinity, or overflows in this dtype: try float32",
+        )

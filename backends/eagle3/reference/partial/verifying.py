@@ -1,0 +1,201 @@
+"""The cycles of SpecPV, for all slots together: every pass is partial for all of them, or full for all of them.
+
+Lossy, as in the paper: each cycle drafts a chain and verifies it, in part as long as few tokens came since the last
+full verification. What a partial verification accepts is emitted. A full one runs those tokens again with its own
+chain, so that their keys and values are those of the whole cache from then on; the tokens stay.
+
+Lossless: a cycle of spec-K drafts and verifies in part until it has K tokens. These are the draft of one full
+verification. What that confirms is emitted, so the text is plain decoding's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.lib.specpv.asked import BLOCK, PartialPlan
+from specgate.backends.eagle3.reference.drafters import Drafter
+from specgate.backends.eagle3.reference.ops import accept, check_finite, target_argmax
+from specgate.backends.eagle3.reference.partial.attending import Choice, FullLook, PartialLook
+from specgate.backends.eagle3.reference.recorder import Recorder
+from specgate.backends.eagle3.reference.state import Slots
+from specgate.backends.eagle3.reference.target import Look
+from specgate.contract.counters import (
+    SPECPV_CACHED,
+    SPECPV_CHECKED,
+    SPECPV_COUNTED,
+    SPECPV_FULL,
+    SPECPV_FULL_ACCEPTED,
+    SPECPV_OVERRULED,
+    SPECPV_PARTIAL,
+    SPECPV_PARTIAL_ACCEPTED,
+    SPECPV_READ,
+    SPECPV_SHORT,
+)
+
+
+@runtime_checkable
+class LooksElsewhere(Protocol):
+    """A target whose layers can be told where to look."""
+
+    def forward_looking(
+        self, slots: slice, tokens: Tensor, positions: Tensor, boundaries: Sequence[int], look: Look
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `loop.Target.forward`, of all rows, whose attention is what `look` makes of it."""
+
+    def logits(self, stream: Tensor) -> Tensor:
+        """As `loop.Target.logits`."""
+
+
+class PartlyVerified(NamedTuple):
+    """What a cycle has verified, as `loop.Verified` has it, and the logits [B, K + 1, V] that this was decided from."""
+
+    accepted: Tensor
+    tokens: Tensor
+    logits: Tensor
+    features: Tensor | None
+
+
+class Pass(NamedTuple):
+    """What a pass gives for rows [B, T] of it."""
+
+    tokens: Tensor
+    logits: Tensor
+    features: Tensor | None
+
+
+class PartialVerifier:
+    """Verifies the chains of one decode run. `prompts` [B]: lengths of the prompts, which are in the cache."""
+
+    def __init__(self, plan: PartialPlan, model: LooksElsewhere, prompts: Tensor, recorder: Recorder) -> None:
+        self.plan, self.model, self.prompts, self.recorder = plan, model, prompts, recorder
+        self.verified = prompts.clone()
+        """Positions [B] whose keys and values are those of full passes."""
+        self.choice: Choice | None = None
+        recorder.counters.update(dict.fromkeys(SPECPV_COUNTED, 0))
+
+    def cycle(self, slots: Slots, drafter: Drafter, k: int) -> PartlyVerified:
+        """One cycle of spec-`k`. Raises BackendError where logits are not finite."""
+        return self._lossless_cycle(slots, drafter, k) if self.plan.lossless else self._lossy_cycle(slots, drafter, k)
+
+    # ── lossy ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _lossy_cycle(self, slots: Slots, drafter: Drafter, k: int) -> PartlyVerified:
+        drafts = drafter.chain(slots, k)
+        self.recorder.phase("draft")
+        if partial := self._may_be_partial(slots):
+            found = self._in_part(slots, drafts, drafter)
+        else:
+            found = self._in_full(slots, drafts, drafter)
+        accepted = accept(drafts, found.tokens)
+        self._count(SPECPV_PARTIAL_ACCEPTED if partial else SPECPV_FULL_ACCEPTED, accepted, slots.active)
+        if not partial:
+            self.verified = slots.length + accepted + 1
+        self.recorder.phase("verify")
+        return PartlyVerified(accepted, *found)
+
+    def _may_be_partial(self, slots: Slots) -> bool:
+        """Whether the next pass may look at a part of the cache: something is left out then of every running slot, and
+        no slot has `refresh` tokens already that no full pass has seen.
+        """
+        if self.choice is None or bool((self.choice.between <= self.plan.retrieval)[slots.active].any()):
+            return False
+        buffered = (slots.length - self.verified)[slots.active]
+        return self.plan.refresh is None or int(buffered.max()) < self.plan.refresh
+
+    # ── lossless ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _lossless_cycle(self, slots: Slots, drafter: Drafter, k: int) -> PartlyVerified:
+        if self._may_be_partial(slots):
+            chain = self._provisional(slots, drafter, k)
+        else:
+            chain = drafter.chain(slots, k)
+            self.recorder.phase("draft")
+        self.verified = slots.length
+        found = self._in_full(slots, chain, drafter)
+        accepted = accept(chain, found.tokens)
+        self._count(SPECPV_FULL_ACCEPTED, accepted, slots.active)
+        self.recorder.phase("verify")
+        return PartlyVerified(accepted, *found)
+
+    def _provisional(self, slots: Slots, drafter: Drafter, k: int) -> Tensor:
+        """Tokens [B, k] that follow the slots' last ones by partial verifications alone. Drafts are made and verified
+        until every running slot has `k`; one that has them before waits.
+        """
+        chain, done = slots.last_token.new_zeros(len(slots.last_token), k), torch.zeros_like(slots.length)
+        ahead = replace(slots, length=slots.length.clone(), last_token=slots.last_token.clone())
+        while int(left := int((k - done)[slots.active].max())) > 0:
+            drafts = drafter.chain(ahead, left)
+            self.recorder.phase("draft")
+            found = self._in_part(ahead, drafts, drafter)
+            accepted = accept(drafts, found.tokens)
+            count = torch.minimum(accepted + 1, k - done)
+            self._count(SPECPV_PARTIAL_ACCEPTED, torch.minimum(accepted, count), slots.active)
+            slot, row = (torch.arange(left + 1, device=count.device) < count[:, None]).nonzero(as_tuple=True)
+            chain[slot, done[slot] + row] = found.tokens[slot, row]
+            drafter.verified(found.features, found.tokens, count, ahead.length)
+            last = found.tokens.gather(1, (count - 1).clamp(min=0)[:, None])[:, 0]
+            ahead.last_token = torch.where(count > 0, last, ahead.last_token)
+            ahead.length = ahead.length + count
+            done = done + count
+            self.recorder.phase("verify")
+        return chain
+
+    # ── passes ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _in_part(self, slots: Slots, drafts: Tensor, drafter: Drafter) -> Pass:
+        """The last tokens and `drafts` [B, K] over what is kept of the cache."""
+        assert self.choice is not None
+        tokens = torch.cat((slots.last_token[:, None], drafts), dim=1).clamp(min=0)
+        positions = slots.length[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
+        found = self._run(tokens, positions, drafter, PartialLook(self.choice, positions))
+        self._count(SPECPV_PARTIAL, torch.ones_like(slots.length), slots.active)
+        chosen = self.choice.blocks[0][1][:, 0].sum(dim=1)
+        read = slots.length - (self.choice.between - chosen) * BLOCK
+        self._count(SPECPV_READ, read, slots.active)
+        self._count(SPECPV_CACHED, slots.length, slots.active)
+        return found
+
+    def _in_full(self, slots: Slots, drafts: Tensor, drafter: Drafter) -> Pass:
+        """What no full pass has seen yet, the last tokens and `drafts` [B, K], over all of the cache."""
+        # A slot that ended may have been cut off before what was verified.
+        buffered, k = (slots.length - self.verified).clamp(min=0), drafts.shape[1]
+        row = torch.arange(int(buffered.max()) + k + 1, device=drafts.device).expand(len(drafts), -1)
+        known = (self.verified - self.prompts)[:, None] + row  # index into what was emitted: the last token included
+        text = slots.out.gather(1, known.clamp(max=slots.out.shape[1] - 1))
+        drafted = (row - buffered[:, None] - 1).clamp(0, k - 1)
+        tokens = torch.where(row <= buffered[:, None], text, drafts.gather(1, drafted)).clamp(min=0)
+        asking = buffered[:, None] + torch.arange(k + 1, device=drafts.device)
+        positions = self.verified[:, None] + row
+        look = FullLook.make(self.plan, positions, asking, slots.length)
+        found = self._run(tokens, positions, drafter, look)
+        self.choice = look.choice
+        ones = torch.ones_like(slots.length)
+        self._count(SPECPV_FULL, ones, slots.active)
+        self._count(SPECPV_SHORT, ones, slots.active & (look.choice.between <= self.plan.retrieval))
+        overruled = ((found.tokens[:, :-1] != tokens[:, 1:]) & (row[:, :-1] < buffered[:, None])).sum(dim=1)
+        self._count(SPECPV_CHECKED, buffered, slots.active)
+        self._count(SPECPV_OVERRULED, overruled, slots.active)
+        self._count(SPECPV_READ, self.verified, slots.active)
+        self._count(SPECPV_CACHED, slots.length, slots.active)
+        features = None if found.features is None else rows_of(found.features, asking)
+        return Pass(rows_of(found.tokens, asking), rows_of(found.logits, asking), features)
+
+    def _run(self, tokens: Tensor, positions: Tensor, drafter: Drafter, look: Look) -> Pass:
+        every = slice(0, len(tokens))
+        stream, features = self.model.forward_looking(every, tokens, positions, drafter.boundaries, look)
+        logits = self.model.logits(stream)
+        check_finite(logits, "the target's logits")
+        return Pass(target_argmax(logits), logits, features)
+
+    def _count(self, name: str, counts: Tensor, active: Tensor) -> None:
+        self.recorder.counters[name] += int(counts[active].sum())
+
+
+def rows_of(x: Tensor, rows: Tensor) -> Tensor:
+    """The `rows` [B, Q] of `x` [B, T, …]: [B, Q, …]."""
+    return x[torch.arange(len(x), device=x.device)[:, None], rows]

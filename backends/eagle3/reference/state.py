@@ -1,0 +1,120 @@
+"""The state that a decode run carries from cycle to cycle, and how a cycle's tokens are committed to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.contract import Finish
+
+RUNNING = 0
+REASONS = {1: Finish.EOS, 2: Finish.STOP, 3: Finish.LENGTH}
+
+
+@dataclass(slots=True)
+class Pending:
+    """Rows that the draft must still be extended over: the target's features, and the token one ahead of each row.
+
+    `features` [B, R, n·H] and `tokens` [B, R]. Only the first `count` [B] rows of a slot are valid. Row 0 is at
+    position `start` [B].
+    """
+
+    features: Tensor
+    tokens: Tensor
+    count: Tensor
+    start: Tensor
+
+
+@dataclass(slots=True)
+class Slots:
+    """The requests of a batch.
+
+    length      [B]     committed positions in the target's KV cache
+    last_token  [B]     the newest token; the target has not run on it yet
+    out         [B, C]  emitted tokens, the prefill token first
+    emitted     [B]     how many of them there are
+    truncated   [B]     verified tokens that were cut off at an end
+    finish      [B]     RUNNING or a key of REASONS
+    """
+
+    length: Tensor
+    last_token: Tensor
+    out: Tensor
+    emitted: Tensor
+    truncated: Tensor
+    finish: Tensor
+
+    @classmethod
+    def begin(cls, length: Tensor, first_token: Tensor, capacity: int, rule: StopRule) -> Slots:
+        """Slots that hold their prompts and have emitted the prefill token, which may already be their last."""
+        out = torch.zeros(len(first_token), capacity, dtype=torch.long, device=first_token.device)
+        out[:, 0] = first_token
+        zeros = torch.zeros_like(length)
+        finish = torch.full_like(length, 3) if rule.limit <= 1 else rule.reason_of(first_token)
+        return cls(length.clone(), first_token.clone(), out, zeros + 1, zeros.clone(), finish)
+
+    @property
+    def active(self) -> Tensor:
+        return self.finish == RUNNING
+
+    def tokens(self) -> tuple[tuple[int, ...], ...]:
+        """The tokens that each slot has emitted, the prefill token first."""
+        return tuple(tuple(row[:n]) for row, n in zip(self.out.tolist(), self.emitted.tolist(), strict=True))
+
+    def finish_reasons(self) -> tuple[str, ...]:
+        return tuple(REASONS.get(code, Finish.STEPS).value for code in self.finish.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class StopRule:
+    """When a slot ends: at an EOS id, at a stop id, or at `limit` tokens, the prefill token included.
+
+    `eos` and `stop` are empty where EOS is ignored.
+    """
+
+    eos: Tensor
+    stop: Tensor
+    limit: int
+
+    @classmethod
+    def make(cls, eos: Sequence[int], stop: Sequence[int], limit: int, ignore: bool, device: str) -> StopRule:
+        def ids(given: Sequence[int]) -> Tensor:
+            return torch.tensor([] if ignore else list(given), dtype=torch.long, device=device)
+
+        return cls(ids(eos), ids(stop), limit)
+
+    def reason_of(self, tokens: Tensor) -> Tensor:
+        """The finish code of each token, RUNNING for tokens that end nothing."""
+        code = torch.where(torch.isin(tokens, self.stop), 2, RUNNING)
+        return torch.where(torch.isin(tokens, self.eos), 1, code)
+
+
+def commit(slots: Slots, tokens: Tensor, accepted: Tensor, rule: StopRule) -> Tensor:
+    """Emit `accepted + 1` of the target's `tokens` [B, K + 1] per active slot, fewer at an EOS, stop token or limit.
+
+    Rejected rows stay in the cache; the length alone excludes them. Returns the number of tokens emitted per slot [B].
+    """
+    rows = torch.arange(tokens.shape[1], device=tokens.device)
+    active = slots.active
+    verified = torch.where(active, accepted + 1, 0)
+    codes = torch.where(rows < verified[:, None], rule.reason_of(tokens), RUNNING)
+    ends = codes != RUNNING
+    until_stop = torch.where(ends.any(dim=1), ends.int().argmax(dim=1) + 1, verified)
+    count = torch.minimum(until_stop, rule.limit - slots.emitted).clamp(min=0) * active
+
+    keep = rows < count[:, None]
+    slot, row = keep.nonzero(as_tuple=True)
+    slots.out[slot, slots.emitted[slot] + row] = tokens[slot, row]
+    slots.emitted += count
+    slots.length = slots.length + count
+    slots.truncated += verified - count
+    last = tokens.gather(1, (count - 1).clamp(min=0)[:, None]).squeeze(1)
+    slots.last_token = torch.where(count > 0, last, slots.last_token)
+
+    stopped = codes.gather(1, (count - 1).clamp(min=0)[:, None]).squeeze(1) * (count > 0)
+    full = torch.where(slots.emitted >= rule.limit, 3, RUNNING)
+    slots.finish = torch.where(active, torch.where(stopped != RUNNING, stopped, full), slots.finish)
+    return count

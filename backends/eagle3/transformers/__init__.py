@@ -1,0 +1,16 @@
+"""Hugging Face transformers as an engine: a target's own `forward`, EAGLE-3 around it.
+
+`generate` of transformers decodes with another model as its draft, but not with an EAGLE-3 draft. So the loop and the
+draft are those of the reference engine (`backends/eagle3/reference/loop.py`), and every pass of the target is
+transformers'.
+
+backend.py         the door through which the harness comes in
+options.py         `-o KEY=VALUE`
+open.py            loads a pair, after checking what the plan asks
+loading.py         a target as `AutoModelForCausalLM` loads it, with nothing missing
+engine.py          the loop, and what an engine has to show that is not bit-exact
+target.py          a pass of the model, with the hidden states that the draft reads
+ragged_cache.py    keys and values of slots that stand at different positions
+ragged_masks.py    the model's own rules of who sees whom, for such slots
+facts.py           what was loaded, for the fingerprint and the report
+"""

@@ -1,8 +1,0 @@
-"""SpecPV: most verifications look at a part of the cache, and now and then one looks at all of it.
-
-After Tan et al., arXiv 2512.02337. See docs/specpv.md. What `-o specpv…` asks for is read by `specgate.eagle3.specpv`.
-
-blocks.py     which blocks of 16 positions are kept: scores, selection, positions
-attending.py  attention over what is kept, and over all of it while choosing what to keep
-verifying.py  the cycles: lossy as in the paper, and lossless
-"""

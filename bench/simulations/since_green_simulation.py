@@ -1,0 +1,211 @@
+"""How often gate `since-green` is wrong about a step time, and which loss it sees, on simulated pairs of runs.
+
+    python -m bench.simulations.since_green_simulation --runs 20000
+
+Two runs of one role at the schedules of the scenarios that the GPU policies require, with the margin that these
+policies have. The runs are two processes, each with noise of its own. Prompts cancel, since rounds are paired. The
+first run ends where its times scatter so little that more rounds would hardly help the later one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import click
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.simulations.gate_simulation import Between, Draw, Floats, Outcome, Turns, sequential
+from specgate.analysis.intervals.autocorrelation import model_of
+from specgate.analysis.intervals.between_runs import ASSUMED
+from specgate.analysis.intervals.levels import FALSE_FAIL
+from specgate.analysis.references.since import QUIET, ROUNDS
+from specgate.analysis.stats import planned_looks
+from specgate.contract import Scenario
+from specgate.planning.scenario import find
+
+MARGIN_PCT = 3.0
+DECISIONS = 12
+"""Required decisions of a full run under `planted-8b`: two speeds, eight times, two acceptance lengths."""
+SHAPES = ("4 × 8", "8 × 4")
+SIZES = (0.001, 0.002, 0.006)
+"""Noise of a block: usual and at most in the stored micro runs on H200s, and of whole requests in full runs there."""
+USUAL = 0.002
+"""Standard deviation between processes that A/A runs on H200s had at most, once the order of starting is the same."""
+
+WIDE = 0.005
+"""Standard deviation between processes on a machine where it is more than what is assumed."""
+
+
+def scenario_of(shape: str) -> Scenario:
+    """A scenario of `sets × rounds`, one point."""
+    sets, rounds = (int(part) for part in shape.split(" × "))
+    template = find("cpu-1k-single")
+    return replace(
+        template,
+        grid=replace(template.grid, context=(64,)),
+        workload=replace(template.workload, prompt_sets=sets),
+        schedule=replace(template.schedule, rounds=rounds),
+    )
+
+
+# ── noise ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# Each kind gives ln(time) of the blocks of one role in one process, less what they have in common: float64 [runs,
+# rounds]. A round has two blocks, and the role is the first or the second of them.
+
+
+def blocks(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
+    return noise.normal(0.0, sd, (runs, len(turns.orders)))
+
+
+def heavy_tailed(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
+    return noise.standard_t(3, (runs, len(turns.orders))) * (sd / math.sqrt(3))
+
+
+def autoregressive(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
+    found = blocks(runs, turns, sd, noise)
+    for i in range(1, found.shape[1]):
+        found[:, i] = 0.9 * found[:, i - 1] + math.sqrt(1 - 0.81) * found[:, i]
+    return found
+
+
+def slow(runs: int, turns: Turns, sd: float, noise: Draw, places: Floats, by: float) -> Floats:
+    """`places`: 1 where one of all blocks [runs, 2 · rounds] is slower by the share `by`, which is 0 on average."""
+    mine = 2 * np.arange(len(turns.orders)) + (np.asarray(turns.orders) < 0)
+    found: Floats = blocks(runs, turns, sd, noise) + by * (places[:, mine] - places.mean())
+    return found
+
+
+def every(period: int, runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
+    places = np.arange(2 * len(turns.orders)) + noise.integers(0, period, (runs, 1))
+    return slow(runs, turns, sd, noise, (places % period == 0).astype(float), 0.05)
+
+
+def stalls(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
+    places = (noise.random((runs, 2 * len(turns.orders))) < 1 / 13).astype(float)
+    return slow(runs, turns, sd, noise, places, 0.03)
+
+
+def clock_state(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
+    count = 2 * len(turns.orders)
+    turned = np.cumsum(noise.random((runs, count)) < 1 / 16, axis=1)
+    low = ((turned + (noise.random((runs, 1)) < 0.5)) % 2).astype(float)
+    return slow(runs, turns, sd, noise, low, 0.024)
+
+
+def of_process(process_sd: float, runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
+    return blocks(runs, turns, sd, noise) + noise.normal(0.0, process_sd, (runs, 1))
+
+
+Noise = Callable[[int, Turns, float, Draw], Floats]
+NOISES: Mapping[str, Noise] = {
+    "independent": blocks,
+    "heavy tails (t, 3 degrees)": heavy_tailed,
+    "AR(1) 0.9 of the times": autoregressive,
+    "every 8th block 5 % slow": partial(every, 8),
+    "every 4th block 5 % slow": partial(every, 4),
+    "1 block in 13 stalls by 3 %": stalls,
+    "a clock state that costs 2.4 %, 16 blocks on average": clock_state,
+    "process sd 0.2 %": partial(of_process, USUAL),
+    "process sd 0.45 %": partial(of_process, ASSUMED.process_sd),
+}
+SIMULATED: Mapping[str, Noise] = {**NOISES, "process sd 0.5 %": partial(of_process, WIDE)}
+
+WIDER = "process sd 0.5 %"
+
+
+def simulate(
+    shape: str, kind: str, runs: int, sd: float, noise: Draw, loss: float, processes: int | None = None
+) -> Outcome:
+    """`runs` pairs of runs, the later of which takes `loss` (log scale) more time per step.
+
+    `processes`: how many a noise passport has measured, with a standard deviation of WIDE between them; None for what
+    is assumed.
+    """
+    scenario, found = scenario_of(shape), []
+    for part in np.array_split(np.arange(runs), 20):
+        seed = int(noise.integers(1 << 32))
+        turns = Turns.of(replace(scenario, workload=replace(scenario.workload, seed=seed)))
+        count, same = len(part), Turns((0,) * len(turns.orders), (0,) * len(turns.orders))
+        old, new = (SIMULATED[kind](count, turns, sd, noise) for _ in range(2))
+        alone, freedom = (WIDE, processes - 1) if processes else (ASSUMED.process_sd, math.inf)
+        between = Between(np.full(count, alone * math.sqrt(2)), freedom)
+        floor, fail = -math.log1p(MARGIN_PCT / 100), FALSE_FAIL / DECISIONS
+        looks, rounds = planned_looks(scenario), rounds_of_first(old, turns, planned_looks(scenario), between)
+        for length in np.unique(rounds):
+            mine = rounds == length
+            some = Between(between.sd[mine], between.freedom)
+            found.append(sequential((old - new - loss)[mine, :length], same, looks, some, floor, fail))
+    columns = zip(*((o.above, o.below, o.pairs) for o in found), strict=True)
+    above, below, pairs = (np.concatenate(column) for column in columns)
+    return Outcome(above, below, pairs)
+
+
+def rounds_of_first(old: Floats, turns: Turns, looks: Sequence[int], between: Between) -> NDArray[np.int64]:
+    """After how many rounds every first run ends (`references.since.long_enough`): int64 [runs]."""
+    rounds = np.full(len(old), looks[-1])
+    for look in [look for look in reversed(looks[:-1]) if look >= ROUNDS]:
+        model = model_of(turns.orders[:look], turns.prompt_sets[:look], tuple(range(look)))
+        independent = next(w for w in model.weighings if not w.correlation)
+        around = old[:, :look] - old[:, :look].mean(axis=1, keepdims=True)
+        sd = np.sqrt(np.maximum(((around @ independent.residual) * around).sum(axis=1), 0) / model.freedom)
+        rounds[sd <= between.sd / math.sqrt(2) / QUIET] = look
+    return rounds
+
+
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def at_the_margin(runs: int, noise: Draw) -> Iterator[str]:
+    """False PASS / false FAIL in percent where the loss is exactly the margin; each the larger of both block noises."""
+    yield f"| noise | {' | '.join(SHAPES)} |"
+    yield f"|---{'|---' * len(SHAPES)}|"
+    for kind in NOISES:
+        cells = []
+        for shape in SHAPES:
+            found = [simulate(shape, kind, runs, sd, noise, math.log1p(MARGIN_PCT / 100)) for sd in SIZES]
+            wrong = (
+                100 * max(float(flags.mean()) for flags in side)
+                for side in zip(*((o.above, o.below) for o in found), strict=True)
+            )
+            cells.append(" / ".join(f"{share:.2f}" for share in wrong))
+        yield f"| {kind} | {' | '.join(cells)} |"
+
+
+def power(runs: int, noise: Draw) -> Iterator[str]:
+    """PASS / FAIL in percent, by how much slower the later run is. Without a passport, processes differ by USUAL; with
+    one, by WIDE.
+    """
+    columns: list[tuple[str, float, int | None]] = [(shape, sd, None) for shape in SHAPES for sd in SIZES]
+    columns += [("8 × 4", SIZES[0], processes) for processes in (5, 20)]
+    heads = [f"{s}, {100 * sd:g} %" + (f", passport of {n} processes" if n else "") for s, sd, n in columns]
+    yield f"| slower by | {' | '.join(heads)} |"
+    yield f"|---{'|---' * len(columns)}|"
+    for percent in (0, 1, 2, 3, 4, 5, 6, 8, 10, 40):
+        cells = []
+        for shape, sd, processes in columns:
+            kind = WIDER if processes else "process sd 0.2 %"
+            out = simulate(shape, kind, runs, sd, noise, math.log1p(percent / 100), processes)
+            cells.append(f"{100 * out.above.mean():.1f} / {100 * out.below.mean():.1f}")
+        yield f"| {percent} % | {' | '.join(cells)} |"
+
+
+@click.command()
+@click.option("--runs", default=20_000, show_default=True, type=click.IntRange(100))
+@click.option("--seed", default=1, show_default=True)
+def main(runs: int, seed: int) -> None:
+    """Print error rates and power as Markdown tables."""
+    noise = np.random.default_rng(seed)
+    click.echo(f"\nA loss of exactly {MARGIN_PCT:g} %: false PASS / false FAIL, % of {runs} pairs of runs\n")
+    for line in at_the_margin(runs, noise):
+        click.echo(line)
+    click.echo(f"\nPASS / FAIL, % of {runs // 4} pairs of runs, by schedule and block noise\n")
+    for line in power(runs // 4, noise):
+        click.echo(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Which auxiliary hidden-state layers feed the draft: the target's residual streams at certain boundaries.
+
+Boundary b is the residual stream after b layers. So 0 is the embedding, and n (the number of layers) the stream before
+the final norm. Draft configs state boundaries in several ways. The rule that was applied is printed with every run.
+
+    top-level  eagle_aux_hidden_state_layer_ids                the boundaries themselves (speculators; vLLM)
+    nested     eagle_config.eagle_aux_hidden_state_layer_ids   ids of the layers whose *output* is read, so id + 1
+               (SpecForge, ModelOpt; SGLang, TensorRT-LLM). No layer has id n: where n occurs, they are boundaries.
+    nested     eagle_config.layer_ids                          the boundaries themselves (vLLM)
+    no ids     the EAGLE authors' 2, n // 2, n - 3             (every engine)
+
+Keys that contradict each other are refused, because engines differ in which one they obey. Layers that are off by one
+cost acceptance without any other symptom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from specgate.checkpoints.hf_keys import Keys
+from specgate.errors import CheckpointError, UsageError
+
+IDS: Final = "eagle_aux_hidden_state_layer_ids"
+OVERRIDE_HINT: Final = "make the keys agree, or name the boundaries yourself: --option capture=2,18,34"
+
+
+@dataclass(frozen=True, slots=True)
+class AuxiliaryLayers:
+    """The auxiliary hidden-state layers of a draft.
+
+    `boundaries` are ascending, in the order in which `fc` takes the concatenated streams. `rule` is the sentence that
+    is printed.
+    """
+
+    boundaries: tuple[int, ...]
+    rule: str
+
+
+def resolve_boundaries(config: Keys, target_layers: int, boundaries: Sequence[int] | None = None) -> AuxiliaryLayers:
+    """Apply the rule above to a draft's config. `boundaries` overrides it.
+
+    Raises CheckpointError where keys contradict each other or a boundary does not exist in the target.
+    """
+    if boundaries is not None:
+        capture = AuxiliaryLayers(tuple(boundaries), f"override: boundaries {shown(boundaries)}")
+        check(capture, target_layers, f"{config.file}: capture override")
+        return capture
+    found = [c for c in (top_level(config), nested(config, target_layers), nested_plain(config)) if c is not None]
+    if len({c.boundaries for c in found}) > 1:
+        raise CheckpointError(
+            f"{config.file}: capture layers are ambiguous: {'; '.join(c.rule for c in found)}", hint=OVERRIDE_HINT
+        )
+    capture = found[0] if found else by_default(target_layers)
+    if len(found) > 1:
+        capture = AuxiliaryLayers(capture.boundaries, "; ".join(c.rule for c in found))
+    check(capture, target_layers, f"{config.file}: {capture.rule}")
+    return capture
+
+
+def parse_boundaries(text: str) -> tuple[int, ...]:
+    """Parse the value of the option `capture`, e.g. "2,18,34". Raises UsageError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(f"option capture = {text!r}", hint="boundaries separated by commas: capture=2,18,34")
+    return tuple(int(part) for part in parts)
+
+
+def capture_keys(boundaries: Sequence[int]) -> Mapping[str, object]:
+    """Config keys from which every engine that reads such keys gets `boundaries`: both conventions side by side.
+
+    Engines that ignore the keys use the default, so choose 2, n // 2, n − 3 where it does not matter. Boundary 0 (the
+    embedding) is the output of no layer, so only the first convention can express it.
+    """
+    top: dict[str, object] = {IDS: list(boundaries)}
+    if 0 in boundaries:
+        return top
+    return top | {"eagle_config": {IDS: [b - 1 for b in boundaries], "use_aux_hidden_state": True}}
+
+
+def top_level(config: Keys) -> AuxiliaryLayers | None:
+    ids = config.ids(IDS)
+    return AuxiliaryLayers(ids, f"top-level ids {shown(ids)} are boundaries") if ids else None
+
+
+def nested(config: Keys, target_layers: int) -> AuxiliaryLayers | None:
+    ids = config.part("eagle_config").ids(IDS)
+    if not ids:
+        return None
+    if max(ids) == target_layers:
+        return AuxiliaryLayers(
+            ids, f"nested eagle_config ids {shown(ids)} are boundaries, as no layer has id {target_layers}"
+        )
+    bounds = tuple(i + 1 for i in ids)
+    return AuxiliaryLayers(
+        bounds, f"nested eagle_config ids {shown(ids)} are outputs of layers: boundaries {shown(bounds)}"
+    )
+
+
+def nested_plain(config: Keys) -> AuxiliaryLayers | None:
+    ids = config.part("eagle_config").ids("layer_ids")
+    return AuxiliaryLayers(ids, f"eagle_config.layer_ids {shown(ids)} are boundaries") if ids else None
+
+
+def by_default(target_layers: int) -> AuxiliaryLayers:
+    boundaries = (2, target_layers // 2, target_layers - 3)
+    return AuxiliaryLayers(
+        boundaries, f"no ids in the config: default boundaries 2, n // 2, n - 3 = {shown(boundaries)}"
+    )
+
+
+def check(capture: AuxiliaryLayers, target_layers: int, where: str) -> None:
+    """Raise CheckpointError unless the boundaries exist in the target and ascend."""
+    if not capture.boundaries or capture.boundaries[0] < 0 or capture.boundaries[-1] > target_layers:
+        raise CheckpointError(
+            f"{where}: the target has {target_layers} layers, so boundaries 0 to {target_layers}",
+            hint="is this the draft of another target?",
+        )
+    if any(a >= b for a, b in zip(capture.boundaries, capture.boundaries[1:], strict=False)):
+        raise CheckpointError(
+            f"{where}: not ascending", hint="engines concatenate captured streams low to high, each once"
+        )
+
+
+def shown(ids: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, ids))}]"

@@ -1,0 +1,88 @@
+"""What the config of a draft that lies on this machine adds to an engine's speculative config."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from specgate.checkpoints.auxiliary_layers import (
+    AuxiliaryLayers,
+    by_default,
+    nested,
+    nested_plain,
+    resolve_boundaries,
+    top_level,
+)
+from specgate.checkpoints.hf.draft import DraftKeys, window_of
+from specgate.checkpoints.hf_keys import Keys, read_config
+from specgate.checkpoints.spec_config.formats.collecting import Terms
+from specgate.checkpoints.spec_config.stated import Said
+from specgate.errors import CheckpointError
+
+READINGS: Final[Mapping[str, Callable[[Keys, int], AuxiliaryLayers]]] = {
+    "top-level ids, as boundaries": lambda draft, layers: top_level(draft) or nested_plain(draft) or by_default(layers),
+    "nested ids, as outputs of layers": lambda draft, layers: nested(draft, layers) or by_default(layers),
+    "no ids: 2, n // 2, n - 3": lambda draft, layers: by_default(layers),
+    "either key, refused where they differ": lambda draft, layers: resolve_boundaries(draft, layers),
+}
+"""How an engine reads the auxiliary hidden-state layers of a draft's config → what it makes of one."""
+BOUNDARIES, OUTPUTS, NO_IDS, EITHER = READINGS
+AS_THE_DRAFT_SAYS: Final = "as the draft's config says"
+NOT_APPLIED: Final = "not applied"
+
+
+def add_draft(terms: Terms, draft: str | None, target: str | None, reading: str | None) -> tuple[int, ...] | None:
+    """Replace in `terms` what the files on this machine settle; returns the boundaries that the engine feeds the draft.
+
+    `reading`: one of `READINGS`; None where the engine's is not known. A draft that is not here, or whose config cannot
+    be read, adds nothing.
+    """
+    config = config_of(draft)
+    if config is None:
+        return None
+    try:
+        keys = DraftKeys.of(config)
+        window, hidden = window_of(keys.layer), keys.layer.optional_count("hidden_size")
+    except CheckpointError:
+        return None
+    if hidden is not None:
+        terms.setdefault("draft_hidden", Said(hidden, "fixed"))
+    said = terms.get("window")
+    if said is not None and said.value == AS_THE_DRAFT_SAYS:
+        terms["window"] = Said(window, said.how)
+    elif said is not None and window is None and said.value == NOT_APPLIED:
+        terms["window"] = Said(None, said.how)  # there is none to apply
+    return boundaries_of(config, target, reading)
+
+
+def boundaries_of(draft: Keys, target: str | None, reading: str | None) -> tuple[int, ...] | None:
+    layers = layers_of(target)
+    if reading is None or layers is None:
+        return None
+    try:
+        return READINGS[reading](draft, layers).boundaries
+    except CheckpointError:
+        return None
+
+
+def config_of(folder: str | None) -> Keys | None:
+    """The config of a checkpoint that lies on this machine."""
+    if not folder or not (Path(folder) / "config.json").is_file():
+        return None
+    try:
+        return read_config(Path(folder))
+    except CheckpointError:
+        return None
+
+
+def layers_of(target: str | None) -> int | None:
+    config = config_of(target)
+    if config is None:
+        return None
+    try:
+        return config.optional_count("num_hidden_layers") or config.part("text_config").optional_count(
+            "num_hidden_layers"
+        )
+    except CheckpointError:
+        return None

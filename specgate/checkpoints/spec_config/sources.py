@@ -1,0 +1,181 @@
+"""Which format a file, a folder or a text on the command line has, and the config in it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from os.path import exists, expanduser, isdir, isfile
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, own, sglang, trtllm, turbomind, vllm
+from specgate.checkpoints.spec_config.formats.stored_run import read_run
+from specgate.checkpoints.spec_config.stated import StatedConfig
+from specgate.errors import UsageError
+from specgate.files import yamlfile
+from specgate.files.json_text import parse_json, read_bytes
+from specgate.files.panics import first_line
+
+LARGEST: Final = 1 << 20
+"""Bytes of a config."""
+RUN: Final = "config.resolved.yaml"
+DRAFT: Final = "config.yaml"
+
+
+UNQUOTED_JSON: Final = re.compile(r"(?<=[\s=])\{[^{}']*(?:\{[^{}']*\}[^{}']*)*\}(?=\s|$)")
+"""An object on a command line whose quotes a shell has taken off already."""
+
+
+class Format(NamedTuple):
+    """How an engine's config is read: from a command line, and from a mapping."""
+
+    flags: Callable[[Sequence[str], str], StatedConfig] | None
+    mapping: Callable[[Mapping[str, object], str], StatedConfig] | None
+
+
+FORMATS: Final[Mapping[str, Format]] = {
+    "vllm": Format(vllm.read_flags, vllm.read_object),
+    "sglang": Format(sglang.read_flags, sglang.read_object),
+    "trtllm": Format(trtllm.read_flags, trtllm.read_object),
+    "lmdeploy": Format(lmdeploy.read_flags, lmdeploy.read_object),
+    "turbomind": Format(None, turbomind.read_object),
+    "llamacpp": Format(llamacpp.read_flags, None),
+    "specgate": Format(None, own.read_object),
+}
+HINT: Final = f"name the format: ENGINE:FILE or ENGINE:TEXT, with ENGINE one of {', '.join(FORMATS)}"
+PROGRAMS: Final = (
+    (r"(^|/)vllm$|^vllm\.", "vllm"), (r"^sglang(\.|$)", "sglang"), (r"(^|/)lmdeploy$", "lmdeploy"),
+    (r"(^|/)llama-(server|cli)", "llamacpp"), (r"(^|/)trtllm-(serve|bench)", "trtllm"),
+)  # fmt: skip
+"""A word of a command line → whose it is."""
+TELLING_FLAGS: Final = (
+    ("vllm", ("--speculative-config", "-sc", "--speculative_config")),
+    ("sglang", ("--speculative-num-steps", "--speculative-eagle-topk", "--speculative-draft-model-path")),
+    ("lmdeploy", ("--speculative-draft-model", "--session-len")),
+    ("llamacpp", ("--spec-type", "--spec-draft", "-md", "--model-draft", "--spec-")),
+    ("sglang", ("--speculative-algorithm",)),
+)
+TELLING_KEYS: Final = (
+    ("trtllm", {"decoding_type", "max_draft_len", "eagle_choices", "kv_cache_config", "max_decoding_draft_tokens"}),
+    ("sglang", {"speculative_algorithm", "speculative_num_steps"}),
+    ("turbomind", {"eagle_debug", "eagle_metrics_debug", "enable_target_tree", "enable_specpv", "capture_layers"}),
+    ("specgate", {"max_path_len", "max_decoding_tokens", "max_non_leaves_per_layer"}),
+    ("vllm", {"num_speculative_tokens"}),
+)
+"""In this order: the first engine that has one of these keys."""
+
+
+def read_source(text: str) -> StatedConfig:
+    """The config that `text` names or is: a run folder, a draft folder of TurboMind, a JSON or YAML file, a file with a
+    command line, JSON, or a command line. `ENGINE:` before it names the format.
+
+    Raises UsageError with file, key and value for what cannot be read.
+    """
+    engine, body = named(text)
+    if isdir(place := expanduser(body)):
+        return of_folder(Path(place))
+    if isfile(place):
+        return of_text(file_text(Path(place)), engine, Path(place))
+    if not body.lstrip().startswith(("{", "-")) and len(body.split()) < 2:
+        hint = "a run folder, a config file, JSON, or flags such as '--speculative-num-steps 3 …'"
+        raise UsageError(f"{body[:200]!r}: no such file or folder", hint=hint)
+    return of_text(body, engine, None)
+
+
+def named(text: str) -> tuple[str | None, str]:
+    """(the engine that a prefix `ENGINE:` names, the rest)."""
+    found = re.match(r"([A-Za-z]+):(?!//)(.*)", text, re.DOTALL)
+    if found is None or len(found[1]) < 2 or exists(text):
+        return None, text
+    if found[1].lower() not in FORMATS:
+        near = get_close_matches(found[1].lower(), FORMATS, 1)
+        raise UsageError(
+            f"{found[1]}: is no engine whose config is known" + (f" (did you mean {near[0]}?)" if near else ""),
+            hint=HINT,
+        )
+    return found[1].lower(), found[2].strip()
+
+
+def of_folder(folder: Path) -> StatedConfig:
+    if (folder / RUN).is_file():
+        return read_run(folder, str(folder))
+    if (folder / DRAFT).is_file():
+        return turbomind.read_draft(yamlfile.load(folder / DRAFT).data, str(folder / DRAFT))
+    raise UsageError(f"{folder}: neither {RUN} nor {DRAFT} is in it", hint="a run folder, or a draft of TurboMind")
+
+
+def file_text(path: Path) -> str:
+    try:
+        return read_bytes(path, LARGEST).decode()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: not readable: {first_line(error)}") from error
+
+
+def of_text(text: str, engine: str | None, path: Path | None) -> StatedConfig:
+    where = str(path) if path is not None else "the text given"
+    suffix = path.suffix.lower() if path is not None else ""
+    if suffix in (".yaml", ".yml"):
+        assert path is not None
+        return of_mapping(yamlfile.loads(text, path).data, engine, where)
+    if text.lstrip().startswith("{") or suffix == ".json":
+        try:
+            values = parse_json(text)
+        except ValueError as error:
+            raise UsageError(f"{where}: not readable as JSON: {first_line(error)}") from error
+        if not isinstance(values, Mapping):
+            raise UsageError(f"{where}: holds a {type(values).__name__}", hint="a JSON object is needed")
+        return of_mapping(values, engine, where)
+    return of_command(text, engine, where)
+
+
+def of_mapping(values: Mapping[str, object], engine: str | None, where: str) -> StatedConfig:
+    """Raises UsageError where the format is not known or is none of mappings."""
+    inner = next((values[key] for key in ("speculative_config", "speculative-config") if key in values), None)
+    if isinstance(inner, Mapping) and "decoding_type" not in inner and engine != "trtllm":
+        return of_mapping(inner, engine, f"{where}: speculative_config")
+    engine = engine or whose_keys({key.replace("-", "_") for key in values}, inner)
+    if engine is None:
+        keys = ", ".join(list(values)[:6]) or "none"
+        raise UsageError(f"{where}: of which engine are these keys: {keys}?", hint=HINT)
+    read = FORMATS[engine].mapping
+    if read is None:
+        raise UsageError(f"{where}: {engine} takes flags, and this is a mapping", hint=HINT)
+    return read(values, where)
+
+
+def whose_keys(keys: set[str], inner: object) -> str | None:
+    if isinstance(inner, Mapping):
+        return "trtllm"
+    return next((engine for engine, telling in TELLING_KEYS if keys & telling), None)
+
+
+def of_command(text: str, engine: str | None, where: str) -> StatedConfig:
+    """Raises UsageError where the words cannot be split, or their engine is not known."""
+    joined = UNQUOTED_JSON.sub(lambda found: shlex.quote(found[0]), re.sub(r"\\\r?\n", " ", text))
+    try:
+        argv = shlex.split(joined, comments=True)
+    except ValueError as error:
+        raise UsageError(f"{where}: not a command line: {error}") from error
+    engine = engine or whose_flags(argv)
+    if engine is None:
+        raise UsageError(f"{where}: of which engine are these flags?", hint=HINT)
+    read = FORMATS[engine].flags
+    if read is None:
+        raise UsageError(f"{where}: {engine} takes a mapping, and these are flags", hint=HINT)
+    return read(argv, where)
+
+
+def whose_flags(argv: Sequence[str]) -> str | None:
+    for word in argv:
+        for pattern, engine in PROGRAMS:
+            if not word.startswith("-") and re.search(pattern, word):
+                return engine
+    flags = [word.partition("=")[0] for word in argv if word.startswith("-")]
+    for engine, telling in TELLING_FLAGS:
+        if any(flag in telling or (flag.startswith("--spec-") and "--spec-" in telling) for flag in flags):
+            return engine
+        if engine == "vllm" and any(flag.startswith("--speculative-config.") for flag in flags):
+            return engine
+    return None

@@ -1,0 +1,143 @@
+"""The door for plug-ins: what a back end, a gate and a report implement.
+
+    engines.py       Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
+    capabilities.py  what an engine or a back end may be able to do besides, for single commands and gates
+    tuning.py        what a back end may have besides: memory reads, tuned products and attention, kernel benches
+    judges.py        Gate and what it may declare besides, and ContrastGate for one run beside another
+    renderers.py     Report, and View and Export for what is made of several stored runs
+
+From `specgate.redaction` come `remember`, by which a plug-in names a credential that it holds (it is masked from
+then on), and what shows foreign text without credentials (`masked`), without what a terminal would obey (`visible`), or
+without either (`cleaned`).
+
+Everything named in `__all__` is stable. An author needs nothing of specgate but the public rooms: `specgate.errors`,
+`specgate.contract` (the nouns), this one, `specgate.analysis` (samples to figures) and `specgate.checkpoints`
+(checkpoints); an engine may also use `specgate.machine`. The built-in engines, gates and reports import nothing else
+either.
+
+Entry-point groups: `specgate.backends`, `specgate.gates`, `specgate.reports`, and for what is made of several stored
+runs `specgate.contrast_gates`, `specgate.views`, `specgate.exports`. Each entry point names an object with the
+attributes of its protocol. `docs/examples/` has an installable package for each of the first three.
+"""
+
+from specgate.backends.eagle3.nouns.abilities import (
+    BenchesKernels,
+    BenchesPrefill,
+    GemmTuner,
+    MemoryReads,
+    ReadsMemory,
+    TunableEngine,
+    TunesGemms,
+)
+from specgate.contract.protocols.capabilities import (
+    ChecksOptions,
+    ChecksSampling,
+    DrawsTexts,
+    DrivesAnotherEngine,
+    ExplainsLogs,
+    ExtendsText,
+    FollowsText,
+    OffersLoad,
+    OffersSampling,
+    RanksTokens,
+    ScoresTokens,
+    ScriptedTrace,
+    ServesLoad,
+    ShowsDistribution,
+    ShowsLogits,
+    ShowsStages,
+    StatesLogitOptions,
+    SwitchesPrefixCache,
+    UsesGpus,
+)
+from specgate.contract.protocols.engines import (
+    BLOCK_MARK,
+    Activity,
+    Availability,
+    Backend,
+    Decoded,
+    Engine,
+    OpenRequest,
+    Text,
+    block_marker,
+)
+from specgate.contract.protocols.judges import (
+    ChecksRules,
+    ContrastGate,
+    Counting,
+    Gate,
+    GrantsNearTies,
+    GrantsRounding,
+    HasMargin,
+    JudgesSetup,
+    LimitsMachine,
+    NeedsBuilds,
+    NeedsEarlierRun,
+    Sequential,
+    SetsFloor,
+    StatesNeeds,
+)
+from specgate.contract.protocols.renderers import Combined, Export, Format, Report, View
+from specgate.redaction import cleaned, is_telling, masked, remember, visible
+
+__all__ = [
+    "BLOCK_MARK",
+    "Activity",
+    "Availability",
+    "Backend",
+    "BenchesKernels",
+    "BenchesPrefill",
+    "ChecksOptions",
+    "ChecksRules",
+    "ChecksSampling",
+    "Combined",
+    "ContrastGate",
+    "Counting",
+    "Decoded",
+    "DrawsTexts",
+    "DrivesAnotherEngine",
+    "Engine",
+    "ExplainsLogs",
+    "Export",
+    "ExtendsText",
+    "FollowsText",
+    "Format",
+    "Gate",
+    "GemmTuner",
+    "GrantsNearTies",
+    "GrantsRounding",
+    "HasMargin",
+    "JudgesSetup",
+    "LimitsMachine",
+    "MemoryReads",
+    "NeedsBuilds",
+    "NeedsEarlierRun",
+    "OffersLoad",
+    "OffersSampling",
+    "OpenRequest",
+    "RanksTokens",
+    "ReadsMemory",
+    "Report",
+    "ScoresTokens",
+    "ScriptedTrace",
+    "Sequential",
+    "ServesLoad",
+    "SetsFloor",
+    "ShowsDistribution",
+    "ShowsLogits",
+    "ShowsStages",
+    "StatesLogitOptions",
+    "StatesNeeds",
+    "SwitchesPrefixCache",
+    "Text",
+    "TunableEngine",
+    "TunesGemms",
+    "UsesGpus",
+    "View",
+    "block_marker",
+    "cleaned",
+    "is_telling",
+    "masked",
+    "remember",
+    "visible",
+]

@@ -1,0 +1,61 @@
+"""What a report, a view of several runs and an export implement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol, TypeVar, runtime_checkable
+
+from specgate.contract import Policy, Run
+from specgate.contract.trends import Trends
+
+
+@runtime_checkable
+class Report(Protocol):
+    """A renderer of one run. It must be pure: the same run gives the same text.
+
+    The harness writes the text to `filename` in the run folder. A report without a file name is printed to the
+    terminal.
+    """
+
+    name: str
+    filename: str | None
+
+    def render(self, run: Run, policy: Policy) -> str:
+        """The text of `run`, which was judged by `policy`."""
+
+
+@runtime_checkable
+class Combined(Protocol):
+    """Optional for a report: several runs in one file, such as a table with a column that names the run."""
+
+    def render_all(self, runs: Sequence[Run]) -> str:
+        """The text of all `runs` together."""
+
+
+Format = Literal["console", "plain", "html", "md", "csv", "junit"]
+"""The formats that a view may be asked for. A view of something that is not judged has no `junit`."""
+
+
+Subject = TypeVar("Subject", contravariant=True)
+
+
+@runtime_checkable
+class View(Protocol[Subject]):
+    """A renderer of a contrast, a bench matrix, an agreement or trends. It must be pure: the same subject gives the
+    same text.
+    """
+
+    name: str
+
+    def render(self, subject: Subject, format: Format) -> str:
+        """The text of `subject` in `format`."""
+
+
+@runtime_checkable
+class Export(Protocol):
+    """Trends as input files of another tool."""
+
+    name: str
+
+    def files(self, trends: Trends) -> Mapping[str, str]:
+        """File name → content."""

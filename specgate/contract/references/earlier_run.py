@@ -1,0 +1,81 @@
+"""The last green run of the same subject on the same machine, as far as a later run is held against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from specgate.contract.asked import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """What one prompt of a spec cell became, over all blocks of the cell.
+
+    `slot`: its place in the batch. A server counts all slots of a block together: they are slot 0.
+    `blocks`: how many blocks decoded it. `steps`: request-steps that had a draft, over all of them. `accepted`: draft
+        tokens accepted in these steps.
+    `length`: tokens of the text.
+    `digests`: the beginning of the SHA-256 of the text's first 1, 2, 4, … 64, 128, 192, … tokens, and of the whole text
+        last. () where blocks of the cell repeat another text.
+    """
+
+    prompt_set: int
+    slot: int
+    blocks: int
+    steps: int
+    accepted: int
+    length: int
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CellTimes:
+    """Times and texts of one cell: what a later run is held against. One entry per timed block, in running order.
+
+    `turns`: the round of the block, counted over the whole point.
+    `prompt_sets`, `rounds`: which round that is. `positions`: the block's place in it.
+    `step_ns`: nanoseconds per engine step; of a server, whose steps are not seen, per output token of a request.
+    `prefill_ns`: the block's own prefill; () in a micro run, whose blocks share one per prompt set.
+    `texts`: of the prompts of a spec cell.
+    """
+
+    turns: tuple[int, ...]
+    prompt_sets: tuple[int, ...]
+    rounds: tuple[int, ...]
+    positions: tuple[int, ...]
+    step_ns: tuple[int, ...]
+    prefill_ns: tuple[int, ...] = ()
+    texts: tuple[PromptText, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """One scenario of an earlier green run.
+
+    `time`: when the run ended, UTC, ISO 8601. `manifest_sha256`: of its MANIFEST.sha256, as the ledger has it.
+    `commit`: the git commit of its source tree; None where it was not in a checkout.
+    `prompts`: point key → SHA-256 of its prompts. `cells`: cell key → its times.
+    """
+
+    run: str
+    time: str
+    manifest_sha256: str
+    commit: str | None
+    scenario: Scenario
+    target_sha256: str | None
+    draft_sha256: str | None
+    device: str | None
+    prompts: Mapping[str, str]
+    cells: Mapping[str, CellTimes]
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What the scenarios of a run are held against. It is settled when the run begins.
+
+    `runs`: scenario → the last green run of it. `missing`: scenario → why there is none.
+    """
+
+    runs: Mapping[str, EarlierRun] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)

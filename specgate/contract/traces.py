@@ -1,0 +1,123 @@
+"""What a profiler saw of a decode loop, and the PERF_MODE invariants that follow.
+
+Data classes only; `specgate.analysis.perf_invariants` judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar, Literal
+
+from specgate.contract.stored_keys import stored_keys
+
+TraceSource = Literal["profiler", "engine", "server-profiler"]
+"""Who looked at a traced block.
+
+`profiler`: the harness's own.
+`engine`: the engine, which brought a trace of its own.
+`server-profiler`: the profiler that a server has built in, started by the harness through the server's own endpoint. It
+runs in the server's process and writes a file, which the harness's code reads.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFigures:
+    """How a traced part of a decode loop passed on the GPU. Times are in nanoseconds, of the profiler's clock.
+
+    `window_ns`: from the beginning of the first piece of work on the GPU to the end of the last.
+    `busy_ns`: the part of it in which a kernel, a copy or a memory set ran.
+    `gaps`: how many stretches without any lie between. `longest_gap_ns`: the longest of them.
+    `gap_p50_ns`, `gap_p99_ns`: percentiles of their lengths.
+    `bytes_to_host`: bytes of all copies from the device to the host; None where the profiler does not tell.
+    `waits_elsewhere`: how many of the waits for the device were made by another thread than the loop's own; None where
+        it is not known which thread that is.
+    """
+
+    window_ns: int
+    busy_ns: int
+    gaps: int
+    gap_p50_ns: int
+    gap_p99_ns: int
+    longest_gap_ns: int
+    bytes_to_host: int | None = None
+    waits_elsewhere: int | None = None
+
+    @property
+    def busy_share(self) -> float:
+        """The share of the window in which the GPU worked, 0 to 1."""
+        return self.busy_ns / self.window_ns if self.window_ns else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What an engine says itself about an invariant: in its log, or by flags that its kernels contradict.
+
+    `breaks`: whether that breaks the invariant. Otherwise it is evidence that holds nothing, as it is the engine's own.
+    `count`: how many lines say so. `where`: the file and the number of the first of them, or the flag.
+    `text`: that line, shortened. `meaning`: what it means.
+    """
+
+    invariant: str
+    reason_code: str
+    breaks: bool
+    count: int
+    where: str
+    text: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTrace:
+    """What a profiler saw of one untimed block of a cell. The same engine decoded it from the same prompts as the timed
+    blocks.
+
+    Everything is counted between the marks that the engine sets around a block's steps (`api.block_marker`). In a
+    server's own trace, everything is counted from the beginning of its first decode step to that of its last.
+
+    `source`: who looked.
+    `tokens[slot]`: token ids, which link the trace to the timed blocks.
+    `kernels`, `copies`, `calls`: launches, memory copies and CUDA functions called by the host, counted by name.
+    `unseen`: why nothing could be observed; None where something was.
+    `loop`: how the GPU spent the traced time, where the profiler tells.
+    `findings`: what the engine says itself, in its log or by its flags.
+    `allowed`: patterns (`fnmatch`) of the kernels that may run in the loop, where the user has given them.
+    `notes`: what whoever reads the trace should know, such as which ranges tell its steps.
+    """
+
+    __pydantic_config__: ClassVar = stored_keys(worker_generation="session")
+
+    cell: str
+    prompt_set: int
+    worker_generation: int
+    source: TraceSource
+    steps: int
+    tokens: tuple[tuple[int, ...], ...]
+    kernels: Mapping[str, int] = field(default_factory=dict)
+    copies: Mapping[str, int] = field(default_factory=dict)
+    calls: Mapping[str, int] = field(default_factory=dict)
+    unseen: str | None = None
+    loop: LoopFigures | None = None
+    findings: tuple[Finding, ...] = ()
+    allowed: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Held(StrEnum):
+    """Whether an invariant held."""
+
+    HELD = "held"
+    BROKEN = "broken"
+    UNSEEN = "not observable"
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """One PERF_MODE invariant of one cell: its `id`, I1 … I7, what was found, and the evidence for it."""
+
+    id: str
+    held: Held
+    reason_code: str
+    message: str
+    evidence: Mapping[str, float | int | str | None] = field(default_factory=dict)

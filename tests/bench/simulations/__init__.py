@@ -1,1 +1,0 @@
-"""How often judgements err, by simulation: what docs quote, a script each (`python -m tests.bench.simulations.…`)."""

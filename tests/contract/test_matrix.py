@@ -1,0 +1,79 @@
+"""The bench matrix: the same cells side by side, and why some are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specgate.contract import Budget, Run, Scenario
+from specgate.contract.matrix import Matrix, matrix_of
+from specgate.errors import UsageError
+from specgate.planning.plan import build_plan
+from tests.support.factories import blocks_of, run_of, scenario, with_acceptance
+
+
+def run(backend: str, *scenarios: Scenario, name: str = "x-1") -> Run:
+    plan = build_plan(scenarios or (scenario(),), backend)
+    return run_of(plan, blocks_of(plan), id=name)
+
+
+def why_not(matrix: Matrix) -> list[list[str | None]]:
+    return [[e.why_not for e in row.entries] for row in matrix.rows]
+
+
+def test_rows_are_what_was_asked_and_columns_the_back_ends() -> None:
+    matrix = matrix_of([run("one"), run("two", scenario(spec=(2, 3)))])
+    assert [c.label for c in matrix.columns] == ["one", "two"]
+    assert [(r.scenario, r.context, r.batch, r.role.name) for r in matrix.rows] == [
+        ("demo-64", 64, 1, "baseline"),
+        ("demo-64", 64, 1, "spec-3"),
+        ("demo-64", 64, 1, "spec-2"),
+    ]
+    assert why_not(matrix) == [[None, None], [None, None], ["not in its plan", None]]
+
+
+def test_two_runs_of_one_back_end_are_told_apart() -> None:
+    assert [c.label for c in matrix_of([run("one", name="x-a1"), run("one", name="x-b2")]).columns] == [
+        "one a1",
+        "one b2",
+    ]
+
+
+def test_other_prompts_are_not_held_beside_the_first_ones() -> None:
+    other = run("two")
+    other = replace(other, prompts={k: {**about, "sha256": "d" * 64} for k, about in other.prompts.items()})
+    assert why_not(matrix_of([run("one"), other]))[0] == [None, "other prompts: dddddddd, not cccccccc"]
+
+
+def test_prompts_that_no_run_has_recorded_are_not_taken_for_the_same() -> None:
+    unknown = [replace(run(name), prompts={}) for name in ("one", "two")]
+    assert all(why for row in why_not(matrix_of(unknown)) for why in row)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"dtype": "bfloat16"}, "dtype"), ({"budget": Budget(steps=99)}, "budget"), ({"kind": "full"}, "kind")],
+)
+def test_what_was_asked_otherwise_is_named(change: dict[str, object], named: str) -> None:
+    first, other = run("one"), run("two")
+    scenarios = {name: replace(s, **change) for name, s in other.scenarios.items()}  # type: ignore[arg-type]  # a field
+    found = why_not(matrix_of([first, replace(other, scenarios=scenarios)]))
+    assert found[0] == [None, f"asked otherwise: {named}"]
+
+
+def test_a_cell_that_failed_says_so_and_the_next_column_is_the_reference() -> None:
+    plan = build_plan((scenario(),), "one")
+    failed = run_of(plan, [])
+    found = why_not(matrix_of([failed, run("two")]))
+    assert found[0] == ["no figures: no block was measured", None]
+
+
+def test_sources_of_acceptance_are_kept_apart() -> None:
+    matrix = matrix_of([run("one"), with_acceptance(run("two"), "forced")])
+    assert [row.sources for row in matrix.rows] == [["real", "forced"]] * 2
+
+
+def test_runs_without_a_cell_are_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no run has a cell"):
+        matrix_of([replace(run("one"), cells=())])

@@ -1,0 +1,50 @@
+"""A recorded step on a device that need not be a GPU: launches are noted, and do nothing."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from specgate.backends.eagle3.cupy.bench.stage import Stage, sizes_of
+from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
+from specgate.backends.eagle3.cupy.memory.buffers import Buffers
+from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
+from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, TARGET
+
+SMALL = Geometry(TARGET, DRAFT, BOUNDARIES)
+
+
+def no_launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the functions that would be launched; no GPU, no CuPy."""
+    launched = list[str]()
+
+    def note(kernel: Kernel, name: str, *arguments: object, **keywords: object) -> None:
+        launched.append(name)
+
+    monkeypatch.setattr(Kernel, "enqueue", note)
+    nvtx = SimpleNamespace(RangePush=lambda name: None, RangePop=lambda: None)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
+    return launched
+
+
+def staged(
+    k: int,
+    slots: int = 2,
+    context: int = 128,
+    geometry: Geometry = SMALL,
+    device: str = "meta",
+    max_k: int | None = None,
+    kv: KvModes = AS_COMPUTED,
+) -> Stage:
+    """A step of spec-`k` that has run."""
+    torch.manual_seed(0)
+    sizes = sizes_of(geometry.target, context, slots, k if max_k is None else max_k, kv)
+    pair = random_pair(geometry, sizes.positions, device)
+    stage = Stage(geometry, pair, Buffers.allocate(geometry.target, geometry.draft, sizes, device), sizes, context, k)
+    stage.run()
+    return stage

@@ -1,0 +1,129 @@
+"""What launches are said to move, against tensors counted one by one and against the floor of a whole step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.bench.accounts import ACCOUNTS, VisibleCache, account
+from specgate.backends.eagle3.cupy.bench.checks import CHECKS
+from specgate.backends.eagle3.cupy.bench.groups import groups_of
+from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
+from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows, PreNormRows
+from specgate.backends.eagle3.lib.traffic import pair_traffic
+from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
+from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
+from tests.eagle3.cupy.bench.staged import SMALL, no_launches, staged
+
+
+def of(name: str) -> Geometry:
+    if name == "small":
+        return SMALL
+    pair = GEOMETRIES[name]()
+    return Geometry(pair.target, pair.draft, pair.boundaries)
+
+
+@pytest.mark.parametrize("name", ["small", "smollm2-135m", "llama-3.1-8b"])
+@pytest.mark.parametrize(("k", "slots"), [(0, 1), (3, 1), (3, 4), (5, 2)])
+def test_the_groups_of_a_step_hold_each_of_its_launches_once(
+    monkeypatch: pytest.MonkeyPatch, name: str, k: int, slots: int
+) -> None:
+    launched = no_launches(monkeypatch)
+    stage = staged(k, slots, geometry=of(name))
+    groups = groups_of(stage.calls, stage.context)
+    counted = Counter[str]()
+    for group in groups:
+        counted[group.name] += len(group.launches)
+        assert group.account.size > 0 and group.account.shape
+    # The stage itself reserves blocks once, before the step.
+    assert counted + Counter(["kv_reserve"]) == Counter(launched)
+    assert len({(g.tag, g.name, g.account.shape) for g in groups}) == len(groups)
+
+
+def test_every_launcher_of_a_step_has_an_account_and_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_launches(monkeypatch)
+    used = {type(call.kernel) for call in staged(3).calls}
+    assert used == set(ACCOUNTS) == set(CHECKS)
+
+
+def held(x: Tensor | PreNormRows, rows: int) -> int:
+    parts = (x.rows, x.squares) if isinstance(x, PreNormRows) else (x,)
+    return sum(part[:rows].nbytes for part in parts)
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_a_product_moves_its_weight_its_rows_its_sums_and_a_norms_input(
+    monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    no_launches(monkeypatch)
+    stage = staged(k, slots=3, max_k=5)
+    for call in stage.calls:
+        if isinstance(call.kernel, MatmulRows):
+            rows = call.named["rows"].most
+            out = call.named["out"][:rows].nbytes
+            times = 2 if call.kernel.epilogue.name == "RESIDUAL" else 1
+            want = call.named["weight"].nbytes + held(call.named["x"], rows) + times * out
+            if call.named.get("norm"):
+                left, weight = call.named["norm"]
+                want += held(left, rows) + weight.nbytes
+            if call.kernel.chooses:
+                want += call.named["choices"][:rows].nbytes
+            assert account(call, stage.context)[call.kernel.name].size == want
+
+
+@pytest.mark.parametrize("name", ["small", "llama-3.1-8b"])
+@pytest.mark.parametrize("k", [0, 1, 4])
+def test_weights_and_cache_of_a_step_are_its_floor(monkeypatch: pytest.MonkeyPatch, name: str, k: int) -> None:
+    """Against `specgate.contract.traffic`, which counts from the geometry: what is left over is activations and words.
+    """
+    no_launches(monkeypatch)
+    geometry, slots, context = of(name), 2, 4096
+    stage = staged(k, slots, context, geometry)
+    traffic = pair_traffic(geometry.target, geometry.draft, torch.bfloat16)
+    floor = pass_bytes(traffic.target, [Slot(context, k + 1)] * slots)
+    if k:
+        assert traffic.draft is not None
+        floor += draft_bytes(traffic.draft, [Slot(context - k - 1, k + 1)] * slots, [k] * slots)
+    moved = sum(
+        launch.size for group in groups_of(stage.calls, context) for launch in [group.account] * len(group.launches)
+    )
+    activations = moved - floor.total
+    assert 0 < activations < (0.02 if name == "llama-3.1-8b" else 0.5) * floor.total
+
+
+@given(
+    rows=st.integers(1, 8), last=st.integers(8, 3000), window=st.one_of(st.none(), st.integers(1, 900)),
+)  # fmt: skip
+def test_rows_see_together_what_any_of_them_sees(rows: int, last: int, window: int | None) -> None:
+    seen = {
+        position
+        for row in range(last - rows + 1, last + 1)
+        for position in range(row + 1)
+        if window is None or position > row - window
+    }
+    visible = VisibleCache(rows, last, window)
+    assert visible.seen == len(seen) and visible.first == min(seen)
+
+
+@pytest.mark.parametrize("k", [0, 3])
+def test_attention_moves_each_cached_position_once_for_all_heads_of_a_group(
+    monkeypatch: pytest.MonkeyPatch, k: int
+) -> None:
+    no_launches(monkeypatch)
+    slots, context = 3, 700
+    stage = staged(k, slots, context)
+    calls = [call for call in stage.calls if isinstance(call.kernel, Attention)]
+    target = calls[-1]
+    pages = target.named["k_pages"][0], target.named["v_pages"][0]
+    position = sum(page.nbytes // 64 for page in pages)
+    new = slots * (k + 1)
+    projections = target.named["qkv"][:new].nbytes
+    found = account(target, context)["attention"]
+    assert found.size == (slots * context + new) * position + projections
+    assert found.shape == f"{slots}×{k + 1} over {context + k + 1}"

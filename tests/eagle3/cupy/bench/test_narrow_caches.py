@@ -1,0 +1,121 @@
+"""The benchmark of kernels over caches of codes: what attention moves, and how it is checked."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from specgate.backends.eagle3.cupy.bench.accounts import account
+from specgate.backends.eagle3.cupy.bench.checks import check
+from specgate.backends.eagle3.cupy.bench.groups import groups_of
+from specgate.backends.eagle3.cupy.bench.run import bench_kernels, timings
+from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
+from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
+from specgate.backends.eagle3.cupy.kernels.heads import OUTER_BYTES
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
+from specgate.backends.eagle3.lib.kv.modes import KvModes
+from specgate.backends.eagle3.lib.tiny import write_random_pair
+from specgate.backends.eagle3.lib.traffic import pair_traffic
+from specgate.backends.eagle3.nouns.kernel_bench import KernelBenchRequest
+from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
+from specgate.contract import PairRef, Role
+from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
+from specgate.errors import UsageError
+from tests.eagle3.cupy.bench.staged import no_launches, staged
+from tests.eagle3.cupy.kernels.codes.caches import CODES
+from tests.eagle3.cupy.kernels.host import Host
+
+BOTH = [KvModes(mode, mode) for mode in CODES]
+
+
+@pytest.mark.parametrize("k", [0, 1, 4])
+@pytest.mark.parametrize(
+    "kv", [*BOTH, *(KvModes(mode) for mode in CODES), *(KvModes(None, mode) for mode in CODES)], ids=str
+)
+def test_weights_and_cache_of_a_step_are_its_floor(monkeypatch: pytest.MonkeyPatch, k: int, kv: KvModes) -> None:
+    no_launches(monkeypatch)
+    pair, slots, context = GEOMETRIES["llama-3.1-8b"](), 2, 4096
+    stage = staged(k, slots, context, Geometry(pair.target, pair.draft, pair.boundaries), kv=kv)
+    traffic = pair_traffic(pair.target, pair.draft, torch.bfloat16, kv)
+    floor = pass_bytes(traffic.target, [Slot(context, k + 1)] * slots)
+    if k:
+        assert traffic.draft is not None
+        floor += draft_bytes(traffic.draft, [Slot(context - k - 1, k + 1)] * slots, [k] * slots)
+    moved = sum(
+        launch.size for group in groups_of(stage.calls, context) for launch in [group.account] * len(group.launches)
+    )
+    assert 0 < moved - floor.total < 0.02 * floor.total
+
+
+@pytest.mark.parametrize("kv", BOTH, ids=CODES)
+def test_attention_moves_each_code_and_each_scale_once(monkeypatch: pytest.MonkeyPatch, kv: KvModes) -> None:
+    """But for the outer scales of a slot, which are a few bytes."""
+    no_launches(monkeypatch)
+    slots, context = 3, 704
+    stage = staged(3, slots, context, kv=kv)
+    target = [call for call in stage.calls if isinstance(call.kernel, Attention)][-1]
+    block = sum(target.named[name][0].nbytes for name in ("k_pages", "v_pages", "scales"))
+    if kv.target == "nvfp4":
+        block -= OUTER_BYTES * target.named["k_pages"].shape[1]
+    new = slots * 4
+    projections = target.named["qkv"][:new].nbytes
+    assert account(target, context)["attention"].size == slots * context * block / 64 + new * block / 64 + projections
+
+
+@pytest.mark.slow("runs whole steps from their source")
+@pytest.mark.parametrize("kv", BOTH, ids=CODES)
+@pytest.mark.parametrize("k", [0, 3])
+def test_attention_is_right_and_another_cache_is_noticed(
+    host: Host, monkeypatch: pytest.MonkeyPatch, k: int, kv: KvModes
+) -> None:
+    no_launches(monkeypatch)
+
+    def enqueue(kernel: Kernel, *arguments: Any, **keywords: Any) -> None:
+        host.enqueue(kernel, *arguments, **keywords)
+
+    monkeypatch.setattr(Kernel, "enqueue", enqueue)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    with torch.inference_mode():
+        stage = staged(k, slots=2, context=125, device="cpu", kv=kv)
+        calls = [call for call in stage.calls if isinstance(call.kernel, Attention)]
+        for call in calls:
+            error, tolerance = check(call, stage)
+            assert error <= tolerance
+
+        def with_other_scales(kernel: Kernel, name: str, *arguments: Any, **keywords: Any) -> None:
+            host.enqueue(kernel, name, *arguments, **keywords)
+            if name == "attention":
+                arguments[2]["scales"].mul_(2)
+
+        monkeypatch.setattr(Kernel, "enqueue", with_other_scales)
+        error, tolerance = check(calls[-1], stage)
+        assert not error <= tolerance
+
+
+def test_other_options_than_formats_are_refused(tmp_path: Any) -> None:
+    pair = PairRef("p", *write_random_pair(tmp_path, seed=1))
+    for options, said in (
+        ({"graphs": "off"}, r"option graphs: not of the benchmark of kernels\n  known: kv, draft_kv"),
+        ({"kv": "fp4"}, r"option kv = 'fp4'\n  known: bf16, fp8, nvfp4"),
+        ({"draft_kv": "e5m2"}, r"option draft_kv = 'e5m2'\n  known: bf16, fp8, nvfp4"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            bench_kernels(KernelBenchRequest(pair, 128, 1, (Role(0),), options))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kv", BOTH, ids=CODES)
+@pytest.mark.parametrize("k", [0, 3])
+def test_every_kernel_of_a_step_is_right_and_takes_time(k: int, kv: KvModes) -> None:
+    from specgate.backends.eagle3.cupy.stream import Stream
+
+    stream = Stream()
+    with torch.inference_mode(), stream.current():
+        stage = staged(k, slots=2, context=1024, device="cuda", kv=kv)
+        for timing in timings(Role(k), stage, stream):
+            assert timing.right, f"{timing.tag}: {timing.error}"
+            assert timing.us > 0 and timing.per_step > 0

@@ -1,0 +1,110 @@
+"""An engine step by step, and the logits that it sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
+from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.reference.engine import ReferenceEngine
+from specgate.contract import Budget, Role
+
+NEAR_TIE = 0.05
+"""How far apart two tokens' logits may be in float32, as a share of the row's largest, where rounding decides."""
+
+
+def trace(made: CupyEngine, k: int, steps: int, rule: StopRule) -> dict[tuple[int, int], Tensor]:
+    """(slot, position) → logits [V] of every row whose context is the emitted text, over `steps` single steps."""
+    assert made.prefilled is not None
+    slots, found = made.b.slots, dict[tuple[int, int], Tensor]()
+    with made.stream.current():
+        step = made.step(k, len(made.prefilled.prompts))
+        made.prefilled.rewind(made.b, rule)
+        for _ in range(steps):
+            active, lengths = slots.active[: int(slots.active_count)].tolist(), slots.length.tolist()
+            step()
+            made.stream.wait()
+            for a, slot in enumerate(active):
+                for t in range(int(slots.accepted[slot]) + 1):
+                    row = a * made.sizes.rows_of(k) + node_of(made, k, slot, t)
+                    found[slot, lengths[slot] + t] = made.b.target.layer.logits[row].clone()
+        assert not slots.fault.any()
+    return found
+
+
+def node_of(made: CupyEngine, k: int, slot: int, depth: int) -> int:
+    """The row of a slot's accepted token number `depth` of the last step; 0 is the last token of the step before."""
+    if made.sizes.tree_of(k) is None or made.b.tree is None:
+        return depth
+    return int(made.b.tree.path[slot, depth])
+
+
+def tokens(made: CupyEngine, k: int, budget: Budget, stop: Sequence[int] = ()) -> tuple[tuple[int, ...], ...]:
+    return made.decode(Role(k), budget, stop).tokens
+
+
+def same_prefixes(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> bool:
+    return all(list(a)[: len(b)] == list(b)[: len(a)] for a, b in zip(one, other, strict=True))
+
+
+def reference_logits(oracle: ReferenceEngine, slot: int, continuation: Sequence[int]) -> Tensor:
+    """[V], after the prompt of `slot` and `continuation`."""
+    *before, last = oracle.prompts[slot]
+    row = torch.tensor([[last, *continuation]], device=oracle.device)
+    positions = torch.arange(len(before), len(before) + row.shape[1], device=oracle.device)[None]
+    with torch.inference_mode():
+        stream, _ = oracle.model.forward(slice(slot, slot + 1), row, positions, ())
+        return oracle.model.logits(stream[:, -1])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """Where a text of `slot` leaves the reference's, after `at` tokens. `gap`: how far the reference's logit of its own
+    token is above that of the other one, as a share of the row's largest.
+    """
+
+    slot: int
+    at: int
+    gap: float
+
+
+def partings(texts: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], oracle: ReferenceEngine) -> list[Parting]:
+    """`wanted`: the greedy texts of `oracle`, after the prompts that it has prefilled last."""
+    found = []
+    for slot, (text, exact) in enumerate(zip(texts, wanted, strict=True)):
+        at = next((i for i, (ours, theirs) in enumerate(zip(text, exact, strict=True)) if ours != theirs), None)
+        if at is not None:
+            logits = reference_logits(oracle, slot, exact[:at])
+            found.append(Parting(slot, at, float((logits[exact[at]] - logits[text[at]]) / logits.max())))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Nearness:
+    """Cosines to the float32 reference's logits: of the row that is furthest, and of all rows as one vector."""
+
+    least: float
+    pooled: float
+
+    @classmethod
+    def of(cls, rows: Sequence[Tensor], exact: Sequence[Tensor]) -> Nearness:
+        got, want = torch.stack(list(rows)).double(), torch.stack(list(exact)).double()
+        each = torch.cosine_similarity(got, want, dim=1)
+        return cls(float(each.min()), float(torch.cosine_similarity(got.flatten(), want.flatten(), dim=0)))
+
+
+def nearness(
+    made: CupyEngine, exact: ReferenceEngine, rounded: ReferenceEngine, prompts: Sequence[Sequence[int]], steps: int
+) -> tuple[Nearness, Nearness]:
+    """How near the engine's and bfloat16 torch's logits along the engine's own text are to float32's."""
+    for engine in (made, exact, rounded):
+        engine.prefill(prompts, draft=True)
+    found = trace(made, 0, steps, StopRule((), (), made.sizes.positions))
+    text = tokens(made, 0, Budget(steps=steps))
+    contexts = [(slot, text[slot][: position - len(prompts[slot]) + 1]) for slot, position in found]
+    wanted, torchs = ([reference_logits(oracle, *context) for context in contexts] for oracle in (exact, rounded))
+    return Nearness.of(list(found.values()), wanted), Nearness.of(torchs, wanted)

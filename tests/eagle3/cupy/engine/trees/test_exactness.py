@@ -1,0 +1,124 @@
+"""Trees on a GPU: the baseline's tokens from the baseline's logits, bit for bit, and what a chain accepts at least."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
+from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
+from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.checkpoints.trees.shape import TreeShape
+from specgate.contract import Budget, Role
+from tests.eagle3.cupy.engine.tracing import same_prefixes, tokens, trace
+from tests.eagle3.cupy.gpu_pairs import (
+    GEOMETRIES,
+    RAGGED,
+    SIZES,
+    checkpoints_of,
+    engine,
+    engine_of,
+    random_prompts,
+)
+from tests.eagle3.cupy.kernels.trees.random_trees import random_shape
+
+pytestmark = pytest.mark.gpu
+
+STEPS = 24
+EAGLE = TreeShape.of(
+    [(0,), (1,), (2,), (3,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (0, 0, 0, 0)]
+)
+SHAPES: dict[str, DraftTree] = {
+    "12 nodes": EAGLE,
+    "31 nodes": random_shape(random.Random(0), 31, 5),
+    "dynamic, 12 nodes": DynamicGrowth(4, 10, 12),
+    "dynamic, 31 nodes": DynamicGrowth(5, 6, 31),
+}
+"""At batch 8, 31 nodes are as many rows as a step may have."""
+
+
+@cache
+def tree_engine(name: str, shape: str) -> CupyEngine:
+    tree = SHAPES[shape]
+    return engine_of(*checkpoints_of(name, "A", torch.bfloat16), replace(SIZES, max_rows=tree.rows, tree=tree))
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 8])
+def test_tokens_and_logits_of_a_tree_equal_the_baselines_bit_for_bit(name: str, shape: str, batch: int) -> None:
+    made, accepted = tree_engine(name, shape), 0
+    made.prefill(random_prompts(RAGGED[-batch:], seed=batch), draft=True)
+    rule = StopRule((), (), SIZES.positions)
+    plain, baseline = trace(made, 0, STEPS * 3, rule), tokens(made, 0, Budget(steps=STEPS * 3))
+    for k in (1, 2, SHAPES[shape].depth):
+        got = trace(made, k, STEPS, rule)
+        common = [at for at in got if at in plain]
+        assert len(common) >= STEPS * batch
+        assert all(torch.equal(got[at], plain[at]) for at in common)
+        block = made.decode(Role(k), Budget(steps=STEPS), ())
+        assert same_prefixes(block.tokens, baseline)
+        assert block.counters["mask_checked_steps"] == STEPS and not block.counters["mask_integrity_failures"]
+        assert block.counters["tree_tokens"] == SHAPES[shape].first_levels(k).nodes * STEPS * batch
+        accepted += sum(a for row in block.accepted for a in row)
+    assert accepted > STEPS
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_a_first_step_accepts_what_a_chain_of_as_many_levels_does_at_least(name: str) -> None:
+    """The tree has the chain's tokens, and others. Later steps begin at other places."""
+    accepted = []
+    for made in (engine(name, "A"), tree_engine(name, "12 nodes")):
+        made.prefill(random_prompts(RAGGED), draft=True)
+        accepted.append(made.decode(Role(EAGLE.depth), Budget(steps=1), ()).accepted[0])
+    assert all(tree >= chain for chain, tree in zip(*accepted, strict=True)) and any(accepted[0])
+
+
+@pytest.mark.parametrize("shape", ["12 nodes", "dynamic, 12 nodes"])
+def test_slots_that_end_within_a_tree_leave_the_others_bits_alone(shape: str) -> None:
+    made = tree_engine("4:1 of 64", shape)
+    made.prefill(random_prompts(RAGGED), draft=True)
+    baseline = made.decode(Role(0), Budget(new_tokens=50), ())
+    block = made.decode(Role(SHAPES[shape].depth), Budget(new_tokens=50), ())
+    assert (block.tokens, block.finish) == (baseline.tokens, baseline.finish)
+
+
+@pytest.mark.parametrize("shape", ["12 nodes", "dynamic, 12 nodes"])
+def test_logits_that_are_shown_are_those_of_the_accepted_path(shape: str) -> None:
+    made = tree_engine("4:1 of 64", shape)
+    made.prefill(random_prompts(RAGGED), draft=True)
+    at = (1, 5, 17, 30)
+    assert made.logits(Role(SHAPES[shape].depth), at) == made.logits(Role(0), at)
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_a_dynamic_tree_of_one_branch_has_the_chains_tokens_and_counts(name: str) -> None:
+    growth, found = DynamicGrowth(4, 1, 4), list[Any]()
+    pair = checkpoints_of(name, "A", torch.bfloat16)
+    for made in (engine(name, "A"), engine_of(*pair, replace(SIZES, max_rows=growth.rows, tree=growth))):
+        made.prefill(random_prompts(RAGGED), draft=True)
+        found.append(made.decode(Role(4), Budget(steps=STEPS), ()))
+    chain, tree = found
+    assert (tree.tokens, tree.accepted, tree.drafted, tree.finish) == (
+        *(chain.tokens, chain.accepted),
+        *(chain.drafted, chain.finish),
+    )
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_the_widest_dynamic_trees_emit_the_baselines_tokens(name: str) -> None:
+    """As many nodes, levels, and rows on which the draft runs, as a step may have."""
+    for growth in (DynamicGrowth(7, 10, 63), DynamicGrowth(3, 32, 63), DynamicGrowth(2, 60, 63)):
+        made = engine_of(
+            *checkpoints_of(name, "A", torch.bfloat16), replace(SIZES, slots=4, max_rows=growth.rows, tree=growth)
+        )
+        made.prefill(random_prompts(RAGGED[:4]), draft=True)
+        baseline = tokens(made, 0, Budget(steps=40))
+        block = made.decode(Role(growth.levels), Budget(steps=12), ())
+        assert same_prefixes(block.tokens, baseline) and not block.counters["mask_integrity_failures"]

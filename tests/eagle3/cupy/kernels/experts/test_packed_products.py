@@ -1,0 +1,232 @@
+"""Products of experts for few rows of prompts, of weights as they are packed: parties beside a sort, products beside
+float64, and a row's bits in any company. On a GPU, and their own sources on a CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.bench import oracles
+from specgate.backends.eagle3.cupy.device import LEAST_SHARED
+from specgate.backends.eagle3.cupy.kernels.experts import expert_config
+from specgate.backends.eagle3.cupy.kernels.experts.packing import Order
+from specgate.backends.eagle3.cupy.kernels.prefill.packed import packed_products
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import (
+    PARTY,
+    STAGES,
+    WARPS,
+    PackedProduct,
+    Parties,
+    most_parties,
+)
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_down import PrefillDown
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_gate_up import PrefillGateUp
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_parties import PrefillParties
+from specgate.checkpoints.geometry import ExpertGeometry
+from tests.eagle3.cupy.kernels.compiled.compiler import Compiler
+from tests.eagle3.cupy.kernels.device import normal, poisoned, relative_error
+from tests.eagle3.cupy.kernels.experts.mixtures import Mixture
+
+H200_SHARED = 226 * 1024
+# (experts, of a token, hidden, intermediate): one slab; sizes that divide by little; more slabs than stages, and more
+# tiles than a block has; gpt-oss' widths, whole and of one of two GPUs.
+SIZES = {
+    "cpu": [(5, 2, 32, 32), (6, 2, 96, 160), (3, 2, 608, 64)],
+    "cuda": [(5, 2, 32, 32), (33, 3, 96, 160), (16, 4, 2880, 2880), (16, 4, 2880, 1440)],
+}
+ROWS = {"cpu": (1, 23), "cuda": (1, 30, 500)}
+everywhere = pytest.mark.parametrize(
+    ("sizes", "device"),
+    [
+        pytest.param(sizes, device, marks=pytest.mark.gpu if device == "cuda" else ())
+        for device, several in SIZES.items()
+        for sizes in several
+    ],
+    indirect=["device"],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Products:
+    """What the kernels leave of a mixture's rows: activations and results of sorted pairs, where these lie, parties."""
+
+    act: Tensor
+    out: Tensor
+    place: Tensor
+    parties: Parties
+
+    @property
+    def by_row(self) -> tuple[Tensor, Tensor]:
+        """Of each row and place: activations [R, k, F] and results [R, k, H]."""
+        return self.act[self.place.long()], self.out[self.place.long()]
+
+
+def sorted_pairs(chosen: Tensor, experts: ExpertGeometry) -> tuple[Tensor, Parties]:
+    """The place of each pair, and the parties."""
+    place = torch.full_like(chosen, -1)
+    parties = Parties.room(chosen.numel(), experts.count, chosen.device)
+    parties.table.fill_(-1)
+    PrefillParties(experts)(parties, place, chosen)
+    return place, parties
+
+
+def multiplied(made: Mixture, x: Tensor, chosen: Tensor) -> Products:
+    place, parties = sorted_pairs(chosen, made.experts)
+    act = poisoned(chosen.numel(), made.intermediate, dtype=torch.float16, device=made.device)
+    PrefillGateUp(made.intermediate, made.hidden, made.experts)(act, x, made.gate_up, parties)
+    out = poisoned(chosen.numel(), made.hidden, device=made.device)
+    PrefillDown(made.hidden, made.intermediate, made.experts)(out, act, made.down, parties)
+    return Products(act, out, place, parties)
+
+
+@cache
+def mixture(experts: int, per_token: int, hidden: int, intermediate: int, device: str) -> Mixture:
+    return Mixture(ExpertGeometry(experts, per_token, mxfp4=True), hidden, intermediate, device=device)
+
+
+def rows_and_experts(made: Mixture, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Random rows float16 [R, H], and their experts int32 [R, k]: the first ones have more rows than one party."""
+    generator = torch.Generator().manual_seed(seed + rows)
+    scores = torch.randn(rows, made.experts.count, generator=generator)
+    scores[:, : made.experts.per_token] += 1.5
+    chosen = scores.topk(made.experts.per_token).indices.int().to(made.device)
+    return normal(rows, made.hidden, seed=seed, device=made.device).half(), chosen
+
+
+@pytest.fixture(autouse=True)
+def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU, where blocks run one after the other."""
+    monkeypatch.setattr(expert_config, "PROCESSORS", 3)
+
+
+@pytest.mark.slow("compiles a kernel with a C++ compiler")
+@pytest.mark.parametrize(("count", "per_token"), [(1, 1), (5, 2), (128, 4), (256, 8)])
+@pytest.mark.parametrize("rows", [1, 7, 200, 1031])
+@pytest.mark.parametrize("favoured", [0.0, 9.0], ids=["even", "concentrated"])
+def test_pairs_are_sorted_and_cut_into_nearly_equal_parties(
+    device: str, count: int, per_token: int, rows: int, favoured: float
+) -> None:
+    experts = ExpertGeometry(count, per_token, mxfp4=True)
+    scores = torch.randn(rows, count, generator=torch.Generator().manual_seed(rows))
+    scores[:, count // 2 : count // 2 + per_token] += favoured
+    chosen = scores.topk(per_token).indices.int().to(device)
+    place, parties = sorted_pairs(chosen, experts)
+    in_order, pairs = chosen.flatten().sort(stable=True)
+    assert torch.equal(place.flatten()[pairs].cpu(), torch.arange(len(pairs), dtype=torch.int32))
+    made, at = int(parties.count), 0
+    assert made <= len(parties.table) == most_parties(len(pairs), count)
+    assert (parties.table[made:] == -1).all()
+    each = in_order.bincount(minlength=count).tolist()
+    for expert, size in enumerate(each):
+        held = list[int]()
+        while at < made and int(parties.table[at, 0]) == expert:
+            _, start, own, _ = parties.table[at, :4].tolist()
+            assert start == sum(each[:expert]) + sum(held) and 0 < own <= PARTY
+            assert torch.equal(parties.table[at, 4 : 4 + own].long(), pairs[start : start + own] // per_token)
+            held.append(own)
+            at += 1
+        assert sum(held) == size and len(held) == -(-size // PARTY)
+        eights = [-(-own // 8) for own in held]
+        assert not held or (max(eights) - min(eights) <= 1 and all(own % 8 == 0 for own in held[:-1]))
+    assert at == made
+
+
+@pytest.mark.slow("compiles kernels with a C++ compiler")
+@everywhere
+def test_products_agree_with_float64(sizes: tuple[int, int, int, int], device: str) -> None:
+    made = mixture(*sizes, device)
+    for rows in ROWS[device]:
+        x, chosen = rows_and_experts(made, rows)
+        act, out = multiplied(made, x, chosen).by_row
+        limits = made.experts.alpha, made.experts.limit
+        want = oracles.expert_gate_up(x, made.gate_up_numbers, made.gate_up.bias, chosen, *limits)
+        assert relative_error(act.flatten(0, 1), want) < 2e-3
+        of_act = torch.stack(
+            [
+                made.down_numbers[e].double() @ a.double()
+                for e, a in zip(chosen.flatten(), act.flatten(0, 1), strict=True)
+            ]
+        )
+        assert relative_error(out.flatten(0, 1), of_act) < 3e-3  # rounded to bfloat16
+
+
+@pytest.mark.slow("compiles kernels with a C++ compiler")
+@everywhere
+def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
+    sizes: tuple[int, int, int, int], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone, among half of them, and by blocks, stages and warps that divide the work otherwise."""
+    made, rows = mixture(*sizes, device), max(ROWS[device])
+    x, chosen = rows_and_experts(made, rows)
+    whole = multiplied(made, x, chosen).by_row
+    for some in (range(rows - 1, rows), range(0, rows, 2), range(rows // 3, rows)):
+        some_rows = torch.tensor(some, device=device)
+        part = multiplied(made, x[some_rows], chosen[some_rows]).by_row
+        assert all(torch.equal(found, of_all[some_rows]) for found, of_all in zip(part, whole, strict=True))
+    monkeypatch.setattr(packed_products, "STAGES", 2)
+    monkeypatch.setattr(packed_products, "WEIGHT_TILES", (2, 1))
+    monkeypatch.setattr(PackedProduct, "blocks", lambda self, parties: 2)
+    otherwise = multiplied(made, x, chosen).by_row
+    assert all(torch.equal(a, b) for a, b in zip(otherwise, whole, strict=True))
+
+
+def test_operands_of_another_shape_are_refused_by_name() -> None:
+    made = mixture(5, 2, 32, 32, "cpu")
+    parties = Parties.room(6, 5, torch.device("cpu"))
+    x, act, out = (torch.zeros(n, 32, dtype=torch.float16) for n in (3, 6, 6))
+    with pytest.raises(ValueError, match="weights in the order PLAIN: gates and ups have to be PAIRED"):
+        PrefillGateUp(32, 32, made.experts)(act, x, made.down, parties)
+    with pytest.raises(ValueError, match="weights in the order PAIRED: rows have to be in PLAIN order"):
+        PrefillDown(32, 32, made.experts)(out, act, made.gate_up, parties)
+    with pytest.raises(ValueError, match=r"x: .*is needed"):
+        PrefillGateUp(32, 32, made.experts)(act, x.bfloat16(), made.gate_up, parties)
+    with pytest.raises(ValueError, match=r"out: .*is needed"):
+        PrefillDown(32, 32, made.experts)(out, act, made.down, parties)
+    with pytest.raises(ValueError, match=r"parties: .*is needed"):
+        PrefillParties(made.experts)(parties, torch.zeros(40, 2).int(), torch.zeros(40, 2).int())
+    assert made.gate_up.order is Order.PAIRED
+
+
+@pytest.mark.parametrize(
+    ("limit", "tiles", "columns", "expected"),
+    [
+        (H200_SHARED, 360, 2880, (3, STAGES)),  # gate and up of gpt-oss
+        (H200_SHARED, 180, 2880, (3, STAGES)),  # down
+        (H200_SHARED, 180, 1440, (3, STAGES)),  # down of one of two GPUs
+        (LEAST_SHARED, 360, 2880, (2, 5)),
+        (H200_SHARED, 4, 96, (2, 3)),
+        (H200_SHARED, 5, 32, (1, 2)),
+    ],
+)
+def test_work_is_divided_by_the_shape_and_by_what_shared_memory_holds(
+    monkeypatch: pytest.MonkeyPatch, limit: int, tiles: int, columns: int, expected: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(packed_products, "shared_memory_limit", lambda: limit)
+    product = PackedProduct(tiles, columns)
+    assert (product.weight_tiles, product.stages) == expected
+    assert product.shared_bytes <= limit and product.threads == 32 * WARPS
+    assert product.blocks(1000) == 3 and product.blocks(1) == min(3, -(-tiles // (WARPS * expected[0])))
+
+
+@pytest.mark.slow("compiles kernels")
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_the_products_have_registers_where_there_is_more_shared_memory(
+    architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep compiles them as the smallest GPU has them."""
+    monkeypatch.setattr(packed_products, "shared_memory_limit", lambda: 162 * 1024)
+    experts = ExpertGeometry(128, 4, mxfp4=True)
+    specs = [
+        kernel.spec
+        for width in (2880, 1440)
+        for kernel in (PrefillGateUp(width, 2880, experts), PrefillDown(2880, width, experts))
+    ]
+    assert {dict(spec.constants)["WEIGHT_TILES"] for spec in specs} == {"3"}
+    for outcome in Compiler(None).compile_all(architecture, specs):
+        assert outcome.compiled and not outcome.spilled
+        assert 32 * WARPS * outcome.registers <= 65536

@@ -1,0 +1,347 @@
+"""The launches of a step, recorded without a GPU, and what the source of each kernel says that it takes and touches."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Final
+
+import pytest
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.loader import ARGUMENT, Kernel, Spec, packed, with_headers
+from specgate.backends.eagle3.cupy.memory.buffers import Buffers
+from specgate.backends.eagle3.cupy.memory.peers import with_mailboxes
+from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
+from specgate.backends.eagle3.cupy.step.cycle import Cycle
+from specgate.backends.eagle3.cupy.step.partial import Kind
+from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes
+from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
+from specgate.checkpoints.trees.shape import TreeShape
+from specgate.contract import Sampling
+from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE, TARGET, parts_without_weights
+
+SMALL = PairGeometry(TARGET, DRAFT, BOUNDARIES, context=0, written=True)
+EXPERTS = PairGeometry(MIXTURE, DRAFT, BOUNDARIES, context=0, written=True)
+PAIRS = {"small": SMALL, "experts": EXPERTS, **{name: GEOMETRIES[name]() for name in ("smollm2-135m", "llama-3.1-8b")}}
+POSITIONS = 500
+EVERYTHING = Sampling(temperature=0.6, top_k=50, top_p=0.95, min_p=0.05, logit_bias=((0, 1.0),), seed=2**63)
+PENALISED = replace(EVERYTHING, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.1)
+REJECTED = replace(PENALISED, method="rejection")
+SAMPLED = {
+    "greedy": None,
+    "drawn": Sampling(),
+    "everything": EVERYTHING,
+    "penalised": PENALISED,
+    "rejection": Sampling(method="rejection"),
+    "rejection of everything": REJECTED,
+}
+DRAWING = {
+    *("bias_rows", "penalise_rows", "count_tokens", "weigh_rows", "cut_rows", "draw_rows"),
+    *("sum_rows", "verify_drafts"),
+}
+TREE = TreeShape.of([(0,), (1,), (3,), (0, 0), (0, 1), (1, 2), (0, 0, 0), (0, 0, 2), (1, 2, 0)])
+DYNAMIC = DynamicGrowth(3, 4, 14)
+ELEMENTS = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "unsigned char": torch.uint8,
+    "float": torch.float32,
+    "float2": torch.float32,
+    "uint2": torch.int32,
+    "int": torch.int32,
+    "unsigned": torch.int32,
+    "long long": torch.int64,
+    "double": torch.float64,
+    "Choice": torch.int64,
+    "Rank": torch.int64,
+    "PeerWord": torch.int64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    stem: str
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: Mapping[str, ARGUMENT]
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Of the struct that a kernel takes. `type` without const: `int`, `float`, or a pointer such as `bf16*`."""
+
+    type: str
+    name: str
+    const: bool
+
+    @property
+    def bytes(self) -> int:
+        return 8 if self.type.endswith("*") else 4
+
+    def takes(self, argument: ARGUMENT) -> bool:
+        if not self.type.endswith("*"):
+            return type(argument).__name__ == self.type
+        if argument is None or self.type == "void*":
+            return argument is None or isinstance(argument, Tensor)
+        return isinstance(argument, Tensor) and argument.dtype == ELEMENTS[self.type[:-1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a kernel's file says, without comments: the fields that the kernel takes, its body, and the file's text with
+    all headers.
+    """
+
+    fields: tuple[Field, ...]
+    body: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    buffers: Buffers
+    launches: list[Launch]
+    ranges: list[str]
+
+
+def step(
+    monkeypatch: pytest.MonkeyPatch,
+    pair: PairGeometry,
+    k: int,
+    slots: int,
+    times: int = 1,
+    sampling: Sampling | None = None,
+    tree: DraftTree | None = None,
+    kv: KvModes = AS_COMPUTED,
+    ranks: int = 1,
+    draft_ranks: int = 1,
+    confidence: float | None = None,
+    partial: PartialPlan | None = None,
+    kind: Kind = "plain",
+) -> Step:
+    """A step of spec-`k` over all slots but one, in an engine that has room for longer chains or for `tree`, so many
+    times in a row; nothing runs. With `ranks`, of the first of so many GPUs, which
+    have the draft in `draft_ranks` parts.
+    """
+    launches, ranges = list[Launch](), list[str]()
+
+    def record(
+        kernel: Kernel,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        arguments: Mapping[str, ARGUMENT],
+        shared_bytes: int | None = None,
+    ) -> None:
+        shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
+        launches.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments, shared))
+
+    monkeypatch.setattr(Kernel, "enqueue", record)
+    nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
+    rows = tree.rows if tree else k + 2
+    sizes = Sizes(
+        slots + 1, POSITIONS, rows, sampling=sampling, tree=tree, kv=kv, confidence=confidence, partial=partial
+    )
+    shard = Shard(0, ranks)
+    target, draft = parts_without_weights(pair, POSITIONS, shard, Shard(0, draft_ranks))
+    all_of = [Buffers.allocate(target.geometry, draft.geometry, sizes, "meta") for _ in range(ranks)]
+    split_width = draft.geometry.hidden if draft_ranks > 1 else None
+    buffers = (with_mailboxes(all_of, sizes, target.geometry.hidden, split_width) if ranks > 1 else all_of)[0]
+    cycle = Cycle(target, draft, sizes, slots, k, kind=kind)
+    for _ in range(times):
+        cycle(buffers)
+    return Step(buffers, launches, ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """What the preprocessor leaves in a kernel: for trees, or for chains; for a cache in the format `kv`, all of it or
+    a `part`; for chains that may end early; for rows that are run again; of attention, for one that joins chunks.
+    """
+
+    tree: bool = False
+    kv: KvMode = "bf16"
+    ends_early: bool = False
+    part: bool = False
+    replays: bool = False
+    joins: bool = False
+
+    @classmethod
+    def of(cls, spec: Spec) -> Switches:
+        names = {name for name, _ in spec.constants}
+        return cls(
+            tree="TREE_ROWS" in names,
+            kv="nvfp4" if "KV_NVFP4" in names else "fp8" if "KV_FP8" in names else "bf16",
+            ends_early="ENDS_EARLY" in names,
+            part="KEPT_BLOCKS" in names,
+            replays="REPLAYS" in names,
+            joins="JOINS" in names,
+        )
+
+    @property
+    def left_out(self) -> Mapping[str, bool]:
+        """Condition → whether what follows is left out."""
+        return {
+            "#if TREE_ROWS": not self.tree,
+            "#if KV_FP8": self.kv != "fp8",
+            "#if KV_NVFP4": self.kv != "nvfp4",
+            "#if KV_CODES": self.kv == "bf16",
+            "#if !KV_CODES": self.kv != "bf16",
+            "#if ENDS_EARLY": not self.ends_early,
+            "#if JOINS": not self.joins,
+            "#if KEPT_BLOCKS": not self.part,
+            "#if REPLAYS": not self.replays,
+            "#if !REPLAYS": self.replays,
+        }
+
+
+PLAIN: Final = Switches()
+
+
+def compiled_text(text: str, switches: Switches = PLAIN) -> str:
+    """The text without what the preprocessor leaves out."""
+    left_out = switches.left_out
+    kept, skipping = list[str](), [False]
+    for line in text.splitlines(keepends=True):
+        if line.startswith("#if"):
+            skipping.append(skipping[-1] or left_out.get(line.strip(), False))
+        elif line.startswith("#else"):
+            skipping[-1] = not skipping[-1] if not skipping[-2] else True
+        elif line.startswith("#endif"):
+            skipping.pop()
+        elif not skipping[-1]:
+            kept.append(line)
+    return "".join(kept)
+
+
+@cache
+def source_of(stem: str, name: str, switches: Switches = PLAIN) -> Source:
+    without_comments = re.sub(r"//[^\n]*", "", with_headers(f"{stem}.cu"))
+    text = compiled_text(without_comments, switches)
+    head = (
+        rf'extern "C" __global__ [^{{;]*?void {name}\(\s*const (?:__grid_constant__ )?(\w+) (?:args|all)\) \{{(.*?)^\}}'
+    )
+    kernel = re.search(head, text, re.DOTALL | re.M)
+    assert kernel, (
+        f"{stem}.cu declares no kernel {name} that takes one struct, args, or all where args are its own part"
+    )
+    struct = re.search(rf"^struct {kernel[1]} \{{\n(.*?)^\}};", text, re.DOTALL | re.M)
+    assert struct, f"{stem}.cu declares no struct {kernel[1]}"
+    declared = [line.strip() for line in struct[1].splitlines() if line.strip()]
+    found = [re.fullmatch(r"(const )?([\w ]+\*|int|float) ?(\w+);", line) for line in declared]
+    assert all(found), f"{kernel[1]}: {declared}"
+    return Source(tuple(Field(f[2], f[3], f[1] is not None) for f in found if f), kernel[2], text)
+
+
+def source(launch: Launch) -> Source:
+    kv: KvMode = "bf16"
+    if launch.stem in ("attention", "prefill_heads") and isinstance(scales := launch.arguments.get("scales"), Tensor):
+        kv = "nvfp4" if scales.dtype == torch.uint8 else "fp8"
+    switches = Switches(
+        tree="masks" in launch.arguments,
+        kv=kv,
+        ends_early=launch.stem in ("draft_token", "accept")
+        and not {"onward", "chain_length"}.isdisjoint(launch.arguments),
+        part=launch.stem == "attention" and "dropped" in launch.arguments,
+        replays=launch.stem in ("embed_rows", "feature_capture") and "verified" in launch.arguments,
+        joins=launch.name == "attention" and "finished" in launch.arguments,
+    )
+    return source_of(launch.stem, launch.name, switches)
+
+
+def check_arguments(launches: Sequence[Launch]) -> None:
+    """Each argument is what its field declares, by name, type and place in the struct (natural alignment)."""
+    for launch in launches:
+        declared, made, end = source(launch).fields, packed(launch.arguments), 0
+        assert [field.name for field in declared] == list(launch.arguments), launch.name
+        for field, argument in zip(declared, launch.arguments.values(), strict=True):
+            assert field.takes(argument), f"{launch.name}: {field}"
+            at = -(-end // field.bytes) * field.bytes
+            end = at + field.bytes
+            placed = getattr(type(made), field.name)
+            assert (placed.offset, placed.size) == (at, field.bytes), f"{launch.name}: {field}"
+
+
+def written(launch: Launch) -> list[tuple[str, Tensor]]:
+    """What it may write: pointers that are not const."""
+    writable = [field.name for field in source(launch).fields if not field.const]
+    return [(name, a) for name, a in launch.arguments.items() if name in writable and isinstance(a, Tensor)]
+
+
+@cache
+def functions(text: str) -> dict[str, str]:
+    """Body of every device function in `text`, those of one name together."""
+    found = dict[str, str]()
+    for head in re.finditer(r"__device__ [^;{]*?\b(\w+)\([^{;]*\{", text):
+        depth, end = 1, head.end()
+        while depth:
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        found[head[1]] = found.get(head[1], "") + text[head.end() : end]
+    return found
+
+
+def reached(code: str, text: str) -> str:
+    """`code`, and the body of every function that it names, and so on."""
+    known, parts, names = functions(text), [code], set[str]()
+    while new := (set(re.findall(r"\w+", parts[-1])) & set(known)) - names:
+        names |= new
+        parts.append("".join(known[name] for name in sorted(new)))
+    return "".join(parts)
+
+
+@cache
+def early_fields(kernel: Source) -> set[str]:
+    """Fields that it names before it waits for the kernel before it, itself or in a function that it names."""
+    code = reached(kernel.body[: kernel.body.rindex("await_previous();")], kernel.text)
+    return set(re.findall(r"\bargs\.(\w+)", code))
+
+
+def touched_early(launch: Launch) -> list[tuple[str, Tensor]]:
+    early = early_fields(source(launch))
+    return [(name, a) for name, a in launch.arguments.items() if name in early and isinstance(a, Tensor)]
+
+
+def lets_go_early(launch: Launch) -> bool:
+    """Whether the next kernel may start before this one has waited."""
+    body = source(launch).body
+    return body.index("let_next_start();") < body.index("await_previous();")
+
+
+def mixed_up(launches: Sequence[Launch]) -> set[str]:
+    """What a kernel touches before it waits while one that may still run may write it, in words."""
+    running, found = list[Launch](), set[str]()
+    for before, launch in pairwise(launches):
+        running = [before, *(running if lets_go_early(before) else [])]
+        for own, early in touched_early(launch):
+            for other in running:
+                mixed = [theirs for theirs, late in written(other) if overlap(early, late)]
+                found |= {f"{launch.name}.{own} while {other.name} may write {theirs}" for theirs in mixed}
+    return found
+
+
+def overlap(one: Tensor, other: Tensor) -> bool:
+    if one.untyped_storage()._cdata != other.untyped_storage()._cdata:
+        return False
+    (a, b), (c, d) = ((t.storage_offset() * t.element_size(), t.nbytes) for t in (one, other))
+    return a < c + d and c < a + b
+
+
+def state(buffers: Buffers) -> Iterator[tuple[Tensor, str]]:
+    """The arrays that kernels know by name."""
+    for group in (buffers.slots, buffers.kv):
+        yield from ((getattr(group, field.name), field.name) for field in fields(group))

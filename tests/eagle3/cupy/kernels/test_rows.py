@@ -1,0 +1,139 @@
+"""The kernels that move and norm rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specgate.backends.eagle3.cupy.bench import oracles
+from specgate.backends.eagle3.cupy.bench.checks import packed
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
+from specgate.backends.eagle3.cupy.kernels.rows.draft_input import DraftInput, InputWeights
+from specgate.backends.eagle3.cupy.kernels.rows.draft_token import DraftToken
+from specgate.backends.eagle3.cupy.kernels.rows.embed_rows import EmbedRows
+from specgate.backends.eagle3.cupy.kernels.rows.feature_capture import FeatureCapture
+from specgate.backends.eagle3.cupy.kernels.rows.feature_rows import FeatureNorm, FeatureRows
+from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
+from tests.eagle3.cupy.kernels.device import (
+    counted,
+    integers,
+    normal,
+    poisoned,
+    relative_error,
+    rows_of,
+    state,
+)
+
+pytestmark = pytest.mark.gpu
+
+EPS = 1e-5
+ACTIVE, SLOTS, ROWS, MAX_ROWS = [0, 2, 3], 5, 4, 6
+NOT_FINITE = -1
+"""A choice (`argmax.cuh`) of index 0 by NaN or infinity."""
+
+
+def test_rows_are_the_embeddings_of_root_and_drafts() -> None:
+    embedding, slots = normal(500, 576), state(ACTIVE, MAX_ROWS, SLOTS)
+    slots.last_token.copy_(integers(500, SLOTS))
+    slots.drafts.copy_(integers(500, SLOTS, MAX_ROWS))
+    out, norm_weight = poisoned(SLOTS * ROWS, 576, dtype=torch.float32), normal(576, seed=1)
+    pre_norm = PreNormRows(poisoned(SLOTS * ROWS, 576), poisoned(SLOTS * ROWS, 72, dtype=torch.float32))
+    EmbedRows(576, ROWS, MAX_ROWS)(out, pre_norm, embedding, norm_weight, slots, slots.rows(SLOTS, ROWS))
+    tokens = torch.cat((slots.last_token[ACTIVE, None], slots.drafts[ACTIVE, : ROWS - 1]), dim=1).flatten().long()
+    assert torch.equal(out[:12], embedding[tokens].float())
+    assert out[12:].isnan().all()
+    scale = torch.rsqrt(pre_norm.squares[:12].double().sum(-1, keepdim=True) / 576 + EPS)
+    assert relative_error(pre_norm.rows[:12] * scale, oracles.rms_norm(out[:12], norm_weight, EPS)) < 3e-3
+    assert pre_norm.rows[12:].isnan().all() and pre_norm.squares[12:].isnan().all()
+    assert int(slots.stamps[0, 1]) > 0
+
+
+def test_captured_streams_are_kept_by_slot_token_and_boundary() -> None:
+    x = [normal(SLOTS * ROWS, 576, dtype=torch.float32, seed=i) for i in range(3)]
+    features = poisoned(SLOTS, MAX_ROWS, 3 * 576)
+    for chunk in range(3):
+        FeatureCapture(576, 3, ROWS, MAX_ROWS)(features, x[chunk], rows_of(ACTIVE, ROWS, SLOTS), chunk)
+    want = torch.cat([part[:12].bfloat16() for part in x], dim=-1).view(3, ROWS, -1)
+    assert torch.equal(features[ACTIVE, :ROWS], want)
+    assert features[[1, 4]].isnan().all() and features[:, ROWS:].isnan().all()
+
+
+@pytest.mark.parametrize("norm", list(FeatureNorm))
+def test_features_are_packed_and_normed_as_the_draft_wants_them(norm: FeatureNorm) -> None:
+    slots, features = state(ACTIVE, MAX_ROWS, SLOTS), normal(SLOTS, MAX_ROWS, 3 * 192)
+    slots.counts.copy_(counted([1, 9, 4, 2, 9]))
+    weight = None if norm is FeatureNorm.NONE else normal(3 * 192, seed=1)
+    out = poisoned(SLOTS * ROWS, 3 * 192)
+    FeatureRows(192, 3, norm, ROWS, MAX_ROWS)(out, features, weight, slots, slots.rows(SLOTS, ROWS), EPS)
+    for a, (slot, count) in enumerate(zip(ACTIVE, [1, 4, 2], strict=True)):
+        rows = features[slot, [min(t, count - 1) for t in range(ROWS)]]
+        if norm is FeatureNorm.EACH_STREAM:
+            assert weight is not None
+            parts = zip(rows.chunk(3, dim=-1), weight.chunk(3), strict=True)
+            want = torch.cat([oracles.rms_norm(part, w, EPS) for part, w in parts], dim=-1)
+        else:
+            want = rows.double() if weight is None else oracles.rms_norm(rows, weight, EPS)
+        assert relative_error(out[a * ROWS : (a + 1) * ROWS], want) < 3e-3
+    assert out[12:].isnan().all()
+
+
+@pytest.mark.parametrize("norm_before_residual", [False, True])
+def test_the_draft_reads_the_token_ahead_beside_its_feature(norm_before_residual: bool) -> None:
+    hidden, slots = normal(SLOTS * ROWS, 576, dtype=torch.float32), state(ACTIVE, MAX_ROWS, SLOTS)
+    weights = InputWeights(normal(500, 576), normal(576, seed=1), normal(576, seed=2))
+    slots.pending.copy_(integers(500, SLOTS, MAX_ROWS))
+    slots.counts.copy_(counted([1, 9, 4, 2, 9]))
+    out, stream = poisoned(SLOTS * ROWS, 1152), poisoned(SLOTS, 576, dtype=torch.float32)
+    DraftInput(576, norm_before_residual, ROWS, MAX_ROWS)(
+        out, stream, hidden, weights, slots, slots.rows(SLOTS, ROWS), EPS
+    )
+    for a, (slot, count) in enumerate(zip(ACTIVE, [1, 4, 2], strict=True)):
+        tokens = slots.pending[slot, [min(t, count - 1) for t in range(ROWS)]].long()
+        mine = hidden[a * ROWS : (a + 1) * ROWS]
+        want = oracles.draft_input(weights.embedding[tokens], mine, weights.embedding_norm, weights.feature_norm, EPS)
+        assert relative_error(out[a * ROWS : (a + 1) * ROWS], want) < 3e-3
+        newest = (
+            oracles.rms_norm(mine[count - 1], weights.feature_norm, EPS) if norm_before_residual else mine[count - 1]
+        )
+        assert relative_error(stream[a], newest) < (3e-3 if norm_before_residual else 1e-9)
+    assert out[12:].isnan().all() and stream[3:].isnan().all()
+
+
+@pytest.mark.parametrize("norm_output", [False, True])
+@pytest.mark.parametrize("norm_before_residual", [False, True])
+def test_a_choice_becomes_a_draft_token_and_is_embedded_at_once(norm_output: bool, norm_before_residual: bool) -> None:
+    vocab, slots = 1000, state(ACTIVE, MAX_ROWS, SLOTS)
+    chosen = torch.tensor([vocab - 1, 77, 0, 5, 6], device="cuda")
+    choices = packed(chosen)
+    ids = torch.randperm(5000, generator=torch.Generator().manual_seed(1))[:vocab].sort().values.int().cuda()
+    weights = InputWeights(normal(5000, 576), normal(576, seed=1), normal(576, seed=2))
+    stream = normal(SLOTS, 576, dtype=torch.float32)
+    pre_norm = PreNormRows(normal(SLOTS, 576, seed=3), normal(SLOTS, 72, dtype=torch.float32, seed=4).square())
+    before, out = stream.clone(), poisoned(SLOTS, 1152)
+    kernel = DraftToken(
+        576, vocab, norm_output=norm_output, norm_before_residual=norm_before_residual, max_rows=MAX_ROWS
+    )
+    rows = slots.rows(SLOTS, 1)
+    kernel(out, stream, choices, ids, pre_norm, weights, slots, rows, index=2, eps=EPS)
+    tokens = ids[chosen[:3]]
+    assert not choices[:3].any() and torch.equal(choices[3:], packed(chosen[3:]))
+    assert slots.drafts[ACTIVE, 2].tolist() == tokens.tolist()
+    scale = torch.rsqrt(pre_norm.squares[:3].double().sum(-1, keepdim=True) / 576 + EPS)
+    hidden = (pre_norm.rows[:3] * scale) if norm_output else before[:3]
+    embedded = weights.embedding[tokens.long()]
+    want = oracles.draft_input(embedded, hidden, weights.embedding_norm, weights.feature_norm, EPS)
+    assert relative_error(out[:3], want) < 4e-3
+    around = oracles.rms_norm(hidden, weights.feature_norm, EPS) if norm_before_residual else hidden
+    assert relative_error(stream[:3], around) < (4e-3 if norm_before_residual or norm_output else 1e-9)
+    assert torch.equal(stream[3:], before[3:]) and out[3:].isnan().all()
+    assert not slots.fault.any() and slots.drafts.count_nonzero() <= 3
+
+    before, choices = stream.clone(), packed(chosen)
+    kernel(None, stream, choices, ids, pre_norm, weights, slots, rows, index=3, eps=EPS)
+    assert slots.drafts[ACTIVE, 3].tolist() == tokens.tolist() and torch.equal(stream, before)
+    kernel(out, stream, choices, ids, pre_norm, weights, slots, rows, index=4, eps=EPS)
+    assert set(slots.drafts[ACTIVE, 4].tolist()) <= set(ids.tolist()) and not slots.fault.any()
+    choices[2] = NOT_FINITE - 5
+    kernel(None, stream, choices, ids, pre_norm, weights, slots, rows, index=5, eps=EPS)
+    assert int(slots.drafts[ACTIVE[2], 5]) == int(ids[5])
+    assert Fault(int(slots.fault)) is Fault.DRAFT_NOT_FINITE

@@ -1,0 +1,90 @@
+"""Where prompts lie in the cache: properties that hold for any prompts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
+from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import FREE, SHARED
+from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout, assign_blocks
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+
+SIZES = Sizes(slots=6, positions=4 * BLOCK + 10, max_rows=4)
+EDGES = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 4 * BLOCK, 4 * BLOCK + 9]
+
+lengths = st.one_of(st.sampled_from(EDGES), st.integers(1, SIZES.positions - 1))
+# A prompt is told from another by one token, so that equal, unequal and prefix-sharing ones all come up.
+prompts = st.builds(lambda first, length: [first] + [5] * (length - 1), st.integers(0, 1), lengths)
+batches = st.lists(prompts, min_size=1, max_size=SIZES.slots).flatmap(
+    lambda some: st.lists(st.sampled_from(some), min_size=1, max_size=SIZES.slots)
+)
+
+
+def blocks_of(layout: CacheLayout, slot: int) -> list[int]:
+    """As the kernels read them."""
+    return layout.kv.block_table[slot, : int(layout.kv.held[slot])].tolist()
+
+
+@given(batches)
+def test_a_slot_holds_just_the_blocks_that_its_prompt_needs(batch: list[list[int]]) -> None:
+    layout = assign_blocks(batch, SIZES)
+    for slot, prompt in enumerate(batch):
+        held = blocks_of(layout, slot)
+        assert (len(held) - 1) * BLOCK < len(prompt) <= len(held) * BLOCK
+        assert len(set(held)) == len(held)
+        assert held == list(layout.blocks[slot])
+        assert layout.kv.prompt_blocks[slot] == len(held)
+    assert not layout.kv.held[len(batch) :].any()
+
+
+@given(batches)
+def test_every_block_is_one_slots_or_shared_or_free(batch: list[list[int]]) -> None:
+    layout = assign_blocks(batch, SIZES)
+    holders = Counter(block for slot in range(len(batch)) for block in blocks_of(layout, slot))
+    for block, owner in enumerate(layout.kv.owner.tolist()):
+        if holders[block] == 1:
+            assert block in blocks_of(layout, owner)
+        else:
+            assert owner == (SHARED if holders[block] else FREE)
+
+
+@given(batches)
+def test_the_free_stack_is_exactly_the_rest_lowest_on_top(batch: list[list[int]]) -> None:
+    layout = assign_blocks(batch, SIZES)
+    used = {block for slot in range(len(batch)) for block in blocks_of(layout, slot)}
+    free = layout.kv.free_blocks[: int(layout.kv.free_count)].tolist()
+    assert free == sorted(set(range(SIZES.blocks)) - used, reverse=True)
+
+
+@given(batches)
+def test_a_step_writes_to_blocks_of_its_own_slot_alone(batch: list[list[int]]) -> None:
+    layout = assign_blocks(batch, SIZES)
+    for slot, prompt in enumerate(batch):
+        held = blocks_of(layout, slot)
+        first_written = len(prompt) - 1  # the draft extends from there; the target writes from the next position on
+        for position in range(first_written, len(held) * BLOCK):
+            assert layout.kv.owner[held[position // BLOCK]] == slot
+
+
+@given(batches)
+def test_equal_prompts_share_all_but_their_last_block_and_others_nothing(batch: list[list[int]]) -> None:
+    layout = assign_blocks(batch, SIZES)
+    for slot, prompt in enumerate(batch):
+        twin = layout.twin[slot]
+        assert twin == batch.index(prompt)
+        assert layout.private[slot] == (len(layout.blocks[slot]) if twin == slot else 1)
+        for other in range(slot):
+            common = set(layout.blocks[slot]) & set(layout.blocks[other])
+            assert common == (set(layout.blocks[slot][:-1]) if batch[other] == prompt else set())
+    assert layout.reused_positions == sum(
+        BLOCK * ((len(prompt) - 1) // BLOCK) for slot, prompt in enumerate(batch) if batch.index(prompt) != slot
+    )
+
+
+def test_every_slot_can_still_grow_to_its_longest() -> None:
+    layout = assign_blocks([[5] * (SIZES.positions - 1)] * SIZES.slots, SIZES)
+    missing = SIZES.slots * SIZES.max_blocks - sum(map(len, layout.blocks))
+    assert int(layout.kv.free_count) >= missing

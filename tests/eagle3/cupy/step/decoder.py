@@ -1,0 +1,142 @@
+"""Whole steps on a CPU, each kernel run from its own source, of a small planted pair over prompts of some slots."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
+from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled, first_tokens, prefill_prompts
+from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
+from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import KVBlocks
+from specgate.backends.eagle3.cupy.memory.buffers import Buffers
+from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
+from specgate.backends.eagle3.cupy.memory.model import Draft, Target
+from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
+from specgate.backends.eagle3.cupy.step.cycle import Cycle
+from specgate.backends.eagle3.cupy.step.partial import bound_prompts
+from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
+from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
+from tests.eagle3.cupy.gpu_pairs import RECIPE_A, random_prompts, shape
+from tests.eagle3.cupy.kernels.host import Host
+from tests.eagle3.cupy.kernels.trees.random_trees import path_to
+from tests.eagle3.lib.planted.drafts import made_draft
+
+LENGTHS = [5, BLOCK - 2, 2 * BLOCK - 4]
+"""Prompts that end before a block, at its end, and at the end of a chunk."""
+
+
+@contextmanager
+def kernels_from_source(host: Host) -> Iterator[None]:
+    """While this is open, every launch runs on the CPU."""
+    nvtx = SimpleNamespace(RangePush=lambda name: None, RangePop=lambda: None)
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+        patch.setattr(Kernel, "enqueue", lambda *arguments, **keywords: host.enqueue(*arguments, **keywords))
+        patch.setitem(sys.modules, "cupy", SimpleNamespace())
+        patch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
+        yield
+
+
+def made_pair(dtype: torch.dtype) -> tuple[TargetCheckpoint, DraftCheckpoint]:
+    pair, recipe = shape(2, 1, 64, hidden=128), replace(RECIPE_A, signal=0.95)
+    return made_target(recipe, pair, dtype, "cpu"), made_draft(recipe, pair, dtype, "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A planted pair over prompts that are prefilled."""
+
+    model: Target
+    draft: Draft
+    sizes: Sizes
+    b: Buffers
+    prefilled: Prefilled
+
+    @classmethod
+    def of(
+        cls,
+        tree: DraftTree | None,
+        k: int = 3,
+        confidence: float | None = None,
+        partial: PartialPlan | None = None,
+        prompts: Sequence[Sequence[int]] | None = None,
+        kv: KvModes = AS_COMPUTED,
+    ) -> Decoder:
+        """It drafts `tree`, or chains of up to `k` tokens, which end where the draft is less than `confidence` sure,
+        and are verified in part as `partial` says. `kv`: the formats of the caches.
+        """
+        prompts = prompts or random_prompts(LENGTHS)
+        slots, lengths = len(prompts), [*map(len, prompts)]
+        target, draft = made_pair(torch.bfloat16)
+        tiling = FmhaConfig(kv_tile=128, warps=4, stages=2)
+        sizes = Sizes(slots, 230, tree.rows if tree else k + 1, fmha=tiling, tree=tree, confidence=confidence, kv=kv)
+        sizes = replace(sizes, positions=max(230, max(lengths) + 120), partial=partial)
+        b = Buffers.allocate(target.geometry, draft.geometry, sizes, "cpu")
+        model = Target.of(target, sizes.positions)
+        head = Draft.of(draft, model, sizes.positions)
+        layout = assign_blocks(prompts, sizes)
+        last = prefill_prompts(model, head, b, prompts, layout)
+        b.kv.copy_(layout.kv)
+        first, fault = first_tokens(Cycle(model, head, sizes, slots, 0).verify, b, last, lengths)
+        assert not fault
+        if partial is not None:
+            bound_prompts(b, target.geometry, sizes, lengths)
+        prefilled = Prefilled(
+            prompts=tuple(map(tuple, prompts)),
+            layout=layout,
+            first=first,
+            kv=KVBlocks(*(t.clone() for t in b.kv.tensors())),
+            features=torch.stack([row.features for row in last if row.features is not None]),
+        )
+        return cls(model, head, sizes, b, prefilled)
+
+    def decode(
+        self, k: int, steps: int, known: Sequence[Sequence[int]] | None = None
+    ) -> tuple[Any, dict[tuple[int, int], Tensor]]:
+        """What is decoded, and the logits [V] of each (slot, position) whose context is the emitted text.
+
+        With `known`, the text of every slot, some path of each tree, or some tokens at the beginning of each chain, are
+        made the text's; else nearly nothing would be accepted of so small a pair.
+        """
+        count, slots, found = self.sizes.slots, self.b.slots, {}
+        cycle = Cycle(self.model, self.draft, self.sizes, count, k)
+        drafts, dice = cycle.tree or cycle.chain, random.Random(1)
+
+        def helped(b: Buffers) -> None:
+            assert drafts is not None and known is not None
+            drafts(b)
+            for slot, text in enumerate(known):
+                parents = b.tree.parents[slot].tolist() if b.tree else [0, *range(k)]
+                for depth, node in enumerate(path_to(dice.randrange(len(parents)), parents)[1:], 1):
+                    slots.drafts[slot, node - 1] = text[int(slots.emitted[slot]) + depth - 1]
+
+        if known is not None and cycle.tree:
+            cycle.tree = helped  # type: ignore[assignment]
+        elif known is not None and cycle.chain:
+            cycle.chain = helped  # type: ignore[assignment]
+        self.prefilled.rewind(self.b, StopRule((), (), self.sizes.positions))
+        for _ in range(steps):
+            active, lengths = slots.active[: int(slots.active_count)].tolist(), slots.length.tolist()
+            cycle(self.b)
+            assert not slots.fault.any()
+            for a, slot in enumerate(active):
+                for t in range(int(slots.accepted[slot]) + 1):
+                    node = int(self.b.tree.path[slot, t]) if cycle.tree and self.b.tree else t
+                    row = self.b.target.layer.logits[a * cycle.rows + node]
+                    found[slot, lengths[slot] + t] = row.clone()
+        early = self.sizes.confidence_of(k) is not None
+        log = self.b.chains.length_log if self.b.chains and early else None
+        return read(slots, count, k, [1] * steps, [0] * steps, chain_lengths=log)[0], found

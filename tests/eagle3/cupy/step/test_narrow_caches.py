@@ -1,0 +1,143 @@
+"""Whole steps over caches of codes on a CPU, each kernel run from its own source: speculation beside its baseline, and
+the baseline beside the reference engine's of the same format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, OUTER_BYTES, SCALE_POSITIONS
+from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
+from specgate.backends.eagle3.cupy.memory.nvfp4_pages import block_scales, key_codes, outer_of, value_codes
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.lib.kv.modes import KvMode, KvModes
+from specgate.backends.eagle3.reference.engine import ReferenceEngine
+from tests.eagle3.cupy.engine.tracing import reference_logits, same_prefixes
+from tests.eagle3.cupy.gpu_pairs import random_prompts, shape
+from tests.eagle3.cupy.kernels.codes.caches import CODES
+from tests.eagle3.cupy.kernels.host import Host
+from tests.eagle3.cupy.step.decoder import Decoder, kernels_from_source, made_pair
+
+pytestmark = pytest.mark.slow("runs whole steps from their source")
+
+PAIR = shape(2, 1, 64, hidden=128)
+LENGTHS = [5, BLOCK - 2, 2 * BLOCK - 4, 2 * BLOCK - 4]
+"""Prompts that end within a scale's positions, before a block, and at the end of a chunk; the last two are equal."""
+K = 3
+FORMATS = {
+    f"{name} {mode}": kv
+    for mode in CODES
+    for name, kv in (("target", KvModes(mode)), ("draft", KvModes(None, mode)), ("both", KvModes(mode, mode)))
+}
+
+
+def cached(made: Decoder, slot: int, end: int) -> list[Tensor]:
+    """What the target's cache holds of the positions of a slot before `end`, layer by layer, in its own format."""
+    blocks = made.b.kv.block_table[slot, : -(-end // BLOCK)].long()
+    pages = made.b.target.pages
+    if pages.kv == "nvfp4":
+        assert pages.scales is not None
+        codes = key_codes(pages.k[:, blocks]), value_codes(pages.v[:, blocks])
+        scales = pages.scales[:, blocks]
+        rows = [of.transpose(1, 2).flatten(2, 3)[:, :, :end] for of in (*codes, *block_scales(scales))]
+        return [*rows, outer_of(scales[:, 0])]
+    keys = pages.k[:, blocks].transpose(1, 2).flatten(2, 3)[:, :, :end]
+    values = pages.v[:, blocks].permute(0, 2, 1, 4, 3).flatten(2, 3)[:, :, :end]
+    if pages.scales is None:
+        return [keys, values]
+    return [keys, values, pages.scales[:, blocks].transpose(1, 2).flatten(2, 3)[:, :, : -(-end // SCALE_POSITIONS)]]
+
+
+def prompts() -> list[list[int]]:
+    made = random_prompts(LENGTHS)
+    return [*made[:-1], made[-2]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels_on_the_cpu(host: Host) -> Iterator[None]:
+    with kernels_from_source(host):
+        yield
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def decoder(request: pytest.FixtureRequest) -> Decoder:
+    return Decoder.of(None, K, prompts=prompts(), kv=FORMATS[request.param])
+
+
+@pytest.fixture(scope="module")
+def plain(decoder: Decoder) -> tuple[Any, Mapping[tuple[int, int], Tensor]]:
+    return decoder.decode(0, 24)
+
+
+def test_a_chain_emits_the_tokens_of_its_formats_baseline_from_its_logits_and_leaves_its_cache_bit_for_bit(
+    decoder: Decoder, plain: tuple[Any, Mapping[tuple[int, int], Tensor]]
+) -> None:
+    text, wanted = plain
+    decoder.decode(0, 20)
+    after_plain = [cached(decoder, slot, length + 15) for slot, length in enumerate(LENGTHS)]
+    block, logits = decoder.decode(K, 8, text.tokens)
+    assert same_prefixes(block.tokens, text.tokens)
+    common = [at for at in logits if at in wanted]
+    assert len(common) > 8 * len(LENGTHS) + 20
+    assert all(torch.equal(logits[at], wanted[at]) for at in common)
+    accepted = [a for row in block.accepted for a in row]
+    assert {*accepted} == {0, 1, 2, 3}
+    for slot, length in enumerate(LENGTHS):
+        end = min(length + 15, length + len(block.tokens[slot]) - 2)
+        assert end > length + 8
+        whole = end // SCALE_POSITIONS * SCALE_POSITIONS  # of the last scale's positions some were not reached by both
+        for mine, theirs in zip(cached(decoder, slot, whole), after_plain[slot], strict=True):
+            assert torch.equal(mine, theirs[:, :, : mine.shape[2]])
+
+
+def test_equal_prompts_decode_alike(plain: tuple[Any, Mapping[tuple[int, int], Tensor]]) -> None:
+    text, logits = plain
+    assert text.tokens[2] == text.tokens[3]
+    at = [position for slot, position in logits if slot == 2]
+    assert at and all(torch.equal(logits[2, position], logits[3, position]) for position in at)
+
+
+@pytest.mark.parametrize("format_", CODES)
+def test_the_baseline_is_nearer_to_the_reference_engines_of_its_format_than_to_that_in_float32(
+    format_: KvMode,
+) -> None:
+    """Codes of numbers that differ in their last bits of bfloat16 are one apart now and then, which is a sixteenth: so
+    whole passes agree no better. `kernels/codes/` compares code by code.
+    """
+    made = Decoder.of(None, K, prompts=prompts(), kv=KvModes(format_, format_))
+    text, logits = made.decode(0, 6)
+    errors = []
+    for mode in (format_, None):
+        oracle = ReferenceEngine(
+            *made_pair(torch.float32),
+            max_batch=len(LENGTHS),
+            max_positions=200,
+            device="cpu",
+            kv=KvModes(mode),
+        )
+        oracle.prefill(prompts(), draft=False)
+        rows = [
+            (logits[slot, length + n], reference_logits(oracle, slot, [*text.tokens[slot][: n + 1]]))
+            for slot, length in enumerate(LENGTHS)
+            for n in range(6)
+        ]
+        found, want = (torch.stack([row[i] for row in rows]).double() for i in (0, 1))
+        errors.append(float((found - want).norm() / want.norm()))
+    assert errors[0] < {"fp8": 0.05, "nvfp4": 0.15}[format_] and errors[0] < 0.75 * errors[1]
+
+
+@pytest.mark.parametrize("mode", CODES)
+def test_a_cache_is_narrower_in_memory_as_the_format_says(mode: KvMode) -> None:
+    narrow, plain = (
+        Buffers.allocate(PAIR.target, PAIR.draft, Sizes(2, 100, 4, kv=kv), "meta")
+        for kv in (KvModes(mode, mode), KvModes())
+    )
+    sizes = [[sum(t.nbytes for t in tensors_of(pages)) for pages in b.pages] for b in (narrow, plain)]
+    assert [n / p for n, p in zip(*sizes, strict=True)] == [
+        {"fp8": 64 + 4 / 16, "nvfp4": 32 + 4 + OUTER_BYTES / (2 * BLOCK)}[mode] / 128
+    ] * 2

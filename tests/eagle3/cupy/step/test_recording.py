@@ -1,0 +1,73 @@
+"""The launchers of a step, and what is recorded of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from specgate.backends.eagle3.cupy.kernels.loader import LISTENER, Kernel
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
+from specgate.backends.eagle3.cupy.step.recording import recorded
+from tests.eagle3.cupy.bench.staged import no_launches, staged
+
+
+def inside(part: object, path: str = "") -> Iterator[tuple[str, Kernel]]:
+    """Every launcher that can be reached from `part`, by the names of attributes."""
+    if isinstance(part, Kernel):
+        yield path.removeprefix("."), part
+    elif type(part).__module__.startswith("specgate.backends.eagle3.cupy"):
+        for name, inner in getattr(part, "__dict__", {}).items():
+            yield from inside(inner, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_a_cycle_names_each_of_its_launchers_by_the_way_to_it(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
+    no_launches(monkeypatch)
+    cycle = staged(k).cycle
+    assert cycle.kernels() == dict(inside(cycle))
+
+
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_launchers_are_named_in_stream_order(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
+    no_launches(monkeypatch)
+    stage = staged(k)
+    called = list(dict.fromkeys(call.path for call in stage.calls))
+    unused = {f"chain.step.{name}" for name in stage.cycle.verify.layer.kernels()} if k == 1 else set()
+    unused |= set() if k else {"verify.capture"}
+    assert called == [path for path in stage.cycle.kernels() if path not in unused]
+
+
+def test_a_recorded_call_has_its_arguments_by_name_and_repeats_its_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = no_launches(monkeypatch)
+    stage = staged(3)
+    call = next(call for call in stage.calls if call.path == "verify.layer.attention")
+    assert {"out", "qkv", "rows", "offset", "counts"} <= set(call.named) and "self" not in call.named
+    assert [launch.name for launch in call.launches] == ["attention", "attention_combine"]
+    assert all(launch.kernel is call.kernel is stage.cycle.verify.layer.attention for launch in call.launches)
+    launched.clear()
+    call()
+    assert launched == ["attention", "attention_combine"]
+
+
+def test_nothing_is_recorded_of_launchers_beside_the_step_and_after_the_recording(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched = no_launches(monkeypatch)
+    stage = staged(0)
+    launched.clear()
+    with recorded(stage.cycle) as calls:
+        MatmulRows(64, 64, Epilogue.PLAIN, 1).launch("matmul_rows", (1,), (32,), {})
+        stage.cycle.reserve(stage.b.kv, stage.b.slots)
+    stage.cycle.reserve(stage.b.kv, stage.b.slots)
+    assert [call.path for call in calls] == ["reserve"]
+    assert launched == ["matmul_rows", "kv_reserve", "kv_reserve"]
+    assert LISTENER.get() is None
+
+
+def test_a_launch_without_a_call_of_its_launcher_cannot_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_launches(monkeypatch)
+    stage = staged(0)
+    with recorded(stage.cycle), pytest.raises(AssertionError, match="outside of a call of its launcher"):
+        stage.cycle.reserve(stage.b.kv, stage.b.slots)
+        stage.cycle.commit.launch("commit", (1,), (1,), {})

@@ -1,0 +1,110 @@
+"""Whole steps of a tree on a CPU, each kernel run from its own source, beside steps of the baseline and a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
+from specgate.backends.eagle3.cupy.step.cycle import Cycle
+from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.checkpoints.trees.shape import TreeShape
+from tests.eagle3.cupy.kernels.host import Host
+from tests.eagle3.cupy.step.decoder import Decoder, kernels_from_source
+
+TREE = TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (2, 1), (0, 0, 0), (0, 0, 2), (1, 0, 0)])
+CHAIN = TreeShape.of([(0,), (0, 0), (0, 0, 0)])
+DYNAMIC = DynamicGrowth(3, 3, 10)
+"""It runs the draft on six nodes beside the root's."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels_on_the_cpu(host: Host) -> Iterator[None]:
+    with kernels_from_source(host):
+        yield
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return Decoder.of(TREE)
+
+
+@pytest.fixture(scope="module")
+def growing() -> Decoder:
+    return Decoder.of(DYNAMIC)
+
+
+@pytest.fixture(scope="module")
+def plain(decoder: Decoder) -> tuple[Any, Mapping[tuple[int, int], Tensor]]:
+    return decoder.decode(0, 18)
+
+
+@pytest.mark.slow("runs whole steps from their source")
+@pytest.mark.parametrize("kind", ["decoder", "growing"])
+def test_a_tree_emits_the_baselines_tokens_from_the_baselines_logits_bit_for_bit(
+    kind: str, plain: tuple[Any, Mapping[tuple[int, int], Tensor]], request: pytest.FixtureRequest
+) -> None:
+    text, wanted = plain
+    block, logits = request.getfixturevalue(kind).decode(3, 4, text.tokens)
+    assert all(
+        list(one)[: len(other)] == list(other)[: len(one)] for one, other in zip(block.tokens, text.tokens, strict=True)
+    )
+    common = [at for at in logits if at in wanted]
+    assert len(common) > 4 * 3 + 8
+    assert all(torch.equal(logits[at], wanted[at]) for at in common)
+    assert sum(a for row in block.accepted for a in row) > 8, block.accepted
+
+
+def first_drafts(*decoders: Decoder) -> list[Tensor]:
+    """What each drafts in its first step, over the same prompts."""
+    drafted = []
+    for each in decoders:
+        each.prefilled.rewind(each.b, StopRule((), (), each.sizes.positions))
+        Cycle(each.model, each.draft, each.sizes, 3, 3)(each.b)
+        drafted.append(each.b.slots.drafts.clone())
+    return drafted
+
+
+@pytest.mark.slow("runs whole steps from their source")
+def test_a_tree_drafts_on_its_first_path_what_a_chain_drafts_and_accepts_no_less(decoder: Decoder) -> None:
+    chain = Decoder.of(None)
+    of_tree, of_chain = first_drafts(decoder, chain)
+    nodes = [TREE.numbers[path] for path in CHAIN.paths]
+    assert torch.equal(of_tree[:, [node - 1 for node in nodes]], of_chain[:, :3])
+    assert (decoder.b.slots.accepted >= chain.b.slots.accepted).all()
+
+
+@pytest.mark.slow("runs whole steps from their source")
+def test_a_dynamic_tree_of_one_branch_drafts_and_accepts_the_chain() -> None:
+    chain, narrow = Decoder.of(None), Decoder.of(DynamicGrowth(3, 1, 3))
+    (of_chain, of_tree) = first_drafts(chain, narrow)
+    assert torch.equal(of_tree[:, :3], of_chain[:, :3])
+    assert torch.equal(narrow.b.slots.accepted, chain.b.slots.accepted)
+    (one, logits), (other, wanted) = chain.decode(3, 3), narrow.decode(3, 3)
+    assert (one.tokens, one.accepted) == (other.tokens, other.accepted)
+    assert logits.keys() == wanted.keys() and all(torch.equal(logits[at], wanted[at]) for at in logits)
+
+
+@pytest.mark.slow("runs whole steps from their source")
+def test_a_dynamic_tree_has_the_paths_of_the_draft_behind_its_tokens(growing: Decoder) -> None:
+    """Behind the root and behind each node that has children, these are the likeliest, and the tree of a file that has
+    the same paths has the same tokens.
+    """
+    (drafts,) = first_drafts(growing)
+    assert growing.b.tree is not None
+    for slot in range(3):
+        parents = growing.b.tree.parents[slot].tolist()
+        paths = dict[int, tuple[int, ...]]({0: ()})
+        for node, parent in enumerate(parents[1:], 1):
+            rank = sum(parents[other] == parent for other in range(1, node))
+            paths[node] = (*paths[parent], rank)
+        fixed = Decoder.of(TreeShape.of(list(paths.values())[1:]))
+        (wanted,) = first_drafts(fixed)
+        numbers = fixed.sizes.tree.numbers if isinstance(fixed.sizes.tree, TreeShape) else {}
+        assert len(numbers) == DYNAMIC.rows
+        for node in range(1, DYNAMIC.rows):
+            assert drafts[slot, node - 1] == wanted[slot, numbers[paths[node]] - 1]

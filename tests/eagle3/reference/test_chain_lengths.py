@@ -1,0 +1,170 @@
+"""Chains that end before K tokens: where the draft says so or many requests run, and never with another token."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from specgate.backends.eagle3.lib.chains.lengths import ChainLengths, lengths_of
+from specgate.backends.eagle3.lib.chains.table import table_of
+from specgate.backends.eagle3.reference.engine import ReferenceEngine
+from specgate.backends.eagle3.reference.open import open_engine
+from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling
+from specgate.contract.protocols import Decoded, OpenRequest
+from specgate.errors import UsageError
+from tests.eagle3.reference.by_hand import Eagle3ByHand
+from tests.eagle3.reference.test_engine import PROMPTS
+
+
+def opened(folders: tuple[Path, Path], **options: str) -> ReferenceEngine:
+    return drawing(folders, None, options)
+
+
+def drawing(folders: tuple[Path, Path], sampling: Sampling | None, options: dict[str, str]) -> ReferenceEngine:
+    request = OpenRequest(
+        PairRef("p", *folders),
+        "float32",
+        max_batch=3,
+        max_positions=160,
+        max_k=5,
+        perf_mode=False,
+        options=options,
+        sampling=sampling,
+    )
+    return open_engine(request)
+
+
+def drafted(block: Decoded) -> list[int]:
+    return [d for row in block.drafted for d in row if d >= 0]
+
+
+@torch.inference_mode()
+def by_hand(hand: Eagle3ByHand, prompt: list[int], k: int, confidence: float, count: int) -> list[tuple[int, int]]:
+    """(draft tokens, how many of them were accepted) of each cycle, from probabilities computed without a cache."""
+    ids, cycles = [*prompt, hand.greedy(prompt)], []
+    for _ in range(count):
+        hidden, drafts, sure = hand.features(ids), list[int](), 1.0
+        while len(drafts) < k and (not drafts or sure >= confidence):
+            ranked, stream = hand.behind(ids, drafts, hidden)
+            drafts.append(ranked[0][0])
+            sure *= math.exp(ranked[0][1])
+            hidden = torch.cat((hidden, stream[None]))
+        accepted = 0
+        while accepted < len(drafts) and drafts[accepted] == hand.greedy([*ids, *drafts[:accepted]]):
+            accepted += 1
+        cycles.append((len(drafts), accepted))
+        ids += drafts[:accepted]
+        ids.append(hand.greedy(ids))
+    return cycles
+
+
+@pytest.mark.parametrize("confidence", [0.003, 0.02, 0.3])
+def test_a_chain_ends_where_the_product_of_the_drafts_probabilities_falls_below_the_confidence(
+    pair: tuple[Path, Path], confidence: float
+) -> None:
+    engine = opened(pair, confidence=str(confidence))
+    engine.prefill([PROMPTS[0]], draft=True)
+    block = engine.decode(Role(5), Budget(steps=12), ())
+    found = [(d, a) for (d,), (a,) in zip(block.drafted, block.accepted, strict=True)]
+    assert found == by_hand(Eagle3ByHand(pair), PROMPTS[0], 5, confidence, 12)
+    assert block.counters["chains_ended_early"] == sum(d < 5 for d, _ in found)
+    assert min(d for d, _ in found) >= 1 and (confidence > 0.1 or max(d for d, _ in found) > 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"confidence": "0.02"},
+        {"k_by_batch": "1:5,2:2,3:1"},
+        {"confidence": "0.003", "k_by_batch": "3:3"},
+        {"drafter": "oracle", "k_by_batch": "1:4,3:2"},
+    ],
+)
+def test_no_token_is_changed(pair: tuple[Path, Path], options: dict[str, str]) -> None:
+    engine = opened(pair, **options)
+    engine.prefill(PROMPTS, draft=True)
+    budget = Budget(new_tokens=30)
+    plain, block = engine.decode(BASELINE, budget, ()), engine.decode(Role(5), budget, ())
+    assert block.tokens == plain.tokens and {*drafted(block)} != {5}
+    counts = drafted(block)
+    accepted = sum(a for row in block.accepted for a in row if a >= 0)
+    assert block.counters["rewound_tokens"] == sum(counts) - accepted
+    assert "chains_ended_early" not in plain.counters
+
+
+def test_chains_grow_as_requests_end(pair: tuple[Path, Path]) -> None:
+    """With an oracle every draft is accepted, so that accepted tokens are the chains' lengths."""
+    engine = opened(pair, drafter="oracle", k_by_batch="1:5,2:3,3:1")
+    engine.prefill(PROMPTS, draft=True)
+    texts = engine.decode(BASELINE, Budget(new_tokens=60), ()).tokens
+    stop = tuple({texts[0][10], texts[1][25]})
+    block = engine.decode(Role(5), Budget(new_tokens=60, ignore_eos=False), stop)
+    running = [sum(d >= 0 for d in row) for row in block.drafted]
+    assert {*running} == {1, 2, 3}
+    for row, count in zip(block.drafted, running, strict=True):
+        assert {d for d in row if d >= 0} == {{1: 5, 2: 3, 3: 1}[count]}
+    assert block.accepted == block.drafted
+
+
+def test_what_ends_chains_is_among_the_facts_and_a_warning(pair: tuple[Path, Path]) -> None:
+    facts = opened(pair, confidence="0.3", k_by_batch="1:5,4:2").facts()
+    assert facts.details["chains go on"] == "while the draft is 0.3 sure, by batch 1:5,4:2"
+    assert any("may end before N tokens" in warning for warning in facts.warnings)
+    assert "chains go on" not in opened(pair).facts().details
+
+
+def test_a_table_in_a_file_is_the_table(tmp_path: Path, pair: tuple[Path, Path]) -> None:
+    file = tmp_path / "table.yaml"
+    file.write_text(
+        "schema: specgate.drafts-by-batch/v1\ndrafts: [{requests: 4, drafts: 2}, {requests: 1, drafts: 5}]\n"
+    )
+    found = lengths_of({"k_by_batch": str(file)})
+    assert found == ChainLengths(table=table_of("1:5,4:2", "here"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"confidence": "1"}, "option confidence = 1: not a probability"),
+        ({"confidence": "0"}, "not a probability"),
+        ({"confidence": "nan"}, "not a probability"),
+        ({"confidence": "much"}, "option confidence = much"),
+        ({"confidence": "0.2", "drafter": "random"}, "a stand-in has no probabilities"),
+        ({"confidence": "0.2", "tree": "dynamic:8"}, "option confidence with tree = dynamic:8"),
+        ({"k_by_batch": "1:3", "tape": "x.json"}, "option k_by_batch with tape = x.json"),
+        ({"k_by_batch": "1:3,1:4"}, "a number of requests twice"),
+        ({"k_by_batch": "4"}, "'4' is no pair of numbers"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(pair: tuple[Path, Path], options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        opened(pair, **options)
+
+
+@pytest.mark.parametrize("method", ["coupled", "rejection"])
+def test_shorter_chains_draw_what_whole_ones_do_with_the_same_random_numbers(
+    pair: tuple[Path, Path], method: Literal["coupled", "rejection"]
+) -> None:
+    asked = Sampling(temperature=1.0, method=method)
+    plain, short = drawing(pair, asked, {}), drawing(pair, asked, {"k_by_batch": "1:5,2:3,3:2"})
+    budget = Budget(new_tokens=40)
+    for engine in (plain, short):
+        engine.prefill(PROMPTS, draft=True)
+    whole, block = plain.decode(Role(5), budget, ()), short.decode(Role(5), budget, ())
+    assert drafted(block)[:3] == [2, 2, 2] and {*drafted(whole)} == {5}
+    drawn = short.decode(BASELINE, budget, ()).tokens
+    assert drawn == plain.decode(BASELINE, budget, ()).tokens
+    if method == "coupled":
+        assert block.tokens == whole.tokens == drawn
+
+
+@pytest.mark.parametrize("options", [{"confidence": "0.1"}, {"tree": "dynamic:8"}])
+def test_what_rests_on_greedy_drafts_does_not_go_with_sampling(
+    pair: tuple[Path, Path], options: dict[str, str]
+) -> None:
+    with pytest.raises(UsageError, match="with sampling"):
+        drawing(pair, Sampling(temperature=1.0), options)
