@@ -8,7 +8,7 @@
 #   ./run_suite.sh test --quick   the same without the tests that take long (marked slow, with the reason): before a commit
 #   ./run_suite.sh servers    set up .venv, install llama.cpp and vLLM (20 minutes, 4 GB, once), and hold both beside the reference engine
 #   ./run_suite.sh servers --gpu  on a GPU: the engines that are installed (SPECGATE_VLLM, SPECGATE_SGLANG or on the PATH) and the built-in
-#                             one, with the planted pairs of 8B size: smoke, micro and load, and a matrix of all of them
+#                             one, with the planted pairs of 8B size: smoke, micro and load, and all of them side by side
 #   ./run_suite.sh setup      set up .venv only
 #
 # Environment: SCENARIOS (names or files, comma separated), BACKEND, MODEL_PATH and SPEC_MODEL_PATH (Hugging Face folders of
@@ -239,11 +239,11 @@ servers() {
             --override-order "engines are compared, none is passed" "${args[@]}" || echo "ended with $?"
         runs+=("$out/$name"/*-full-*)
     done
-    "$VENV/bin/specgate" matrix "${runs[@]}" --html --md --csv --out "$out"
+    "$VENV/bin/specgate" compare --by engines "${runs[@]}" --html --md --csv --out "$out"
     say "llama.cpp beside the reference: it reads no window of a draft, and need not agree beyond it (docs/engines.md)"
-    "$VENV/bin/specgate" agree "${runs[0]}" "${runs[2]}" --md --json --out "$out/agree-llamacpp" || echo "ended with $?"
+    "$VENV/bin/specgate" compare --by texts "${runs[0]}" "${runs[2]}" --md --json --out "$out/texts-llamacpp" || echo "ended with $?"
     say "vLLM beside the reference: it must agree"
-    "$VENV/bin/specgate" agree "${runs[0]}" "${runs[1]}" --md --json --out "$out/agree-vllm"
+    "$VENV/bin/specgate" compare --by texts "${runs[0]}" "${runs[1]}" --md --json --out "$out/texts-vllm"
 }
 
 # The engines on this machine whose servers decode EAGLE-3, one a line: name, and the program that starts it.
@@ -293,7 +293,7 @@ servers_gpu() {
         rm -rf "$pair"
     done
     mapfile -t runs < <(find "$out" -mindepth 2 -maxdepth 2 -name '*-micro-*' | sort)
-    [ ${#runs[@]} -eq 0 ] || measured matrix "${runs[@]}" --html --md --csv --out "$out"
+    [ ${#runs[@]} -eq 0 ] || measured compare --by engines "${runs[@]}" --html --md --csv --out "$out"
     exit "$worst"
 }
 

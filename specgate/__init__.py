@@ -11,8 +11,6 @@ The rooms from top to bottom; each imports only from rooms below it, and `tests/
     fleet/        one run on many machines, each point whole on one of them
     run/          one run: from request to samples, figures, verdicts and exit code
     promotion/    full runs only once the micro gates are green: ledger, streak, claim
-    tuning/       searches over an engine's configurations
-    pair_tools/   making pairs: training drafts, planting pairs, exporting them for other engines
     planning/     what is going to be measured: scenarios, policies, prompts, the plan of blocks
     backends/     the engines that can be measured            (beside planning/; a link to the top level)
     gates/        the judges, and the policies that ask them  (likewise)
@@ -21,18 +19,19 @@ The rooms from top to bottom; each imports only from rooms below it, and `tests/
     machine/      the machine that is measured on: inventory, samples, fitness, noise, bandwidth
     pairs/        which target and draft are meant, and the text that prompts are cut from
     plugins.py    the plug-in door: back ends, gates and reports by entry point, the built-in ones too
-    api/          what a back end, a gate and a report implement
     analysis/     from samples to figures: pure functions
-    eagle3/       EAGLE-3 checkpoints: what engines and tools for pairs share
+    checkpoints/  what a harness must read of a pair on disk
     sampling/     drawing tokens at a temperature, and verifying drafts so that nothing is lost
     terminal.py   what is printed: credentials masked, no sequence that a terminal would obey
     files/        files on disk: run folders, JSON records, YAML, the cache
-    core/         the nouns: frozen values that every room may use
+    contract/     the nouns: frozen values that every room may use, and what plug-ins implement
+    redaction.py  credentials masked, control characters shown
     errors.py     every error that is raised on purpose, and its exit code
 
-Plug-in authors import `specgate.errors`, `core`, `api`, `analysis` and `eagle3`; engines and gates may also import
-`specgate.sampling`, and engines `specgate.machine`. The built-in back ends, gates and reports import nothing else
-either. `docs/examples/` has a package of each kind.
+Plug-in authors import `specgate.errors`, `redaction`, `contract`, `files` and `analysis`; engines and gates may also
+import `specgate.sampling`, engines `specgate.checkpoints` and `machine`, and commands whatever the commands of specgate
+import. The built-in back ends, gates and reports import nothing else either. `docs/examples/` has a package of each
+kind. The built-in EAGLE-3 engine is a house of its own, `backends/eagle3/`, and a plug-in like any other.
 """
 
 from pathlib import Path

@@ -15,16 +15,12 @@ import traceback
 import click
 
 from specgate import __version__
-from specgate.backends.eagle3.commands.bench import bench
-from specgate.backends.eagle3.commands.tape import tape
-from specgate.backends.eagle3.commands.tree import tree
-from specgate.backends.eagle3.commands.tune import tune
 from specgate.commands.ab import ab
-from specgate.commands.agree import agree
 from specgate.commands.backends import backends
 from specgate.commands.calibrate import calibrate
-from specgate.commands.compare import compare, matrix
+from specgate.commands.compare import compare
 from specgate.commands.doctor import doctor
+from specgate.commands.door import OpenGroup
 from specgate.commands.explain import explain
 from specgate.commands.fleet import fleet
 from specgate.commands.history import history
@@ -34,12 +30,10 @@ from specgate.commands.report import report
 from specgate.commands.run import full, load, micro
 from specgate.commands.scenarios import plan, scenarios
 from specgate.commands.selftest import selftest
-from specgate.commands.speculation.acceptance import acceptance
 from specgate.commands.speculation.align import align
 from specgate.commands.speculation.cache import cache
 from specgate.commands.speculation.parity import parity
 from specgate.commands.speculation.smoke import smoke
-from specgate.commands.speculation.tradeoff import tradeoff
 from specgate.commands.status import status
 from specgate.commands.trace import trace
 from specgate.commands.verify import check, verify
@@ -47,7 +41,7 @@ from specgate.errors import ExitCode, SpecgateError
 from specgate.terminal import echo
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=OpenGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="specgate")
 def cli() -> None:
     """Measure speculative decoding, and judge it.
@@ -66,16 +60,11 @@ cli.add_command(doctor)
 cli.add_command(smoke)
 cli.add_command(align)
 cli.add_command(parity)
-cli.add_command(tree)
 cli.add_command(cache)
 cli.add_command(calibrate)
 cli.add_command(status)
 cli.add_command(report)
 cli.add_command(compare)
-cli.add_command(matrix)
-cli.add_command(agree)
-cli.add_command(acceptance)
-cli.add_command(tradeoff)
 cli.add_command(history)
 cli.add_command(verify)
 cli.add_command(check)
@@ -83,10 +72,7 @@ cli.add_command(explain)
 cli.add_command(plan)
 cli.add_command(scenarios)
 cli.add_command(policy)
-cli.add_command(tape)
 cli.add_command(trace)
-cli.add_command(bench)
-cli.add_command(tune)
 cli.add_command(selftest)
 cli.add_command(backends)
 cli.add_command(pairs)

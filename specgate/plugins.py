@@ -1,10 +1,11 @@
-"""Loads plug-ins: back ends, gates, reports, contrast gates, views and exports. The built-in ones are loaded the same
-way.
+"""Loads plug-ins: back ends, gates, reports, contrast gates, views, exports, pairs, profilers and commands. The
+built-in ones are loaded the same way.
 
 A third party declares entry points in the groups below. A plug-in is imported only when it is asked for. A built-in
-plug-in is an `EntryPoint` object listed in this file instead of in package metadata, so that a checkout runs without
-being installed. The environment variable `SPECGATE_LOAD_PLUGINS` limits which third-party plug-ins are seen. It holds
-the names of their distributions, separated by commas; an empty value hides them all.
+plug-in is listed in this file, or in the file `entry_points.txt` of its folder below `backends/`, instead of in package
+metadata, so that a checkout runs without being installed. The environment variable `SPECGATE_LOAD_PLUGINS` limits which
+third-party plug-ins are seen. It holds the names of their distributions, separated by commas; an empty value hides them
+all.
 """
 
 from __future__ import annotations
@@ -12,23 +13,36 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from configparser import ConfigParser
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from specgate.contract.protocols import Availability, Backend, ContrastGate, Export, Gate, Report, View
+from specgate.contract.protocols import (
+    Availability,
+    Backend,
+    ContrastGate,
+    Export,
+    Gate,
+    PairSource,
+    Profiler,
+    Report,
+    View,
+)
 from specgate.errors import EnvironmentRefused, UsageError
+
+if TYPE_CHECKING:
+    import click
 
 GROUPS = (
     *("specgate.backends", "specgate.gates", "specgate.reports"),
     *("specgate.contrast_gates", "specgate.views", "specgate.exports"),
+    *("specgate.pairs", "specgate.profilers", "specgate.commands"),
 )
 
 _BUILT_IN: tuple[tuple[str, str, str], ...] = (
-    ("specgate.backends", "cupy", "specgate.backends.eagle3.cupy.backend:BACKEND"),
-    ("specgate.backends", "reference", "specgate.backends.eagle3.reference.backend:BACKEND"),
-    ("specgate.backends", "transformers", "specgate.backends.eagle3.transformers.backend:BACKEND"),
     ("specgate.backends", "vllm", "specgate.backends.servers.backend:VLLM"),
     ("specgate.backends", "sglang", "specgate.backends.servers.backend:SGLANG"),
     ("specgate.backends", "trtllm", "specgate.backends.servers.backend:TRTLLM"),
@@ -64,11 +78,11 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.reports", "github", "specgate.reports.texts.annotations:REPORT"),
     ("specgate.contrast_gates", "change", "specgate.gates.change:GATE"),
     ("specgate.contrast_gates", "same-tokens", "specgate.gates.same_tokens:GATE"),
-    ("specgate.views", "compare", "specgate.reports.views.contrast:VIEW"),
-    ("specgate.views", "matrix", "specgate.reports.views.matrix:VIEW"),
+    ("specgate.views", "builds", "specgate.reports.views.builds:VIEW"),
+    ("specgate.views", "engines", "specgate.reports.views.engines:VIEW"),
     ("specgate.views", "acceptance", "specgate.reports.views.acceptance:VIEW"),
-    ("specgate.views", "tradeoff", "specgate.reports.views.tradeoff:VIEW"),
-    ("specgate.views", "agreement", "specgate.reports.views.agreement:VIEW"),
+    ("specgate.views", "variants", "specgate.reports.views.variants:VIEW"),
+    ("specgate.views", "texts", "specgate.reports.views.texts:VIEW"),
     ("specgate.views", "ab", "specgate.reports.views.two_builds:VIEW"),
     ("specgate.views", "parity", "specgate.reports.views.parity:VIEW"),
     ("specgate.views", "history", "specgate.reports.views.trends:VIEW"),
@@ -77,6 +91,19 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
 )
 
 T = TypeVar("T")
+
+
+@cache
+def built_in() -> tuple[tuple[str, str, str], ...]:
+    """Return (group, name, object) of every plug-in that comes with specgate, and of each folder beside this package
+    that declares its own.
+    """
+    declared = []
+    for file in sorted((Path(__file__).parent / "backends").glob("*/entry_points.txt")):
+        groups = ConfigParser(delimiters=("=",))
+        groups.read_string(file.read_text(encoding="utf-8"), str(file))
+        declared += [(group, name, value) for group in groups.sections() for name, value in groups[group].items()]
+    return (*declared, *_BUILT_IN)
 
 
 def _allowed(entry: EntryPoint) -> bool:
@@ -89,7 +116,7 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
     """Name → entry point of every plug-in in `group`, built-in ones first. Raises UsageError where two plug-ins have
     one name.
     """
-    found = {name: EntryPoint(name, value, g) for g, name, value in _BUILT_IN if g == group}
+    found = {name: EntryPoint(name, value, g) for g, name, value in built_in() if g == group}
     for entry in filter(_allowed, entry_points(group=group)):
         if entry.name in found:
             raise UsageError(
@@ -102,7 +129,7 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
 def from_outside(group: str, names: Iterable[str]) -> list[EntryPoint]:
     """The entry points in `group` that have one of these `names` and are not built in. Nothing is imported."""
     known = registered(group)
-    return [known[n] for n in dict.fromkeys(names) if n in known and (group, n, known[n].value) not in _BUILT_IN]
+    return [known[n] for n in dict.fromkeys(names) if n in known and (group, n, known[n].value) not in built_in()]
 
 
 def _load(group: str, name: str, kind: type[T]) -> T:
@@ -183,6 +210,41 @@ def view(name: str) -> View[Any]:
 def export(name: str) -> Export:
     """The export called `name`. Raises UsageError as `backend` does."""
     return _load("specgate.exports", name, Export)
+
+
+@cache
+def pair_sources() -> tuple[PairSource, ...]:
+    """Return every plug-in that has pairs by name. Raises UsageError where one of them cannot be loaded."""
+    return tuple(_load("specgate.pairs", name, PairSource) for name in registered("specgate.pairs"))
+
+
+def profilers() -> Iterator[Profiler]:
+    """Yield every profiler. Raises UsageError where one of them cannot be loaded."""
+    for name in registered("specgate.profilers"):
+        yield _load("specgate.profilers", name, Profiler)
+
+
+def command_names(above: str) -> list[str]:
+    """Return the names of commands that plug-ins add to the group whose entry points begin with `above`: nothing for
+    the command line itself, `pairs.` for the group `pairs`.
+    """
+    names = [name.removeprefix(above) for name in registered("specgate.commands") if name.startswith(above)]
+    return [name for name in names if "." not in name]
+
+
+def command(name: str) -> click.Command:
+    """The command with this entry point. Raises UsageError where it cannot be loaded."""
+    import click
+
+    return _load("specgate.commands", name, click.Command)
+
+
+def able(ability: type[T]) -> T | None:
+    """The first back end that is able to do something besides; None where none is."""
+    for name in registered("specgate.backends"):
+        if isinstance(plugin := backend(name), ability):
+            return plugin
+    return None
 
 
 def contrast_gates() -> Mapping[str, ContrastGate]:

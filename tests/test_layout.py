@@ -18,19 +18,17 @@ from tests.support.imports import SHELVES, imported_modules, imports_of, modules
 
 FLOORS = (
     ("errors",),
-    ("core",),
+    ("redaction",),
+    ("contract",),
     ("files",),
     ("terminal",),
     ("sampling",),
-    ("eagle3",),
+    ("checkpoints",),
     ("analysis",),
-    ("api",),
     ("plugins",),
     ("pairs",),
     ("machine",),
     ("planning", "backends", "gates", "reports", "scenarios"),
-    ("pair_tools",),
-    ("tuning",),
     ("promotion",),
     ("run",),
     ("fleet",),
@@ -41,22 +39,33 @@ FLOORS = (
     ("cli",),
     ("__main__",),
 )
-"""The rooms of specgate from the bottom to the top. A room imports only rooms of lower floors; there are no exceptions.
-`specgate` itself lies below all of them: its `__version__` may be imported anywhere.
+"""The rooms of the harness from the bottom to the top. A room imports only rooms of lower floors; there are no
+exceptions. `specgate` itself lies below all of them: its `__version__` may be imported anywhere.
 """
 
+ENGINE = "specgate.backends.eagle3"
+ENGINE_FLOORS = (
+    ("nouns",),
+    ("lib",),
+    ("reference",),
+    ("transformers",),
+    ("cupy",),
+    ("pairs",),
+    ("tuning",),
+    ("pair_tools",),
+    ("commands",),
+)
+"""The rooms of the engine's house, likewise."""
+ENGINE_TOOLS = ("pairs", "tuning", "pair_tools", "commands")
+"""Its rooms that serve commands. They import what commands need besides the public rooms."""
+FOR_COMMANDS = ("terminal", "plugins", "pairs", "planning", "archive", "commands")
+
 PUBLIC = {
-    "backends": ("errors", "core", "api", "analysis", "sampling", "eagle3", "machine"),
-    "gates": ("errors", "core", "api", "analysis", "sampling"),
-    "reports": ("errors", "core", "api", "analysis"),
+    "backends": ("errors", "redaction", "contract", "files", "analysis", "sampling", "checkpoints", "machine"),
+    "gates": ("errors", "contract", "files", "analysis", "sampling"),
+    "reports": ("errors", "contract", "files", "analysis"),
 }
 """What a shelf may import besides itself: what an author from outside may import."""
-
-MAKERS_OF_PAIRS = ("specgate.backends.eagle3.pair_tools", "specgate.commands.pairs")
-"""They make and check checkpoints, and so may use engines by name; nothing else of the harness may."""
-ENGINES_OF_MAKERS = ("specgate.backends.eagle3.reference", "specgate.backends.servers")
-PUT_TOGETHER = ("specgate.commands.pairs", "specgate.cli", "specgate.__main__")
-"""What brings the makers of pairs to the command line."""
 
 MOST = 20
 """Files beside each other in a folder."""
@@ -82,7 +91,58 @@ def test_a_room_imports_only_rooms_below_it() -> None:
         f"{module} imports {imported}"
         for module in modules()
         for imported in sorted(imported_modules(module) - {"specgate"})
-        if room_of(imported) != room_of(module) and floor_of[room_of(imported)] >= floor_of[room_of(module)]
+        if not is_in(module, (ENGINE,))
+        and room_of(imported) != room_of(module)
+        and floor_of[room_of(imported)] >= floor_of[room_of(module)]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_room_of_the_engine_imports_only_rooms_below_it() -> None:
+    floor_of = {room: number for number, floor in enumerate(ENGINE_FLOORS) for room in floor}
+    house = [module for module in modules() if module.startswith(f"{ENGINE}.")]
+    assert {part_of(module, ENGINE) for module in house} == set(floor_of)
+    wrong = [
+        f"{module} imports {imported}"
+        for module in house
+        for imported in sorted(imported_modules(module))
+        if imported.startswith(f"{ENGINE}.")
+        and (part_of(imported, ENGINE) != (room := part_of(module, ENGINE)))
+        and floor_of[part_of(imported, ENGINE)] >= floor_of[room]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_engine_imports_public_rooms_and_its_tools_what_commands_need() -> None:
+    wrong = []
+    for module in modules():
+        if module.startswith(f"{ENGINE}."):
+            tools = part_of(module, ENGINE) in ENGINE_TOOLS
+            allowed = (*PUBLIC["backends"], *(FOR_COMMANDS if tools else ()))
+            for imported in sorted(imported_modules(module) - {"specgate"}):
+                if not is_in(imported, (ENGINE,)) and room_of(imported) not in allowed:
+                    wrong.append(f"{module} imports {imported}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_but_its_entry_points_leads_to_the_engine() -> None:
+    wrong = [
+        f"{module} imports {imported}"
+        for module in modules()
+        if not is_in(module, (ENGINE,))
+        for imported in sorted(imported_modules(module))
+        if is_in(imported, (ENGINE,))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_harness_imports_no_library_of_an_engine() -> None:
+    wrong = [
+        f"{module} imports {name}"
+        for module, file in modules().items()
+        if not is_in(module, (ENGINE, "specgate.backends.offline.driver"))
+        for name in imports_of(file)
+        if name.split(".")[0] in ("torch", "cupy", "transformers", "gguf")
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -138,7 +198,7 @@ def test_a_shelf_imports_public_rooms_and_itself(shelf: str) -> None:
     wrong = [
         f"{module} imports {imported}"
         for module in modules()
-        if room_of(module) == shelf
+        if room_of(module) == shelf and not is_in(module, (ENGINE,))
         for imported in sorted(imported_modules(module) - {"specgate"})
         if room_of(imported) not in (*PUBLIC[shelf], shelf)
     ]
@@ -151,18 +211,10 @@ def test_the_harness_reaches_engines_gates_and_reports_by_entry_point_only() -> 
     wrong = [
         f"{module} imports {reached}"
         for module in harness
-        if not is_in(module, (*MAKERS_OF_PAIRS, *PUT_TOGETHER))
         for reached in sorted(reached_from(module))
         if room_of(reached) in SHELVES
     ]
     assert not wrong, "\n".join(wrong)
-
-
-def test_makers_of_pairs_use_engines_but_neither_gates_nor_reports() -> None:
-    for module in modules():
-        if is_in(module, MAKERS_OF_PAIRS):
-            for imported in imported_modules(module):
-                assert room_of(imported) not in SHELVES or is_in(imported, ENGINES_OF_MAKERS), f"{module}: {imported}"
 
 
 # Folders and maps

@@ -16,6 +16,7 @@ from specgate.backends.servers import options as of_servers
 from specgate.backends.servers.secrets import names_a_credential
 from specgate.contract import Role
 from specgate.contract.protocols import is_telling, masked
+from specgate.contract.protocols.option_values import build_of, choice
 from specgate.errors import UsageError
 
 PLAIN: Final = (
@@ -79,7 +80,7 @@ class OfflineOptions:
         args[""] = {**args.get("", {}), **{k: value_of(v) for k, v in under(prefix, given)}}
         for found in args.values():
             refuse_ours(found, ours)
-        show = of_servers.choice(given, "show", ("steps", "requests")) if "show" in given else None
+        show = choice(given, "show", ("steps", "requests")) if "show" in given else None
         return cls(
             python=given.get("python", sys.executable),
             pythonpath=tuple(folders(given.get("pythonpath", ""))),
@@ -88,17 +89,15 @@ class OfflineOptions:
             env=dict(under("env", given)),
             show="steps" if show == "steps" else "requests" if show == "requests" else None,
             common=of_servers.Options(
-                servers="apart"
-                if of_servers.choice(given, "servers", ("together", "apart")) == "apart"
-                else "together",
-                drafter="ngram" if of_servers.choice(given, "drafter", ("eagle3", "ngram")) == "ngram" else "eagle3",
+                servers="apart" if choice(given, "servers", ("together", "apart")) == "apart" else "together",
+                drafter="ngram" if choice(given, "drafter", ("eagle3", "ngram")) == "ngram" else "eagle3",
                 force_al=of_servers.number(given, "force_al", 1.0) if "force_al" in given else None,
                 start_s=of_servers.number(given, "start_s", 600.0),
                 stall_s=of_servers.number(given, "stall_s", 120.0),
                 stop_s=of_servers.number(given, "stop_s", 20.0),
                 log=of_servers.logs_of(given),
-                build=of_servers.build_of(given["build"]) if "build" in given else None,
-                own={key: of_servers.choice(given, key, tuple(values)) for key, values in own.items()},
+                build=build_of(given["build"]) if "build" in given else None,
+                own={key: choice(given, key, tuple(values)) for key, values in own.items()},
             ),
         )
 

@@ -8,12 +8,19 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
-from typing import Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from specgate.contract import LogCause, Sampling
+from specgate.checkpoints.exports import StartCommand
+from specgate.contract import LogCause, PairRef, Role, Sampling
 from specgate.contract.protocols import Availability, Engine, OpenRequest
 
+if TYPE_CHECKING:
+    from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
+    from specgate.checkpoints.hf_keys import Keys
+
 NEEDED = ("aiohttp", "prometheus_client")
+PORT: Final = 8000
+"""Of a server that a user starts by hand."""
 
 
 class ServerBackend:
@@ -86,6 +93,26 @@ class ServerBackend:
 
         urls = (value for key, value in options.items() if key.partition(".")[0] == "url")
         return tuple(sorted({port for url in urls if (port := local_port(url)) is not None}))
+
+    def start_command(
+        self, pair: PairRef, role: Role, dtype: str, max_positions: int, own: Mapping[str, str]
+    ) -> StartCommand:
+        """As `checkpoints.exports.ReadsExports` says; the command that `open` would start."""
+        from specgate.backends.servers.adapter import Launch
+        from specgate.backends.servers.engines import adapter_named
+        from specgate.backends.servers.options import Options
+
+        folder = pair.target.parent
+        launch = Launch(role, pair, PORT, dtype, 1, max_positions, Options(own=own), folder)
+        command = adapter_named(self.name).command(launch)
+        return StartCommand(command.argv, command.env)
+
+    def misread_layers(self, draft: Keys, layers: int, meant: AuxiliaryLayers) -> str | None:
+        """As `checkpoints.exports.ReadsExports` says."""
+        from specgate.backends.servers.engines import adapter_named
+        from specgate.backends.servers.facts.conventions import warning
+
+        return warning(self.name, adapter_named(self.name).capture(draft, layers), meant)
 
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.servers.engine import ServerEngine

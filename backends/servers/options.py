@@ -17,6 +17,7 @@ from specgate.backends.servers.evidence.told import check_log
 from specgate.backends.servers.secrets import credential_flags, names_a_credential
 from specgate.contract import Role
 from specgate.contract.protocols import masked
+from specgate.contract.protocols.option_values import build_of, choice
 from specgate.errors import UsageError
 
 PLAIN: Final = (
@@ -28,7 +29,6 @@ FROM_ENVIRONMENT: Final = (
     "put it into an environment variable, which a server that is started here inherits (VLLM_API_KEY, LLAMA_API_KEY, "
     "HF_TOKEN, …); for a key that requests need, also -o api_key_env=NAME"
 )
-LONGEST_BUILD: Final = 200
 BY_ROLE: Final = ("url", "args", "profile_dir", "log")
 """Options that a suffix limits to one role, e.g. url.baseline, args.spec-3."""
 
@@ -215,14 +215,6 @@ def words(key: str, text: str) -> tuple[str, ...]:
         raise UsageError(f"option {key}: {error}") from error
 
 
-def choice(given: Mapping[str, str], key: str, values: tuple[str, ...]) -> str:
-    """The chosen one of `values`, the first where the option is not given. Raises UsageError for any other value."""
-    value = given.get(key, values[0])
-    if value not in values:
-        raise UsageError(f"option {key} = {value!r}", hint=f"it is one of: {', '.join(values)}")
-    return value
-
-
 def number(given: Mapping[str, str], key: str, default: float) -> float:
     try:
         value = float(given.get(key, default))
@@ -261,14 +253,6 @@ def logs_of(given: Mapping[str, str]) -> dict[str, Path]:
     for file in found.values():
         check_log(file)
     return found
-
-
-def build_of(text: str) -> str:
-    """The name of a build. Raises UsageError for one that names nothing."""
-    if not text.strip() or not text.isprintable() or len(text) > LONGEST_BUILD:
-        hint = f"a commit, or the digest of a wheel or an image, in at most {LONGEST_BUILD} characters"
-        raise UsageError(f"option build = {text[:40]!r}", hint=hint)
-    return text.strip()
 
 
 def file_of(options: Options, key: str) -> Path:

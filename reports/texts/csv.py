@@ -107,19 +107,25 @@ def withheld(comparison: Comparison | None) -> bool:
 
 def identity(run: Run, cell: Cell) -> Row:
     """The columns that say which run and cell a row belongs to."""
+    return {"schema": SCHEMA, "run_id": run.id, "kind": run.kind, **place(cell), "acceptance_source": source(run, cell)}
+
+
+def place(cell: Cell) -> Row:
+    """Return the columns that say which cell of a run a row belongs to."""
     point = cell.point
     return {
-        "schema": SCHEMA,
-        "run_id": run.id,
-        "kind": run.kind,
         "scenario": point.unvaried,
         "backend": point.backend,
         "role": cell.role_name,
         "context_len": point.context,
         "batch": point.batch,
         "k": cell.role.k,
-        "acceptance_source": run.acceptance if cell.role.speculative else None,
     }
+
+
+def source(run: Run, cell: Cell) -> str | None:
+    """Return where the acceptance of a cell comes from; None for a cell without a draft."""
+    return run.acceptance if cell.role.speculative else None
 
 
 def columns_of(value: Value) -> Row:
@@ -210,13 +216,15 @@ def _paired(comparison: Comparison | None) -> Row:
     }
 
 
-def table(rows: Iterable[Row], columns: Sequence[str]) -> str:
-    """`rows` as CSV text with these columns. A column that a row lacks is empty."""
+def table(rows: Iterable[Row], columns: Sequence[str] | None = None) -> str:
+    """Return `rows` as CSV text with these columns; by default with those of the rows. What a row lacks is empty."""
     import pandas as pd
 
-    cells = [[inert(row.get(column)) for column in columns] for row in rows]
+    cells = [{column: inert(value) for column, value in row.items()} for row in rows]
     # With dtype object, a column of counts with missing values stays a column of integers.
-    return pd.DataFrame(cells, columns=list(columns), dtype=object).to_csv(index=False, lineterminator="\n")
+    return pd.DataFrame(cells, columns=None if columns is None else list(columns), dtype=object).to_csv(
+        index=False, lineterminator="\n"
+    )
 
 
 def inert(value: Scalar) -> Scalar:

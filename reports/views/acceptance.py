@@ -1,12 +1,13 @@
-"""The view `acceptance`, for `specgate acceptance`: acceptance over many requests, a table per choice of keys."""
+"""The view `acceptance`: acceptance over many requests, a table per choice of keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Final
 
 from specgate.analysis.speculation.summary import AcceptanceSummary, Group
-from specgate.analysis.speculation.summary_layout import Acceptance, Layout, SummedRun
+from specgate.analysis.speculation.summary_layout import Acceptance, Key, Layout, SummedRun
 from specgate.analysis.tokens.repetition import LOOPS
 from specgate.contract import Role, Value
 from specgate.contract.protocols import visible
@@ -15,7 +16,7 @@ from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.common.summary import short
 from specgate.reports.pictures import acceptance_summary as pictures
 from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.sheets.view import SheetView
+from specgate.reports.sheets.view import SheetView, Tables
 from specgate.reports.texts.csv import Row
 
 COUNTS: Final = (
@@ -23,22 +24,20 @@ COUNTS: Final = (
     "total_accepted_tokens",
 )
 """Counts of a summary that files have as they are."""
-COLUMNS = (
-    *("by", "pair", "acceptance_source", "k", "decoding"),
-    *("run_id", "scenario", "engine", "class", "context_len", "batch"),
-    *("position", *COUNTS, "acceptance_length", "acceptance_ci_low", "acceptance_ci_high", "draft_acceptance_rate"),
-    *("request_mean_acceptance_length", "request_stdev", "repeated_8gram_share", "looping_prompts"),
-    *("acceptance_length_without_loops", "without_loops_ci_low", "without_loops_ci_high"),
-    *("accepted_share", "acceptance_at_pos", "at_pos_ci_low", "at_pos_ci_high"),
-    *("cond_acceptance_at_pos", "cond_ci_low", "cond_ci_high"),
-)
 MOST: Final = f"{100 * LOOPS:.0f} %"
 """The largest share of repeats in a text that does not loop."""
 FIGURES: Final = ("length", "cycles", "asked", "repeats")
 WHOLE: Final = ("pair", "length", "per request", "of drafts", *FIGURES[1:])
 """Columns of tables by keys, and of the whole."""
-NAMES: Final = {"run": "run_id", "context": "context_len"}
-"""Key of a layout → its column, where that has another name."""
+NAMES: Final[Mapping[Key, str]] = {
+    "run": "run_id",
+    "scenario": "scenario",
+    "engine": "engine",
+    "class": "class",
+    "context": "context_len",
+    "batch": "batch",
+}
+"""Key of a layout → its column."""
 COUNTED: Final = (
     "Length: 1 + accepted / cycles that had a draft, pooled over all cycles; bonus token included, prefill token not. "
     "Below it: its 95 % interval over prompts, where there are three or more. Per request: the mean with one weight "
@@ -238,32 +237,22 @@ def runs(found: Sequence[SummedRun]) -> Table:
 
 
 def rows(acceptance: Acceptance) -> Iterator[Row]:
-    """The rows of acceptance.csv: one per row of a table, or per draft position of it."""
+    """Yield a row per row of a table, or per draft position of it."""
     for layout in acceptance.layouts:
         for s in layout.rows:
-            whole = {"by": " ".join(layout.by) or "all", **of_group(s), **of_summary(s)}
-            if not layout.by_position:
-                yield whole
-            for i in range(1, s.positions + 1) if layout.by_position else ():
-                at, given = (s.values[f"{name}[{i}]"] for name in ("acceptance_at_pos", "cond_acceptance_at_pos"))
-                yield {
-                    **whole,
-                    "position": i,
-                    "accepted_share": s.accepted_at_pos[i - 1],
-                    **interval("acceptance_at_pos", "at_pos", at),
-                    **interval("cond_acceptance_at_pos", "cond", given),
-                }
+            whole = {"by": " ".join(layout.by) or "all", **of_group(s), "position": None, **of_summary(s)}
+            shares = [at_position(s, i) for i in range(1, s.positions + 1)] if layout.by_position else [at_position(s)]
+            yield from ({**whole, **share} for share in shares)
 
 
 def of_group(s: AcceptanceSummary) -> Row:
-    keys = {NAMES.get(key, key): value for key, value in s.group.values}
-    group = s.group
+    group, values = s.group, dict(s.group.values)
     return {
         "pair": group.pair,
         "acceptance_source": group.acceptance,
         "k": group.k,
         "decoding": group.decoding,
-        **keys,
+        **{column: values.get(key) for key, column in NAMES.items()},
     }
 
 
@@ -280,10 +269,25 @@ def of_summary(s: AcceptanceSummary) -> Row:
     }
 
 
+def at_position(s: AcceptanceSummary, i: int | None = None) -> Row:
+    """Return the columns of draft position `i`; without one, the same columns with nothing in them."""
+    return {
+        "position": i,
+        "accepted_share": s.accepted_at_pos[i - 1] if i and s.accepted_at_pos else None,
+        **interval("acceptance_at_pos", "at_pos", s.values.get(f"acceptance_at_pos[{i}]")),
+        **interval("cond_acceptance_at_pos", "cond", s.values.get(f"cond_acceptance_at_pos[{i}]")),
+    }
+
+
 def interval(name: str, short_name: str, value: Value | None) -> Row:
-    if value is None:
-        return {}
-    return {name: value.value, f"{short_name}_ci_low": value.ci_low, f"{short_name}_ci_high": value.ci_high}
+    ends = (value.value, value.ci_low, value.ci_high) if value else (None, None, None)
+    return dict(zip((name, f"{short_name}_ci_low", f"{short_name}_ci_high"), ends, strict=True))
 
 
-VIEW = SheetView("acceptance", sheet, rows, COLUMNS)
+def tables(acceptance: Acceptance) -> Tables:
+    """Return every figure, then the runs, and which engines were asked other prompts."""
+    unlike = ({"by": " ".join(of.by), "unlike_prompts": words} for of in acceptance.layouts for words in of.unlike)
+    return {"rows": rows(acceptance), "runs": map(asdict, acceptance.runs), "unlike_prompts": unlike}
+
+
+VIEW = SheetView("acceptance", sheet, tables)

@@ -17,17 +17,10 @@ from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.common.summary import headline, label
 from specgate.reports.common.tables import name_of
 from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.sheets.view import SheetView
-from specgate.reports.texts.csv import Row
-from specgate.reports.views.contrast import percent, shown
+from specgate.reports.sheets.view import SheetView, Tables
+from specgate.reports.texts.csv import Row, place, source
+from specgate.reports.views.builds import percent, shown
 from specgate.reports.views.trend_chart import trend
-
-COLUMNS = (
-    *("run_id", "started", "kind", "verdict", "status", "source_tree_sha256", "ground"),
-    *("scenario", "backend", "role", "context_len", "batch", "k"),
-    *("metric", "unit", "direction", "value", "ci_low", "ci_high", "acceptance_source"),
-)
-
 
 NAMES: Final[Mapping[str, str]] = {
     "speedup_vs_ar_ratio": "speed-up",
@@ -210,25 +203,20 @@ def grounds(trends: Trends) -> Table:
 def rows(trends: Trends) -> Iterator[Row]:
     """The rows of history.csv: one per run and figure."""
     for series in trends.series:
-        point, kind = series.cell.point, metric(series.metric)
+        kind = metric(series.metric)
         for reading in series.readings:
             run = trends.runs[reading.run]
             yield {
                 **about(run),
                 "ground": series.ground,
-                "scenario": point.unvaried,
-                "backend": point.backend,
-                "role": series.cell.role_name,
-                "context_len": point.context,
-                "batch": point.batch,
-                "k": series.cell.role.k,
+                **place(series.cell),
                 "metric": kind.name,
                 "unit": kind.unit,
                 "direction": kind.direction,
                 "value": reading.value,
                 "ci_low": reading.ci_low,
                 "ci_high": reading.ci_high,
-                "acceptance_source": run.acceptance if series.cell.role.speculative else None,
+                "acceptance_source": source(run, series.cell),
             }
 
 
@@ -243,4 +231,10 @@ def about(run: Run) -> Row:
     }
 
 
-VIEW = SheetView("history", sheet, rows, COLUMNS)
+def tables(trends: Trends) -> Tables:
+    """Return every figure, then the runs and the grounds."""
+    grounds = ({"ground": name, **facts} for name, facts in trends.grounds.items())
+    return {"figures": rows(trends), "runs": map(about, trends.runs), "grounds": grounds}
+
+
+VIEW = SheetView("history", sheet, tables)

@@ -25,10 +25,6 @@ STATES: Final[Mapping[ExitCode, str]] = {
     ExitCode.BACKEND_ERROR: "BACKEND_ERROR",
 }
 """Exit code → the state whose look a verdict has; INVALID for all others."""
-COLUMNS: Final = (
-    *("comparison", "quantity", "cell", "decides", "old", "new", "ratio", "ci_low", "ci_high", "error_per_side"),
-    *("sd", "n", "margin_pct", "word"),
-)
 HOW: Final = (
     "Dot: mean of new / old; line: its interval; band: differences within the margin, which are the same. A process "
     "pair counts once, however many blocks it has; of acceptance, a prompt does."
@@ -275,7 +271,7 @@ class BuildsView:
     """An `protocols.View` with JUnit beside the formats of a sheet."""
 
     name = "ab"
-    _sheet = SheetView("ab", sheet, rows, COLUMNS)
+    _sheet = SheetView("ab", sheet, lambda found: {"quantities": rows(found)})
 
     def render(self, subject: TwoBuilds, format: Format) -> str:
         return junit(subject) if format == "junit" else self._sheet.render(subject, format)

@@ -9,11 +9,7 @@ drawing_ahead.py     the reports of a large run, rendered by a second process me
 ledger_check.py      its entry in the ledger: manifest, verdict, signature
 json_comparison.py   stored JSON beside the same JSON computed again
 rendering.py         its reports: which file each becomes, and its text
-contrasting.py       two runs → a Contrast (`specgate compare`)
-two_samples.py       ratios of two figures that were not measured in turns
-agreeing.py          runs of several engines → an Agreement (`specgate agree`)
-acceptance/          the requests of runs, to be summed up (`specgate acceptance`)
-near_ties.py         how near to a tie the target was where another engine left its text
+comparing/           stored runs laid side by side (`specgate compare`)
 history.py           a folder of runs → Trends (`specgate history`)
 change_points.py     where a figure changed over runs, within a budget for false alarms
 recording.py         the tape of a run: its accept counts, to be replayed

@@ -5,25 +5,30 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specgate.errors import CheckpointError
+
+Integers = NDArray[np.integer[Any]]
+Mask = NDArray[np.bool_]
 
 OFFSETS_HINT = "d2t must hold offsets, so that target id = i + d2t[i]; subtract arange(len(d2t)) from a table of ids"
 SAME_SET_HINT = "both must describe the same set of target tokens"
 
 
-def check_d2t(d2t: Tensor, t2d: Tensor | None, target_vocab: int, where: str) -> tuple[str, ...]:
+def check_d2t(d2t: Integers, t2d: Mask | None, target_vocab: int, where: str) -> tuple[str, ...]:
     """Check `d2t` int64 [W] and, where there is one, the mask `t2d` bool [V] of the target tokens that the draft knows.
 
     Returns warnings. Raises CheckpointError for a map that is wrong; `where` names the file.
     """
     draft_vocab = len(d2t)
-    ids = d2t + torch.arange(draft_vocab, device=d2t.device)
+    ids = d2t + np.arange(draft_vocab)
     if looks_absolute(d2t, ids, t2d, target_vocab):
         raise CheckpointError(f"{where}: d2t looks like a table of absolute target ids", hint=OFFSETS_HINT)
-    if outside := ((ids < 0) | (ids >= target_vocab)).nonzero().flatten().tolist():
+    if outside := np.flatnonzero((ids < 0) | (ids >= target_vocab)).tolist():
         i = outside[0]
         raise CheckpointError(
             f"{where}: d2t[{i}] = {int(d2t[i])} gives target id {int(ids[i])}, outside the vocabulary of {target_vocab}"
@@ -37,12 +42,12 @@ def check_d2t(d2t: Tensor, t2d: Tensor | None, target_vocab: int, where: str) ->
         )
     if t2d is not None:
         check_t2d(t2d, ids, where)
-    if (ids.diff() < 0).any():
+    if (np.diff(ids) < 0).any():
         return (f"{where}: d2t is not in ascending order of target id, as trainers write it: permuted or damaged",)
     return ()
 
 
-def looks_absolute(d2t: Tensor, ids: Tensor, t2d: Tensor | None, target_vocab: int) -> bool:
+def looks_absolute(d2t: Integers, ids: Integers, t2d: Mask | None, target_vocab: int) -> bool:
     """Whether `d2t` holds absolute target ids, although offsets are expected. `ids` [W] is its reading as offsets.
 
     That is only possible where `d2t` itself lists distinct target ids. A mask `t2d` then settles the question: the ids
@@ -57,15 +62,15 @@ def looks_absolute(d2t: Tensor, ids: Tensor, t2d: Tensor | None, target_vocab: i
         return False
     if t2d is not None:
         return bool(t2d[d2t].all())
-    return int(ids.max()) >= target_vocab or bool((d2t.diff() > 0).all())
+    return int(ids.max()) >= target_vocab or bool((np.diff(d2t) > 0).all())
 
 
-def check_t2d(t2d: Tensor, ids: Tensor, where: str) -> None:
+def check_t2d(t2d: Mask, ids: Integers, where: str) -> None:
     """Raise CheckpointError unless the mask `t2d` marks exactly the target `ids`."""
     if (marked := int(t2d.sum())) != len(ids):
         raise CheckpointError(f"{where}: t2d marks {marked} tokens, d2t maps {len(ids)}", hint=SAME_SET_HINT)
     if not t2d[ids].all():
-        i = int((~t2d[ids]).nonzero()[0])
+        i = int(np.flatnonzero(~t2d[ids])[0])
         raise CheckpointError(
             f"{where}: d2t maps draft token {i} to {int(ids[i])}, which t2d does not mark", hint=SAME_SET_HINT
         )

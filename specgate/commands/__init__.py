@@ -5,21 +5,18 @@
     status.py       `specgate status`: how far the micro gates are
     doctor.py       `specgate doctor`: is this machine fit to measure on?
     calibrate.py    `specgate calibrate`: what can this machine tell apart?
-    bench.py        `specgate bench`: how fast are the parts of an engine, each on its own?
-    tune/           `specgate tune`: what is fastest on this GPU?
     backends.py     `specgate backends`: the engines that can be measured
-    speculation/    `specgate smoke`, `align`, `parity`, `tree`, `cache`, `acceptance`: speculation itself
+    door.py         groups that commands of plug-ins can join
+    speculation/    `specgate smoke`, `align`, `parity`, `cache`: speculation itself
     scenarios.py    `specgate scenarios` and `specgate plan`
     policy.py       `specgate policy init`: floors for the scenarios of measured runs
-    pairs/          `specgate pairs`: list, fetch, train, plant, export
+    pairs.py        `specgate pairs`: list and fetch; plug-ins add to it
     ab.py           `specgate ab`: an old and a new build of an engine in one session
     report.py       `specgate report`: the reports of stored runs, rendered anew
     explain.py      `specgate explain`: where the time goes, and what the gates would take
     verify.py       `specgate verify` a run, and `specgate check` a result file
-    compare.py      `specgate compare` and `specgate matrix`: stored runs side by side
-    agree.py        `specgate agree`: do other engines write the reference's texts?
+    compare.py      `specgate compare`: stored runs side by side
     history.py      `specgate history`: figures over the runs of a folder
-    tape.py         `specgate tape`: record the accept counts of a run
     trace/          `specgate trace`: what a profiler's trace says of a decode loop
     selftest.py     `specgate selftest`: faults that the judge must see
     numbers.py      numbers on the command line: bounded, and finite

@@ -1,85 +1,166 @@
-"""`specgate compare` and `specgate matrix`: stored runs side by side."""
+"""`specgate compare`: stored runs side by side, by builds, engines, texts, acceptance or variants."""
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
-from specgate.terminal import echo
+from specgate.commands.numbers import Real
+from specgate.commands.output import RUN, Output, output_options
+from specgate.errors import ExitCode, UsageError
+from specgate.planning.bounds import PARAMETER
 
 if TYPE_CHECKING:
-    from specgate.contract.protocols import Format, View
+    from specgate.analysis.speculation.summary_layout import Key
+    from specgate.archive.stored import StoredRun
 
-RUN = click.Path(path_type=Path)
+Laid = tuple[object, ExitCode]
+"""What a view is rendered from, and the exit code."""
 
 
-@click.command(short_help="Compare two runs: what differs, and is it acceptable?")
-@click.argument("a", type=RUN)
-@click.argument("b", type=RUN)
-@click.option(
-    "--policy", metavar="FILE|NAME", default="compare", show_default=True, help="What must hold of B compared with A."
-)
-@click.option("--html", is_flag=True, help="Write compare.html.")
-@click.option("--md", is_flag=True, help="Write compare.md.")
-@click.option("--csv", is_flag=True, help="Write compare.csv, with every figure.")
-@OUT_OPTION
-@PLAIN_OPTION
-def compare(a: Path, b: Path, policy: str, html: bool, md: bool, csv: bool, out: Path, plain: bool) -> None:
-    """Compare run B with run A, cell by cell. The two runs may have different back ends.
-
-    Tokens and acceptance are paired by prompt. Each speed-up is paired in time with the baseline of its own run. Other
-    times are not paired in time, so they prove nothing unless the policy trusts them. A speed-up that fell although
-    both roles became faster is no failure: the baseline gained more. The exit code follows from the policy's verdict.
-    """
-    from specgate import plugins
+def builds(stored: Sequence[StoredRun], policy: str = "compare") -> Laid:
     from specgate.analysis.verdict import overall_of_contrast
-    from specgate.archive.contrasting import contrast_of
-    from specgate.archive.stored import load_runs
-    from specgate.planning.policy import FOR_CONTRASTS, find_policy
+    from specgate.archive.comparing.builds import contrast_of, judged
 
-    gates = plugins.contrast_gates()
-    judging = find_policy(policy, gates, FOR_CONTRASTS)
-    one, other = load_runs((a, b))
-    contrast = contrast_of(one, other)
-    verdicts = [v for rule in judging.rules for v in gates[rule.gate].judge(rule, contrast)]
-    contrast = replace(contrast, verdicts=tuple(verdicts), policy=judging.name)
-    view = plugins.view("compare")
-    echo(view.render(contrast, "plain" if is_plain(plain) else "console"), coloured=True)
-    write_files(out, rendered(view, contrast, html=html, md=md, csv=csv))
-    _, code = overall_of_contrast(contrast)
+    if len(stored) != 2:
+        hint = "give two, or more of them --by engines"
+        raise UsageError(f"--by builds compares one run with another: here is {len(stored)} of them", hint=hint)
+    contrast = judged(contrast_of(*stored), policy)
+    return contrast, overall_of_contrast(contrast)[1]
+
+
+def engines(stored: Sequence[StoredRun]) -> Laid:
+    from specgate.archive.comparing.engines import matrix_of
+
+    return matrix_of([one.run for one in stored]), ExitCode.PASS
+
+
+def texts(
+    stored: Sequence[StoredRun], margin: float = 3.0, near_tie: float | None = None, offline: bool = False
+) -> Laid:
+    from tempfile import TemporaryDirectory
+
+    from specgate.analysis.verdict import overall_of_agreement
+    from specgate.archive.comparing.near_ties import with_margins
+    from specgate.archive.comparing.texts import agreement_of
+    from specgate.contract import NearTies
+    from specgate.planning.gates import near_ties
+
+    if len(stored) < 2:
+        raise UsageError("--by texts needs a run beside the reference", hint="the first run is the reference")
+    agreement = agreement_of(stored, margin)
+    if not offline:
+        tie = near_ties(stored[0].policy) if near_tie is None else NearTies(near_tie)
+        with TemporaryDirectory(prefix="specgate-") as logs:
+            agreement = with_margins(agreement, stored[0], tie, Path(logs))
+    return agreement, overall_of_agreement(agreement)[1]
+
+
+def acceptance(stored: Sequence[StoredRun], keys: Iterable[str] = ()) -> Laid:
+    from specgate.archive.comparing.acceptance import acceptance_of
+
+    return acceptance_of(stored, [keys_in(text) for text in keys]), ExitCode.PASS
+
+
+def variants(stored: Sequence[StoredRun]) -> Laid:
+    from specgate.analysis.tradeoff import tradeoff_of
+
+    groups = tradeoff_of((one.run, one.blocks()) for one in stored)
+    if not groups:
+        raise UsageError("no run has a cell: there is nothing to lay out", hint="give runs that measured something")
+    return groups, ExitCode.PASS
+
+
+VIEWS: Final[Mapping[str, Callable[..., Laid]]] = {
+    view.__name__: view for view in (builds, engines, texts, acceptance, variants)
+}
+OWN: Final = {"policy": "builds", "margin": "texts", "near_tie": "texts", "offline": "texts", "keys": "acceptance"}
+"""Option → the only view that it is for."""
+
+
+@click.command(short_help="Lay stored runs side by side: builds, engines, texts, acceptance, variants.")
+@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
+@click.option("--by", type=click.Choice(list(VIEWS)), help="What is laid side by side.")
+@click.option("--policy", metavar="FILE|NAME", help="builds: what must hold of B beside A.  [default: compare]")
+@click.option(
+    "--margin",
+    type=Real(0, 100),
+    metavar="PERCENT",
+    help="texts: how far acceptance may lie from the reference's, either way.  [default: 3]",
+)
+@click.option(
+    "--near-tie",
+    type=Real(0, PARAMETER),
+    metavar="LOGITS",
+    help="texts: gap of the two largest logits below which texts may differ (default: the reference's policy).",
+)
+@click.option("--offline", is_flag=True, default=None, help="texts: load no engine to find near ties.")
+@click.option(
+    "--keys",
+    multiple=True,
+    metavar="KEY[,KEY...]",
+    help="acceptance: a table by these keys: engine, class, context, position, spec, batch, scenario, run. May be "
+    "repeated.",
+)
+@output_options
+def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: Any) -> None:
+    """Lay the run folders RUN... side by side.
+
+    \b
+    --by builds      run B beside run A, cell by cell, judged by a policy
+    --by engines     a row per cell, a column per back end; nothing is judged
+    --by texts       other engines' texts and acceptance beside the first run's
+    --by acceptance  acceptance over all requests; nothing is judged
+    --by variants    each role and variant: speed, memory, exactness; nothing is judged
+
+    Without --by: variants of one run, builds for two runs of one back end, else engines.
+
+    builds: tokens and acceptance are paired by prompt, each speed-up in time with the baseline of its own run. Other
+    times are not paired in time, so they prove nothing unless the policy trusts them. The exit code is the policy's.
+
+    texts: full runs, compared token by token. Where they differ, the reference's engine is loaded again and asked for
+    its two largest logits. Exit code 0 if all figures are proven to be within the margin, 1 if one is proven to be
+    outside or a text differs without a near tie, 3 if there are too few prompts to tell.
+    """
+    from specgate.archive.stored import load_runs
+
+    given = {name: value for name, value in settings.items() if value is not None and value != ()}
+    by = by or next((OWN[name] for name in given), None)
+    if foreign := next((name for name in given if OWN[name] != by), None):
+        hint = f"leave it out, or ask for --by {OWN[foreign]}"
+        raise UsageError(f"--{foreign.replace('_', '-')} says nothing --by {by}", hint=hint)
+    stored = load_runs(runs)
+    by = by or usual_view(stored)
+    subject, code = VIEWS[by](stored, **given)
+    output.show(by, subject)
     sys.exit(code)
 
 
-@click.command(short_help="The same cells on several back ends, side by side.")
-@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
-@click.option("--html", is_flag=True, help="Write matrix.html.")
-@click.option("--md", is_flag=True, help="Write matrix.md.")
-@click.option("--csv", is_flag=True, help="Write matrix.csv, a row per cell and back end.")
-@OUT_OPTION
-@PLAIN_OPTION
-def matrix(runs: tuple[Path, ...], html: bool, md: bool, csv: bool, out: Path, plain: bool) -> None:
-    """Put the runs RUN... side by side: a row per scenario, context, batch and role, a column per back end.
-
-    A figure that was measured on other prompts or with other settings than the rest of its row is replaced by the
-    reason why it cannot be compared. Nothing is judged.
-    """
-    from specgate import plugins
-    from specgate.archive.stored import load_runs
-    from specgate.contract.matrix import matrix_of
-
-    found = matrix_of([stored.run for stored in load_runs(runs)])
-    view = plugins.view("matrix")
-    echo(view.render(found, "plain" if is_plain(plain) else "console"), coloured=True)
-    write_files(out, rendered(view, found, html=html, md=md, csv=csv))
+def usual_view(stored: Sequence[StoredRun]) -> str:
+    """Return the view of runs for which none is asked for."""
+    if len(stored) == 1:
+        return "variants"
+    backends = {result.cell.point.backend for one in stored for result in one.run.cells}
+    return "builds" if len(stored) == 2 and len(backends) == 1 else "engines"
 
 
-def rendered(view: View[Any], subject: object, **wanted: bool) -> Iterator[tuple[str, str]]:
-    """(file name, text) of every format that is wanted. `wanted`: html, md and csv → whether to render it."""
-    formats: tuple[Format, ...] = ("html", "md", "csv")
-    yield from ((f"{view.name}.{format}", view.render(subject, format)) for format in formats if wanted[format])
+def keys_in(text: str) -> tuple[Key, ...]:
+    """Return the keys of one --keys. Raises UsageError for an unknown one, and for one that is there twice."""
+    from specgate.analysis.speculation.summary_layout import KEYS
+
+    keys: list[Key] = []
+    for name in (part.strip() for part in text.split(",")):
+        key = next((key for key in KEYS if key == name), None)
+        if key is None:
+            close = difflib.get_close_matches(name, KEYS, n=1)
+            guess = f"did you mean {close[0]!r}? " if close else ""
+            raise UsageError(f"--keys {text}: {name!r} is not a key", hint=f"{guess}keys: {', '.join(KEYS)}")
+        if key in keys:
+            raise UsageError(f"--keys {text}: {name!r} is there twice", hint="give each key once")
+        keys.append(key)
+    return tuple(keys)

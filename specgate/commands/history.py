@@ -6,16 +6,11 @@ from pathlib import Path
 
 import click
 
-from specgate.commands.compare import rendered
-from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
-from specgate.terminal import echo
+from specgate.commands.output import Output, output_options, write_files
 
 
 @click.command(short_help="Follow figures over the runs of a folder, or export them.")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
-@click.option("--html", is_flag=True, help="Write history.html, with a picture per metric.")
-@click.option("--md", is_flag=True, help="Write history.md.")
-@click.option("--csv", is_flag=True, help="Write history.csv, a row per run and figure.")
 @click.option(
     "--export",
     "exports",
@@ -23,9 +18,8 @@ from specgate.terminal import echo
     metavar="NAME",
     help="Write files for otava or github-action-benchmark; may be repeated.",
 )
-@OUT_OPTION
-@PLAIN_OPTION
-def history(folder: Path, html: bool, md: bool, csv: bool, exports: tuple[str, ...], out: Path, plain: bool) -> None:
+@output_options
+def history(folder: Path, exports: tuple[str, ...], output: Output) -> None:
     """Show how figures changed over the runs at or below FOLDER (default: runs), separately for each ground.
 
     A ground is one combination of machine, weights, prompts and settings. Nothing is judged: runs of different days are
@@ -36,8 +30,6 @@ def history(folder: Path, html: bool, md: bool, csv: bool, exports: tuple[str, .
 
     chosen = [plugins.export(name) for name in exports]
     trends = trends_of(folder)
-    view = plugins.view("history")
-    echo(view.render(trends, "plain" if is_plain(plain) else "console"), coloured=True)
-    write_files(out, rendered(view, trends, html=html, md=md, csv=csv))
+    output.show("history", trends)
     for export in chosen:
-        write_files(out, ((f"{export.name}/{file}", text) for file, text in export.files(trends).items()))
+        write_files(output.out, ((f"{export.name}/{file}", text) for file, text in export.files(trends).items()))

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from specgate.errors import UsageError
 from specgate.terminal import echo
 
+if TYPE_CHECKING:
+    from specgate.contract.protocols import Format, View
+
+RUN = click.Path(path_type=Path)
+"""A run folder as an argument."""
 OUT_OPTION = click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -20,6 +28,49 @@ OUT_OPTION = click.option(
     help="Folder for the files.",
 )
 PLAIN_OPTION = click.option("--plain", is_flag=True, help="Plain lines instead of tables.")
+VIEW_FORMATS: Final[dict[Format, str]] = {
+    "html": "a page",
+    "md": "Markdown",
+    "csv": "every figure, as a table",
+    "json": "the same, with all tables",
+}
+"""Formats that a view may be written in → what the file holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The formats, the folder and the style that a view of stored runs is rendered in."""
+
+    formats: tuple[Format, ...]
+    out: Path
+    plain: bool
+
+    def show(self, name: str, subject: object) -> None:
+        """Print the view `name` of `subject`, and write its files."""
+        from specgate import plugins
+
+        view = plugins.view(name)
+        echo(view.render(subject, "plain" if is_plain(self.plain) else "console"), coloured=True)
+        write_files(self.out, rendered(view, subject, self.formats))
+
+
+def output_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of an `Output`, which it gets as `output`."""
+
+    @functools.wraps(command)
+    def with_output(*, out: Path, plain: bool, **settings: Any) -> None:
+        formats: tuple[Format, ...] = tuple(f for f in VIEW_FORMATS if settings.pop(f))
+        command(output=Output(formats, out, plain), **settings)
+
+    wrapped: Callable[..., None] = PLAIN_OPTION(OUT_OPTION(with_output))
+    for format, content in reversed(VIEW_FORMATS.items()):
+        wrapped = click.option(f"--{format}", format, is_flag=True, help=f"Write a .{format} file: {content}.")(wrapped)
+    return wrapped
+
+
+def rendered(view: View[Any], subject: object, formats: Iterable[Format]) -> Iterator[tuple[str, str]]:
+    """Yield (file name, text) of a view in every one of the formats."""
+    yield from ((f"{view.name}.{format}", view.render(subject, format)) for format in formats)
 
 
 def is_plain(plain: bool) -> bool:

@@ -14,9 +14,6 @@
     traffic.py         bytes that a pass must move through memory
     cycle_budget.py    where the time of a cycle goes, beside the floor that its bytes set
     tape.py            accept counts of a run, stored to be replayed
-    gemms.py           shapes of matrix products, and the configurations found for them
-    fmha.py            knobs of attention, and how its tiles were used
-    kernel_bench.py    what timing single kernels asks and finds
     contrast.py        one run beside another
     agreement.py       several engines' texts and acceptance beside a reference's
     memory/            what an engine holds in memory
@@ -27,6 +24,10 @@
     two_builds/        two builds of an engine, measured in turns in one session
     matrix.py          the same cells on several back ends
     trends.py          one figure over many runs
+    assets.py          pinned wheels that pairs and prompts are made of
+    counters.py        counts of an engine beside acceptance
+    protocols/         what a back end, a gate, a report and other plug-ins implement
+    types.py           limits of the fields that cross a wall, as annotations
     stored_keys.py     fields whose key in stored JSON is an older name
 
 What `__all__` names can be imported from here and is stable for authors of plug-ins; the other nouns are stable under
@@ -107,6 +108,7 @@ from specgate.contract.measured import (
     OWN_NUMBERS,
     BaselineText,
     Block,
+    DecodeRun,
     EngineFacts,
     EngineIdentity,
     Finish,
@@ -153,6 +155,7 @@ __all__ = [
     "CellResult",
     "Comparison",
     "CycleBudget",
+    "DecodeRun",
     "DepthBin",
     "Distribution",
     "Divergence",

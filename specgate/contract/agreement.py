@@ -1,4 +1,4 @@
-"""Data classes of `specgate agree`: does another engine write the reference's texts and accept as many draft tokens?"""
+"""Data classes of `specgate compare --by texts`: texts and acceptance of engines beside a reference's."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class PairRef:
     target: Path
     draft: Path | None
     acceptance: AcceptanceSource = "real"
-    rope: Mapping[str, float | str] | None = None
+    rope: Mapping[str, int | float | str] | None = None
     weights: Literal["here", "server"] = "here"
 
     @property

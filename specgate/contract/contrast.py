@@ -1,4 +1,4 @@
-"""Data classes of `specgate compare`: what differs between two runs, figure by figure, and how each was compared."""
+"""Data classes of `specgate compare --by builds`: how each figure differs between two runs."""
 
 from __future__ import annotations
 

@@ -16,5 +16,4 @@ yamlfile.py       YAML that remembers the line of every key
 yaml_schema.py    from a YAML document to a checked form: every problem of the file at once
 cache.py          the user's cache: wheels, converted checkpoints, tuned configurations
 writing.py        writing whole files: never half of one
-redaction.py      credentials masked, and what a terminal would obey shown as escapes
 """

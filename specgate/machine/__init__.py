@@ -14,7 +14,6 @@
     doctor.py            is this machine fit to measure on?
     noise_passport.py    what this machine can tell apart, from runs of the same role in both places of every pair
     bandwidth.py         the read bandwidth of its memory: measured once, stored, used by every later run
-    tuned_gemms.py       files of product shapes, and of the configurations tuned for them
     selftest_stamp.py    when the self-test was last green, in a file beside the run folders
 
 Stable for engines from outside, as the built-in one uses them: `inventory` (which GPUs there are) and `tuned_gemms`

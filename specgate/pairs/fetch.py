@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from specgate.contract.assets import Asset
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.cache import cache_dir
-from specgate.pairs.assets import Asset
 
 DOWNLOAD_TIMEOUT_S: Final = 900
 

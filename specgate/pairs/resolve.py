@@ -1,4 +1,4 @@
-"""Find the pair that is meant: the demo pair, a planted pair that ships with specgate, or folders on disk."""
+"""Find the pair that is meant: one that a plug-in has under a name, or folders on disk."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from specgate.backends.eagle3.pairs.demo import DEMO, demo_pair, demo_target
+from specgate import plugins
 from specgate.checkpoints.hf.any_target import read_any_target, read_served_target
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import PLANTED, read_config
 from specgate.contract import AcceptanceSource, PairRef
 from specgate.errors import UsageError
 
+DEMO: Final = "demo"
+"""The pair that is meant where nothing says which."""
 SERVED: Final = "served"
 """The name of a pair whose weights are on a server. What the server says that it is, is in `EngineFacts.identity`."""
-SHIPPED: Final = Path(__file__).resolve().parent / "planted"
-"""Planted pairs by name. They consist of configs and calibrations; their weights are generated when loaded."""
 
 
 def resolve_pair(pair: str | None, target: Path | None, draft: Path | None) -> PairRef:
     """The pair that a scenario or a command line asks for.
 
-    `pair` is the name of a shipped pair, or a folder that holds a `target` and a `draft`. `target` and `draft` are
-    folders and win over `pair`. A draft alone is taken for a draft of the demo target.
+    `pair` is the name of a pair that a plug-in has, or a folder that holds a `target` and a `draft`. `target` and
+    `draft` are folders and win over `pair`. A draft alone is taken for a draft of the demo target.
 
     Raises UsageError for an unknown name or folder, EnvironmentRefused where the demo target has not been fetched.
     """
@@ -32,15 +32,12 @@ def resolve_pair(pair: str | None, target: Path | None, draft: Path | None) -> P
             raise UsageError(f"--target {target}: no draft given", hint="give its EAGLE-3 draft too: --draft DIR")
         return of_folders(target.name, checkpoint("--target", target), checkpoint("--draft", draft))
     if draft is not None:
-        return of_folders(f"{DEMO}+{draft.name}", demo_target(), checkpoint("--draft", draft))
-    if pair is None or pair == DEMO:
-        return demo_pair()
-    folder = SHIPPED / pair if pair in shipped_names() else Path(pair)
+        return of_folders(f"{DEMO}+{draft.name}", named(DEMO).target, checkpoint("--draft", draft))
+    if pair is None or pair in shipped_names():
+        return named(pair or DEMO)
+    folder = Path(pair)
     if not (folder / "target").is_dir() or not (folder / "draft").is_dir():
-        known = ", ".join((DEMO, *shipped_names()))
-        raise UsageError(
-            f"pair {pair!r} is not known, and no folder that holds a target and a draft", hint=f"known: {known}"
-        )
+        raise unknown(pair)
     return of_folders(
         folder.resolve().name, checkpoint("pair", folder / "target"), checkpoint("pair", folder / "draft")
     )
@@ -75,7 +72,23 @@ def refuse_two_names(pair: str | None, target: Path | None, draft: Path | None, 
 
 
 def shipped_names() -> tuple[str, ...]:
-    return tuple(sorted(file.parent.parent.name for file in SHIPPED.glob("*/target/config.json")))
+    """Return the names of all pairs that plug-ins have."""
+    return tuple(name for source in plugins.pair_sources() for name in source.names())
+
+
+def named(name: str) -> PairRef:
+    """Return the pair that a plug-in has under this name. Raises UsageError where none has it."""
+    for source in plugins.pair_sources():
+        if name in source.names():
+            return source.pair(name)
+    raise unknown(name)
+
+
+def unknown(name: str) -> UsageError:
+    return UsageError(
+        f"pair {name!r} is not known, and no folder that holds a target and a draft",
+        hint=f"known: {', '.join(shipped_names()) or 'none without a plug-in that has pairs'}",
+    )
 
 
 def of_folders(name: str, target: Path, draft: Path) -> PairRef:

@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from specgate.backends.eagle3.pairs.demo import DEMO
 from specgate.contract import VARIANT_MARK, PairRef, Scenario
 from specgate.errors import UsageError
 from specgate.files.yamlfile import Mark, dump_yaml, loads
-from specgate.pairs.resolve import target_limits
+from specgate.pairs.resolve import DEMO, target_limits
 from specgate.planning.plan import points_of, positions_needed
 from specgate.planning.prompt_files.formats import FormatName
 from specgate.planning.scenario import dump, resolve, scenario_of, shipped_file

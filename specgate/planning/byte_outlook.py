@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from specgate import plugins
 from specgate.analysis.experts.beforehand import cycle_cost, overlap_for, step_bytes
 from specgate.analysis.experts.overlap import overlap_of
 from specgate.analysis.speedup_limits import speed_floors
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import PLANTED, read_config
 from specgate.contract import Cell, PairRef, Plan, Policy, Scenario, Traffic
+from specgate.contract.protocols import ForetellsTraffic
 from specgate.errors import CheckpointError
 from specgate.planning.gates import floors_of
 
@@ -68,26 +70,9 @@ def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int] | None:
     """
     if target_geometry(read_config(pair.target), scenario.rope).experts is None:
         return None
-    import torch
-
-    from specgate.backends.eagle3.lib.kv.asked import kv_modes
-    from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV
-    from specgate.backends.eagle3.lib.pair import open_draft, open_target
-    from specgate.backends.eagle3.lib.parallel.shard import Shard
-    from specgate.backends.eagle3.lib.traffic import pair_traffic
-
-    target = open_target(pair.target, scenario.rope).geometry
-    draft = open_draft(pair.draft, target).geometry if pair.draft else None
-    formats = {name: value for name, value in scenario.options.items() if name in (KV, DRAFT_KV)}
-    gpus = scenario.options.get("tp", "1")
-    shard = Shard(0, int(gpus)) if gpus.isdigit() and int(gpus) > 0 else Shard()
-    if shard.unfit(target) or shard.cuts_blocks(target):  # the engine will refuse it, by its name
-        shard = Shard()
-    part, dtype = shard.geometry(target), getattr(torch, scenario.dtype)
-    of_draft = Shard(0, 1 if scenario.options.get("draft_tp") == "1" else shard.ranks)
-    if draft and not of_draft.unfit(draft):
-        draft = of_draft.of_draft(draft)
-    return pair_traffic(part, draft, dtype, kv_modes(formats)), shard.ranks
+    if (engine := plugins.able(ForetellsTraffic)) is None:
+        raise CheckpointError("no back end here counts the bytes of a pair's passes")
+    return engine.traffic_of(pair, scenario)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Trace what an engine does during one block: CUPTI activity, recorded through torch's profiler.
+"""Trace what an engine does during one block: CUPTI activity, recorded through a profiler that a plug-in brings.
 
 The engine is watched from outside; it reports nothing itself except the marks that enclose the block. Calls are all
 CUDA functions that the host called between the marks, whichever library called them. Kernels and copies are those that
@@ -7,13 +7,11 @@ these calls launched, even if they run on the GPU after the second mark.
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from specgate import plugins
 from specgate.contract import Budget, Role
 from specgate.contract.protocols import BLOCK_MARK, Activity, Decoded, Engine
 
@@ -24,22 +22,18 @@ COPIES = ("gpu_memcpy", "gpu_memset")
 def trace(engine: Engine, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
     """Decode one block under the profiler.
 
-    If torch is not installed or finds no CUDA GPU, the block is decoded all the same, and `Activity.unseen` says why
-    nothing was recorded.
+    If no profiler is usable here, the block is decoded all the same, and `Activity.unseen` says why nothing was
+    recorded.
     """
-    try:
-        import torch
-        from torch.profiler import ProfilerActivity, profile
-    except ImportError:
-        return engine.decode(role, budget, ()), Activity(unseen="torch, whose profiler would look, is not installed")
-    if not torch.cuda.is_available():
-        return engine.decode(role, budget, ()), Activity(unseen="no CUDA device: a profiler sees no kernels here")
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
-        decoded = engine.decode(role, budget, ())
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(file))
-        return decoded, activity_of(json.loads(file.read_text(encoding="utf-8"))["traceEvents"])
+    reasons = []
+    for profiler in plugins.profilers():
+        if (why := profiler.unusable()) is not None:
+            reasons.append(why)
+            continue
+        decoded, events = profiler.recorded(lambda: engine.decode(role, budget, ()))
+        return decoded, activity_of(events)
+    unseen = "; ".join(reasons) or "no profiler is installed that could look"
+    return engine.decode(role, budget, ()), Activity(unseen=unseen)
 
 
 def activity_of(events: Sequence[Mapping[str, Any]]) -> Activity:

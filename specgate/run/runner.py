@@ -29,8 +29,8 @@ from specgate.contract import (
     BlockTrace,
     Budget,
     Cell,
+    DecodeRun,
     EngineFacts,
-    Finish,
     Plan,
     Point,
     Role,
@@ -41,6 +41,7 @@ from specgate.contract import (
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.memory import MemoryUse
 from specgate.contract.protocols import Activity, Decoded, OpenRequest
+from specgate.contract.types import fields_of
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
@@ -399,6 +400,8 @@ def answer_timeout_s(plan: Plan, points: Sequence[Point]) -> float:
 def make_block(
     round_: Round, position: int, role: Role, worker_generation: int, prefill_ns: int, decoded: Decoded
 ) -> Block:
+    made = fields_of(DecodeRun, decoded)
+    made["began_ns"] = decoded.began_ns if ours(round_.point.backend) else None
     return Block(
         point=round_.point,
         role=role,
@@ -408,17 +411,6 @@ def make_block(
         warmup=round_.warmup,
         worker_generation=worker_generation,
         prefill_ns=prefill_ns if decoded.prefill_ns is None else decoded.prefill_ns,
-        elapsed_ns=decoded.elapsed_ns,
-        step_ns=decoded.step_ns,
-        tokens=decoded.tokens,
-        accepted=decoded.accepted,
-        drafted=decoded.drafted,
-        truncated=decoded.truncated,
-        finish=tuple(Finish(f) for f in decoded.finish),
-        counters=decoded.counters,
-        phase_ns=decoded.phase_ns,
-        served=decoded.served,
         own_prefill=decoded.prefill_ns is not None,
-        experts=decoded.experts,
-        began_ns=decoded.began_ns if ours(round_.point.backend) else None,
+        **made,
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from numpy.typing import NDArray
 
 from specgate.checkpoints.d2t import check_d2t
 from specgate.errors import CheckpointError
@@ -14,12 +14,12 @@ from specgate.errors import CheckpointError
 VOCAB = 40
 
 
-def offsets(ids: list[int]) -> Tensor:
-    return torch.tensor(ids) - torch.arange(len(ids))
+def offsets(ids: list[int]) -> NDArray[np.int64]:
+    return np.array(ids, dtype=np.int64) - np.arange(len(ids))
 
 
-def mask(ids: list[int], vocab: int = VOCAB) -> Tensor:
-    marked = torch.zeros(vocab, dtype=torch.bool)
+def mask(ids: list[int], vocab: int = VOCAB) -> NDArray[np.bool_]:
+    marked = np.zeros(vocab, dtype=np.bool_)
     marked[ids] = True
     return marked
 
@@ -43,7 +43,7 @@ def test_the_offsets_of_any_vocabulary_pass_without_warnings(ids: list[int], wit
 def test_a_table_of_absolute_ids_is_refused_with_and_without_a_mask(ids: list[int]) -> None:
     for t2d in (mask(ids), None):
         with pytest.raises(CheckpointError, match=r"absolute target ids\n.*offsets"):
-            check_d2t(torch.tensor(ids), t2d, VOCAB, "draft")
+            check_d2t(np.array(ids), t2d, VOCAB, "draft")
 
 
 def test_the_mask_tells_rising_offsets_from_absolute_ids() -> None:
@@ -67,7 +67,7 @@ def test_an_entry_out_of_range_is_named_with_its_value(ids: list[int], data: st.
 
 def test_entries_out_of_range_are_counted() -> None:
     with pytest.raises(CheckpointError, match=r"d2t\[1\] = 99 gives target id 100, outside the vocabulary of 40 \(2"):
-        check_d2t(torch.tensor([0, 99, 99, 0]), None, VOCAB, "draft")
+        check_d2t(np.array([0, 99, 99, 0]), None, VOCAB, "draft")
 
 
 def test_a_target_token_that_occurs_twice_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""report, compare, matrix and history as a user runs them: files, what is said, and the exit code."""
+"""report, compare and history as a user runs them: files, what is said, and the exit code."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_nothing_is_written_into_a_run_folder(runs: Path) -> None:
 def test_an_edited_run_is_refused_by_every_command(runs: Path) -> None:
     file = runs / "b" / "run.json"
     file.write_text(file.read_text().replace('"complete"', '"complet3"', 1))
-    for command in ("report", "compare", "matrix"):
-        result = invoke(command, runs / "a", runs / "b")
+    for command in (["report"], ["compare"], ["compare", "--by", "engines"]):
+        result = invoke(*command, runs / "a", runs / "b")
         assert code(result) == ExitCode.INVALID and "run.json: its SHA-256" in str(result.exception)
 
 
@@ -122,9 +122,9 @@ def test_an_edited_run_is_refused_by_every_command(runs: Path) -> None:
     [("b", ExitCode.PASS), ("slow", ExitCode.FAIL), ("wrong", ExitCode.INVALID), ("other", ExitCode.PASS)],
 )
 def test_the_exit_code_of_a_comparison_is_the_policys(runs: Path, other: str, expected: ExitCode) -> None:
-    result = invoke("compare", runs / "a", runs / other, "--html", "--md", "--csv")
+    result = invoke("compare", runs / "a", runs / other, "--by", "builds", "--html", "--md", "--csv", "--json")
     assert code(result) == expected, result.output
-    assert set(contents(Path("report"))) == {"compare.html", "compare.md", "compare.csv"}
+    assert set(contents(Path("report"))) == {"builds.html", "builds.md", "builds.csv", "builds.json"}
 
 
 def test_a_policy_of_ones_own_decides(runs: Path) -> None:
@@ -150,7 +150,11 @@ def test_a_run_that_was_cut_short_is_never_green(runs: Path) -> None:
         (["compare", "runs/a", "runs/full"], "is a micro run"),
         (["compare", "runs/a", "runs"], "is not a run folder"),
         (["compare", "runs/a", "runs/b", "--policy", "cpu"], "no such policy"),
-        (["matrix", "runs/a", "nowhere"], "is not a run folder"),
+        (["compare", "runs/a", "nowhere", "--by", "engines"], "is not a run folder"),
+        (["compare", "runs/a", "--by", "builds"], "compares one run with another: here is 1 of them"),
+        (["compare", "runs/a", "--by", "texts"], "needs a run beside the reference"),
+        (["compare", "runs/a", "runs/b", "--by", "builds", "--near-tie", "0"], "--near-tie says nothing --by builds"),
+        (["compare", "runs/a", "runs/b", "--policy", "compare", "--keys", "run"], "--keys says nothing --by builds"),
         (["history", "nowhere"], "is not a folder"),
         (["history", "runs", "--export", "otva"], "did you mean 'otava'?"),
         (["report", "runs/a", "runs/a"], "are the same run"),
@@ -161,13 +165,13 @@ def test_what_cannot_be_meant_is_a_sentence_and_exit_2(runs: Path, arguments: li
     assert code(result) == ExitCode.USAGE and said in str(result.exception)
 
 
-# ── matrix and history ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── engines and history ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_matrix_has_a_column_per_back_end(runs: Path) -> None:
-    result = invoke("matrix", runs / "a", runs / "other", "--csv", "--html", "--md")
+def test_runs_of_several_back_ends_have_a_column_each(runs: Path) -> None:
+    result = invoke("compare", runs / "a", runs / "other", "--csv", "--html", "--md", "--json")
     assert code(result) == 0, result.output
-    with open("report/matrix.csv", newline="") as file:
+    with open("report/engines.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(r["role"], r["backend"], r["comparable"]) for r in rows] == [
         ("baseline", "fake", "yes"),
@@ -175,6 +179,32 @@ def test_a_matrix_has_a_column_per_back_end(runs: Path) -> None:
         ("spec-3", "fake", "yes"),
         ("spec-3", "other", "yes"),
     ]
+    data = json.loads(Path("report/engines.json").read_text())
+    assert data["schema"] == "specgate.engines/v1"
+    assert [[str(v) for v in row.values() if v is not None] for row in data["cells"]] == [
+        [v for v in row.values() if v] for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "view"),
+    [
+        (["a"], "variants"),
+        (["a", "b"], "builds"),
+        (["a", "other"], "engines"),
+        (["a", "b", "slow"], "engines"),
+        (["a", "b", "--margin", "3", "--offline"], "texts"),
+        (["a", "other", "--policy", "compare"], "builds"),
+        (["a", "b", "--keys", "run"], "acceptance"),
+    ],
+)
+def test_what_is_laid_out_follows_from_the_runs_and_the_options(runs: Path, names: list[str], view: str) -> None:
+    arguments = [name if name.startswith("-") or not (runs / name).is_dir() else runs / name for name in names]
+    result = invoke("compare", *arguments, "--json")
+    if view == "texts":  # micro runs have no texts to compare
+        assert "is a micro run" in str(result.exception)
+    else:
+        assert set(contents(Path("report"))) == {f"{view}.json"}, result.output
 
 
 def test_history_shows_every_run_writes_its_exports_and_never_fails(runs: Path) -> None:

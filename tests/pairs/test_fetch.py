@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from specgate.commands.pairs import pairs
+from specgate.commands.pairs import pairs, wheels
+from specgate.contract.assets import Asset
 from specgate.errors import EnvironmentRefused, UsageError
-from specgate.pairs.assets import ASSETS, Asset
 from specgate.pairs.fetch import cached, fetch, require
 from tests.support.wheels import asset_of, make_wheel
 
@@ -84,19 +84,19 @@ def test_a_cached_file_needs_neither_pip_nor_folder(asset: Asset, shelf: Path, t
 
 
 def test_pinned_wheels_are_pure_python_and_carry_hash_and_licence() -> None:
-    for asset in ASSETS:
+    for asset in wheels():
         assert asset.filename.endswith("-py3-none-any.whl")
         assert f"-{asset.version}-" in asset.filename
         assert len(asset.sha256) == 64
         assert asset.licence and asset.why and asset.files
-    assert {a.kind for a in ASSETS} == {"model", "code", "docs", "prose"}
+    assert {a.kind for a in wheels()} == {"model", "code", "docs", "prose"}
 
 
 def test_pairs_list_names_every_wheel_and_says_what_is_missing(cache: Path) -> None:
     result = CliRunner().invoke(pairs, ["list"])
     assert result.exit_code == 0
     assert str(cache) in result.output
-    for asset in ASSETS:
+    for asset in wheels():
         (line,) = (line for line in result.output.splitlines() if asset.requirement in line)
         assert "missing" in line and asset.licence in line
 
@@ -104,4 +104,4 @@ def test_pairs_list_names_every_wheel_and_says_what_is_missing(cache: Path) -> N
 def test_pairs_fetch_from_an_empty_folder_says_what_to_bring(tmp_path: Path) -> None:
     result = CliRunner().invoke(pairs, ["fetch", "--from", str(tmp_path)])
     assert isinstance(result.exception, UsageError)
-    assert ASSETS[0].filename in str(result.exception)
+    assert wheels()[0].filename in str(result.exception)

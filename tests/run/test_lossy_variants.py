@@ -1,4 +1,6 @@
-"""SpecPV as a variant of a role: never green unasked, judged by its own rule, laid out by `specgate tradeoff`."""
+"""SpecPV as a variant of a role: never green unasked, judged by its own rule, laid out by `specgate compare --by
+variants`.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,10 @@ def test_a_lossy_variant_is_not_green_until_a_rule_says_how_much_must_be_equal(c
     judged = cli.run("check", path / "run.json", "--policy", "asked.yaml", pair=False)
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
-    laid_out = cli.run("tradeoff", path, "--plain", "--html", "--md", "--csv", "--json", "--out", "views", pair=False)
+    laid_out = cli.run("compare", path, "--plain", "--html", "--md", "--csv", "--json", "--out", "views", pair=False)
     assert laid_out.returncode == 0, laid_out.stdout + laid_out.stderr
     assert "Tokens of spec-2+specpv, spec-3+specpv may differ from the baseline's" in laid_out.stdout
-    rows = {r["role"]: r for r in csv.DictReader((cli.folder / "views/tradeoff.csv").read_text().splitlines())}
+    rows = {r["role"]: r for r in csv.DictReader((cli.folder / "views/variants.csv").read_text().splitlines())}
     assert list(rows) == [
         f"{role}{name}" for name in ("", "+specpv", "+exact") for role in ("baseline", "spec-2", "spec-3")
     ]
@@ -53,6 +55,6 @@ def test_a_lossy_variant_is_not_green_until_a_rule_says_how_much_must_be_equal(c
     read = {role: float(row["cache_read_bytes_per_token"]) for role, row in rows.items()}
     assert read["spec-3+specpv"] < read["spec-3"] <= read["baseline"]
     assert float(rows["spec-3+specpv"]["partial_passes_per_token"]) > 0
-    told = json.loads((cli.folder / "views/tradeoff.json").read_text())
+    told = json.loads((cli.folder / "views/variants.json").read_text())
     assert [record["role"] for record in told["roles"]] == list(rows)
-    assert told["schema"] == "specgate.tradeoff/v1"
+    assert told["schema"] == "specgate.variants/v1"

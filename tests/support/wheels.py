@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from specgate.pairs.assets import Asset
+from specgate.contract.assets import Asset
 
 
 def make_wheel(folder: Path, package: str, files: Mapping[str, bytes], version: str = "1.0") -> Path:

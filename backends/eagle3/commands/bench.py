@@ -13,7 +13,8 @@ from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.planning.bounds import POSITIONS
 
 if TYPE_CHECKING:
-    from specgate.contract.protocols import Availability, BenchesKernels, BenchesPrefill
+    from specgate.backends.eagle3.nouns.abilities import BenchesKernels, BenchesPrefill
+    from specgate.contract.protocols import Availability
 
 LENGTHS: Final = (8192, 32000)
 """Tokens of the prompts whose prefill is timed where none are given."""
@@ -112,7 +113,7 @@ def kernels_engine(backend: str) -> BenchesKernels:
     run here.
     """
     from specgate import plugins
-    from specgate.contract.protocols import BenchesKernels
+    from specgate.backends.eagle3.nouns.abilities import BenchesKernels
 
     engine = plugins.backend(backend)
     if not isinstance(engine, BenchesKernels):
@@ -124,7 +125,7 @@ def kernels_engine(backend: str) -> BenchesKernels:
 def prefill_engine(backend: str) -> BenchesPrefill:
     """As `kernels_engine`, for an engine whose prefill can be timed."""
     from specgate import plugins
-    from specgate.contract.protocols import BenchesPrefill
+    from specgate.backends.eagle3.nouns.abilities import BenchesPrefill
 
     engine = plugins.backend(backend)
     if not isinstance(engine, BenchesPrefill):

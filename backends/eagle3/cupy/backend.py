@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from specgate.backends.eagle3.cupy.device import OLDEST
+from specgate.backends.eagle3.nouns.abilities import GemmTuner
 from specgate.backends.eagle3.nouns.gemms import GemmShape
 from specgate.backends.eagle3.nouns.kernel_bench import (
     KernelBench,
@@ -15,7 +16,7 @@ from specgate.backends.eagle3.nouns.kernel_bench import (
     PrefillBenchRequest,
 )
 from specgate.contract import PairRef
-from specgate.contract.protocols import Availability, Engine, GemmTuner, MemoryReads, OpenRequest
+from specgate.contract.protocols import Availability, Engine, MemoryReads, OpenRequest
 from specgate.machine import inventory
 
 

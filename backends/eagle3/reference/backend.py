@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Literal
 
 from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest
+from specgate.contract import PairRef, Scenario, Traffic
 from specgate.contract.protocols import Availability, Engine, MemoryReads, OpenRequest
 
 
@@ -37,6 +38,11 @@ class ReferenceBackend:
         from specgate.backends.eagle3.reference.bench.run import bench_kernels
 
         return bench_kernels(request)
+
+    def traffic_of(self, pair: PairRef, scenario: Scenario) -> tuple[Traffic, int]:
+        from specgate.backends.eagle3.lib.outlook import traffic_of
+
+        return traffic_of(pair, scenario)
 
 
 BACKEND = ReferenceBackend()

@@ -6,7 +6,6 @@ import torch
 
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
-from specgate.backends.eagle3.lib.planted.recipe import from_seed
 from specgate.backends.eagle3.reference.drafters import StandIn
 from specgate.backends.eagle3.reference.open import DTYPES, own_draft, pick_device, what_drafts
 from specgate.backends.eagle3.transformers.engine import TransformersEngine
@@ -17,6 +16,7 @@ from specgate.backends.eagle3.transformers.target import Sizes, TransformersTarg
 from specgate.checkpoints.files import checkpoint_sha256
 from specgate.checkpoints.hf.any_target import read_any_target
 from specgate.checkpoints.hf_keys import read_config
+from specgate.checkpoints.planted import from_seed
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import CheckpointError, UsageError
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from specgate.backends.servers.options import build_of, choice
+from specgate.contract.protocols.option_values import build_of, choice
 from specgate.errors import UsageError
 
 Attention = Literal["sdpa", "eager"]

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from specgate import plugins
+from specgate.backends.eagle3.nouns.abilities import TunableEngine
 from specgate.backends.eagle3.nouns.fmha import SCHEMA, AttentionConfig, FmhaSweep, PointSweep
 from specgate.backends.eagle3.tuning.fmha_points import pair_of, points, prompts_of, request_of, scenarios, shortened
 from specgate.backends.eagle3.tuning.fmha_sweep import sweep
 from specgate.contract import PairRef, Point, Scenario
-from specgate.contract.protocols import TunableEngine
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.plain import to_plain
 from specgate.files.writing import write_json

@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from specgate.backends.eagle3.nouns.abilities import TunableEngine
 from specgate.backends.eagle3.nouns.fmha import AttentionConfig, RoleTrial, TileStatistics, Trial
 from specgate.contract import Budget, Role
 from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.protocols import Decoded, TunableEngine
+from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
 
 PASSES = 2

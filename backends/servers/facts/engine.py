@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specgate.backends.eagle3.lib.planted.recipe import from_seed
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.drawing import details_of
 from specgate.backends.servers.facts.conventions import warning, window_warning
@@ -17,6 +16,7 @@ from specgate.checkpoints.files import checkpoint_sha256
 from specgate.checkpoints.hf.any_target import AnyTarget, read_any_target, read_served_target
 from specgate.checkpoints.hf.draft import DraftKeys, window_of
 from specgate.checkpoints.hf_keys import read_config
+from specgate.checkpoints.planted import from_seed
 from specgate.contract import FORCED_LENGTH, MAY_NOT_DRAFT, AcceptanceSource, EngineFacts, PairRef
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, UsageError

@@ -1,4 +1,4 @@
-"""Hugging Face `config.json` ↔ geometry.
+"""Hugging Face `config.json` → geometry.
 
 target.py       a target's config → TargetGeometry
 gpt_oss.py      what gpt-oss' config says beyond a Llama's
@@ -6,5 +6,4 @@ any_target.py   the sizes of a target of any architecture, for engines that read
 draft.py        an EAGLE-3 draft's config, as several trainers write it → DraftGeometry
 related.py      keys of related architectures that would change the arithmetic: refused by name
 rope.py         rotary position embedding in its old and new spelling → RopeSpec
-write.py        geometry → config.json
 """

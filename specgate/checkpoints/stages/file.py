@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 
+from specgate.checkpoints.arrays import arrays_of_file
 from specgate.checkpoints.stages.dump import TABLE, Dtype, StageDump, check_dump
 from specgate.checkpoints.stages.names import BY_NAME, PROMPT, TARGET_IDS, part_of
 from specgate.errors import UsageError
 from specgate.files.panics import refusing
 from specgate.files.writing import disk
-
-if TYPE_CHECKING:
-    import torch
 
 SUFFIX: Final = ".safetensors"
 DTYPES: Final[tuple[Dtype, ...]] = get_args(Dtype)
@@ -34,15 +32,16 @@ def read_dump(file: Path) -> StageDump:
 
     if not file.is_file():
         raise UsageError(f"{file}: no such file", hint="a safetensors file, as --dump writes it")
-    with (
-        refusing(lambda why: UsageError(f"{file}: not a whole safetensors file ({why})", hint="write it again")),
-        safe_open(file, framework="pt") as source,
-    ):
+
+    def not_whole(why: str) -> UsageError:
+        return UsageError(f"{file}: not a whole safetensors file ({why})", hint="write it again")
+
+    with refusing(not_whole), safe_open(file, framework="np") as source:
         metadata: dict[str, str] = source.metadata() or {}
-        names = list(source.keys())
-        types = {name: str(source.get_slice(name).get_dtype()) for name in names}
-        check_names(file, types)
-        read: dict[str, torch.Tensor] = {name: source.get_tensor(name) for name in names}
+    arrays = arrays_of_file(file)
+    types = {name: array.dtype for name, array in arrays.items()}
+    check_names(file, types)
+    read = {name: array.read() for name, array in arrays.items()}
     prompt = read.pop(PROMPT)
     if prompt.ndim != 1 or not len(prompt):
         raise UsageError(f"{file}: {PROMPT} is {list(prompt.shape)}", hint="[L], one id per token")
@@ -51,8 +50,8 @@ def read_dump(file: Path) -> StageDump:
         source=str(file),
         dtype=dtype_of(file, metadata, types),
         prompt_ids=tuple(prompt.tolist()),
-        tensors={name: tensor.float().numpy() for name, tensor in read.items()},
-        target_ids=None if ids is None else ids.long().numpy(),
+        tensors={name: tensor.astype(np.float32) for name, tensor in read.items()},
+        target_ids=None if ids is None else ids.astype(np.int64),
     )
     check_dump(dump)
     return dump

@@ -3,11 +3,8 @@
     smoke.py        `specgate smoke`: is multi-token speculation active, and if not, why not?
     align.py        `specgate align`: two engines' speculative configs side by side
     parity.py       `specgate parity`: at which stage does an engine first depart from another?
-    tree.py         `specgate tree inspect`: what a draft tree is, and what it takes of an engine
     tree_picture.py the same, drawn
     cache.py        `specgate cache`: does speculation keep a server's prefix cache of use?
-    acceptance.py   `specgate acceptance`: acceptance over all requests of stored runs, by engine, prompt class and more
-    tradeoff.py     `specgate tradeoff`: roles and variants of stored runs beside each other
     options.py      options of those that load an engine for one prompt
 
 Importing a command imports nothing heavy; running it does.

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from specgate.commands.compare import rendered
 from specgate.commands.numbers import Real, count
-from specgate.commands.output import OUT_OPTION, write_files
+from specgate.commands.output import OUT_OPTION, rendered, write_files
 from specgate.commands.run import key_value
 from specgate.commands.speculation.options import DRAFT, DTYPE, PROMPT, PROMPT_FILE, PROMPT_LENGTH, TARGET
 from specgate.errors import ExitCode, UsageError
@@ -21,6 +20,7 @@ from specgate.terminal import echo
 
 if TYPE_CHECKING:
     from specgate.analysis.parity.comparing import Parity
+    from specgate.contract.protocols import Format
 
 WIDTH = 80
 
@@ -102,7 +102,8 @@ def parity(
         return
     found = compare(dumps[0], dumps[1], factor)
     echo("\n".join(lines(found)))
-    write_files(out, rendered(plugins.view("parity"), found, html=html, md=md, csv=csv))
+    wanted: dict[Format, bool] = {"html": html, "md": md, "csv": csv}
+    write_files(out, rendered(plugins.view("parity"), found, [format for format in wanted if wanted[format]]))
     if as_json:
         write_files(out, [("parity.json", json.dumps(as_data(found), indent=1, ensure_ascii=False) + "\n")])
     sys.exit(ExitCode.PASS if found.agrees else ExitCode.FAIL)

@@ -2,33 +2,27 @@
 
     engines.py       Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
     capabilities.py  what an engine or a back end may be able to do besides, for single commands and gates
-    tuning.py        what a back end may have besides: memory reads, tuned products and attention, kernel benches
     judges.py        Gate and what it may declare besides, and ContrastGate for one run beside another
     renderers.py     Report, and View and Export for what is made of several stored runs
+    sources.py       PairSource and Profiler: pairs by name, and what looks at an engine from outside
+    option_values.py values of back-end options that several back ends read alike
 
 From `specgate.redaction` come `remember`, by which a plug-in names a credential that it holds (it is masked from
 then on), and what shows foreign text without credentials (`masked`), without what a terminal would obey (`visible`), or
 without either (`cleaned`).
 
 Everything named in `__all__` is stable. An author needs nothing of specgate but the public rooms: `specgate.errors`,
-`specgate.contract` (the nouns), this one, `specgate.analysis` (samples to figures) and `specgate.checkpoints`
-(checkpoints); an engine may also use `specgate.machine`. The built-in engines, gates and reports import nothing else
-either.
+`specgate.redaction`, `specgate.contract` (the nouns), this one, `specgate.files` and `specgate.analysis` (samples to
+figures); an engine may also use `specgate.checkpoints` (pairs on disk) and `specgate.machine`. The built-in engines,
+gates and reports import nothing else either.
 
 Entry-point groups: `specgate.backends`, `specgate.gates`, `specgate.reports`, and for what is made of several stored
-runs `specgate.contrast_gates`, `specgate.views`, `specgate.exports`. Each entry point names an object with the
-attributes of its protocol. `docs/examples/` has an installable package for each of the first three.
+runs `specgate.contrast_gates`, `specgate.views`, `specgate.exports`; for pairs by name `specgate.pairs`, for what looks
+at an engine from outside `specgate.profilers`, and `specgate.commands`, whose entry points name click commands. Every
+other entry point names an object with the attributes of its protocol. `docs/examples/` has an installable package for
+each of the first three.
 """
 
-from specgate.backends.eagle3.nouns.abilities import (
-    BenchesKernels,
-    BenchesPrefill,
-    GemmTuner,
-    MemoryReads,
-    ReadsMemory,
-    TunableEngine,
-    TunesGemms,
-)
 from specgate.contract.protocols.capabilities import (
     ChecksOptions,
     ChecksSampling,
@@ -37,9 +31,12 @@ from specgate.contract.protocols.capabilities import (
     ExplainsLogs,
     ExtendsText,
     FollowsText,
+    ForetellsTraffic,
+    MemoryReads,
     OffersLoad,
     OffersSampling,
     RanksTokens,
+    ReadsMemory,
     ScoresTokens,
     ScriptedTrace,
     ServesLoad,
@@ -78,6 +75,7 @@ from specgate.contract.protocols.judges import (
     StatesNeeds,
 )
 from specgate.contract.protocols.renderers import Combined, Export, Format, Report, View
+from specgate.contract.protocols.sources import PairSource, Profiler
 from specgate.redaction import cleaned, is_telling, masked, remember, visible
 
 __all__ = [
@@ -85,8 +83,6 @@ __all__ = [
     "Activity",
     "Availability",
     "Backend",
-    "BenchesKernels",
-    "BenchesPrefill",
     "ChecksOptions",
     "ChecksRules",
     "ChecksSampling",
@@ -101,9 +97,9 @@ __all__ = [
     "Export",
     "ExtendsText",
     "FollowsText",
+    "ForetellsTraffic",
     "Format",
     "Gate",
-    "GemmTuner",
     "GrantsNearTies",
     "GrantsRounding",
     "HasMargin",
@@ -115,6 +111,8 @@ __all__ = [
     "OffersLoad",
     "OffersSampling",
     "OpenRequest",
+    "PairSource",
+    "Profiler",
     "RanksTokens",
     "ReadsMemory",
     "Report",
@@ -130,8 +128,6 @@ __all__ = [
     "StatesNeeds",
     "SwitchesPrefixCache",
     "Text",
-    "TunableEngine",
-    "TunesGemms",
     "UsesGpus",
     "View",
     "block_marker",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from specgate.contract import Budget, LogCause, Role, Sampling, Score, TopTokens
+from specgate.contract import Budget, LogCause, PairRef, Role, Sampling, Scenario, Score, TopTokens, Traffic
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols.engines import Activity, Decoded, Text
@@ -262,3 +263,36 @@ class DrivesAnotherEngine(Protocol):
 
     def local_ports(self, options: Mapping[str, str]) -> tuple[int, ...]:
         """The ports of this machine on which such programs listen: on its GPUs they are no strangers."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReads:
+    """Timed reads of the memory that an engine decodes from. Each one reads `size` bytes once.
+
+    `device`: as in `EngineFacts.device`.
+    `gpu_uuid`: as NVML gives it; None on a CPU.
+    """
+
+    device: str
+    gpu_uuid: str | None
+    size: int
+    elapsed_ns: tuple[int, ...]
+
+
+@runtime_checkable
+class ReadsMemory(Protocol):
+    """Optional for a back end: time reads of its device's memory, in this process."""
+
+    def read_memory(self, repeats: int) -> MemoryReads:
+        """Read `repeats` times. Raises EnvironmentRefused where too little memory is free."""
+
+
+@runtime_checkable
+class ForetellsTraffic(Protocol):
+    """Optional for a back end: tell what passes of a pair must move through memory, from configs alone."""
+
+    def traffic_of(self, pair: PairRef, scenario: Scenario) -> tuple[Traffic, int]:
+        """Return what a pass moves on each GPU, and how many GPUs share the target under the scenario's options.
+
+        Raises CheckpointError for a pair that cannot be read.
+        """

@@ -32,7 +32,7 @@ class Combined(Protocol):
         """The text of all `runs` together."""
 
 
-Format = Literal["console", "plain", "html", "md", "csv", "junit"]
+Format = Literal["console", "plain", "html", "md", "csv", "json", "junit"]
 """The formats that a view may be asked for. A view of something that is not judged has no `junit`."""
 
 
@@ -41,9 +41,7 @@ Subject = TypeVar("Subject", contravariant=True)
 
 @runtime_checkable
 class View(Protocol[Subject]):
-    """A renderer of a contrast, a bench matrix, an agreement or trends. It must be pure: the same subject gives the
-    same text.
-    """
+    """A renderer of what is made of several runs. It must be pure: the same subject gives the same text."""
 
     name: str
 

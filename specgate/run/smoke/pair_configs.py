@@ -7,17 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+import numpy as np
 
 from specgate.analysis.speculation.evidence import PairConfigs
+from specgate.checkpoints.arrays import StoredArray, arrays_of_folder
 from specgate.checkpoints.auxiliary_layers import resolve_boundaries
+from specgate.checkpoints.d2t import check_d2t
 from specgate.checkpoints.hf.draft import TRAINED_FOR, DraftKeys, window_of
 from specgate.checkpoints.hf_keys import PLANTED, Keys, read_config
 from specgate.contract import PairRef
 from specgate.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from specgate.backends.eagle3.lib.checkpoint import TensorFiles
 
 T = TypeVar("T")
 OFFSETS, MASK = "d2t", "t2d"
@@ -88,29 +89,23 @@ def with_boundaries(found: PairConfigs, config: Keys) -> PairConfigs:
 
 def with_map(found: PairConfigs, config: Keys) -> PairConfigs:
     """Whether d2t and t2d fit. A draft with weights made from a seed has none in files."""
-    from specgate.checkpoints.d2t import check_d2t
-
     if PLANTED in config and not list(config.file.parent.glob("*.safetensors")):
         return replace(found, vocabulary_map="")
-    files = weights_of(config.file.parent)
-    if files is None or OFFSETS not in files.entries or found.target_vocab is None:
+    arrays = arrays_of(config.file.parent)
+    if arrays is None or OFFSETS not in arrays or found.target_vocab is None:
         return found if found.draft_vocab != found.target_vocab else replace(found, vocabulary_map="")
-    mask = files.read(MASK) if MASK in files.entries else None
+    mask = arrays[MASK].read() if MASK in arrays else None
     try:
-        warnings = check_d2t(files.read(OFFSETS), mask, found.target_vocab, str(config.file.parent))
+        warnings = check_d2t(arrays[OFFSETS].read(), mask, found.target_vocab, str(config.file.parent))
     except CheckpointError as error:
         return replace(found, vocabulary_map=str(error).replace("\n", " "))
     return replace(found, vocabulary_map="; ".join(warnings))
 
 
-def weights_of(folder: Path) -> TensorFiles | None:
-    """The weight files of `folder`; None where there are none, or torch is not installed."""
+def arrays_of(folder: Path) -> dict[str, StoredArray] | None:
+    """The tensors in the safetensors files of `folder`; None where there are none that can be read."""
     try:
-        from specgate.backends.eagle3.lib.checkpoint import TensorFiles
-    except ImportError:
-        return None
-    try:
-        return TensorFiles(folder)
+        return arrays_of_folder(folder)
     except CheckpointError:
         return None
 
@@ -149,19 +144,16 @@ def wrong_weights(draft: Path) -> str | None:
     """What is wrong with the values of the draft's weights: no finite numbers, or nothing but zeros. "" where nothing
     is; None where they cannot be read here. Reads all of them, which takes seconds for a draft of a gigabyte.
     """
-    import torch
-
-    files = weights_of(draft)
-    if files is None:
+    arrays = arrays_of(draft)
+    if arrays is None:
         return None
     bad, zero = [], []
-    for name in files.entries:
-        tensor = files.read(name)
-        if tensor.is_floating_point() and tensor.numel():
-            low, high = torch.aminmax(tensor)
-            if not (low.isfinite() and high.isfinite()):
+    for name, stored in arrays.items():
+        if stored.is_float and (tensor := stored.read()).size:
+            low, high = tensor.min(), tensor.max()
+            if not (np.isfinite(low) and np.isfinite(high)):
                 bad.append(name)
             elif low == high == 0:
                 zero.append(name)
-    said = [f"{what}: {', '.join(names[:3])}" for what, names in (("not finite", bad), ("all zero", zero)) if names]
-    return "; ".join(said)
+    kinds = (("not finite", bad), ("all zero", zero))
+    return "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in kinds if names)

@@ -26,5 +26,5 @@ def test_a_run_says_which_transformers_it_was_and_can_be_laid_beside_another_eng
     assert cli.run("verify", folder, pair=False).returncode == 0
     other = cli.micro("--backend", "reference", "--plain")
     assert other.returncode in (0, 1), other.stdout + other.stderr
-    beside = cli.run("matrix", folder, cli.newest(), pair=False)
+    beside = cli.run("compare", folder, cli.newest(), pair=False)
     assert beside.returncode == 0 and "transformers" in beside.stdout and "reference" in beside.stdout

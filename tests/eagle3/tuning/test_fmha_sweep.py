@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from specgate import plugins
+from specgate.backends.eagle3.nouns.abilities import TunableEngine
 from specgate.backends.eagle3.nouns.fmha import (
     AttentionConfig,
     PointSweep,
@@ -22,8 +23,8 @@ from specgate.backends.eagle3.nouns.fmha import (
 from specgate.backends.eagle3.tuning.fmha_points import pair_of, prompts_of, read_grid, scenarios, shortened
 from specgate.backends.eagle3.tuning.fmha_run import SweepRequest, carry_out
 from specgate.backends.eagle3.tuning.fmha_sweep import disagreement, sweep
-from specgate.contract import Budget, EngineFacts, PairRef, Point, Role
-from specgate.contract.protocols import Availability, Decoded, OpenRequest, TunableEngine
+from specgate.contract import Budget, EngineFacts, Finish, PairRef, Point, Role
+from specgate.contract.protocols import Availability, Decoded, OpenRequest
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.pairs.resolve import resolve_pair
 from specgate.planning.scenario import find
@@ -65,7 +66,7 @@ class Scripted:
             accepted=accepted,
             drafted=tuple((role.k,) * self.batch for _ in range(steps)),
             truncated=(0,) * self.batch,
-            finish=("steps",) * self.batch,
+            finish=(Finish.STEPS,) * self.batch,
         )
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
@@ -124,7 +125,7 @@ def test_nothing_is_begun_after_the_deadline() -> None:
 
 def test_tokens_are_compared_as_far_as_both_roles_go() -> None:
     def of(*tokens: int) -> Decoded:
-        return Decoded(1, (1,), (tokens,), (), (), (0,), ("steps",))
+        return Decoded(1, (1,), (tokens,), (), (), (0,), (Finish.STEPS,))
 
     assert disagreement({BASELINE: of(1, 2), SPEC: of(1, 2, 3)}) is None
     assert disagreement({BASELINE: of(1, 2), SPEC: of(1, 5, 3)}) == "slot 0, token 1: spec-3 has 5, baseline 2"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from specgate import plugins
-from specgate.archive.acceptance.requests import acceptance_of
+from specgate.archive.comparing.acceptance import acceptance_of
+from specgate.archive.comparing.engines import matrix_of
 from specgate.archive.stored import load_run
-from specgate.contract.matrix import matrix_of
 from tests.reports.views.test_views import contrast, followed, looping, trends
 from tests.support.browser import A4, NEEDED, WIDTHS, chromium, opened, too_wide, violations
 from tests.support.factories import corrupt, scenario
@@ -20,7 +20,7 @@ from tests.support.stored_runs import store
 DRAWS = True
 pytestmark = NEEDED
 
-PAGES = ("compare", "matrix", "history", "acceptance")
+PAGES = ("builds", "engines", "history", "acceptance")
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     runs = [load_run(run).run for run in (a, b, c)]
     found = followed(folder, 24, after=12)
     subjects = {
-        "compare": contrast(a, b),
-        "matrix": matrix_of(runs),
+        "builds": contrast(a, b),
+        "engines": matrix_of(runs),
         "acceptance": acceptance_of(
             [load_run(run) for run in (a, b, c, looping(folder))], [("class", "context"), ("position",)]
         ),
@@ -87,6 +87,6 @@ def test_axe_finds_no_violation(name: str, scheme: str, width: int, browser: Any
 
 
 def test_what_decides_a_comparison_is_on_the_first_screen(browser: Any, files: dict[str, Path]) -> None:
-    with opened(browser, files["compare"], 1280) as page:
+    with opened(browser, files["builds"], 1280) as page:
         for what in (".verdict h1", ".verdict .reason", ".verdict .facts", "#section-0 ~ .pictures figure figcaption"):
             assert page.locator(what).first.bounding_box()["y"] < 800, what

@@ -13,20 +13,19 @@ import pytest
 
 from specgate import plugins
 from specgate.analysis.tradeoff import tradeoff_of
-from specgate.archive.acceptance.requests import acceptance_of
-from specgate.archive.agreeing import agreement_of
 from specgate.archive.change_points import BUDGET, fewest_readings, with_changes
-from specgate.archive.contrasting import contrast_of
+from specgate.archive.comparing.acceptance import acceptance_of
+from specgate.archive.comparing.builds import contrast_of, judged
+from specgate.archive.comparing.engines import matrix_of
+from specgate.archive.comparing.texts import agreement_of
 from specgate.archive.history import series
 from specgate.archive.stored import load_run
 from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
 from specgate.contract.agreement import Agreement
-from specgate.contract.matrix import matrix_of
 from specgate.contract.protocols import visible
 from specgate.contract.trends import Trends
-from specgate.planning.policy import FOR_CONTRASTS, find_policy
 from specgate.reports.common.summary import label
-from specgate.reports.views.contrast import UNPAIRED
+from specgate.reports.views.builds import UNPAIRED
 from tests.reports.page.test_html import Page
 from tests.support import outlines, stored_runs
 from tests.support.factories import corrupt, scenario, with_acceptance
@@ -46,10 +45,7 @@ def store(folder: Path, **how: Any) -> Path:
 
 
 def contrast(a: Path, b: Path) -> Any:
-    found = contrast_of(load_run(a), load_run(b))
-    gates = plugins.contrast_gates()
-    policy = find_policy("compare", gates, FOR_CONTRASTS)
-    return replace(found, verdicts=tuple(v for r in policy.rules for v in gates[r.gate].judge(r, found)))
+    return judged(contrast_of(load_run(a), load_run(b)), "compare")
 
 
 def trends(*runs: Run) -> Trends:
@@ -58,12 +54,12 @@ def trends(*runs: Run) -> Trends:
 
 @dataclass(frozen=True)
 class Subjects:
-    compare: Any
-    matrix: Any
+    builds: Any
+    engines: Any
     history: Any
-    agreement: Any
+    texts: Any
     acceptance: Any
-    tradeoff: Any
+    variants: Any
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +101,7 @@ def looping(folder: Path) -> Path:
     return store(folder / "looping", change=repeat)
 
 
-NAMES = ("compare", "matrix", "history", "agreement", "acceptance", "tradeoff")
+NAMES = ("builds", "engines", "history", "texts", "acceptance", "variants")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -116,13 +112,13 @@ def test_no_line_on_a_terminal_is_wider_than_80_columns(name: str, subjects: Sub
 
 def test_a_wider_terminal_is_used(subjects: Subjects, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    shown = ANSI.sub("", plugins.view("compare").render(subjects.compare, "console"))
+    shown = ANSI.sub("", plugins.view("builds").render(subjects.builds, "console"))
     assert 80 < max(map(len, shown.splitlines())) <= 120
 
 
 def test_no_color_is_obeyed(subjects: Subjects, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    shown = plugins.view("compare").render(subjects.compare, "console")
+    shown = plugins.view("builds").render(subjects.builds, "console")
     assert not re.search(r"\x1b\[[0-9;]*(?:3[0-7]|4[0-7])m", shown)
 
 
@@ -148,15 +144,15 @@ def test_pages_are_balanced_fetch_nothing_and_run_nothing(name: str, subjects: S
 
 def test_differences_come_before_figures_and_times_under_their_banner(subjects: Subjects) -> None:
     for format in ("html", "md", "plain"):
-        shown = plugins.view("compare").render(subjects.compare, format)
+        shown = plugins.view("builds").render(subjects.builds, format)
         figure = re.search(r"(?<!mean_)(?<!mean\\_)tpot", shown)  # a rule names mean_tpot_ms, too
         assert figure and shown.index("npaired in time: A and B") < shown.index("What differs") < figure.start()
     assert "real in A, planted in B: lengths are not compared" in shown
 
 
 def test_every_change_is_a_row_of_the_csv_with_its_verdict(subjects: Subjects) -> None:
-    rows = list(csv.DictReader(io.StringIO(plugins.view("compare").render(subjects.compare, "csv"))))
-    assert len(rows) == len(subjects.compare.changes)
+    rows = list(csv.DictReader(io.StringIO(plugins.view("builds").render(subjects.builds, "csv"))))
+    assert len(rows) == len(subjects.builds.changes)
     found = {(r["role"], r["metric"]): r for r in rows}
     assert found["spec-3", "speedup_vs_ar_ratio"]["verdict"] == "FAIL"
     assert found["spec-3", "acceptance_length"]["reason_code"] == "acceptance_sources_differ"
@@ -166,7 +162,7 @@ def test_every_change_is_a_row_of_the_csv_with_its_verdict(subjects: Subjects) -
 
 
 def test_a_matrix_never_shows_planted_acceptance_without_its_label(subjects: Subjects) -> None:
-    shown = plugins.view("matrix").render(subjects.matrix, "plain")
+    shown = plugins.view("engines").render(subjects.engines, "plain")
     rows = [line for line in shown.splitlines() if "\tspec-" in line]
     assert rows and all("planted" in line for line in rows)
     assert "Acceptance comes from different sources" in shown
@@ -175,13 +171,13 @@ def test_a_matrix_never_shows_planted_acceptance_without_its_label(subjects: Sub
 def test_an_entry_that_cannot_be_compared_shows_the_reason_in_place_of_a_figure(tmp_path: Path) -> None:
     one = load_run(store(tmp_path / "one")).run
     other = replace(one, id="two", prompts={k: {"sha256": "d" * 64} for k in one.prompts})
-    shown = plugins.view("matrix").render(matrix_of([one, other]), "plain")
+    shown = plugins.view("engines").render(matrix_of([one, other]), "plain")
     rows = [line for line in shown.splitlines() if line.startswith("  demo-64")]
     assert rows and all("– (other prompts: dddddddd, not cccccccc)" in line for line in rows)
 
 
 def test_the_changes_that_decide_stand_on_top_and_divide(subjects: Subjects) -> None:
-    shown = plugins.view("compare").render(subjects.compare, "plain")
+    shown = plugins.view("builds").render(subjects.builds, "plain")
     lines = shown[shown.index("In short:") :].splitlines()[2:]
     rows = [line.strip().split("\t") for line in lines[: lines.index("Verdicts:")] if "\t" in line]
     assert rows[0][-1] == "FAIL (margin exceeded)" and rows[0][1] == "speed-up"
@@ -197,19 +193,19 @@ def test_a_matrix_marks_the_best_of_a_row_and_what_is_slower_than_its_baseline(t
         load_run(store(tmp_path / name, cycle_ns=ns)).run for name, ns in (("a", 14_000_000), ("b", 40_000_000))
     )
     slow = replace(slow, cells=slow.cells, id="slow")
-    shown = plugins.view("matrix").render(matrix_of([fast, slow]), "plain")
+    shown = plugins.view("engines").render(matrix_of([fast, slow]), "plain")
     speedups = shown[shown.index("Speed-up over the own baseline:") : shown.index("Acceptance length:")]
     (row,) = [line.split("\t") for line in speedups.splitlines() if "\tspec-3" in line]
     assert "best of the row" in row[4] and "slower than baseline" not in row[4]
     assert "slower than baseline" in row[5] and "best" not in row[5]
     lengths = shown[shown.index("Acceptance length:") : shown.index("Output tokens per second:")]
     assert "best" not in lengths, "both are alike"
-    page = Page(plugins.view("matrix").render(matrix_of([fast, slow]), "html"))
+    page = Page(plugins.view("engines").render(matrix_of([fast, slow]), "html"))
     assert {"best", "slower"} <= {a.get("class") for a in page.all("span")}
 
 
 def test_speeds_that_rest_on_different_sources_of_acceptance_have_no_best(subjects: Subjects) -> None:
-    shown = plugins.view("matrix").render(subjects.matrix, "plain")
+    shown = plugins.view("engines").render(subjects.engines, "plain")
     speedups = shown[: shown.index("Acceptance length:")]
     assert "\tspec-3" in speedups and "best of the row" not in speedups
 
@@ -280,7 +276,7 @@ def test_hostile_text_is_text_in_every_format(text: str, tmp_path: Path) -> None
     cells = tuple(replace(c, cell=Cell(Point(text, "fake", 64, 1), c.cell.role)) for c in run.cells)
     run = replace(run, cells=cells, scenarios={text: next(iter(run.scenarios.values()))})
     summed_up = acceptance_of([replace(one, run=with_text(one.run, text))], [("scenario", "run")])
-    subjects = {"matrix": matrix_of([run, replace(run, id="y")]), "history": trends(run), "acceptance": summed_up}
+    subjects = {"engines": matrix_of([run, replace(run, id="y")]), "history": trends(run), "acceptance": summed_up}
     for name, subject in subjects.items():
         view = plugins.view(name)
         page = Page(view.render(subject, "html"))
@@ -339,14 +335,14 @@ def test_a_position_that_no_engine_counts_is_said(subjects: Subjects) -> None:
 
 def test_wrong_tokens_make_a_contrast_invalid_and_say_where(tmp_path: Path) -> None:
     a, b = store(tmp_path / "a"), store(tmp_path / "b", change=corrupt)
-    shown = plugins.view("compare").render(contrast(a, b), "plain")
+    shown = plugins.view("builds").render(contrast(a, b), "plain")
     assert shown.splitlines()[-1].startswith("INVALID: speed-up on demo-64 c64 b1 spec-3: no ratio: token mismatch")
     assert "8 differ" in shown and UNPAIRED in shown
 
 
 def test_a_comparison_says_of_its_times_that_the_spread_between_processes_is_assumed(tmp_path: Path) -> None:
     a, b = store(tmp_path / "a"), store(tmp_path / "b")
-    shown = plugins.view("compare").render(contrast(a, b), "plain")
+    shown = plugins.view("builds").render(contrast(a, b), "plain")
     times = next(line for line in shown.splitlines() if line.lstrip().startswith("step_ms"))
     lengths = next(line for line in shown.splitlines() if line.lstrip().startswith("acceptance_length"))
     assert "process to process 0.45 % assumed in A and B" in times

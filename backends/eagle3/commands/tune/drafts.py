@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specgate.commands.compare import RUN
 from specgate.commands.numbers import CONTEXT
+from specgate.commands.output import RUN
 from specgate.terminal import echo
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.lib.checkpoint import TensorFiles, Wanted
 from specgate.backends.eagle3.lib.layout import draft_tensors, target_tensors
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, canonical_names
-from specgate.backends.eagle3.lib.planted.recipe import from_seed
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.checkpoints.hf.draft import draft_geometry
 from specgate.checkpoints.hf.target import require_dense, target_geometry
 from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.mxfp4 import BIAS, BLOCK, VALUES
+from specgate.checkpoints.planted import from_seed
 from specgate.contract import PairRef
 from specgate.errors import BackendError
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.hf_write import write_config
 from specgate.backends.eagle3.lib.pair import DraftFiles, open_draft
-from specgate.backends.eagle3.lib.planted.recipe import digest
 from specgate.backends.eagle3.pair_tools.draft_vocab.head import HEAD, Heads
 from specgate.backends.eagle3.pair_tools.export.hf import copy_files
 from specgate.backends.eagle3.pair_tools.export.opened import in_memory
@@ -22,6 +21,7 @@ from specgate.backends.eagle3.pairs.gguf_convert import write_json
 from specgate.backends.eagle3.pairs.whole_folder import appearing
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf_keys import PLANTED, Keys
+from specgate.checkpoints.planted import digest
 from specgate.errors import UsageError
 
 RECORD: Final = "DRAFT_VOCAB.json"

@@ -8,11 +8,12 @@ from typing import Final, Literal
 
 import torch
 
+from specgate import plugins
 from specgate.backends.eagle3.pair_tools.export.opened import OpenPair, draft_tensors, target_tensors
-from specgate.backends.servers.engines import adapter_named
-from specgate.backends.servers.facts.conventions import warning
 from specgate.checkpoints.auxiliary_layers import capture_keys
+from specgate.checkpoints.exports import ReadsExports
 from specgate.checkpoints.hf_keys import Keys
+from specgate.errors import UsageError
 
 Format = Literal["hf", "speculators", "gguf"]
 ENGINES: Final[Mapping[Format, tuple[str, ...]]] = {
@@ -21,6 +22,14 @@ ENGINES: Final[Mapping[Format, tuple[str, ...]]] = {
     "gguf": ("llamacpp",),
 }
 """Which server back ends read a format, by the names of their adapters."""
+
+
+def reader(engine: str) -> ReadsExports:
+    """Return the back end of an engine of `ENGINES`. Raises UsageError where none of that name reads exports."""
+    backend = plugins.backend(engine)
+    if not isinstance(backend, ReadsExports):
+        raise UsageError(f"back end {engine}: it does not say how its engine reads a pair on disk")
+    return backend
 
 
 def differences(pair: OpenPair, layout: Format, dtype: torch.dtype | None) -> tuple[str, ...]:
@@ -77,9 +86,8 @@ def captures(pair: OpenPair, layout: Format) -> Iterator[str]:
     layers, meant = pair.target.geometry.layers, pair.draft.capture
     written = Keys(Path("draft/config.json"), capture_keys(meant.boundaries))
     for name in ENGINES[layout]:
-        said = warning(name, adapter_named(name).capture(written, layers), meant)
-        if said:
-            yield said
+        if (warning := reader(name).misread_layers(written, layers, meant)) is not None:
+            yield warning
 
 
 def ends(pair: OpenPair, layout: Format) -> Iterator[str]:

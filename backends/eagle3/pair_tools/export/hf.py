@@ -12,12 +12,12 @@ import torch
 
 from specgate.backends.eagle3.lib.hf_write import draft_config, draft_layer_config, switches, write_config
 from specgate.backends.eagle3.lib.pair import open_target
-from specgate.backends.eagle3.lib.planted.recipe import digest
 from specgate.backends.eagle3.pair_tools.export.opened import OpenPair, draft_tensors, dtype_name, target_tensors
 from specgate.backends.eagle3.pair_tools.shards import LazyTensor, write_shards
 from specgate.checkpoints.auxiliary_layers import IDS
 from specgate.checkpoints.hf.draft import TRAINED_FOR, trained_for_keys
 from specgate.checkpoints.hf_keys import PLANTED, Keys
+from specgate.checkpoints.planted import digest
 
 TOKENIZER: Final = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",

@@ -7,14 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from specgate.backends.eagle3.pair_tools.export.differences import ENGINES, Format
-from specgate.backends.servers.adapter import Launch
-from specgate.backends.servers.engines import adapter_named
-from specgate.backends.servers.options import Options
+from specgate.backends.eagle3.pair_tools.export.differences import ENGINES, Format, reader
 from specgate.contract import PairRef, Role
 
 ROLE: Final = Role(3)
-PORT: Final = 8000
 WIDTH: Final = 80
 
 
@@ -25,17 +21,8 @@ def commands(out: Path, ref: PairRef, layout: Format, dtype: str, positions: int
     """
     own = {"target_gguf": str(out / "target.gguf"), "draft_gguf": str(out / "draft.gguf")} if layout == "gguf" else {}
     for engine in ENGINES[layout]:
-        launch = Launch(
-            role=ROLE,
-            pair=PairRef(ref.name, out / "target", out / "draft"),
-            port=PORT,
-            dtype=dtype,
-            max_batch=1,
-            max_positions=positions,
-            options=Options(own=own),
-            folder=out,
-        )
-        command = adapter_named(engine).command(launch)
+        pair = PairRef(ref.name, out / "target", out / "draft")
+        command = reader(engine).start_command(pair, ROLE, dtype, positions, own)
         env = [f"{key}={shlex.quote(value)}" for key, value in command.env.items()]
         yield f"start {engine}", wrapped([*env, *flags(command.argv)])
     yield f"measure (--backend {', '.join(ENGINES[layout])})", wrapped([*flags(measuring(out, ref, layout, own))])

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from specgate.backends.eagle3.lib.hf_write import draft_config, target_config, write_config
-from specgate.backends.eagle3.lib.planted.recipe import Recipe, digest
+from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.planted.source import planted_draft, planted_target
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
 from specgate.backends.eagle3.pair_tools.shards import lazy_tensors, write_shards
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf.draft import trained_for_keys
 from specgate.checkpoints.hf_keys import PLANTED, read_config
+from specgate.checkpoints.planted import digest
 
 DTYPE: Final = "bfloat16"
 """The dtype of a planted pair's weights, in files and when generated."""

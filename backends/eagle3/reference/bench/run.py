@@ -14,7 +14,6 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.checkpoint import TensorFiles
 from specgate.backends.eagle3.lib.memory import free_bytes
 from specgate.backends.eagle3.lib.pair import canonical_names
-from specgate.backends.eagle3.lib.planted.recipe import from_seed
 from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
 from specgate.backends.eagle3.reference.bench.memory_reads import read_memory
 from specgate.backends.eagle3.reference.bench.parts import Part, Sizes, parts_of
@@ -22,6 +21,7 @@ from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.checkpoints.hf.draft import draft_geometry
 from specgate.checkpoints.hf.target import require_dense, target_geometry
 from specgate.checkpoints.hf_keys import read_config
+from specgate.checkpoints.planted import from_seed
 from specgate.contract import PairRef, Role
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.machine.host import cache_bytes

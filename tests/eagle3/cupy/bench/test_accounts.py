@@ -80,7 +80,7 @@ def test_a_product_moves_its_weight_its_rows_its_sums_and_a_norms_input(
 @pytest.mark.parametrize("name", ["small", "llama-3.1-8b"])
 @pytest.mark.parametrize("k", [0, 1, 4])
 def test_weights_and_cache_of_a_step_are_its_floor(monkeypatch: pytest.MonkeyPatch, name: str, k: int) -> None:
-    """Against `specgate.contract.traffic`, which counts from the geometry: what is left over is activations and words."""
+    """Against `specgate.contract.traffic`, which counts from the geometry: the rest is activations and words."""
     no_launches(monkeypatch)
     geometry, slots, context = of(name), 2, 4096
     stage = staged(k, slots, context, geometry)

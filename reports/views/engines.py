@@ -1,6 +1,4 @@
-"""The view `matrix`, for `specgate matrix`: a table per figure, with a row per scenario, context, batch and role, and a
-column per back end.
-"""
+"""The view `engines`: a table per figure, with a row per scenario, context, batch and role, a column per back end."""
 
 from __future__ import annotations
 
@@ -17,19 +15,13 @@ from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.tables import speedup_entry, tokens_entry
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.sheets.view import SheetView
-from specgate.reports.texts.csv import Row
+from specgate.reports.texts.csv import Row, place, source
 
 HEAD = ("scenario", "context", "batch", "role")
-COLUMNS = (
-    *("scenario", "context_len", "batch", "role", "k", "backend", "run_id", "device", "dtype"),
-    *("prompts_sha256", "acceptance_source", "comparable", "why_not"),
-    *("acceptance_length", "acceptance_ci_low", "acceptance_ci_high", "draft_acceptance_rate", "emitted_per_step"),
-    *("output_tok_s", "tpot_ms", "ttft_ms", "speedup_vs_ar_ratio", "speedup_ci_low", "speedup_ci_high"),
-    *("compared_tokens", "mismatches"),
-    *("decode_tok_s", "mean_tpot_ms", "p50_ttft_ms", *TIMES_OVER[1:]),
-    *("joint_decode_tok_s", "joint_tpot_ms", "joint_decode_share"),
+FIGURES = (
+    *("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s", "tpot_ms", "ttft_ms"),
+    *("decode_tok_s", "mean_tpot_ms", "p50_ttft_ms", "joint_decode_tok_s", "joint_tpot_ms", "joint_decode_share"),
 )
-"""New columns are added at the end."""
 MARKS_SAID = (
     "★ best of a row, where two or more of its figures may be compared. ▼ slower than its own baseline: the whole 95 % "
     "interval lies below 1."
@@ -42,7 +34,7 @@ UNPAIRED = "Unpaired in time: measured one after the other. Only a speed-up is p
 def sheet(matrix: Matrix) -> Sheet:
     """The page: the columns first, then a table per figure."""
     return Sheet(
-        title="Bench matrix",
+        title="Engines side by side",
         subtitle=f"{len(matrix.rows)} cells on {', '.join(c.label for c in matrix.columns)}",
         ending=None,
         banners=list(banners(matrix)),
@@ -91,7 +83,7 @@ def column_row(column: Column) -> list[str | Entry]:
 
 def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Shown], *, speculative: bool = False) -> Table:
     rows: list[list[str | Entry]] = [
-        [row.unvaried, f"{row.context:,}", str(row.batch), row.role_name, *entries(matrix, row, shown)]
+        [row.cell.point.unvaried, f"{row.context:,}", str(row.batch), row.cell.role_name, *entries(matrix, row, shown)]
         for row in matrix.rows
         if row.role.speculative or not speculative
     ]
@@ -158,44 +150,38 @@ def tokens(column: Column, entry: MatrixEntry) -> Shown:
 
 
 def rows(matrix: Matrix) -> Iterator[Row]:
-    """The rows of matrix.csv: one per cell and back end."""
+    """Yield a row per cell and back end."""
     for row in matrix.rows:
         for column, entry in zip(matrix.columns, row.entries, strict=True):
+            result, comparison = entry.result, entry.comparison
+            point = result.cell.point if result else row.cell.point
+            engine, values = column.run.engines.get(point.key), result.values if result else {}
+            prompts = column.run.prompts.get(point.key, {}).get("sha256")
+            length, tokens = values.get("acceptance_length"), comparison.tokens if comparison else None
+            ratios = {r.metric: r for r in (comparison.speedup, *comparison.beside)} if comparison else {}
             yield {
-                "scenario": row.unvaried,
-                "context_len": row.context,
-                "batch": row.batch,
-                "role": row.role_name,
-                "k": row.role.k,
+                **place(row.cell),
                 "backend": column.backend,
                 "run_id": column.run.id,
-                "acceptance_source": entry.acceptance if row.role.speculative else None,
+                "device": engine.device if engine else None,
+                "dtype": engine.dtype if engine else None,
+                "prompts_sha256": str(prompts) if prompts else None,
+                "acceptance_source": source(column.run, row.cell),
                 "comparable": "no" if entry.why_not else "yes",
                 "why_not": entry.why_not,
-                **measured(column, entry),
+                **{name: value_of(values.get(name)) for name in FIGURES},
+                "acceptance_ci_low": length.ci_low if length else None,
+                "acceptance_ci_high": length.ci_high if length else None,
+                **{name: value_of(ratios.get(name)) for name in TIMES_OVER},
+                "speedup_ci_low": comparison.speedup.ci_low if comparison else None,
+                "speedup_ci_high": comparison.speedup.ci_high if comparison else None,
+                "compared_tokens": tokens.compared_tokens if tokens else None,
+                "mismatches": len(tokens.mismatches) if tokens else None,
             }
 
 
-def measured(column: Column, entry: MatrixEntry) -> Row:
-    result, comparison = entry.result, entry.comparison
-    if result is None:
-        return {}
-    key = result.cell.point.key
-    engine, length = column.run.engines.get(key), result.values.get("acceptance_length")
-    prompts = column.run.prompts.get(key, {}).get("sha256")
-    return {
-        "device": engine.device if engine else None,
-        "dtype": engine.dtype if engine else None,
-        "prompts_sha256": None if prompts is None else str(prompts),
-        **{name: value.value for name, value in result.values.items() if name in COLUMNS},
-        "acceptance_ci_low": length.ci_low if length else None,
-        "acceptance_ci_high": length.ci_high if length else None,
-        **({r.metric: r.value for r in (comparison.speedup, *comparison.beside)} if comparison else {}),
-        "speedup_ci_low": comparison.speedup.ci_low if comparison else None,
-        "speedup_ci_high": comparison.speedup.ci_high if comparison else None,
-        "compared_tokens": comparison.tokens.compared_tokens if comparison else None,
-        "mismatches": len(comparison.tokens.mismatches) if comparison else None,
-    }
+def value_of(value: Value | None) -> float | None:
+    return value.value if value else None
 
 
-VIEW = SheetView("matrix", sheet, rows, COLUMNS)
+VIEW = SheetView("engines", sheet, lambda matrix: {"cells": rows(matrix)})

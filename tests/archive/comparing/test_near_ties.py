@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from specgate.archive.agreeing import agreement_of
-from specgate.archive.near_ties import with_margins
+from specgate.archive.comparing.near_ties import with_margins
+from specgate.archive.comparing.texts import agreement_of
 from specgate.archive.stored import StoredRun, load_run
 from specgate.contract import Block, Divergence, NearTies
 from specgate.errors import InvalidResult
@@ -63,7 +63,7 @@ def test_a_margin_is_the_gap_of_the_targets_two_largest_logits(run: StoredRun, t
 
 def test_nothing_is_loaded_where_all_texts_are_the_same(run: StoredRun, tmp_path: Path) -> None:
     agreement = agreement_of([run, run], 3.0)
-    assert with_margins(agreement, run, NearTies(), tmp_path) == agreement and not list(tmp_path.glob("agree.log"))
+    assert with_margins(agreement, run, NearTies(), tmp_path) == agreement and not list(tmp_path.glob("reference.log"))
 
 
 def test_prompts_that_cannot_be_made_again_are_refused(run: StoredRun, tmp_path: Path) -> None:

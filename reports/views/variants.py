@@ -1,4 +1,4 @@
-"""The view `tradeoff`, for `specgate tradeoff`: a row per role and variant, what each gives and what it changes."""
+"""The view `variants`: a row per role and variant, what each gives and what it changes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,6 @@ CHOICES = (
     *(*PLACE, "cache in a plain step", "half of it from"),
     *("fastest with plain decoding's text", "fastest of all", "reads the least cache per token"),
 )
-COLUMNS = (
-    *("run_id", "scenario", "context_len", "batch", "role", "k", "variant", "varies", "lossy", "acceptance_source"),
-    *("output_tok_s", "times_plain", "speedup", "speedup_ci_low", "speedup_ci_high", "acceptance_length"),
-    *("peak_gpu_memory_bytes", "peak_host_memory_bytes", "full_passes_per_token", "partial_passes_per_token"),
-    *("cache_read_bytes_per_token", "cache_held_bytes", "equal_to_own", "equal_to_plain"),
-    *("plain_cache_share", "cache_half_from"),
-)
-"""New columns are added at the end."""
 EQUAL_SAID = (
     "Equal: the share of tokens before the first one that is another, of the role's own baseline (same cache, same "
     "sampling) and of plain decoding without the variant, as far as both texts go. Behind it texts are different ones, "
@@ -160,4 +152,4 @@ def text_of(group: Group, mode: Mode) -> str:
     return "its tokens are drawn" if share is None else f"{figures.percent(share)} of the text"
 
 
-VIEW: SheetView[Sequence[Group]] = SheetView("tradeoff", sheet, records, COLUMNS)
+VIEW: SheetView[Sequence[Group]] = SheetView("variants", sheet, lambda groups: {"roles": records(groups)})

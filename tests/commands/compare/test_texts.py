@@ -1,4 +1,4 @@
-"""`specgate agree` as a user runs it: files, what is said, and the exit code."""
+"""`specgate compare --by texts` as a user runs it: files, what is said, and the exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FULL = scenario("texts", "full", prompt_sets=8)
 
 
 def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(commands, ["agree", *map(str, arguments)])
+    return CliRunner().invoke(commands, ["compare", "--by", "texts", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -53,20 +53,20 @@ def test_a_text_that_parts_is_shown_and_undecided_where_no_engine_is_asked(runs:
 
 def test_every_format_tells_the_same(runs: Path) -> None:
     result = invoke(runs / "reference", runs / "strays", "--offline", "--html", "--md", "--csv", "--json", "--out", "o")
-    assert {p.name for p in Path("o").iterdir()} == {f"agreement.{kind}" for kind in ("html", "md", "csv", "json")}
-    rows = list(csv.DictReader(Path("o/agreement.csv").read_text().splitlines()))
+    assert {p.name for p in Path("o").iterdir()} == {f"texts.{kind}" for kind in ("html", "md", "csv", "json")}
+    rows = list(csv.DictReader(Path("o/texts.csv").read_text().splitlines()))
     (length,) = (row for row in rows if row["figure"] == "acceptance_length")
-    found = json.loads(Path("o/agreement.json").read_text())
-    (spec,) = (m for m in found["matches"] if m["cell"]["role"]["k"] == 3)
-    assert float(length["ratio"]) == spec["shares"][0]["ratio"] == pytest.approx(1)
+    found = json.loads(Path("o/texts.json").read_text())
+    (ratio,) = (row["ratio"] for row in found["figures"] if row["figure"] == "acceptance_length")
+    assert float(length["ratio"]) == ratio == pytest.approx(1)
     # Eight prompt sets in two rounds: two places of one prompt.
-    assert [(d["prompt_set"], d["round"], d["position"], d["margin"]) for d in spec["divergences"]] == [
+    assert [(d["prompt_set"], d["round"], d["position"], d["margin"]) for d in found["divergences"] if d["k"] == 3] == [
         (2, 0, 4, None),
         (2, 1, 4, None),
     ]
-    for name in ("agreement.md", "agreement.html"):
+    for name in ("texts.md", "texts.html"):
         assert "7 of 8" in Path("o", name).read_text()
-    assert "wrote o/agreement.html" in result.output
+    assert "wrote o/texts.html" in result.output
 
 
 def test_a_margin_of_nothing_is_met_by_the_same(runs: Path) -> None:
@@ -77,7 +77,7 @@ def test_micro_runs_and_folders_that_are_none_are_refused(runs: Path) -> None:
     store(runs / "steps")
     for other in (runs / "steps", runs):
         assert isinstance(invoke(runs / "reference", other).exception, UsageError)
-    assert invoke(runs / "reference").exit_code == 2
+    assert isinstance(invoke(runs / "reference").exception, UsageError)
 
 
 def test_a_run_that_was_cut_short_is_never_in_agreement(runs: Path) -> None:

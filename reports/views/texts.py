@@ -1,8 +1,9 @@
-"""The view `agreement`, for `specgate agree`: several engines' texts and acceptance compared with a reference."""
+"""The view `texts`: several engines' texts and acceptance beside a reference's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from specgate.analysis.verdict import overall_of_agreement
 from specgate.contract import Divergence, State
@@ -11,14 +12,9 @@ from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.summary import label
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
-from specgate.reports.sheets.view import SheetView
-from specgate.reports.texts.csv import Row
+from specgate.reports.sheets.view import SheetView, Tables
+from specgate.reports.texts.csv import Row, place
 
-COLUMNS = (
-    *("reference", "engine", "run_id", "scenario", "context_len", "batch", "role", "k"),
-    *("prompt_sets", "alike", "compared_tokens", "differing", "near_ties", "figure"),
-    *("reference_value", "value", "ratio", "ci_low", "ci_high", "state", "why_not"),
-)
 SHOWN_DIVERGENCES = 50
 CUT = "Chains end with the request: the reference is counted as if its did too."
 
@@ -149,19 +145,15 @@ def divergence_row(match: Match, d: Divergence) -> list[str | Entry]:
 
 
 def rows(agreement: Agreement) -> Iterator[Row]:
-    """The rows of agreement.csv: one for the tokens of each cell, and one per figure."""
+    """Yield a row for the tokens of each cell, and one per figure."""
     runs = {side.label: side.run_id for side in agreement.sides}
     for match in agreement.matches:
-        point, ties = match.cell.point, sum(d.near_tie for d in match.divergences)
+        ties = sum(d.near_tie for d in match.divergences)
         about: Row = {
             "reference": agreement.sides[0].label,
             "engine": match.label,
             "run_id": runs[match.label],
-            "scenario": point.unvaried,
-            "context_len": point.context,
-            "batch": point.batch,
-            "role": match.cell.role_name,
-            "k": match.cell.role.k,
+            **place(match.cell),
             "prompt_sets": match.prompt_sets,
             "alike": match.alike,
             "compared_tokens": match.compared_tokens,
@@ -169,7 +161,8 @@ def rows(agreement: Agreement) -> Iterator[Row]:
             "near_ties": ties,
             "why_not": match.why_not,
         }
-        yield {**about, "figure": "tokens", "state": match.tokens.value}
+        empty = dict.fromkeys(("reference_value", "value", "ratio", "ci_low", "ci_high"))
+        yield {**about, "figure": "tokens", **empty, "state": match.tokens.value}
         for share in match.shares:
             yield {
                 **about,
@@ -183,4 +176,14 @@ def rows(agreement: Agreement) -> Iterator[Row]:
             }
 
 
-VIEW = SheetView("agreement", sheet, rows, COLUMNS)
+def tables(agreement: Agreement) -> Tables:
+    """Return every figure, then the engines, and where texts differ."""
+    parted = ((match, d) for match in agreement.matches for d in match.divergences)
+    return {
+        "figures": rows(agreement),
+        "engines": map(asdict, agreement.sides),
+        "divergences": ({"engine": match.label, **place(match.cell), **asdict(d)} for match, d in parted),
+    }
+
+
+VIEW = SheetView("texts", sheet, tables)

@@ -1,4 +1,4 @@
-"""`specgate agree`: texts and acceptance of two engines, on the prompts whose texts are the same."""
+"""`specgate compare --by texts`: texts and acceptance of two engines, on the prompts whose texts are the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.verdict import overall_of_agreement
-from specgate.archive.agreeing import agreement_of, cut_record, state_of
+from specgate.archive.comparing.texts import agreement_of, cut_record, state_of
 from specgate.archive.stored import load_run
 from specgate.contract import AcceptanceSource, Block, Cell, Divergence, Finish, Role, Served, ServedRequest, State
 from specgate.contract.acceptance import AcceptanceRecord, Totals

@@ -1,9 +1,10 @@
-"""The view `compare`, for `specgate compare`: what differs between two runs, the verdicts, and every figure."""
+"""The view `builds`: what differs between two runs, the verdicts, and every figure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Final
 
 from specgate.analysis.verdict import overall_of_contrast
@@ -17,8 +18,8 @@ from specgate.reports.common.summary import about, gravity, label, short, worst
 from specgate.reports.pictures import effects
 from specgate.reports.pictures.effects import Effect
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
-from specgate.reports.sheets.view import SheetView
-from specgate.reports.texts.csv import Row
+from specgate.reports.sheets.view import SheetView, Tables
+from specgate.reports.texts.csv import Row, place
 from specgate.reports.texts.csv import worst as gravest
 from specgate.reports.views.differences import Difference, differences
 
@@ -41,11 +42,6 @@ SHORT: Final[Mapping[str, str]] = {
     "acceptance_length": "acceptance length",
 }
 """The figures that stand on top → their names there."""
-COLUMNS = (
-    *("run_a", "run_b", "kind", "scenario", "backend_a", "backend_b", "role", "context_len", "batch", "k"),
-    *("metric", "unit", "direction", "how", "a", "b", "ratio", "ci_low", "ci_high", "n"),
-    *("acceptance_a", "acceptance_b", "verdict", "reason_code", "mean_a", "mean_b"),
-)
 
 
 def sheet(contrast: Contrast) -> Sheet:
@@ -318,34 +314,24 @@ def alone(contrast: Contrast) -> Iterator[Section]:
 
 
 def rows(contrast: Contrast) -> Iterator[Row]:
-    """The rows of compare.csv: one per cell and figure."""
+    """Yield a row per cell and figure."""
+    a, b = contrast.a, contrast.b
     for change in contrast.changes:
-        point = change.cell.point
         about_it = (v for v in contrast.verdicts if v.cell == change.cell.key)
         verdict = gravest(v for v in about_it if v.evidence.get("metric") == change.metric)
         yield {
-            "run_a": contrast.a.id,
-            "run_b": contrast.b.id,
-            "kind": contrast.a.kind,
-            "scenario": point.unvaried,
-            "backend_a": point.backend,
+            "run_a": a.id,
+            "run_b": b.id,
+            "kind": a.kind,
+            **place(change.cell),
             "backend_b": change.partner.point.backend,
-            "role": change.cell.role_name,
-            "context_len": point.context,
-            "batch": point.batch,
-            "k": change.cell.role.k,
             "metric": change.metric,
             "unit": metric(change.metric).unit,
             "direction": metric(change.metric).direction,
             "how": change.how.value,
-            "a": change.a,
-            "b": change.b,
-            "ratio": change.ratio,
-            "ci_low": change.ci_low,
-            "ci_high": change.ci_high,
-            "n": change.n,
-            "acceptance_a": contrast.a.acceptance,
-            "acceptance_b": contrast.b.acceptance,
+            **{name: getattr(change, name) for name in ("a", "b", "ratio", "ci_low", "ci_high", "n")},
+            "acceptance_a": a.acceptance,
+            "acceptance_b": b.acceptance,
             "verdict": verdict.state.value if verdict else None,
             "reason_code": change.reason_code,
             "mean_a": change.mean_a,
@@ -353,4 +339,14 @@ def rows(contrast: Contrast) -> Iterator[Row]:
         }
 
 
-VIEW = SheetView("compare", sheet, rows, COLUMNS)
+def tables(contrast: Contrast) -> Tables:
+    """Return every figure, then the tokens, the verdicts, and what else differs."""
+    return {
+        "figures": rows(contrast),
+        "tokens": ({**asdict(t), "cell": t.cell.key} for t in contrast.tokens),
+        "verdicts": map(asdict, contrast.verdicts),
+        "differences": map(asdict, differences(contrast)),
+    }
+
+
+VIEW = SheetView("builds", sheet, tables)

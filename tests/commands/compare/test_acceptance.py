@@ -1,4 +1,4 @@
-"""`specgate acceptance`: the figures of stored runs, summed up again from their journals."""
+"""`specgate compare --by acceptance`: the figures of stored runs, summed up again from their journals."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ def run(cli: Cli) -> Path:
 
 
 def test_one_runs_length_is_that_of_its_cells_and_both_means_are_there(cli: Cli, run: Path) -> None:
-    done = cli.run("acceptance", run, "--json", "--csv", "--out", "out", pair=False)
+    done = cli.run("compare", "--by", "acceptance", run, "--json", "--csv", "--out", "out", pair=False)
     assert done.returncode == 0, done.stderr
     data = json.loads((cli.folder / "out" / "acceptance.json").read_text())
-    assert [table["by"] for table in data["tables"]] == [[], ["context"], ["position"]]
-    (found,) = [row for row in data["tables"][0]["rows"] if row["k"] == 3]
+    assert list(dict.fromkeys(row["by"] for row in data["rows"])) == ["all", "context", "position"]
+    assert [r["requests"] for r in data["runs"]] == [sum(r["requests"] for r in data["rows"] if r["by"] == "all")]
+    (found,) = [row for row in data["rows"] if (row["by"], row["k"]) == ("all", 3)]
     cells = [c for c in RunFolder.open(run, read_only=True).read_run().cells if c.cell.role.k == 3]
     counts = [c.acceptance for c in cells if c.acceptance]
     assert found["num_drafts"] == sum(c.steps for c in counts)
     assert found["total_accepted_tokens"] == sum(c.accepted for c in counts)
     length = 1 + found["total_accepted_tokens"] / found["num_drafts"]
-    assert found["mean_acceptance_length"] == pytest.approx(length)
+    assert found["acceptance_length"] == pytest.approx(length)
     assert found["requests"] >= found["prompts"] > 1 and found["request_mean_acceptance_length"] > 1
     rows = list(csv.DictReader((cli.folder / "out" / "acceptance.csv").read_text().splitlines()))
     (row,) = [row for row in rows if (row["by"], row["k"]) == ("all", "3")]
@@ -40,7 +41,18 @@ def test_one_runs_length_is_that_of_its_cells_and_both_means_are_there(cli: Cli,
 
 
 def test_the_keys_that_are_asked_for_are_crossed(cli: Cli, run: Path) -> None:
-    done = cli.run("acceptance", run, "--by", "context, batch", "--by", "class,position", "--csv", pair=False)
+    done = cli.run(
+        "compare",
+        "--by",
+        "acceptance",
+        run,
+        "--keys",
+        "context, batch",
+        "--keys",
+        "class,position",
+        "--csv",
+        pair=False,
+    )
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader((cli.folder / "report" / "acceptance.csv").read_text().splitlines()))
     crossed = [(r["k"], r["context_len"], r["batch"]) for r in rows if r["by"] == "context batch"]
@@ -51,18 +63,18 @@ def test_the_keys_that_are_asked_for_are_crossed(cli: Cli, run: Path) -> None:
 
 def test_several_runs_are_pooled_over_their_cycles(cli: Cli, run: Path) -> None:
     other = store(cli.folder / "other", accept=(0, 0, 1), scenarios=[scenario(spec=(2, 3))])
-    done = cli.run("acceptance", run, other, "--by", "run", "--json", pair=False)
+    done = cli.run("compare", "--by", "acceptance", run, other, "--keys", "run", "--json", pair=False)
     assert done.returncode == 0, done.stderr
-    whole, by_run = (t["rows"] for t in json.loads((cli.folder / "report" / "acceptance.json").read_text())["tables"])
-    for row in whole:
-        parts = [part for part in by_run if part["k"] == row["k"]]
-        assert {part["run"] for part in parts} == {"run", "other"}
+    rows = json.loads((cli.folder / "report" / "acceptance.json").read_text())["rows"]
+    for row in (row for row in rows if row["by"] == "all"):
+        parts = [part for part in rows if (part["by"], part["k"]) == ("run", row["k"])]
+        assert {part["run_id"] for part in parts} == {"run", "other"}
         accepted, steps = (sum(p[name] for p in parts) for name in ("total_accepted_tokens", "num_drafts"))
-        assert row["mean_acceptance_length"] == pytest.approx(1 + accepted / steps)
+        assert row["acceptance_length"] == pytest.approx(1 + accepted / steps)
 
 
 def test_a_page_and_markdown_are_written(cli: Cli, run: Path) -> None:
-    done = cli.run("acceptance", run, "--html", "--md", pair=False)
+    done = cli.run("compare", "--by", "acceptance", run, "--html", "--md", pair=False)
     assert done.returncode == 0, done.stderr
     page = (cli.folder / "report" / "acceptance.html").read_text()
     assert page.count("<svg") == 3 and "Acceptance by draft position" in page
@@ -72,22 +84,22 @@ def test_a_page_and_markdown_are_written(cli: Cli, run: Path) -> None:
 @pytest.mark.parametrize(
     ("by", "said"),
     [
-        ("contxt", "--by contxt: 'contxt' is not a key\n  did you mean 'context'? keys: engine, class, context"),
-        ("class,", "--by class,: '' is not a key"),
-        ("class,class", "--by class,class: 'class' is there twice"),
+        ("contxt", "--keys contxt: 'contxt' is not a key\n  did you mean 'context'? keys: engine, class, context"),
+        ("class,", "--keys class,: '' is not a key"),
+        ("class,class", "--keys class,class: 'class' is there twice"),
     ],
 )
 def test_keys_that_cannot_be_meant_are_named(cli: Cli, run: Path, by: str, said: str) -> None:
-    done = cli.run("acceptance", run, "--by", by, pair=False)
+    done = cli.run("compare", "--by", "acceptance", run, "--keys", by, pair=False)
     assert done.returncode == 2 and said in done.stderr
 
 
 def test_what_is_no_run_ends_with_2(cli: Cli) -> None:
-    assert cli.run("acceptance", cli.folder, pair=False).returncode == 2
+    assert cli.run("compare", "--by", "acceptance", cli.folder, pair=False).returncode == 2
 
 
 def test_a_run_that_was_changed_is_refused(cli: Cli, run: Path) -> None:
     journal = run / "samples" / "blocks.jsonl"
     journal.write_text(journal.read_text().replace('"accepted":[[3', '"accepted":[[2', 1))
-    done = cli.run("acceptance", run, pair=False)
+    done = cli.run("compare", "--by", "acceptance", run, pair=False)
     assert done.returncode == 6 and "blocks.jsonl" in done.stderr

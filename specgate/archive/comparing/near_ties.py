@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from specgate.archive.contrasting import without_backend
+from specgate.archive.comparing.cells import CellId, cell_id
 from specgate.archive.stored import StoredRun
 from specgate.contract import Divergence, NearTies, Plan, Point
 from specgate.contract.agreement import Agreement, Match
@@ -23,9 +23,7 @@ from specgate.run.beginning import fitting_prompts
 from specgate.run.runner import answer_timeout_s, open_request
 from specgate.run.worker import EngineWorker
 
-CellKey = tuple[str, int, int, int]
-"""Scenario, context, batch and draft length of a cell, as `contrasting.without_backend` returns them."""
-Place = tuple[CellKey, int, int, int, int]
+Place = tuple[CellId, int, int, int, int]
 """(cell, prompt set, round, slot, position): where a sequence differs first."""
 
 
@@ -48,13 +46,13 @@ def with_margins(agreement: Agreement, reference: StoredRun, ties: NearTies, fol
 
 
 def place(match: Match, d: Divergence) -> Place:
-    return without_backend(match.cell), d.prompt_set, d.round, d.slot, d.position
+    return cell_id(match.cell), d.prompt_set, d.round, d.slot, d.position
 
 
 def margins_at(places: Sequence[Place], reference: StoredRun, folder: Path) -> dict[Place, float]:
     plan = build_plan(tuple(reference.config.scenarios.values()), reference.config.backend)
     prompts = the_same_prompts(plan, reference)
-    texts = {(without_backend(b.cell), b.prompt_set, b.round): b.tokens for b in reference.blocks()}
+    texts = {(cell_id(b.cell), b.prompt_set, b.round): b.tokens for b in reference.blocks()}
     margins = {}
     for point in plan.points:
         here = sorted({p for p in places if p[0][:3] == (point.scenario, point.context, point.batch)})
@@ -68,13 +66,13 @@ def answers(
     point: Point,
     places: Sequence[Place],
     prompts: Prompts,
-    texts: Mapping[tuple[CellKey, int, int], Sequence[Sequence[int]]],
+    texts: Mapping[tuple[CellId, int, int], Sequence[Sequence[int]]],
     reference: StoredRun,
     folder: Path,
 ) -> Iterator[tuple[Place, tuple[float, float]]]:
     """(place, the two largest logits there) for every place of a point that the engine can tell them of."""
     request = open_request(plan, [point], reference.config, folder)
-    engine = EngineWorker(point.backend, request, answer_timeout_s(plan, [point]), folder / "agree.log")
+    engine = EngineWorker(point.backend, request, answer_timeout_s(plan, [point]), folder / "reference.log")
     with closing(engine):
         for prompt_set, of_set in groupby(sorted(places, key=itemgetter(1)), key=itemgetter(1)):
             engine.prefill(prompts.measured[prompt_set].token_ids, draft=False)

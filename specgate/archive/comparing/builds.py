@@ -6,23 +6,25 @@ Apart from reading the samples, the functions here are pure.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
+from specgate import plugins
 from specgate.analysis.block_figures import paired_figures
 from specgate.analysis.intervals.between_runs import ASSUMED, of_one_role
 from specgate.analysis.machine.disturbed_blocks import SetAside, set_aside, timed
 from specgate.analysis.machine.memory import PEAKS
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.tokens.comparison import first_difference
+from specgate.archive.comparing.cells import by_cell, cell_id, same_prompts, target_of
+from specgate.archive.comparing.two_samples import Estimate, Logs, by_prompt_set, log_ratio, log_ratio_of_ratios
 from specgate.archive.stored import StoredRun
-from specgate.archive.two_samples import Estimate, Logs, by_prompt_set, log_ratio, log_ratio_of_ratios
-from specgate.contract import BetweenRuns, Block, Cell, CellResult, Comparison, Point, Run, Scenario, Value
+from specgate.contract import BetweenRuns, Block, Cell, CellResult, Comparison, Run, Scenario, Value
 from specgate.contract.contrast import Change, Contrast, How, TokenContrast
 from specgate.contract.metrics import METRICS, TIMES_OVER
 from specgate.errors import UsageError
+from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
 ACCEPTANCE = ("acceptance_length", "draft_acceptance_rate")
 TIMED = ("ms", "tok/s", "req/s")
@@ -53,8 +55,7 @@ class Partners:
 
     @property
     def same_prompts(self) -> bool:
-        a, b = (run.prompts.get(cell.point.key, {}) for run, cell in ((self.run_a, self.a), (self.run_b, self.b)))
-        return bool(a) and a.get("sha256") == b.get("sha256")
+        return same_prompts(self.run_a, self.a.point, self.run_b, self.b.point)
 
     @property
     def between_speedups(self) -> tuple[BetweenRuns, BetweenRuns]:
@@ -79,8 +80,8 @@ def contrast_of(a: StoredRun, b: StoredRun) -> Contrast:
     Raises UsageError if one is a micro run and the other a full run, or if they have no cell in common.
     """
     check_comparable(a, b)
-    theirs = {without_backend(c.cell): c for c in b.run.cells}
-    pairs = [(c, theirs[without_backend(c.cell)]) for c in a.run.cells if without_backend(c.cell) in theirs]
+    theirs = {cell_id(c.cell): c for c in b.run.cells}
+    pairs = [(c, theirs[cell_id(c.cell)]) for c in a.run.cells if cell_id(c.cell) in theirs]
     if not pairs:
         names = (", ".join(dict.fromkeys(cell_in_words(c.cell) for c in run.cells)) or "none" for run in (a.run, b.run))
         hint = "compare runs of one scenario: specgate compare matches scenario, context, batch and role"
@@ -101,22 +102,18 @@ def contrast_of(a: StoredRun, b: StoredRun) -> Contrast:
     )
 
 
-def by_cell(blocks: Sequence[Block]) -> dict[Cell, list[Block]]:
-    found: dict[Cell, list[Block]] = defaultdict(list)
-    for block in blocks:
-        found[block.cell].append(block)
-    return found
+def judged(contrast: Contrast, policy: str) -> Contrast:
+    """Return the contrast with the verdicts of a policy for comparisons. `policy`: its name, or a file."""
+    gates = plugins.contrast_gates()
+    judging = find_policy(policy, gates, FOR_CONTRASTS)
+    verdicts = tuple(v for rule in judging.rules for v in gates[rule.gate].judge(rule, contrast))
+    return replace(contrast, verdicts=verdicts, policy=judging.name)
 
 
 def check_comparable(a: StoredRun, b: StoredRun) -> None:
     if a.run.kind != b.run.kind:
         said = f"{a.path} is a {a.run.kind} run, {b.path} a {b.run.kind} run"
         raise UsageError(said, hint="micro blocks time engine steps, full ones whole requests: compare like with like")
-
-
-def without_backend(cell: Cell) -> tuple[str, int, int, int]:
-    """What identifies a cell apart from its back end: scenario, context, batch and draft length."""
-    return cell.point.scenario, cell.point.context, cell.point.batch, cell.role.k
 
 
 def cell_in_words(cell: Cell) -> str:
@@ -281,15 +278,6 @@ def incomparable(partners: Partners) -> str | None:
         return "prompts_differ"
     if "forced" in (run_a.acceptance, run_b.acceptance) and partners.a.role.speculative:
         return "acceptance_forced"
-    if target_hash(run_a, partners.a.point) != target_hash(run_b, partners.b.point):
+    if target_of(run_a, partners.a.point) != target_of(run_b, partners.b.point):
         return "targets_differ"
     return None
-
-
-def target_hash(run: Run, point: Point) -> str | None:
-    """SHA-256 of the target weights that measured the point, or what a server says that it serves.
-
-    None if no engine was loaded for it.
-    """
-    engine = run.engines.get(point.key)
-    return engine.target if engine else None

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.archive.contrasting import contrast_of
+from specgate.archive.comparing.builds import contrast_of
 from specgate.archive.stored import load_run
 from specgate.contract import BetweenRuns, Block, Role
 from specgate.contract.contrast import Change, Contrast, How

@@ -1,4 +1,4 @@
-"""Stored runs → what was counted of every request of their spec cells."""
+"""Sum up the acceptance of stored runs over all their requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from specgate.analysis.speculation.decoding import decoding_of
 from specgate.analysis.speculation.summary import Request, counted, undrafted_in
 from specgate.analysis.speculation.summary_layout import Acceptance, Key, SummedRun, layouts_of
 from specgate.analysis.tokens.repetition import repeated_ngram_share
-from specgate.archive.acceptance.prompt_classes import class_of
+from specgate.archive.comparing.cells import backends_of
+from specgate.archive.comparing.prompt_classes import class_of
 from specgate.archive.stored import StoredRun
 from specgate.contract import Block, EngineFacts, Run
 from specgate.errors import UsageError
@@ -113,10 +114,9 @@ def engine_name(facts: EngineFacts | None, backend: str) -> str:
 def about(run: Run, names: Mapping[Weights, str], requests: int) -> SummedRun:
     """What is said of a run beside the figures."""
     facts, broken = next(iter(run.engines.values()), None), left_out(run)
-    backends = dict.fromkeys(result.cell.point.backend for result in run.cells)
     return SummedRun(
         id=run.id,
-        engine=", ".join(engine_name(facts, backend) for backend in backends),
+        engine=", ".join(engine_name(facts, backend) for backend in backends_of(run)),
         pair=names[weights(run, facts)],
         acceptance=run.acceptance,
         requests=requests,

@@ -13,7 +13,7 @@ from scipy import stats
 from bench.simulations.first_statistics import bound
 from bench.simulations.gate_simulation import Flags
 from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.archive.two_samples import by_prompt_set, difference, log_ratio, log_ratio_of_ratios, of_mean
+from specgate.archive.comparing.two_samples import by_prompt_set, difference, log_ratio, log_ratio_of_ratios, of_mean
 from specgate.contract import BetweenRuns
 
 values = st.lists(st.floats(-5, 5).map(lambda x: round(x, 6)), min_size=3, max_size=12).filter(

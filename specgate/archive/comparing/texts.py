@@ -15,13 +15,12 @@ from operator import add
 
 from specgate.analysis.prompt_acceptance import record_of
 from specgate.analysis.tokens.comparison import departure, token_at
-from specgate.archive.contrasting import by_cell, without_backend
+from specgate.archive.comparing.cells import by_cell, cell_id, columns_of, same_prompts, target_of
+from specgate.archive.comparing.two_samples import log_ratio_of_ratios
 from specgate.archive.stored import StoredRun
-from specgate.archive.two_samples import log_ratio_of_ratios
 from specgate.contract import Block, Cell, Divergence, EngineFacts, Finish, Run, State
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.agreement import Agreement, Match, Share, Side
-from specgate.contract.matrix import columns_of
 from specgate.errors import UsageError
 
 Records = Mapping[int, AcceptanceRecord]
@@ -85,20 +84,19 @@ def version_of(engine: EngineFacts, run: Run) -> str:
 def matches_of(
     reference: Run, theirs: Mapping[Cell, Sequence[Block]], other: StoredRun, label: str, margin_pct: float
 ) -> Iterator[Match]:
-    cells = {without_backend(cell): cell for cell in theirs}
+    cells = {cell_id(cell): cell for cell in theirs}
     for cell, blocks in by_cell(other.blocks()).items():
-        if without_backend(cell) in cells:
-            mine = cells[without_backend(cell)]
+        if cell_id(cell) in cells:
+            mine = cells[cell_id(cell)]
             why_not = incomparable(reference, mine, other.run, cell)
             yield match_of(label, cell, theirs[mine], blocks, margin_pct, why_not)
 
 
 def incomparable(reference: Run, mine: Cell, other: Run, cell: Cell) -> str | None:
     """Why a cell's texts and acceptance may differ between the two runs for good reason. None if they must agree."""
-    prompts = [run.prompts.get(c.point.key, {}).get("sha256") for run, c in ((reference, mine), (other, cell))]
-    if prompts[0] is None or prompts[0] != prompts[1]:
+    if not same_prompts(reference, mine.point, other, cell.point):
         return "other prompts"
-    if reference.engines[mine.point.key].target != other.engines[cell.point.key].target:
+    if target_of(reference, mine.point) != target_of(other, cell.point):
         return "another target"
     sources = reference.acceptance, other.acceptance
     if cell.role.speculative and (sources[0] != sources[1] or sources[0] not in ("real", "planted")):
