@@ -44,7 +44,7 @@ needs_cpu_torch() {
     ! has_gpu && ! "$VENV/bin/python" -c 'import torch' 2>/dev/null || return 1
     range=$("$VENV/bin/python" -c '
 import tomllib
-print(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["torch"][0])')
+print(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["torch"][-1])')
     [ "$(flavour "$range")" = cuda ]
 }
 
