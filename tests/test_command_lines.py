@@ -105,7 +105,7 @@ def scenario_fault(name: str) -> str | None:
 @cache
 def policy_fault(name: str) -> str | None:
     try:
-        find_policy(name, {name: gate.params for name, gate in plugins.gates().items()})
+        find_policy(name, plugins.gates())
     except UsageError as error:
         return str(error)
     return None

@@ -19,8 +19,8 @@ from specgate.contract.conditions import GpuReading, Sample
 from specgate.contract.two_builds import SIDES, Look, Process, SideName, TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.files.journal import Journal
+from specgate.planning.gates import near_ties
 from specgate.planning.plan import points_of
-from specgate.planning.policy import near_ties
 
 SOUND_PAIRS: Final = 8
 """Process pairs from which on the simulated error rates of `docs/ab.md` are at most those that are stated."""

@@ -49,7 +49,7 @@ def texts(
     from specgate.archive.comparing.near_ties import with_margins
     from specgate.archive.comparing.texts import agreement_of
     from specgate.contract import NearTies
-    from specgate.planning.policy import near_ties
+    from specgate.planning.gates import near_ties
 
     if len(stored) < 2:
         raise UsageError("--by texts needs a run beside the reference", hint="the first run is the reference")

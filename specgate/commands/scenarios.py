@@ -131,7 +131,7 @@ def plan(
     from specgate.planning.policy import find_policy
     from specgate.planning.resolution import chosen_scenarios
 
-    held = find_policy(policy, {name: gate.params for name, gate in plugins.gates().items()}) if policy else None
+    held = find_policy(policy, plugins.gates()) if policy else None
     size = machine or ("gpu" if has_cuda_gpu() else "cpu")
     question = take_question(options)
     chosen = chosen_scenarios(question, names, only, kind or (None if names else "micro"), size)

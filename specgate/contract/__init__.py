@@ -6,7 +6,7 @@
     measured.py        what an engine says of itself, and the raw samples of one block
     found.py           what the samples amount to: figures, distributions, divergences, cells, comparisons; and what no
                        single run can see
-    judged.py          rules, policies, verdicts, and the whole run as gates and reports see it
+    judged.py          rules, policies, verdicts, the whole run as reports see it, and the part that gates see
     acceptance.py      drafts, accepted drafts, and the identities that tie them together
     conditions.py      what the machine did while a block was timed
     traces.py          what a profiler saw of a block, and the PERF_MODE invariants
@@ -82,7 +82,12 @@ from specgate.contract.found import (
     Value,
 )
 from specgate.contract.judged import (
+    ACCEPTANCE_LENGTH,
+    KINDS,
+    SPEEDUP,
+    AllowedLoss,
     Exemption,
+    Floor,
     Gap,
     Kind,
     LastGreen,
@@ -90,6 +95,7 @@ from specgate.contract.judged import (
     Promotion,
     Rule,
     Run,
+    RunView,
     State,
     TokenChecks,
     Verdict,
@@ -122,20 +128,24 @@ from specgate.contract.traces import BlockTrace, Finding, Held, Invariant, LoopF
 from specgate.contract.traffic import Traffic
 
 __all__ = [
+    "ACCEPTANCE_LENGTH",
     "BASELINE",
     "ENGINE_DECODE_NS",
     "FORBIDS_ENDS",
     "FORCED_LENGTH",
+    "KINDS",
     "LOSSY",
     "MAY_NOT_DRAFT",
     "OWN_NUMBERS",
     "PASS_ROUNDS",
+    "SPEEDUP",
     "STATISTICS",
     "VARIANT_MARK",
     "AcceptanceDrift",
     "AcceptanceRecord",
     "AcceptanceSource",
     "ActiveBin",
+    "AllowedLoss",
     "Bandwidth",
     "BaselineText",
     "BetweenRuns",
@@ -156,6 +166,7 @@ __all__ = [
     "Exemption",
     "Finding",
     "Finish",
+    "Floor",
     "FollowCheck",
     "Followed",
     "Gap",
@@ -186,6 +197,7 @@ __all__ = [
     "Rule",
     "Run",
     "RunKind",
+    "RunView",
     "Sampling",
     "SamplingMethod",
     "Scenario",

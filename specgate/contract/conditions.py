@@ -326,6 +326,20 @@ class HostLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """Limits of a rule on the machine that a run is measured on.
+
+    `gpu`: whether a GPU has to be readable by NVML.
+    `max_other_cpu_share`: the largest share of the CPUs that others may use, 0 to 1.
+    `host`: limits on single blocks; None for a rule that judges the host by its mean over all samples.
+    """
+
+    gpu: bool
+    max_other_cpu_share: float
+    host: HostLimits | None
+
+
+@dataclass(frozen=True, slots=True)
 class Disturbance:
     """A block during which the engine did not have the CPUs to itself.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from specgate.contract.asked import AcceptanceSource, Cell, PairRef, RunKind, Scenario
 from specgate.contract.conditions import Conditions
@@ -18,7 +18,7 @@ from specgate.contract.load.break_even import BreakEven
 from specgate.contract.measured import EngineFacts
 from specgate.contract.references import Builds, CellTimes, Earlier
 from specgate.contract.traces import Invariant
-from specgate.contract.types import FILLED_IN, Check, Convert, Length, Range, Share, Text, stored_keys
+from specgate.contract.types import FILLED_IN, Convert, Length, Range, Share, Text, stored_keys
 
 
 class State(StrEnum):
@@ -35,8 +35,34 @@ class State(StrEnum):
     """Nothing is red, but something that has to be judged was not: of a whole run, or of what a rule asks for."""
 
 
-Kind = Literal["validity", "tokens", "acceptance", "speed"]
-"""What a run has to be judged by: see `analysis.verdict.wanted`. The gates of these names do so."""
+Kind = str
+"""A kind of judgement: one of `KINDS`, or a gate's own."""
+KINDS: Final = ("validity", "tokens", "acceptance", "speed")
+"""Kinds of judgement that every run needs: see `analysis.verdict.wanted`."""
+
+SPEEDUP: Final = "speedup"
+ACCEPTANCE_LENGTH: Final = "acceptance_length"
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least figure that a rule demands of each of its cells.
+
+    `figure`: SPEEDUP or ACCEPTANCE_LENGTH, whose floors are compared with what a cell can reach, or a gate's own.
+    `text`: the demand as reports show it, such as `≥ 2×`.
+    """
+
+    figure: str
+    least: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedLoss:
+    """The loss that a rule allows. `key`: the parameter that sets it. `percent`: its size."""
+
+    key: str
+    percent: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +91,11 @@ class Rule:
         return selects(self.scenario, self.role, cell) and not any(selects(s, r, cell) for s, r in self.unless)
 
 
-def dispensable(kind: str) -> str:
-    """Return `kind`. Raises ValueError for `validity`: a cell that may not be judged at all cannot be green."""
-    if kind == "validity":
-        raise ValueError("not one of 'tokens', 'acceptance' or 'speed': without validity nothing can be green")
-    return kind
-
-
 @dataclass(frozen=True, slots=True)
 class Exemption:
     """What a policy does not judge, and why."""
 
-    kind: Annotated[Kind, Check(dispensable)]
+    kind: Text
     """The kind of judgement that is given up."""
     why: Text
     """The reason."""
@@ -172,7 +191,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a gate says about one cell: a state, the reason as code and sentence, the numbers, and what to do next."""
+    """A gate's judgement of one cell: a state, the reason as code and sentence, the numbers, and what to do next.
+
+    `covers`: keys of further cells that the verdict judges together with `cell`, such as a sweep's.
+    `judges`, `floor`: as the gate declares them for the rule. The harness fills them in.
+    """
 
     rule: str
     gate: str
@@ -183,6 +206,9 @@ class Verdict:
     message: str
     evidence: Mapping[str, float | int | str | None] = field(default_factory=dict)
     next_step: str | None = None
+    covers: tuple[str, ...] = ()
+    judges: tuple[Kind, ...] = ()
+    floor: Floor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,21 +242,13 @@ class LastGreen:
     differences: tuple[tuple[str, str | None, str | None], ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A whole run as gates and reports see it: what was asked, on which machine, what was found, what was decided."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """The part of a run that a gate may look at: what was asked, what was measured, and what it is held against."""
 
-    __pydantic_config__: ClassVar = stored_keys(promotion="order")
-
-    id: str
-    kind: RunKind
     status: Literal["running", "complete", "partial", "interrupted"]
-    started: str
-    ended: str | None
     argv: tuple[str, ...]
-    tool_version: str
     fingerprint: Mapping[str, str | None]
-    environment: Mapping[str, object]
     scenarios: Mapping[str, Scenario]
     pair: PairRef
     engines: Mapping[str, EngineFacts]
@@ -240,8 +258,6 @@ class Run:
     comparisons: tuple[Comparison, ...]
     failures: Mapping[str, str]
     """Point key → the sentence that says why its blocks are missing or incomplete."""
-    verdicts: tuple[Verdict, ...] = ()
-    warnings: tuple[str, ...] = ()
     certificates: Mapping[str, tuple[Invariant, ...]] = field(default_factory=dict)
     """Cell key → its PERF_MODE invariants, for the cells of scenarios that ask for them."""
     conditions: Mapping[str, Conditions] = field(default_factory=dict)
@@ -256,16 +272,6 @@ class Run:
     """How many cells required rules decide by samples. The error of a FAIL is split over them; 0 in runs stored before
     it was.
     """
-    ended_early: Mapping[str, int] = field(default_factory=dict)
-    """Point key → measured rounds after which an interim look found the point decided, where further rounds were
-    planned.
-    """
-    promotion: Promotion | None = None
-    last_green: LastGreen | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    """File of the run folder → SHA-256, for the files that were finished before the reports were written."""
-    reports: tuple[str, ...] | None = None
-    """Files of the reports that were written beside it; None in runs stored before this was recorded."""
     bandwidth: Bandwidth | None = None
     """The read bandwidth of this machine's memory; None where it had not been measured when the run began."""
     budgets: Mapping[str, CycleBudget] = field(default_factory=dict)
@@ -273,13 +279,6 @@ class Run:
     sampled_after: str | None = None
     """The green run of the same fingerprint whose texts were compared whole, so that this one compares a sample; None
     where this run compares them whole.
-    """
-    check_seconds: Mapping[str, float] = field(default_factory=dict)
-    """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took.
-    """
-    not_judged: tuple[Gap, ...] | None = None
-    """What a run has to be judged by and was not, with the policy's reasons. None where nobody asked: see
-    `Policy.not_judged`.
     """
     times: Mapping[str, CellTimes] = field(default_factory=dict)
     """Cell key → what later runs are held against; empty where no rule of the policy is about an earlier run."""
@@ -316,3 +315,41 @@ class Run:
     def comparison(self, cell_key: str) -> Comparison | None:
         """The comparison of the spec cell with this key; None where the run has none."""
         return next((c for c in self.comparisons if c.cell.key == cell_key), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(RunView):
+    """A whole run as reports see it: what gates look at, what they decided, and where and when it was measured."""
+
+    __pydantic_config__: ClassVar = stored_keys(promotion="order")
+
+    id: str
+    kind: RunKind
+    started: str
+    ended: str | None
+    tool_version: str
+    environment: Mapping[str, object]
+    verdicts: tuple[Verdict, ...] = ()
+    warnings: tuple[str, ...] = ()
+    ended_early: Mapping[str, int] = field(default_factory=dict)
+    """Point key → measured rounds after which an interim look found the point decided, where further rounds were
+    planned.
+    """
+    promotion: Promotion | None = None
+    last_green: LastGreen | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """File of the run folder → SHA-256, for the files that were finished before the reports were written."""
+    reports: tuple[str, ...] | None = None
+    """Files of the reports that were written beside it; None in runs stored before this was recorded."""
+    check_seconds: Mapping[str, float] = field(default_factory=dict)
+    """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took.
+    """
+    not_judged: tuple[Gap, ...] | None = None
+    """What a run has to be judged by and was not, with the policy's reasons. None where nobody asked: see
+    `Policy.not_judged`.
+    """
+
+    @property
+    def view(self) -> RunView:
+        """The part of the run that gates are given."""
+        return RunView(**{of.name: getattr(self, of.name) for of in fields(RunView)})

@@ -92,6 +92,9 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.18.0": ("conditions.*.timeline.slow_cpu_share",),
     "1.19.0": (),  # samples/blocks.jsonl: `began_ns`
     "1.20.0": (
+        "verdicts*.covers",  # and of gates.json
+        "verdicts*.judges",
+        "verdicts*.floor",
         "scenarios.*.workload.format",
         "scenarios.*.workload.chat",
         "scenarios.*.workload.min_tokens",

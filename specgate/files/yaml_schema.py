@@ -36,11 +36,13 @@ def parse(
     schema: str | None = None,
     known: Sequence[Problem] = (),
     filled_in: Mapping[str, object] | None = None,
+    other_keys: Sequence[str] = (),
 ) -> T:
     """Return the document as a `kind`. Raises UsageError that lists every problem, including those already `known`.
 
     `schema`: what the key `schema` must say; None where such files have no such key.
     `filled_in`: fields that no file sets (`contract.types.FILLED_IN`), as JSON has them.
+    `other_keys`: keys of such files that were read before.
     """
     data, problems = dict(document.data), list(known)
     if schema is not None:
@@ -49,8 +51,12 @@ def parse(
             problems.append(Problem(("schema",), f"this key is required: schema: {schema}"))
         elif said != schema:
             problems.append(Problem(("schema",), f"not one of {schema!r}"))
-    for key in filled_in_keys(kind, data):
-        problems.append(Problem(key, f"no such key; {nearest(str(key[-1]), keys_at(kind, key[:-1]))}"))
+    known_keys = [*keys_at(kind, ()), *other_keys, *(["schema"] if schema else [])]
+    for key in [key for key in data if key not in known_keys]:
+        problems.append(Problem((key,), f"no such key; {nearest(key, known_keys)}"))
+        del data[key]
+    for path in filled_in_keys(kind, data):
+        problems.append(Problem(path, f"no such key; {nearest(str(path[-1]), keys_at(kind, path[:-1]))}"))
     try:
         noun = from_data(kind, {**data, **(filled_in or {})})
     except Malformed as malformed:

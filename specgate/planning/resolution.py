@@ -105,9 +105,8 @@ def names_scenarios(names: Sequence[str], only: str | None) -> bool:
 
 def policy_of(request: Request) -> Policy:
     """The policy that the command line names, else the one for this machine."""
-    gates = {name: gate.params for name, gate in plugins.gates().items()}
     usual = "load" if request.kind == "load" else "seed" if machine_size() == "gpu" else "cpu"
-    return find_policy(request.policy or usual, gates)
+    return find_policy(request.policy or usual, plugins.gates())
 
 
 def usable_backend(request: Request) -> str:

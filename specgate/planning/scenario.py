@@ -1,8 +1,7 @@
 """Scenario YAML → `contract.Scenario`.
 
 A scenario is one file. Its name is the file's stem, and its question is the file's first line, a comment. `extends`
-names what the file is merged over: a shipped base or scenario (`extends: base/cpu`), a file relative to it (`extends:
-mine.yaml`), or a list of these, the last one on top. Mappings are merged, lists are replaced.
+names what the file is merged over (`planning.inheritance`). Mappings are merged, lists are replaced.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from specgate.files.yaml_schema import parse, refusal, to_document
 from specgate.files.yamlfile import Document, dump_yaml, load
 from specgate.planning.bounds import check_plan, excesses
 from specgate.planning.contradictions import contradictions
+from specgate.planning.inheritance import Inheritance
 from specgate.planning.prompt_files.formats import recognise
 from specgate.planning.variants import one_variant, with_variants
 
 SCHEMA: Final = "specgate.scenario/v1"
 SHIPPED = Path(__file__).parents[1] / "scenarios"
-LONGEST_CHAIN = 16
-"""Files that extend each other."""
+SCENARIOS = Inheritance("scenario", "extends", SHIPPED)
 
 
 # ── files to scenarios ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -57,7 +56,9 @@ def scenario_of(document: Document) -> Scenario:
     """
     named = {"name": document.path.stem, "question": document.head or ""}
     versions = {"statistics": STATISTICS, "definitions": DEFINITIONS}
-    scenario = parse(Scenario, document, SCHEMA, list(_title_problems(document)), {**named, **versions})
+    scenario = parse(
+        Scenario, document, SCHEMA, list(_title_problems(document)), {**named, **versions}, other_keys=("extends",)
+    )
     if problems := [*contradictions(scenario), *_of_no_file(document)]:
         raise refusal(document, problems)
     scenario = replace(scenario, workload=_with_file(scenario.workload, document))
@@ -114,38 +115,9 @@ def _title_problems(document: Document) -> Iterator[Problem]:
         yield Problem((), f"the file's stem {document.path.stem!r} names the scenario: use letters, digits, . _ -")
 
 
-def resolve(path: Path, inside: tuple[Path, ...] = ()) -> Document:
-    """The document at `path`, merged over everything it extends. `inside` are the files that extend it."""
-    own = load(path)
-    chain = (*inside, path.resolve())
-    if len(chain) > LONGEST_CHAIN:
-        raise refusal(own, [Problem(("extends",), f"a chain of more than {LONGEST_CHAIN} files")])
-    below: Document | None = None
-    for base in _bases(own):
-        if base.resolve() in chain:
-            circle = " → ".join(p.name for p in (*chain, base))
-            raise refusal(own, [Problem(("extends",), f"a scenario cannot extend itself: {circle}")])
-        layer = resolve(base, chain)
-        below = layer.over(below) if below else layer
-    whole = own.over(below) if below else own
-    return replace(whole, data={k: v for k, v in whole.data.items() if k != "extends"})
-
-
-def _bases(document: Document) -> list[Path]:
-    named = document.data.get("extends", [])
-    names = [named] if isinstance(named, str) else named
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise refusal(document, [Problem(("extends",), "a name, a file, or a list of them was expected")])
-    paths = [_file_named(n, document.path.parent) for n in names]
-    if missing := [n for n, p in zip(names, paths, strict=True) if not isfile(p)]:
-        why = f"no such base {missing[0]!r}; {nearest(missing[0], _shipped_names(bases=True))}, or a .yaml file"
-        raise refusal(document, [Problem(("extends",), why)])
-    return paths
-
-
-def _file_named(name: str, folder: Path) -> Path:
-    """A name with a YAML suffix is a file relative to `folder`; any other name is a shipped scenario."""
-    return folder / name if name.endswith((".yaml", ".yml")) else SHIPPED / f"{name}.yaml"
+def resolve(path: Path) -> Document:
+    """The document at `path`, merged over everything it extends."""
+    return SCENARIOS.whole(load(path))
 
 
 def shipped_file(name: str) -> Path:
@@ -153,14 +125,9 @@ def shipped_file(name: str) -> Path:
     return SHIPPED / f"{name}.yaml"
 
 
-def _shipped_names(*, bases: bool = False) -> list[str]:
-    files = sorted(SHIPPED.rglob("*.yaml")) if bases else sorted(SHIPPED.glob("*.yaml"))
-    return [f.relative_to(SHIPPED).with_suffix("").as_posix() for f in files]
-
-
 def shipped() -> list[Scenario]:
     """Every scenario that comes with specgate, in alphabetical order."""
-    return [load_scenario(SHIPPED / f"{name}.yaml") for name in _shipped_names()]
+    return [load_scenario(SHIPPED / f"{name}.yaml") for name in SCENARIOS.names()]
 
 
 def find(name_or_path: str) -> Scenario:
@@ -171,7 +138,7 @@ def find(name_or_path: str) -> Scenario:
     plain, mark, variant = name_or_path.rpartition(VARIANT_MARK)
     if mark and not isfile(name_or_path):
         return one_variant(find(plain), variant)
-    if name_or_path in (names := _shipped_names()):
+    if name_or_path in (names := SCENARIOS.names()):
         return load_scenario(SHIPPED / f"{name_or_path}.yaml")
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or isfile(path):

@@ -22,6 +22,7 @@ from specgate.machine.monitor import snapshot
 from specgate.machine.selftest_stamp import last_green
 from specgate.machine.software import Software
 from specgate.pairs.resolve import target_limits
+from specgate.planning.gates import margins_of
 from specgate.planning.plan import check_biases, check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
@@ -74,7 +75,8 @@ def begin(
     """
     refuse_credentials(config)
     passport = noise_passport.passport_of(request.out)
-    noise_passport.check_margins(config.policy, plan, passport)
+    policy = config.policy
+    noise_passport.check_margins(margins_of(policy), plan, passport, str(policy.source_file or policy.name))
     environment = {
         **inventory.environment(),
         "selftest": last_green(request.out),

@@ -25,7 +25,7 @@ from specgate.errors import BackendError, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
-from specgate.planning.policy import near_ties
+from specgate.planning.gates import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.run.watched_gpus import engine_options
 from specgate.run.worker import EngineWorker

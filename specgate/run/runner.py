@@ -49,8 +49,8 @@ from specgate.files.run_folder import RunFolder
 from specgate.machine.cpu_counters import CpuProbe, between
 from specgate.machine.memory_in_use import MemoryProbe
 from specgate.planning.arrivals import offered_load
+from specgate.planning.gates import near_ties
 from specgate.planning.plan import positions_needed, prefill_group
-from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.promotion.claim import engine_fingerprint
 from specgate.run.drawing import Drawer

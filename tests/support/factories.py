@@ -199,9 +199,9 @@ def with_acceptance(run: Run, source: AcceptanceSource) -> Run:
 
 def judged(run: Run, policy: Policy) -> Run:
     """The run with the policy's verdicts."""
-    from specgate import plugins
+    from specgate.planning.gates import verdicts_of
 
-    verdicts = [v for rule in policy.rules for v in plugins.gate(rule.gate).judge(rule, run)]
+    verdicts = [v for rule in policy.rules for v in verdicts_of(rule, run)]
     return replace(run, verdicts=tuple(verdicts))
 
 
