@@ -239,7 +239,7 @@ class Sampling:
     """Pairs of a token and what is added to its logit."""
     method: SamplingMethod = "coupled"
     """How a draft is verified."""
-    seed: Seed = 0
+    seed: Annotated[int, Range(ge=0, le=(1 << 64) - 1)] = 0
     """Of the random numbers."""
 
     @property

@@ -118,8 +118,8 @@ def with_limits(value: str, limits: Mapping[str, Any], of_number: bool) -> str:
 
 
 def shown(limit: float) -> str:
-    if limit == LARGEST:
-        return "2⁶³ − 1"
+    if limit in (LARGEST, 2 * LARGEST + 1):
+        return "2⁶³ − 1" if limit == LARGEST else "2⁶⁴ − 1"
     return f"{int(limit):,}" if float(limit).is_integer() else f"{limit:f}".rstrip("0")
 
 
