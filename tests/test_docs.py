@@ -16,7 +16,7 @@ from specgate.contract import Run
 from specgate.errors import ExitCode
 from specgate.files.plain import to_plain
 from specgate.files.yamlfile import load
-from tests.support import key_tables
+from tests import key_tables
 from tests.support.command import ROOT
 from tests.support.kept_runs import KEPT, RESULTS, file_of
 from tests.support.loaded import loaded_run
@@ -217,7 +217,7 @@ def test_tables_of_keys_and_schemas_are_those_of_the_nouns() -> None:
     written = dict(key_tables.written())
     assert {DOCS / "reference.md", DOCS / "schemas" / "run.json"} <= written.keys()
     stale = [name_of(file) for file, text in written.items() if file.read_text(encoding="utf-8") != text]
-    assert not stale, f"python -m tests.support.key_tables --write would change {', '.join(stale)}"
+    assert not stale, f"python -m tests.key_tables --write would change {', '.join(stale)}"
 
 
 @pytest.mark.parametrize(("name", "folder"), [("scenario", "scenarios"), ("policy", "gates/policies")])

@@ -1,6 +1,6 @@
 """Tables of keys and JSON schemas in the documentation, written from the nouns themselves.
 
-    python -m tests.support.key_tables --write
+    python -m tests.key_tables --write
 
 A table stands between `<!-- keys of Scenario: begin -->` and `<!-- keys of Scenario: end -->`. `tests/test_docs.py`
 fails where a document or a schema is not what this module writes.
