@@ -57,6 +57,7 @@ class RuleForm(Form):
     scenario: Text = "*"
     role: Text = "*"
     otherwise: bool = False
+    replaces: None = None  # as `base` of the file
 
 
 class ExemptionForm(Form):
@@ -89,7 +90,8 @@ class PolicyForm(Form):
     """A policy file."""
 
     schema_: Literal["specgate.policy/v1"] = Field(alias="schema")
-    base: None = None  # resolved before the form is checked; listed here so that it counts as a known key
+    base: None = None  # these two are resolved before the form is checked; listed here so that they count as known keys
+    without: None = None
     micro: Annotated[list[Text], Field(min_length=1)] | None = None
     checks: ChecksForm = Field(default_factory=ChecksForm)
     not_judged: list[ExemptionForm] = Field(default_factory=list)
