@@ -59,8 +59,7 @@ def groups(scenarios: Sequence[Scenario]) -> list[list[Scenario]]:
     """The scenarios that one engine can run: those of the same number format and RoPE scaling."""
     found: dict[object, list[Scenario]] = {}
     for scenario in scenarios:
-        key = scenario.dtype, tuple(sorted((scenario.rope or {}).items()))
-        found.setdefault(key, []).append(scenario)
+        found.setdefault((scenario.dtype, scenario.rope), []).append(scenario)
     return list(found.values())
 
 
@@ -111,7 +110,7 @@ def find(
             engines=journals[name].engines,
             checked=Checked(
                 journals[name].texts,
-                journals[name].logits,
+                tuple(journals[name].logits.values()),
                 asked=asked.policy.checks,
                 run_id=name,
                 followed=journals[name].followed,
@@ -147,7 +146,7 @@ def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journa
     """The whole comparison, as ab.json stores it. Where the measuring was cut short, no word is said."""
     looked = list(looks(asked, journals, processes))
     last, found, _ = looked[-1]
-    warnings = warnings_of(last, journals, folder.top.samples(), processes.resumed)
+    warnings = warnings_of(last, journals, folder.top.lines(Sample), processes.resumed)
     engines: dict[str, Mapping[str, EngineFacts]] = {name: journals[name].engines for name in SIDES}
     acceptance = next((f.acceptance for side in engines.values() for f in side.values() if f.acceptance), None)
     word, reason, code = found.word, found.reason, CODES[found.word] if found.word else ExitCode.INVALID

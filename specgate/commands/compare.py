@@ -12,8 +12,8 @@ import click
 
 from specgate.commands.numbers import Real
 from specgate.commands.output import RUN, Output, output_options
+from specgate.contract.types import PARAMETER
 from specgate.errors import ExitCode, UsageError
-from specgate.planning.bounds import PARAMETER
 
 if TYPE_CHECKING:
     from specgate.analysis.speculation.summary_layout import Key

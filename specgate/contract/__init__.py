@@ -27,8 +27,8 @@
     assets.py          pinned wheels that pairs and prompts are made of
     counters.py        counts of an engine beside acceptance
     protocols/         what a back end, a gate, a report and other plug-ins implement
-    types.py           limits of the fields that cross a wall, as annotations
-    stored_keys.py     fields whose key in stored JSON is an older name
+    types.py           constraints that fields carry, and aliases that several nouns share
+    reading.py         from data to a noun: every problem with its key and what would be right
 
 What `__all__` names can be imported from here and is stable for authors of plug-ins; the other nouns are stable under
 the names of their files. Nothing here imports an engine, reads a file or looks at a machine.
@@ -46,11 +46,12 @@ from specgate.contract.asked import (
     Draws,
     Grid,
     LatencyLimits,
+    Machine,
     PairRef,
     Plan,
     Point,
-    PromptFile,
     Role,
+    Rope,
     Round,
     RunKind,
     Sampling,
@@ -179,6 +180,7 @@ __all__ = [
     "LogitCheck",
     "LogitSample",
     "LoopFigures",
+    "Machine",
     "Margin",
     "NearTies",
     "PairRef",
@@ -186,11 +188,11 @@ __all__ = [
     "Point",
     "Policy",
     "Promotion",
-    "PromptFile",
     "RefusedRequest",
     "RescoredText",
     "Rescoring",
     "Role",
+    "Rope",
     "Round",
     "Rule",
     "Run",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
-from specgate.contract.stored_keys import stored_keys
+from specgate.contract.types import stored_keys
 
 CLOCK_EVENTS: Mapping[int, str] = {
     0x1: "gpu_idle",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from specgate.contract.asked import AcceptanceSource, Cell, PairRef, RunKind, Scenario
 from specgate.contract.conditions import Conditions
@@ -17,8 +17,8 @@ from specgate.contract.found import BetweenRuns, CellResult, Comparison
 from specgate.contract.load.break_even import BreakEven
 from specgate.contract.measured import EngineFacts
 from specgate.contract.references import Builds, CellTimes, Earlier
-from specgate.contract.stored_keys import stored_keys
 from specgate.contract.traces import Invariant
+from specgate.contract.types import FILLED_IN, Convert, Length, Range, Share, Text, stored_keys
 
 
 class State(StrEnum):
@@ -67,21 +67,24 @@ class AllowedLoss:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a policy: which gate judges which cells with which parameters.
+    """One rule of a policy: a gate, the cells that it judges, and its parameters."""
 
-    `required`: whether the rule's verdicts count for the exit code.
-    `scenario`, `role`: glob patterns that select the cells.
-    `unless`: (scenario, role) patterns of cells that the rule leaves to other rules. Only rules that a policy file
-        marks with `otherwise: true` have them.
-    """
-
-    id: str
-    gate: str
+    id: Text
+    """The name of the rule."""
+    gate: Text
+    """The gate that judges. A policy file has the gate's own parameters beside the rule's keys."""
     required: bool
-    scenario: str = "*"
-    role: str = "*"
-    params: Mapping[str, float | str | bool] = field(default_factory=dict)
-    unless: tuple[tuple[str, str], ...] = ()
+    """Whether the rule's verdicts count for the exit code."""
+    scenario: Text = "*"
+    """A glob pattern of the scenarios that it judges, without their variants."""
+    role: Text = "*"
+    """A glob pattern of the roles that it judges, with their variants."""
+    params: Annotated[Mapping[str, float | str | bool], FILLED_IN] = field(default_factory=dict)
+    """The gate's parameters."""
+    unless: Annotated[tuple[tuple[str, str], ...], FILLED_IN] = ()
+    """(scenario, role) patterns of cells that the rule leaves to other rules, of one with `otherwise`."""
+    otherwise: bool = False
+    """Whether it judges only the cells that no other rule of its gate selects."""
 
     def matches(self, cell: Cell) -> bool:
         """Whether the rule's `scenario` and `role` patterns select `cell`, and it is not left to another rule."""
@@ -90,15 +93,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Exemption:
-    """What a policy does not judge, and why.
+    """What a policy does not judge, and why."""
 
-    `scenario`, `role`: glob patterns of the cells that it speaks of.
-    """
-
-    kind: Kind
-    why: str
-    scenario: str = "*"
-    role: str = "*"
+    kind: Text
+    """The kind of judgement that is given up."""
+    why: Text
+    """The reason."""
+    scenario: Text = "*"
+    """A glob pattern of the scenarios that it speaks of."""
+    role: Text = "*"
+    """A glob pattern of the roles that it speaks of."""
 
     def covers(self, kind: Kind, cell: Cell) -> bool:
         """Whether it says that `kind` is not judged of `cell`."""
@@ -125,44 +129,52 @@ def selects(scenario: str, role: str, cell: Cell) -> bool:
     return fnmatchcase(cell.point.unvaried, scenario) and fnmatchcase(cell.role_name, role)
 
 
+def engine_or_none(name: object) -> object:
+    """Return the name of an engine; empty for `none`."""
+    return "" if name == "none" else name
+
+
 @dataclass(frozen=True, slots=True)
 class TokenChecks:
-    """How far a run goes to check the tokens that an engine hands over. All of it happens outside the timed blocks.
-
-    `text`: `whole` compares every token of every speculative block with the baseline's. `sampled` does so too, until
-        a run of the same fingerprint was green; from then on it does so for one prompt set of every point, which the
-        run's id draws, and compares the others as far as the timed baseline blocks go.
-    `rescored_by`: the back end that scores a sample of the tokens again; empty for none.
-    `positions`: how many tokens of every cell it scores.
-    `within_s`: how long it may take for one point, loading included, in seconds. Beyond that nothing is scored.
-    `max_gap`: a token that is not its greedy choice is a near tie where the gap between their logits is at most this.
-    `max_near_ties`: the largest share of scored tokens that may be near ties.
-    `second_look`: the dtype in which it scores once more what lies beyond `max_gap` in the scenario's, where that is
-        little enough for all of it to be near ties; `none` for no second look, which is how runs were stored before.
-    `followed`: behind a near tie, plain decoding is asked how it goes on from the text: at most for so many texts of a
-        cell. None in runs that were stored before there was this check.
-    `followed_tokens`: how many tokens it decodes for each.
-    """
+    """How far a run goes to check the tokens that an engine hands over. All of it happens outside the timed blocks."""
 
     text: Literal["whole", "sampled"] = "whole"
-    rescored_by: str = "reference"
-    positions: int = 64
-    within_s: float = 120.0
-    max_gap: float = 0.5
-    max_near_ties: float = 0.1
-    followed: int | None = None
-    followed_tokens: int = 64
+    """`whole` compares every token of every speculative block with the baseline's. `sampled` does so too, until a run
+    of the same fingerprint was green; from then on it does so for one prompt set of every point, which the run's id
+    draws, and compares the others as far as the timed baseline blocks go.
+    """
+    rescored_by: Annotated[str, Convert(engine_or_none)] = "reference"
+    """The back end that scores a sample of the tokens again; `none`, or empty, for none."""
+    positions: Annotated[int, Range(ge=1, le=65_536)] = 64
+    """Tokens of every cell that it scores."""
+    within_s: Annotated[float, Range(gt=0, le=86_400)] = 120.0
+    """Seconds that it may take for one point, loading included. Beyond that nothing is scored."""
+    max_gap: Annotated[float, Range(ge=0, le=100)] = 0.5
+    """A token that is not its greedy choice is a near tie if the gap between their logits is at most this."""
+    max_near_ties: Share = 0.1
+    """The largest share of scored tokens that may be near ties."""
+    followed: Annotated[int, Range(ge=0, le=4096)] | None = None
+    """Texts of a cell for which plain decoding is asked, behind a near tie, how it goes on. None in runs that were
+    stored before there was this check.
+    """
+    followed_tokens: Annotated[int, Range(ge=1, le=65_536)] = 64
+    """Tokens that it decodes for each."""
     second_look: Literal["none", "float32"] = "none"
+    """The number format in which it scores once more what lies beyond `max_gap` in the scenario's, if that is little
+    enough for all of it to be near ties; `none` for no second look.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The rules that a run is judged by, in the order of the file."""
 
-    name: str
-    rules: tuple[Rule, ...]
-    source_file: Path | None = None
-    micro: tuple[str, ...] = ()
+    name: Annotated[str, FILLED_IN]
+    """The stem of the file."""
+    rules: Annotated[tuple[Rule, ...], Length(1)]
+    """The rules; every one has an id of its own."""
+    source_file: Annotated[Path | None, FILLED_IN] = None
+    micro: tuple[Text, ...] = ()
     """Micro scenarios that must be green before a full run, by name or by file relative to `source_file`. An empty
     tuple means all micro scenarios that the machine runs by default.
     """

@@ -12,7 +12,6 @@ from specgate.contract.asked import AcceptanceSource, Cell, Point, Role
 from specgate.contract.conditions import CpuUse
 from specgate.contract.memory import MemoryUse
 from specgate.contract.routing import ExpertCounts
-from specgate.contract.stored_keys import stored_keys
 from specgate.contract.traffic import Traffic
 from specgate.contract.types import (
     FAIL_FAST,
@@ -26,6 +25,7 @@ from specgate.contract.types import (
     Size,
     Tallies,
     Tokens,
+    stored_keys,
 )
 
 MAY_NOT_DRAFT: Final = "may draft nothing: "

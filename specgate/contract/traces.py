@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Literal
 
-from specgate.contract.stored_keys import stored_keys
-from specgate.contract.types import Count, Size
+from specgate.contract.types import Count, Size, stored_keys
 
 TraceSource = Literal["profiler", "engine", "server-profiler"]
 """Who looked at a traced block.

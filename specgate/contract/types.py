@@ -7,8 +7,9 @@ calls the constraints.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from typing import Annotated, Any, Final
 
 LARGEST: Final = (1 << 63) - 1
@@ -96,6 +97,16 @@ class Convert:
         return {"type": "function-before", "schema": handler(source), "function": _plain(self.convert)}
 
 
+def ascending(values: Sequence[float]) -> Sequence[float]:
+    """Return `values`. Raises ValueError unless they strictly ascend."""
+    if any(later <= earlier for earlier, later in pairwise(values)):
+        raise ValueError(f"must ascend without repeats: {sorted(set(values))}")
+    return values
+
+
+ASCENDING: Final = Check(ascending)
+
+
 def _plain(function: Callable[[Any], object]) -> dict[str, object]:
     return {"type": "no-info", "function": function}
 
@@ -124,6 +135,35 @@ FILLED_IN: Final = FilledIn()
 HARNESS_ONLY: Final = HarnessOnly()
 FAIL_FAST: Final = FailFast()
 
+# ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# They lie far above what is measured anywhere, and far below what would fill memory or take minutes to lay out.
+# `planning.bounds` has those of products.
+
+POSITIONS: Final = 1 << 24
+"""Tokens of one prompt, and positions of a RoPE scaling."""
+BATCH: Final = 4096
+DRAFT_TOKENS: Final = 8
+VALUES: Final = 64
+"""Values of one axis of a grid."""
+STEPS: Final = 1 << 20
+"""Engine steps, or new tokens, of one block."""
+REPEATS: Final = 10_000
+"""Rounds, warm-up rounds, prompt sets, warm-up sets."""
+SEED: Final = (1 << 63) - 1
+SECONDS: Final = 1e6
+"""The longest time-out: eleven days."""
+REQUESTS: Final = 1 << 16
+"""Requests of one block of a load scenario, and of one of its clients."""
+RATE: Final = 1e6
+"""Requests per second."""
+FACTOR: Final = 1e6
+"""Numbers of a RoPE scaling."""
+PARAMETER: Final = 1e12
+"""Numbers of a policy: margins, floors and counts."""
+
+# ── aliases ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
 Count = Annotated[int, Range(ge=0, le=LARGEST)]
 Size = Annotated[int, Range(ge=1, le=LARGEST)]
 Integer = Annotated[int, Range(ge=-LARGEST, le=LARGEST)]
@@ -131,6 +171,12 @@ Finite = Annotated[float, Range()]
 Positive = Annotated[float, Range(gt=0)]
 Share = Annotated[float, Range(ge=0, le=1)]
 Text = Annotated[str, Length(1, 4096)]
+Positions = Annotated[int, Range(ge=1, le=POSITIONS)]
+Repeats = Annotated[int, Range(ge=1, le=REPEATS)]
+Steps = Annotated[int, Range(ge=1, le=STEPS)]
+Requests = Annotated[int, Range(ge=1, le=REQUESTS)]
+Seed = Annotated[int, Range(ge=0, le=SEED)]
+Factor = Annotated[float, Range(gt=0, le=FACTOR)]
 Digest = Annotated[str, Pattern("^[0-9a-f]{64}$")]
 """SHA-256 in hexadecimal digits."""
 Tally = Annotated[int, Range(ge=-1, le=LARGEST)]
@@ -141,6 +187,13 @@ Tallies = Annotated[tuple[Annotated[tuple[Tally, ...], FAIL_FAST], ...], FAIL_FA
 """Counts of draft tokens: one row per step, with one entry per slot."""
 Tokens = Annotated[tuple[Annotated[tuple[Count, ...], Length(1), FAIL_FAST], ...], FAIL_FAST]
 """Token ids of every slot, beginning with the prefill token."""
+
+
+def stored_keys(**keys: str) -> dict[str, object]:
+    """Return the `__pydantic_config__` of a dataclass: field name → key in stored JSON, an older name of the field.
+    Other fields keep their names.
+    """
+    return {"alias_generator": lambda field: keys.get(field, field)}
 
 
 def fields_of(noun: type[Any], value: object) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from specgate.analysis.intervals.between_runs import ASSUMED, LEAST
 from specgate.analysis.intervals.power import detectable
 from specgate.analysis.stats import ALPHA, MIN_FREEDOM, MIN_PAIRS, minimum_detectable_effect, planned_looks
 from specgate.contract import AllowedLoss, BetweenRuns, Cell, Plan, Rule, Scenario, State
-from specgate.contract.stored_keys import stored_keys
+from specgate.contract.types import stored_keys
 from specgate.errors import UsageError
 from specgate.files.json_record import read_record
 from specgate.machine import inventory

@@ -4,7 +4,7 @@ request.py          the command line of a run, parsed but not yet understood
 resolution.py       what it means on this machine, or what an earlier run has fixed
 scenario.py         scenario YAML → `contract.Scenario`
 variants.py         a scenario with variants → one scenario of each
-scenario_form.py    which keys a scenario file has, what each may hold, what must not be combined
+contradictions.py   values of a scenario that are right alone and contradict each other
 ad_hoc.py           a question asked on the command line, without a YAML file → a scenario with a name of its own
 bounds.py           the largest numbers, and the largest products of numbers, that are accepted
 inheritance.py      a YAML file merged over those that it names

@@ -68,7 +68,7 @@ def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int] | None:
     the target can be divided so. None where it has no experts. Raises CheckpointError for a pair that cannot be read;
     weights are not.
     """
-    if target_geometry(read_config(pair.target), scenario.rope).experts is None:
+    if target_geometry(read_config(pair.target), scenario.rope_keys).experts is None:
         return None
     if (engine := plugins.able(ForetellsTraffic)) is None:
         raise CheckpointError("no back end here counts the bytes of a pair's passes")

@@ -12,7 +12,8 @@ from os.path import isfile
 from pathlib import Path
 from typing import Final
 
-from specgate.files.yaml_schema import Problem, nearest, refusal
+from specgate.contract.reading import Problem, nearest
+from specgate.files.yaml_schema import refusal
 from specgate.files.yamlfile import Document, KeyPath, Mark, load
 
 LONGEST_CHAIN: Final = 16

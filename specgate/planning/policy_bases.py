@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from specgate.files.yaml_schema import Problem, nearest, refusal
+from specgate.contract.reading import Problem, nearest
+from specgate.files.yaml_schema import refusal
 from specgate.files.yamlfile import Document
 from specgate.planning.inheritance import Inheritance, Item, items_of, with_items
 

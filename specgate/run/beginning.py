@@ -45,7 +45,9 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     prompts.
     """
     others = another_engine(config.backend) is not None
-    limits = {name: target_limits(config.pair, s.rope, any_architecture=others) for name, s in config.scenarios.items()}
+    limits = {
+        name: target_limits(config.pair, s.rope_keys, any_architecture=others) for name, s in config.scenarios.items()
+    }
     check_limits(plan, {name: p for name, (p, _) in limits.items() if p is not None}, config.pair.name)
     check_biases(config.scenarios, {name: vocab for name, (_, vocab) in limits.items()}, config.pair.name)
     tokenizer = tokenizer_of(config.pair)

@@ -36,10 +36,10 @@ from specgate.contract import (
     Run,
 )
 from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.types import DRAFT_TOKENS
 from specgate.errors import SpecgateError, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
-from specgate.planning.bounds import DRAFT_TOKENS
 from specgate.planning.gates import floors_of
 
 LOOKED_AT: Final = 20

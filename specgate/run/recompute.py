@@ -87,7 +87,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
     drawn_by = near_ties(own) if stopped_by is not None else None
-    seen = (journal.texts, journal.logits, journal.rescorings)
+    seen = (journal.texts, tuple(journal.logits.values()), journal.rescorings)
     checked = Checked(*seen, policy.checks, run.id, journal.followed, drawn_by)
     ties, grounds = near_ties(policy), Grounds(engines, run.bandwidth)
     hosts = judge_hosts(plan, blocks, machine_limits(policy), engines)
@@ -183,7 +183,7 @@ def check_seconds(journal: Journal) -> dict[str, float]:
     spans = {
         "blocks": [b.span_ns for b in journal.blocks if b.span_ns],
         "text": [t.span_ns for t in journal.texts],
-        "logits": [s.span_ns for s in journal.logits],
+        "logits": [s.span_ns for s in journal.logits.values()],
         "rescoring": [look.span_ns for r in journal.rescorings.values() for look in (r, r.again) if look],
     }
     if journal.draws:

@@ -46,7 +46,7 @@ class Rescorer:
         self.plan, self.prompts, self.config, self.folder, self.engines = plan, prompts, config, folder, engines
         self.bandwidth = bandwidth
         self.asked = config.policy.checks
-        self.done = folder.rescorings()
+        self.done = folder.keyed(Rescoring)
 
     def run(self, points: Sequence[Point], journal: Journal) -> None:
         """Score `points`, whose blocks are all in `journal`. An engine that fails costs the scores, never the run."""
@@ -69,8 +69,7 @@ class Rescorer:
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         scenario = self.plan.scenarios[point.scenario]
-        rope = scenario.rope and tuple(sorted(scenario.rope.items()))
-        return scenario.dtype, rope, scenario.sampling, tuple(self._options(point).items())
+        return scenario.dtype, scenario.rope, scenario.sampling, tuple(self._options(point).items())
 
     def _score_points(self, wanted: Mapping[Point, Sequence[Draw]]) -> None:
         """Score points that one engine can score. Its first failure is the reason for all that are left."""
@@ -175,7 +174,7 @@ class Rescorer:
         """
         assert self.asked is not None
         scenario = self.plan.scenarios[point.scenario]
-        pair = replace(self.config.pair, rope=scenario.rope) if scenario.rope else self.config.pair
+        pair = replace(self.config.pair, rope=scenario.rope_keys) if scenario.rope else self.config.pair
         request = OpenRequest(
             pair=pair,
             dtype=dtype or scenario.dtype,
@@ -231,7 +230,7 @@ class Rescorer:
         return Rescoring(point.key, self.asked.rescored_by or "none", device, dtype, tuple(texts), why, span_ns)
 
     def _store(self, found: Rescoring) -> None:
-        self.folder.append_rescoring(found)
+        self.folder.append(found)
         self.done[found.point] = found
 
 

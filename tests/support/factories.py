@@ -59,7 +59,7 @@ def scenario(
         pair="demo",
         dtype="float32",
         grid=Grid(tuple(context), tuple(batch), tuple(spec)),
-        workload=Workload("random", 1, prompt_sets, 1),
+        workload=Workload(1, prompt_sets, 1, "random"),
         budget=Budget(steps=steps),
         schedule=Schedule(rounds, 1),
         perf_mode=False,

@@ -247,5 +247,5 @@ def test_a_scenarios_rope_belongs_to_its_own_pair_only(pair: tuple[Path, Path]) 
     scenario = find("micro-16k-b4")
     assert scenario.rope is not None
     own = resolve_pair(str(pair[0].parent), None, None)
-    assert pair_of(scenario, None, own).rope == scenario.rope
+    assert pair_of(scenario, None, own).rope == scenario.rope_keys
     assert pair_of(scenario, str(pair[0].parent), None).rope is None

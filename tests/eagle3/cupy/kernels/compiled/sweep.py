@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-import torch
-
-import specgate
 from specgate.backends.eagle3.cupy.engine.prefill import kernels as prefill_kernels
 from specgate.backends.eagle3.cupy.kernels.loader import Spec
 from specgate.backends.eagle3.cupy.kernels.read_memory import ReadMemory
@@ -21,6 +17,7 @@ from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
+from specgate.backends.eagle3.pairs.demo import DRAFT_FOLDER
 from specgate.checkpoints.hf.draft import draft_geometry
 from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.trees.shape import TreeShape
@@ -43,7 +40,6 @@ SIZES = {
     "feature_rows": ("HIDDEN",),
     "draft_input": ("HIDDEN",),
     "draft_token": ("HIDDEN", "DRAFT_VOCAB"),
-    "end_chains": ("COLUMNS", "PARTS", "DRAFTS", "SLOTS"),
     "all_reduce": ("HIDDEN", "MAX_ROWS"),
     "combine_choices": ("PART", "MAX_ROWS"),
     "kv_reserve": ("BLOCKS", "MAX_BLOCKS", "MAX_POSITIONS"),
@@ -103,13 +99,12 @@ BROAD = TreeShape.of([*((rank,) for rank in range(5)), *((rank, 0) for rank in r
 """A tree of which the draft runs on more than 16 rows of four slots."""
 CODES = (KvModes("fp8", "fp8"), KvModes("nvfp4", "nvfp4"))
 """Caches that hold codes."""
-DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
 
 
 def demo() -> PairGeometry:
     """The demo pair: SmolLM2-135M, and a draft whose attention has a window."""
     smollm2 = GEOMETRIES["smollm2-135m"]()
-    draft, capture = draft_geometry(read_config(DEMO_DRAFT), smollm2.target, ("lm_head.weight",))
+    draft, capture = draft_geometry(read_config(DRAFT_FOLDER), smollm2.target, ("lm_head.weight",))
     low, middle, high = capture.boundaries
     return PairGeometry(smollm2.target, draft, (low, middle, high), context=0, written=True)
 
@@ -131,9 +126,6 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         for k in LENGTHS:
             over_codes = Cycle(target, draft, Sizes(4, positions, 6, kv=kv), 4, k).kernels().values()
             yield from (kernel.spec for kernel in over_codes if kernel.spec.stem == "attention")
-    if pair.target.experts is None:
-        unsure = Cycle(target, draft, Sizes(4, positions, 6, confidence=0.3), 4, 5).kernels().values()
-        yield from (kernel.spec for kernel in unsure if kernel.spec.stem in ("end_chains", "draft_token", "accept"))
     for tree in TREES if pair.target.experts is None else ():
         growing = Cycle(target, draft, Sizes(4, positions, tree.rows, tree=tree), 4, tree.depth).kernels().values()
         stems = ("attention", "commit", "maxima", "tree")
@@ -186,11 +178,6 @@ def code_of(spec: Spec) -> tuple[object, ...]:
     by_head = spec.stem in ("attention", "wide_attention", "block_scores")
     shared = int(constants["HEADS"]) // int(constants["KV_HEADS"]) if by_head else None
     return spec.stem, shared, *((name, value) for name, value in spec.constants if name not in sizes)
-
-
-def architecture_here() -> str | None:
-    """That of this machine's GPU; None without one."""
-    return "sm_{}{}".format(*torch.cuda.get_device_capability()) if torch.cuda.is_available() else None
 
 
 def without_twins(specs: Sequence[Spec]) -> list[Spec]:
