@@ -6,6 +6,8 @@
 #   ./run_suite.sh full       the same, whole requests (specgate full): refused until micro has been green three times
 #   ./run_suite.sh test       set up .venv, then lint, types and tests; what follows goes to pytest
 #   ./run_suite.sh test --quick   the same without the tests that take long (marked slow, with the reason): before a commit
+#   ./run_suite.sh kernels    set up .venv, compile the CUDA kernels that were edited, and record them for the tests; no GPU is needed
+#   ./run_suite.sh kernels --every-code   the same with every code of every kernel: after an edit of attention, or a new compiler
 #   ./run_suite.sh servers    set up .venv, install llama.cpp and vLLM (20 minutes, 4 GB, once), and hold both beside the reference engine
 #   ./run_suite.sh servers --gpu  on a GPU: the engines that are installed (SPECGATE_VLLM, SPECGATE_SGLANG or on the PATH) and the built-in
 #                             one, with the planted pairs of 8B size: smoke, micro and load, and all of them side by side
@@ -44,7 +46,7 @@ needs_cpu_torch() {
     ! has_gpu && ! "$VENV/bin/python" -c 'import torch' 2>/dev/null || return 1
     range=$("$VENV/bin/python" -c '
 import tomllib
-print(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["torch"][0])')
+print(tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["torch"][-1])')
     [ "$(flavour "$range")" = cuda ]
 }
 
@@ -196,6 +198,13 @@ tests() {
     return "$typed"
 }
 
+# The tests read what a compiled kernel takes from a file beside them. Only this writes it.
+kernels() {
+    setup torch,dev
+    say "compiling the kernels that are not recorded as they are now"
+    OMP_NUM_THREADS=1 "$VENV/bin/python" -m pytest tests/eagle3/cupy/kernels/compiled --write-compiled "$@"
+}
+
 # How many workers pytest gets: one for each CPU that this process may use, at most 4.
 workers() {
     "$VENV/bin/python" -c '
@@ -300,8 +309,9 @@ servers_gpu() {
 case "$command" in
 micro | full) measure "$@" ;;
 test) tests "$@" ;;
+kernels) kernels "$@" ;;
 servers) if [ "${1:-}" = --gpu ]; then servers_gpu; else servers "$@"; fi ;;
 setup) setup torch ;;
--h | --help) sed -n '2,17s/^# \{0,1\}//p' "$0" ;;
-*) echo "unknown command: $command (micro, full, test, servers, setup)" >&2; exit 2 ;;
+-h | --help) sed -n '2,19s/^# \{0,1\}//p' "$0" ;;
+*) echo "unknown command: $command (micro, full, test, kernels, servers, setup)" >&2; exit 2 ;;
 esac

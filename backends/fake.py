@@ -264,7 +264,7 @@ class DecodeRun:
 
     def result(self) -> Decoded:
         script, steps = self.engine.script, len(self.step_ns)
-        finish = tuple((s.finish or Finish.STEPS).value for s in self.slots)
+        finish = tuple(s.finish or Finish.STEPS for s in self.slots)
         draft_ns = steps * self.k * script.draft_ns
         elapsed = sum(self.step_ns)
         return Decoded(

@@ -133,7 +133,7 @@ class ServedLoad:
             accepted=(),
             drafted=(),
             truncated=(0,) * len(found),
-            finish=(Finish.LENGTH.value,) * len(found),
+            finish=(Finish.LENGTH,) * len(found),
             counters={"undrafted_steps": undrafted} if self.role.speculative else {},
             prefill_ns=first,
             served=Served(requests, record, tuple(self.refused), prompts),

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, get_args
 
 import click
 import torch
@@ -31,6 +31,7 @@ from specgate.backends.eagle3.cupy.engine.open import open_engine
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
 from specgate.contract import Budget, Role
+from specgate.contract.asked import PromptSource
 from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.pairs.resolve import resolve_pair
 
@@ -136,7 +137,7 @@ def lines(k: int, found: Mapping[str, Cycles], single: Cycles) -> Iterator[str]:
 )
 @click.option("--steps", default=64, show_default=True, help="Cycles of a round.")
 @click.option("--rounds", default=5, show_default=True)
-@click.option("--source", default="mixed", show_default=True, help="mixed, code, docs, prose or random.")
+@click.option("--source", type=click.Choice(get_args(PromptSource)), default="mixed", show_default=True)
 def main(
     pair: str,
     context: int,
@@ -146,7 +147,7 @@ def main(
     soften: str,
     steps: int,
     rounds: int,
-    source: str,
+    source: PromptSource,
 ) -> None:
     """Print cycles of whole chains and of chains that end early."""
     resolved, most = resolve_pair(pair, None, None), max(spec)

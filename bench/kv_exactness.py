@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, get_args
 
 import click
 import torch
@@ -28,6 +28,7 @@ from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.kv.planes import Fp8Plane
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import PairRef
+from specgate.contract.asked import PromptSource
 from specgate.contract.protocols import OpenRequest
 from specgate.pairs.resolve import resolve_pair, target_limits
 from specgate.planning.prompts import RANDOM, build_prompts
@@ -57,9 +58,11 @@ class Found:
 @click.option("--texts", default=8, show_default=True, help="Texts of each length.")
 @click.option("--scored", default=128, show_default=True, help="Tokens at the end of each text that are scored.")
 @click.option("--dtype", type=click.Choice(("float32", "bfloat16")), default="float32", show_default=True)
-@click.option("--source", default="mixed", show_default=True, help="mixed, code, docs, prose or random.")
+@click.option("--source", type=click.Choice(get_args(PromptSource)), default="mixed", show_default=True)
 @click.option("--beside", type=click.Choice(("float32", "bfloat16")), help="Another dtype to compute all of it in.")
-def main(pair: str, context: str, texts: int, scored: int, dtype: str, source: str, beside: str | None) -> None:
+def main(
+    pair: str, context: str, texts: int, scored: int, dtype: str, source: PromptSource, beside: str | None
+) -> None:
     """Print one line per context and format."""
     found = resolve_pair(pair, None, None)
     click.echo(f"{pair}, {dtype}, {texts} {source} texts of each length, the last {scored} tokens scored")
@@ -77,7 +80,7 @@ def main(pair: str, context: str, texts: int, scored: int, dtype: str, source: s
             click.echo(f"{length:7,}  {EXACT:12} {apart(exact, scored_by(found, None, read, scored, beside)[0])}")
 
 
-def prompts(pair: PairRef, length: int, texts: int, source: str) -> Sequence[Sequence[int]]:
+def prompts(pair: PairRef, length: int, texts: int, source: PromptSource) -> Sequence[Sequence[int]]:
     """`texts` texts of `length` tokens each."""
     scenario = find("cpu-1k-single")
     _, vocab = target_limits(pair, None)

@@ -43,7 +43,9 @@ GOAL_US: Final = 20
 """For a tree's own kernels per step, at batch 4 and 64 nodes."""
 MOST_OF_A_CHAIN: Final = 8
 SHARES: Final = (0.67, 0.14, 0.06, 0.03, 0.02)
-"""How often the target's token has each rank behind a node; the trees are the best for these (docs/trees.md)."""
+"""How often the target's token has each rank behind a node; the trees are the best for these
+(backends/eagle3/docs/trees.md).
+"""
 OWN: Final = ("tree_top", "tree_token", "tree_grow", "tree_choose", "tree_settle")
 REPEATS: Final = 50
 

@@ -1,7 +1,7 @@
 """The judges. They come in by entry point, as `specgate.plugins` lists them; a policy names those it asks.
 
     validity.py           may this cell be judged at all?
-    tokens.py             does a spec cell emit the baseline's tokens?
+    tokens/               does a spec cell emit the baseline's tokens?
     acceptance.py         is the acceptance length at least what the policy asks?
     acceptance_drift.py   does the acceptance length keep up while the engine answers more and more requests?
     speed.py              is speculation at least so many times as fast as the baseline it was paired with?

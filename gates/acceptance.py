@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from specgate.analysis.checks.drafting import inflated_length
-from specgate.contract import CellResult, Rule, Run, State, Verdict
+from specgate.contract import ACCEPTANCE_LENGTH, CellResult, Floor, Kind, Rule, RunView, State, Verdict
 from specgate.gates.select import inflated, nothing_selected, selected, steps_lost, unmeasured, verdict
 
 NOT_THE_PAIRS: Final = {
@@ -33,14 +33,23 @@ class Acceptance:
     name = "acceptance"
     params: Mapping[str, type] = {"min": float}
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return the kind of these verdicts."""
+        return ("acceptance",)
+
+    def floor(self, rule: Rule) -> Floor:
+        """Return the least acceptance length."""
+        least = float(rule.params["min"])
+        return Floor(ACCEPTANCE_LENGTH, least, f"≥ {least:g}")
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = [r for r in selected(rule, run) if r.cell.role.speculative]
         if not results:
             yield nothing_selected(rule)
         for result in results:
             yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
-    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, floor = result.cell.key, float(rule.params["min"])
         if run.acceptance in NOT_THE_PAIRS:
             code, message = NOT_THE_PAIRS[run.acceptance]

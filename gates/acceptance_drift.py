@@ -8,7 +8,7 @@ from typing import Literal
 
 from specgate.analysis.intervals.levels import FALSE_PASS, false_fail
 from specgate.analysis.speculation.uptime import fall_pct, in_words, requests_needed
-from specgate.contract import AcceptanceDrift, CellResult, Rule, Run, State, Verdict
+from specgate.contract import AcceptanceDrift, CellResult, Kind, Rule, RunView, State, Verdict
 from specgate.gates.samples import looks_of
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
@@ -28,14 +28,18 @@ class AcceptanceDriftGate:
     params: Mapping[str, type | UnionType] = {"max_fall_pct": float, "min_requests": float | None}
     sequential: Literal[True] = True
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return no kind."""
+        return ()
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = [r for r in selected(rule, run) if r.cell.role.speculative]
         if not results:
             yield nothing_selected(rule)
         for result in results:
             yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
-    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, most, least = result.cell.key, float(rule.params["max_fall_pct"]), rule.params.get("min_requests", 0.0)
         if run.acceptance == "forced":
             return verdict(rule, key, State.SKIPPED, "forced_acceptance", "acceptance was forced: no uptime changes it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 
-from specgate.contract import Rule, Run, State, Verdict
+from specgate.contract import Kind, Rule, RunView, State, Verdict
 from specgate.contract.references import Builds, ComparedBuild, Revision
 from specgate.gates.select import verdict
 
@@ -31,17 +31,29 @@ class Compared:
     """
 
     name = "builds"
+    needs = "the software that was measured"
     params: Mapping[str, type] = {"base": str, "scenarios": str}
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return no kind."""
+        return ()
+
+    def base(self, rule: Rule) -> str:
+        """Return the revision that the build has to be compared with."""
+        return str(rule.params["base"])
+
+    def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Refuse a rule that names no scenario."""
+        if not str(rule.params["scenarios"]).split():
+            yield "scenarios", "empty: name at least one"
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         names = str(rule.params["scenarios"]).split()
-        if not names:
-            yield verdict(rule, "", State.INVALID, "no_scenario", "scenarios: empty: name at least one")
         for name in names:
             yield judged(rule, run, name, run.builds or Builds())
 
 
-def judged(rule: Rule, run: Run, scenario: str, builds: Builds) -> Verdict:
+def judged(rule: Rule, run: RunView, scenario: str, builds: Builds) -> Verdict:
     """The verdict on one scenario."""
     base = str(rule.params["base"])
     revision = builds.revisions.get(base, Revision(None, None, base))
@@ -67,7 +79,9 @@ def judged(rule: Rule, run: Run, scenario: str, builds: Builds) -> Verdict:
     return verdict(rule, "", state, code, message, evidence, again)
 
 
-def wanting(found: list[ComparedBuild], of_this: list[ComparedBuild], base: str, revision: Revision, run: Run) -> str:
+def wanting(
+    found: list[ComparedBuild], of_this: list[ComparedBuild], base: str, revision: Revision, run: RunView
+) -> str:
     """Why no comparison counts, from the newest that comes near."""
     if of_this:
         with_ = f"commit {of_this[0].base[:12]}" if of_this[0].base else "a build without a commit"
@@ -77,7 +91,7 @@ def wanting(found: list[ComparedBuild], of_this: list[ComparedBuild], base: str,
     return f"no comparison of this build with {base} is in the ledger beside the runs"
 
 
-def difference(compared: ComparedBuild, run: Run) -> str | None:
+def difference(compared: ComparedBuild, run: RunView) -> str | None:
     """What differs between the new build of a comparison and what `run` measures, in words; None where nothing does."""
     theirs = {key: value for key, value in compared.fingerprint.items() if not key.startswith(OF_JUDGING)}
     if "source_tree_sha256" not in theirs:
@@ -87,7 +101,7 @@ def difference(compared: ComparedBuild, run: Run) -> str | None:
     return None if key is None else f"{key} was {str(theirs[key])[:12]}, is {str(mine[key])[:12]}"
 
 
-def command(rule: Rule, run: Run, base: str) -> str:
+def command(rule: Rule, run: RunView, base: str) -> str:
     """The command that makes the comparison."""
     backend = next((cell.cell.point.backend for cell in run.cells), None)
     parts = ["specgate", "ab", "--base", base]

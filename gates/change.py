@@ -38,11 +38,12 @@ class ChangeGate:
     name = "change"
     params: Mapping[str, type] = {"metric": str, "margin_pct": float, "trust_unpaired": bool}
 
-    def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]:
+    def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Refuse a metric that there is not."""
         if rule.params["metric"] not in METRICS:
-            what = f"metric: {rule.params['metric']!r} is none; one is {', '.join(METRICS)}"
-            yield verdict(rule, "", State.INVALID, "no_such_metric", what)
-            return
+            yield "metric", f"no metric; one is {', '.join(METRICS)}"
+
+    def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]:
         found = [c for c in contrast.changes if c.metric == rule.params["metric"] and rule.matches(c.cell)]
         now = RENAMED.get(str(rule.params["metric"]))
         if not found and any(c.metric == now for c in contrast.changes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from specgate.contract import CellResult, Rule, Run, State, Verdict
+from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 
@@ -12,9 +12,14 @@ class Degeneracy:
     """`max_repeated_share`: the largest share of generated 8-grams that may repeat an earlier one of their sequence."""
 
     name = "degeneracy"
+    needs = "the generated text"
     params: Mapping[str, type] = {"max_repeated_share": float}
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return no kind."""
+        return ()
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = list(selected(rule, run))
         if not results:
             yield nothing_selected(rule)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
+from typing import Literal
 
 from specgate.analysis.machine.clock_comparison import ClockShift, clock_shifts, untold_parts
 from specgate.analysis.machine.clock_words import (
@@ -20,13 +21,15 @@ from specgate.analysis.machine.clock_words import (
 from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import power_cap
 from specgate.analysis.machine.words import asides, set_aside_in_words, too_many_in_words
-from specgate.contract import CellResult, Rule, Run, State, Verdict
+from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
 from specgate.contract.conditions import (
     THROTTLES,
     ClockComparison,
     Conditions,
     GpuConditions,
     HostJudgement,
+    HostLimits,
+    MachineLimits,
     clock_events,
 )
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
@@ -35,6 +38,8 @@ MAX_GAP_S = 5.0
 """The longest time, in seconds, without a sample: ten sampling intervals. A disturbance could go unnoticed in a longer
 one.
 """
+USUAL_CPU_WAIT = 0.05
+"""`max_cpu_wait` of a rule that does not set it."""
 MUST_BE_READ = ("processes", "clock_event_reasons")
 """Readings of NVML that must be there. Without them, a disturbed machine would look like a quiet one."""
 
@@ -67,6 +72,8 @@ class Environment:
     """
 
     name = "environment"
+    needs = "readings of the machine"
+    judges_setup: Literal[True] = True
     params: Mapping[str, type | UnionType] = {
         "gpu": bool,
         "max_other_cpu_share": float,
@@ -77,7 +84,18 @@ class Environment:
         "max_set_aside": float | None,
     }
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return no kind."""
+        return ()
+
+    def machine_limits(self, rule: Rule) -> MachineLimits:
+        """Return the limits that `rule` sets."""
+        share, aside = float(rule.params["max_other_cpu_share"]), rule.params.get("max_set_aside")
+        wait = float(rule.params.get("max_cpu_wait", USUAL_CPU_WAIT))
+        host = None if aside is None else HostLimits(share, wait, float(aside))
+        return MachineLimits(bool(rule.params["gpu"]), share, host)
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = list(selected(rule, run))
         if not results:
             yield nothing_selected(rule)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from specgate.analysis.requests.percentiles import ERROR
-from specgate.contract import CellResult, LatencyLimits, Rule, Run, State, Verdict
+from specgate.contract import CellResult, Kind, LatencyLimits, Rule, RunView, State, Verdict
 from specgate.gates.samples import looks_of
 from specgate.gates.select import late_client, nothing_selected, selected, unmeasured, verdict
 from specgate.gates.speed import with_source
@@ -23,18 +23,23 @@ class Goodput:
     params: Mapping[str, type] = {"min_share": float}
     sequential: Literal[True] = True
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return no kind."""
+        return ()
+
+    def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Refuse a share above 1."""
         if float(rule.params["min_share"]) > 1:
-            what = f"min_share: {rule.params['min_share']} is no share: it lies between 0 and 1"
-            yield verdict(rule, "", State.INVALID, "no_such_share", what, next_step="correct the policy")
-            return
+            yield "min_share", "no share: it lies between 0 and 1"
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = list(selected(rule, run))
         if not results:
             yield nothing_selected(rule)
         for result in results:
             yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
-    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, floor = result.cell.key, float(rule.params["min_share"])
         limits, found = run.scenarios[result.cell.point.scenario].goodput, result.values.get("goodput_share")
         if limits is None:

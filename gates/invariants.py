@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
+from typing import Literal
 
-from specgate.contract import CellResult, Held, Invariant, Rule, Run, State, Verdict
+from specgate.contract import CellResult, Held, Invariant, Kind, Rule, RunView, State, Verdict
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 
@@ -19,16 +20,22 @@ class Invariants:
     """
 
     name = "invariants"
+    needs = "a certificate"
+    judges_setup: Literal[True] = True
     params: Mapping[str, type | UnionType] = {"accept_unseen": str, "accept_broken": str | None}
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return no kind."""
+        return ()
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = [r for r in selected(rule, run) if run.scenarios[r.cell.point.scenario].perf_mode]
         if not results:
             yield nothing_selected(rule)
         for result in results:
             yield self.judge_cell(rule, result, run)
 
-    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         certificate = run.certificates.get(result.cell.key)
         if result.status == "failed" or certificate is None:
             return unmeasured(rule, result, run)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import UnionType
 
 from specgate.analysis.load.break_even import Level, pays_up_to
 from specgate.analysis.load.sending import FASTER_CLIENT, fell_behind
-from specgate.analysis.load.sweeps import levels_of, sweeps
+from specgate.analysis.load.sweeps import levels_of, sweep_of, sweeps
 from specgate.analysis.load.words import in_words, level_in_words, unit_of
-from specgate.contract import BASELINE, Comparison, Rule, Run, State, Verdict
+from specgate.contract import BASELINE, Comparison, Floor, Kind, Rule, RunView, State, Verdict
 from specgate.contract.load import BreakEven
 from specgate.gates.select import nothing_selected, verdict
 from specgate.gates.speed import with_source
@@ -29,19 +30,30 @@ class LoadGate:
     name = "load"
     params: Mapping[str, type | UnionType] = {"min_break_even": float, "max_refused": float | None}
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return the kind of these verdicts."""
+        return ("speed",)
+
+    def floor(self, rule: Rule) -> Floor:
+        """Return the least break-even."""
+        least = float(rule.params["min_break_even"])
+        return Floor("break_even", least, f"pays up to {least:g}")
+
+    def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Refuse a share above 1."""
         if float(rule.params.get("max_refused", 0.0)) > 1:
-            what = f"max_refused: {rule.params['max_refused']} is no share: it lies between 0 and 1"
-            yield verdict(rule, "", State.INVALID, "no_such_share", what, next_step="correct the policy")
-            return
+            yield "max_refused", "no share: it lies between 0 and 1"
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         mine = [c for c in run.comparisons if rule.matches(c.cell)]
         found = list(sweeps(run.scenarios, mine))
         if not found:
             yield nothing_selected(rule)
         for sweep in found:
-            yield with_source(self.judge_sweep(rule, sweep, run), run)
+            made = with_source(self.judge_sweep(rule, sweep, run), run)
+            yield replace(made, covers=others_of(rule, made.cell, run))
 
-    def judge_sweep(self, rule: Rule, sweep: Sequence[Comparison], run: Run) -> Verdict:
+    def judge_sweep(self, rule: Rule, sweep: Sequence[Comparison], run: RunView) -> Verdict:
         asked = float(rule.params["min_break_even"])
         within = [c for c in sweep if c.cell.point.level <= asked] or sweep[:1]
         key, unit = within[-1].cell.key, unit_of(sweep[0].cell.point.rate is not None)
@@ -75,7 +87,13 @@ class LoadGate:
         return verdict(rule, key, State.INCONCLUSIVE, "one_not_excluded", message, evidence, step)
 
 
-def unfit(rule: Rule, sweep: Sequence[Comparison], run: Run) -> tuple[str, str, str] | None:
+def others_of(rule: Rule, cell: str, run: RunView) -> tuple[str, ...]:
+    """Return the keys of the other cells that `rule` selects of the sweep of `cell`."""
+    of = {result.cell.key: sweep_of(result.cell) for result in run.cells if rule.matches(result.cell)}
+    return tuple(key for key, sweep in of.items() if sweep == of.get(cell) and key != cell)
+
+
+def unfit(rule: Rule, sweep: Sequence[Comparison], run: RunView) -> tuple[str, str, str] | None:
     """(reason code, message, next step) why a sweep cannot be judged; None where it can."""
     most, refused = float(rule.params.get("max_refused", 0.0)), ("", 0.0, 0)
     unit = unit_of(sweep[0].cell.point.rate is not None)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 
 from specgate.analysis.machine.memory import size_in_words
-from specgate.contract import BASELINE, Cell, CellResult, EngineFacts, Rule, Run, State, Value, Verdict
+from specgate.contract import BASELINE, Cell, CellResult, EngineFacts, Kind, Rule, RunView, State, Value, Verdict
 from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 
 
@@ -28,18 +28,23 @@ class MemoryGate:
         "max_capacity_loss": float | None,
     }
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
-        if not any(name in rule.params for name in self.params):
-            what = f"a rule needs at least one of {', '.join(self.params)}"
-            yield verdict(rule, "", State.INVALID, "nothing_asked", what, next_step="correct the policy")
-            return
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return no kind."""
+        return ()
+
+    def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Refuse a rule that limits nothing."""
+        if not rule.params:
+            yield "gate", f"a rule needs at least one of {', '.join(self.params)}"
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = [r for r in selected(rule, run) if r.cell.role.speculative]
         if not results:
             yield nothing_selected(rule)
         for result in results:
             yield no_baseline(rule, result, run) or self.judge_cell(rule, result, run)
 
-    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         if result.status == "failed":
             return unmeasured(rule, result, run)
         key, found = result.cell.key, [*self.memory(rule, result, run), *self.capacity(rule, result)]
@@ -56,7 +61,7 @@ class MemoryGate:
             return verdict(rule, key, State.FAIL, "above_max", "; ".join(above), evidence, step)
         return verdict(rule, key, State.PASS, "at_most_max", "; ".join(said for said, _, _ in found), evidence)
 
-    def memory(self, rule: Rule, result: CellResult, run: Run) -> Iterator[Judged]:
+    def memory(self, rule: Rule, result: CellResult, run: RunView) -> Iterator[Judged]:
         """What is judged of the memory itself."""
         most, share = (rule.params.get(name) for name in ("max_extra_memory_bytes", "max_extra_memory_share"))
         if most is None and share is None:
@@ -104,7 +109,7 @@ Judged = tuple[str, bool | None, Evidence]
 """(what was found, in words; whether it is within what is asked, None where it was not told; evidence)."""
 
 
-def baseline_peak(result: CellResult, run: Run, metric: str) -> float | None:
+def baseline_peak(result: CellResult, run: RunView, metric: str) -> float | None:
     """The same peak of the baseline's cell."""
     baseline = run.result(Cell(result.cell.point, BASELINE).key)
     found = baseline.values.get(metric) if baseline else None

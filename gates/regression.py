@@ -8,7 +8,19 @@ from typing import Literal
 
 from specgate.analysis.intervals.between_runs import either
 from specgate.analysis.stats import Pairs
-from specgate.contract import BASELINE, BetweenRuns, Cell, CellResult, Role, Rule, Run, State, Verdict
+from specgate.contract import (
+    BASELINE,
+    AllowedLoss,
+    BetweenRuns,
+    Cell,
+    CellResult,
+    Kind,
+    Role,
+    Rule,
+    RunView,
+    State,
+    Verdict,
+)
 from specgate.gates.samples import between_of, decision_on, evidence_of, more_pairs, smallest_effect, span
 from specgate.gates.select import no_baseline, nothing_selected, selected, unmeasured, verdict
 from specgate.gates.speed import with_source
@@ -26,22 +38,37 @@ class Regression:
     """
 
     name = "regression"
+    needs = "pairs of blocks"
     params: Mapping[str, type] = {"against": str, "margin_pct": float}
     sequential: Literal[True] = True
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return `speed` for a comparison with the baseline. A role that is no slower than another draft length may
+        still be slower than plain decoding.
+        """
+        return ("speed",) if rule.params["against"] == BASELINE.name else ()
+
+    def margin(self, rule: Rule) -> AllowedLoss:
+        """Return how much slower the role may be."""
+        return AllowedLoss("margin_pct", float(rule.params["margin_pct"]))
+
+    def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Refuse a role that there cannot be."""
+        try:
+            Role.parse(str(rule.params["against"]))
+        except ValueError as error:
+            yield "against", str(error)
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = [r for r in selected(rule, run) if r.cell.role.speculative]
         if not results:
             yield nothing_selected(rule)
         for result in results:
             yield self.judge_cell(rule, result, run)
 
-    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, against = result.cell.key, str(rule.params["against"])
-        try:
-            base = Role.parse(against)
-        except ValueError as error:
-            return verdict(rule, key, State.INVALID, "no_such_role", f"against: {error}")
+        base = Role.parse(against)
         if base == result.cell.role:
             return verdict(rule, key, State.SKIPPED, "same_role", f"{against} is not compared with itself")
         if skipped := no_baseline(rule, result, run):  # every ratio is taken over the pairs with the baseline
@@ -58,7 +85,7 @@ class Regression:
             return verdict(rule, key, State.INVALID, "token_mismatch", message)
         return with_source(self.judge_pairs(rule, result, pairs, run), run)
 
-    def judge_pairs(self, rule: Rule, result: CellResult, pairs: Pairs, run: Run) -> Verdict:
+    def judge_pairs(self, rule: Rule, result: CellResult, pairs: Pairs, run: RunView) -> Verdict:
         key, margin, against = result.cell.key, float(rule.params["margin_pct"]), rule.params["against"]
         floor = 1 / (1 + margin / 100)
         decision = decision_on(pairs, rule, result, run, math.log(floor), between_roles(result, str(against), run))
@@ -85,13 +112,13 @@ class Regression:
         return verdict(rule, key, State.PASS, "within_margin", message, evidence)
 
 
-def between_roles(result: CellResult, against: str, run: Run) -> BetweenRuns:
+def between_roles(result: CellResult, against: str, run: RunView) -> BetweenRuns:
     """What differs between runs in the ratio of a cell to the role `against` of its point."""
     mine, base = between_of(result.cell.key, run), Role.parse(against)
     return mine if base == BASELINE else either(mine, between_of(Cell(result.cell.point, base).key, run))
 
 
-def pairs_between(cell: Cell, base: Cell, run: Run) -> Pairs | None:
+def pairs_between(cell: Cell, base: Cell, run: RunView) -> Pairs | None:
     """ln(speed of `cell` / speed of `base`) per round, computed from the pairs of each with the baseline.
 
     None if no speed of one of the two may be quoted.

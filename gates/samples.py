@@ -11,18 +11,18 @@ from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_
 from specgate.analysis.intervals.levels import false_fail
 from specgate.analysis.intervals.power import rounds_needed
 from specgate.analysis.stats import POWER, Decision, Interval, Pairs, decide, pairs_needed, planned_looks, t_quantile
-from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, Run
+from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView
 
 Evidence = Mapping[str, float | int | str | None]
 
 
-def looks_of(result: CellResult, run: Run) -> tuple[int, ...]:
+def looks_of(result: CellResult, run: RunView) -> tuple[int, ...]:
     """The numbers of pairs after which the cell may be judged; see `analysis.stats.planned_looks`."""
     return planned_looks(run.scenarios[result.cell.point.scenario])
 
 
 def decision_on(
-    pairs: Pairs, rule: Rule, result: CellResult, run: Run, floor: float, between: BetweenRuns | None = None
+    pairs: Pairs, rule: Rule, result: CellResult, run: RunView, floor: float, between: BetweenRuns | None = None
 ) -> Decision:
     """Whether the mean of `pairs` of the cell `result` is at least `floor` (log scale), by its scenario's statistics.
 
@@ -35,7 +35,7 @@ def decision_on(
     return over_runs.decide(pairs, result.blocks, looks, floor, between or between_of(result.cell.key, run), error)
 
 
-def between_of(cell: str, run: Run) -> BetweenRuns:
+def between_of(cell: str, run: RunView) -> BetweenRuns:
     """What differs between runs in the cell's ratio to the baseline: as calibrated, else as assumed."""
     return run.between_runs.get(cell, ASSUMED)
 
@@ -120,7 +120,7 @@ def smallest_effect(mde: float | None) -> str:
     return f"; this machine can tell {100 * mde:.1f} %" if mde is not None else ""
 
 
-def more_pairs(decision: Decision, floor: float, result: CellResult, run: Run) -> str:
+def more_pairs(decision: Decision, floor: float, result: CellResult, run: RunView) -> str:
     """What to do to get a decision, in words.
 
     A run that ended before its last look should be continued. Otherwise a new run with more pairs is needed, since
@@ -144,7 +144,13 @@ def more_pairs(decision: Decision, floor: float, result: CellResult, run: Run) -
 
 
 def more_rounds(
-    decision: Decision, found: Interval, between: BetweenRuns, gap: float, floor: float, result: CellResult, run: Run
+    decision: Decision,
+    found: Interval,
+    between: BetweenRuns,
+    gap: float,
+    floor: float,
+    result: CellResult,
+    run: RunView,
 ) -> str:
     """As `more_pairs`, for statistics 2: first whether one process could tell such a gap at all."""
     error = min(decision.alpha, decision.alpha_below or decision.alpha)

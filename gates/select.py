@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from specgate.analysis.load.sending import FASTER_CLIENT, fell_behind
-from specgate.contract import CellResult, Rule, Run, State, Verdict
+from specgate.contract import CellResult, Rule, RunView, State, Verdict
 
 
-def selected(rule: Rule, run: Run) -> Iterator[CellResult]:
+def selected(rule: Rule, run: RunView) -> Iterator[CellResult]:
     """The cells whose scenario and role match the rule's globs, in plan order."""
     return (result for result in run.cells if rule.matches(result.cell))
 
@@ -59,7 +59,7 @@ def steps_lost(rule: Rule, result: CellResult) -> Verdict | None:
     return verdict(rule, result.cell.key, State.INVALID, "steps_lost", message, evidence, step)
 
 
-def no_baseline(rule: Rule, result: CellResult, run: Run) -> Verdict | None:
+def no_baseline(rule: Rule, result: CellResult, run: RunView) -> Verdict | None:
     """The verdict of a rule that compares with the baseline, where the scenario has none; None where it has one."""
     if run.scenarios[result.cell.point.scenario].baseline:
         return None
@@ -79,7 +79,7 @@ def late_client(rule: Rule, result: CellResult, beside: CellResult | None = None
     return verdict(rule, result.cell.key, State.INVALID, "client_fell_behind", why, next_step=FASTER_CLIENT)
 
 
-def unmeasured(rule: Rule, result: CellResult, run: Run) -> Verdict:
+def unmeasured(rule: Rule, result: CellResult, run: RunView) -> Verdict:
     """The verdict on a cell that was planned but has no figures: INVALID, with the reason."""
     cause = run.failures.get(result.cell.point.key) or run.failures.get("run")
     why = (cause or result.reason or "no block was measured").splitlines()[0]

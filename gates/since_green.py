@@ -20,7 +20,7 @@ from specgate.analysis.references.since import (
 )
 from specgate.analysis.stats import Decision
 from specgate.analysis.two_builds.estimates import LEAST, Difference
-from specgate.contract import BetweenRuns, Cell, CellResult, Rule, Run, Scenario, State, Verdict
+from specgate.contract import BetweenRuns, Cell, CellResult, Kind, Rule, RunView, Scenario, State, Verdict
 from specgate.contract.references import CellTimes, EarlierRun
 from specgate.gates.samples import allowance, looks_of
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
@@ -59,6 +59,8 @@ class SinceGreen:
     """
 
     name = "since-green"
+    needs = "the steps of both runs"
+    needs_earlier_run: Literal[True] = True
     params: Mapping[str, type | UnionType] = {
         "time_margin_pct": float | None,
         "prefill_margin_pct": float | None,
@@ -71,18 +73,23 @@ class SinceGreen:
         times = len(time_margins(rule, scenario))
         return times + int(cell.role.speculative and "acceptance_margin_pct" in rule.params)
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return no kind."""
+        return ()
+
+    def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Refuse a rule without a margin."""
         if not {"time_margin_pct", "acceptance_margin_pct"} & set(rule.params):
-            message = "neither time_margin_pct nor acceptance_margin_pct is set: there is nothing to judge"
-            yield verdict(rule, "", State.INVALID, "no_margin", message)
-            return
+            yield "gate", "neither time_margin_pct nor acceptance_margin_pct is set: there is nothing to judge"
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = list(selected(rule, run))
         if not results:
             yield nothing_selected(rule)
         for result in results:
             yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
-    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         cell, earlier = result.cell, earlier_of(result.cell, run)
         if isinstance(earlier, str):
             return nothing_earlier(rule, result, run, earlier)
@@ -97,7 +104,7 @@ class SinceGreen:
         return summed_up(rule, result, earlier, findings)
 
 
-def earlier_of(cell: Cell, run: Run) -> EarlierRun | str:
+def earlier_of(cell: Cell, run: RunView) -> EarlierRun | str:
     """What `cell` is held against, or why there is nothing."""
     name, point = cell.point.scenario, cell.point.key
     none = "this run was begun without looking for one"
@@ -120,7 +127,7 @@ def earlier_of(cell: Cell, run: Run) -> EarlierRun | str:
     return earlier
 
 
-def nothing_earlier(rule: Rule, result: CellResult, run: Run, why: str) -> Verdict:
+def nothing_earlier(rule: Rule, result: CellResult, run: RunView, why: str) -> Verdict:
     """The verdict on a cell that is held against nothing: what it measures is what later runs are held against, so
     it is measured as far as they need.
 
@@ -142,7 +149,7 @@ def nothing_earlier(rule: Rule, result: CellResult, run: Run, why: str) -> Verdi
     return verdict(rule, key, State.SKIPPED, "no_earlier_run", message)
 
 
-def serves_later_runs(rule: Rule, result: CellResult, run: Run) -> bool:
+def serves_later_runs(rule: Rule, result: CellResult, run: RunView) -> bool:
     """Whether more rounds would hardly help to tell what a later run of this cell has lost."""
     times, margins = run.times.get(result.cell.key), time_margins(rule, run.scenarios[result.cell.point.scenario])
     between = between_of_times(result.cell, run)
@@ -158,7 +165,7 @@ def time_margins(rule: Rule, scenario: Scenario) -> dict[str, float]:
     return {"step_ns": step, **prefill}
 
 
-def findings_of(rule: Rule, result: CellResult, run: Run, old: CellTimes, new: CellTimes) -> Iterator[Finding]:
+def findings_of(rule: Rule, result: CellResult, run: RunView, old: CellTimes, new: CellTimes) -> Iterator[Finding]:
     """Every quantity of a cell that the rule speaks of."""
     between, error = between_of_times(result.cell, run), false_fail(rule.required, run.required_decisions)
     for what, margin in time_margins(rule, run.scenarios[result.cell.point.scenario]).items():
@@ -174,7 +181,7 @@ def findings_of(rule: Rule, result: CellResult, run: Run, old: CellTimes, new: C
             yield of_acceptance(float(rule.params["acceptance_margin_pct"]), change, error)
 
 
-def between_of_times(cell: Cell, run: Run) -> BetweenRuns:
+def between_of_times(cell: Cell, run: RunView) -> BetweenRuns:
     """What differs between a time of `cell` in two runs; see `between_two_runs`."""
     return between_two_runs(found for key, found in run.between_runs.items() if key.startswith(f"{cell.point.key}/"))
 

@@ -9,7 +9,20 @@ from typing import Literal
 
 from specgate.analysis.requests.joint import NO_JOINT_DECODING
 from specgate.analysis.stats import Pairs
-from specgate.contract import BASELINE, Cell, CellResult, Comparison, CycleBudget, Rule, Run, State, Verdict
+from specgate.contract import (
+    BASELINE,
+    SPEEDUP,
+    Cell,
+    CellResult,
+    Comparison,
+    CycleBudget,
+    Floor,
+    Kind,
+    Rule,
+    RunView,
+    State,
+    Verdict,
+)
 from specgate.gates.samples import (
     decision_on,
     evidence_of,
@@ -32,7 +45,16 @@ class Speed:
     params: Mapping[str, type] = {"min": float}
     sequential: Literal[True] = True
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return the kind of these verdicts."""
+        return ("speed",)
+
+    def floor(self, rule: Rule) -> Floor:
+        """Return the least speed-up."""
+        least = float(rule.params["min"])
+        return Floor(SPEEDUP, least, f"≥ {least:g}×")
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = [r for r in selected(rule, run) if r.cell.role.speculative]
         if not results:
             yield nothing_selected(rule)
@@ -47,7 +69,7 @@ class Speed:
             else:
                 yield with_source(self.judge_pairs(rule, result, comparison, run), run)
 
-    def judge_pairs(self, rule: Rule, result: CellResult, comparison: Comparison, run: Run) -> Verdict:
+    def judge_pairs(self, rule: Rule, result: CellResult, comparison: Comparison, run: RunView) -> Verdict:
         key, floor, value = comparison.cell.key, float(rule.params["min"]), comparison.speedup
         if value.reason_code == NO_JOINT_DECODING:
             message = (
@@ -91,7 +113,7 @@ class Speed:
         return verdict(rule, key, State.INCONCLUSIVE, "margin_not_excluded", message, evidence, step)
 
 
-def would_do(result: CellResult, run: Run, factor: float) -> str:
+def would_do(result: CellResult, run: RunView, factor: float) -> str:
     """What would make a speed that is too low `factor` times as high, in words.
 
     In a micro run, speed is acceptance length divided by cycle time. In a full run, prefill takes its share too.
@@ -108,7 +130,7 @@ def would_do(result: CellResult, run: Run, factor: float) -> str:
     return f"{cycles}, or AL would have to be {needed:.2f} (it is {length.value:.2f})"
 
 
-def within_reach(run: Run, key: str, floor: float) -> str:
+def within_reach(run: RunView, key: str, floor: float) -> str:
     """Whether this pair can reach `floor` on this device at all, in words; empty if that is not known."""
     budget = run.budgets.get(key)
     if budget is None or budget.limit is None or run.bandwidth is None:
@@ -132,7 +154,7 @@ def unless_overlap(budget: CycleBudget, floor: float) -> str:
     return f" unless the expert overlap is {needed:.2f} or more{now}"
 
 
-def with_source(found: Verdict, run: Run) -> Verdict:
+def with_source(found: Verdict, run: RunView) -> Verdict:
     """`found`, marked with the source of acceptance unless that is a trained pair, since the speed depends on it, and
     as that of tokens that may differ.
     """

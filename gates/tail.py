@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 from specgate.analysis.requests.percentiles import ERROR
-from specgate.contract import CellResult, Rule, Run, State, Value, Verdict
+from specgate.contract import CellResult, Kind, Rule, RunView, State, Value, Verdict
 from specgate.contract.metrics import PER_REQUEST, PERCENTILES, per_request
 from specgate.gates.samples import looks_of
 from specgate.gates.select import late_client, nothing_selected, selected, unmeasured, verdict
@@ -27,18 +27,23 @@ class Tail:
     params: Mapping[str, type] = {"metric": str, "max_ms": float}
     sequential: Literal[True] = True
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return no kind."""
+        return ()
+
+    def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Refuse a metric that is no percentile."""
         if rule.params["metric"] not in METRICS:
-            what = f"metric: {rule.params['metric']!r} is no percentile; one is {', '.join(METRICS)}"
-            yield verdict(rule, "", State.INVALID, "no_such_metric", what, next_step="correct the policy")
-            return
+            yield "metric", f"no percentile; one is {', '.join(METRICS)}"
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = list(selected(rule, run))
         if not results:
             yield nothing_selected(rule)
         for result in results:
             yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
-    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, metric, ceiling = result.cell.key, str(rule.params["metric"]), float(rule.params["max_ms"])
         found = result.values.get(metric)
         if found is None:
@@ -51,7 +56,7 @@ class Tail:
         return with_source(decided(rule, key, found, ceiling, run, result), run)
 
 
-def not_there(rule: Rule, result: CellResult, run: Run) -> Verdict:
+def not_there(rule: Rule, result: CellResult, run: RunView) -> Verdict:
     """The verdict on a cell that lacks the metric: SKIPPED where its kind of run cannot have it, with the reason."""
     metric, scenario = str(rule.params["metric"]), run.scenarios[result.cell.point.scenario]
     if scenario.definitions < 2:
@@ -65,7 +70,7 @@ def not_there(rule: Rule, result: CellResult, run: Run) -> Verdict:
     return verdict(rule, result.cell.key, State.SKIPPED, "not_measured", message)
 
 
-def decided(rule: Rule, key: str, found: Value, ceiling: float, run: Run, result: CellResult) -> Verdict:
+def decided(rule: Rule, key: str, found: Value, ceiling: float, run: RunView, result: CellResult) -> Verdict:
     """The verdict on a percentile that was measured."""
     assert found.value is not None
     confidence = 1 - 2 * ERROR / len(looks_of(result, run))

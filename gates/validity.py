@@ -8,7 +8,7 @@ from specgate.analysis.checks.drafting import inflated_length
 from specgate.analysis.intervals.levels import FALSE_FAIL
 from specgate.analysis.speculation.draft_counts import short_of, shortness_in_words
 from specgate.analysis.speculation.forced import forced_of, looks_forced, unlike_positions, wrong_shape
-from specgate.contract import MAY_NOT_DRAFT, AcceptanceRecord, CellResult, Rule, Run, State, Verdict
+from specgate.contract import MAY_NOT_DRAFT, AcceptanceRecord, CellResult, Kind, Rule, RunView, State, Verdict
 from specgate.errors import InvalidResult
 from specgate.gates.select import inflated, nothing_selected, selected, steps_lost, unmeasured, verdict
 
@@ -22,16 +22,21 @@ class Validity:
     """
 
     name = "validity"
+    needs = "the blocks and their accept counts"
     params: Mapping[str, type] = {}
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return the kind of these verdicts."""
+        return ("validity",)
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = list(selected(rule, run))
         if not results:
             yield nothing_selected(rule)
         for result in results:
             yield unmeasured(rule, result, run) if result.status == "failed" else self.judge_cell(rule, result, run)
 
-    def judge_cell(self, rule: Rule, result: CellResult, run: Run) -> Verdict:
+    def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key = result.cell.key
         if trouble := run.draft_trouble(result):
             plain = result.values.get("disabled_draft_error")
@@ -80,35 +85,35 @@ def complete(rule: Rule, result: CellResult, *also: str) -> Verdict:
     return verdict(rule, result.cell.key, State.PASS, "complete", said, {"blocks": result.blocks})
 
 
-def repeats_of(result: CellResult, run: Run) -> float:
+def repeats_of(result: CellResult, run: RunView) -> float:
     """How often each prompt ran."""
     return result.blocks / run.scenarios[result.cell.point.scenario].workload.prompt_sets
 
 
-def error_of(run: Run) -> float:
+def error_of(run: RunView) -> float:
     """The share that one cell has of the chance to refuse a run with nothing wrong."""
     return FALSE_FAIL / max(1, sum(r.cell.role.speculative for r in run.cells))
 
 
-def requests_of(result: CellResult, run: Run) -> int:
+def requests_of(result: CellResult, run: RunView) -> int:
     """The requests of a cell, at most: a server under load may have refused some."""
     return result.blocks * run.scenarios[result.cell.point.scenario].prompts_in_set(result.cell.point.batch)
 
 
-def short_drafts(result: CellResult, record: AcceptanceRecord, run: Run) -> Iterator[str]:
+def short_drafts(result: CellResult, record: AcceptanceRecord, run: RunView) -> Iterator[str]:
     """What drafts that are shorter than K make of the acceptance rate, where a chain has not its K in every step."""
     facts = run.engines.get(result.cell.point.key)
     if short_of(record, requests_of(result, run)):
         yield shortness_in_words(record, facts.backend if facts else "")
 
 
-def positions(result: CellResult, record: AcceptanceRecord, run: Run) -> Iterator[str]:
+def positions(result: CellResult, record: AcceptanceRecord, run: RunView) -> Iterator[str]:
     """What is odd about where the drafts of a planted pair are accepted."""
     if run.acceptance == "planted" and (found := unlike_positions(record, error_of(run), repeats_of(result, run))):
         yield found
 
 
-def made_up(rule: Rule, result: CellResult, record: AcceptanceRecord, run: Run) -> Verdict | None:
+def made_up(rule: Rule, result: CellResult, record: AcceptanceRecord, run: RunView) -> Verdict | None:
     """The verdict on acceptance that was forced into another shape than was asked for, or that looks forced without a
     word of it; None for any other.
     """
@@ -133,7 +138,7 @@ def made_up(rule: Rule, result: CellResult, record: AcceptanceRecord, run: Run) 
     return verdict(rule, key, State.INVALID, "looks_forced", message, evidence, step)
 
 
-def known_cause(result: CellResult, run: Run) -> str:
+def known_cause(result: CellResult, run: RunView) -> str:
     """What the engine has warned of, if that explains why nothing was drafted."""
     facts = run.engines.get(result.cell.point.key)
     said = [w.removeprefix(MAY_NOT_DRAFT) for w in facts.warnings if w.startswith(MAY_NOT_DRAFT)] if facts else []

@@ -52,7 +52,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.backends", "lmdeploy-pipeline", "specgate.backends.offline.backend:LMDEPLOY"),
     ("specgate.backends", "fake", "specgate.backends.fake:BACKEND"),
     ("specgate.gates", "validity", "specgate.gates.validity:GATE"),
-    ("specgate.gates", "tokens", "specgate.gates.tokens:GATE"),
+    ("specgate.gates", "tokens", "specgate.gates.tokens.gate:GATE"),
     ("specgate.gates", "distribution", "specgate.gates.sampled.distribution:GATE"),
     ("specgate.gates", "acceptance", "specgate.gates.acceptance:GATE"),
     ("specgate.gates", "acceptance-drift", "specgate.gates.acceptance_drift:GATE"),
@@ -156,7 +156,7 @@ def _load(group: str, name: str, kind: type[T]) -> T:
 
 def backend(name: str) -> Backend:
     """The back end called `name`. Raises UsageError where it is unknown, cannot be loaded or is not a Backend."""
-    return _load("specgate.backends", name, Backend)  # type: ignore[type-abstract]  # a runtime-checkable Protocol
+    return _load("specgate.backends", name, Backend)
 
 
 ENGINE_LIBRARIES = ("torch", "cupy", "transformers", "vllm", "sglang", "tensorrt_llm", "lmdeploy", "aiohttp")
@@ -189,39 +189,39 @@ def problems_of_backend(name: str) -> list[str]:
 
 def gate(name: str) -> Gate:
     """The gate called `name`. Raises UsageError as `backend` does."""
-    return _load("specgate.gates", name, Gate)  # type: ignore[type-abstract]
+    return _load("specgate.gates", name, Gate)
 
 
 def report(name: str) -> Report:
     """The report called `name`. Raises UsageError as `backend` does."""
-    return _load("specgate.reports", name, Report)  # type: ignore[type-abstract]
+    return _load("specgate.reports", name, Report)
 
 
 def contrast_gate(name: str) -> ContrastGate:
     """The contrast gate called `name`. Raises UsageError as `backend` does."""
-    return _load("specgate.contrast_gates", name, ContrastGate)  # type: ignore[type-abstract]
+    return _load("specgate.contrast_gates", name, ContrastGate)
 
 
 def view(name: str) -> View[Any]:
     """The view called `name`. Raises UsageError as `backend` does."""
-    return _load("specgate.views", name, View)  # type: ignore[type-abstract]
+    return _load("specgate.views", name, View)
 
 
 def export(name: str) -> Export:
     """The export called `name`. Raises UsageError as `backend` does."""
-    return _load("specgate.exports", name, Export)  # type: ignore[type-abstract]
+    return _load("specgate.exports", name, Export)
 
 
 @cache
 def pair_sources() -> tuple[PairSource, ...]:
     """Return every plug-in that has pairs by name. Raises UsageError where one of them cannot be loaded."""
-    return tuple(_load("specgate.pairs", name, PairSource) for name in registered("specgate.pairs"))  # type: ignore[type-abstract]
+    return tuple(_load("specgate.pairs", name, PairSource) for name in registered("specgate.pairs"))
 
 
 def profilers() -> Iterator[Profiler]:
     """Yield every profiler. Raises UsageError where one of them cannot be loaded."""
     for name in registered("specgate.profilers"):
-        yield _load("specgate.profilers", name, Profiler)  # type: ignore[type-abstract]
+        yield _load("specgate.profilers", name, Profiler)
 
 
 def command_names(above: str) -> list[str]:

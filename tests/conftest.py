@@ -35,14 +35,6 @@ SLOW_FIXTURES = {
 """Fixture → why a test that uses it takes long."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--every-code",
-        action="store_true",
-        help="compile every code of attention for every architecture, where else a selection is taken that covers them",
-    )
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for why in {SLOW_FIXTURES[name] for name in getattr(item, "fixturenames", ()) if name in SLOW_FIXTURES}:

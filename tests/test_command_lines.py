@@ -48,11 +48,12 @@ def faults(words: list[str], *, whole: bool) -> Iterator[str]:
     command: click.Command = cli
     context = click.Context(cli, info_name="specgate")
     while isinstance(command, click.Group):
-        if not words or words[0].startswith("-") or command.get_command(context, words[0]) is None:
+        below = command.get_command(context, words[0]) if words else None
+        if not words or words[0].startswith("-") or below is None:
             if words and not words[0].startswith("-"):
                 yield f"no command {words[0]!r} of {context.command_path}"
             return
-        command = command.commands[words[0]]
+        command = below
         context = click.Context(command, info_name=words[0], parent=context)
         words = words[1:]
     try:
@@ -104,7 +105,7 @@ def scenario_fault(name: str) -> str | None:
 @cache
 def policy_fault(name: str) -> str | None:
     try:
-        find_policy(name, {name: gate.params for name, gate in plugins.gates().items()})
+        find_policy(name, plugins.gates())
     except UsageError as error:
         return str(error)
     return None
@@ -215,14 +216,14 @@ def test_the_example_packages_do_not_ask_an_index_for_it_either() -> None:
     ("text", "found"),
     [
         ("pip install specgate", True),
-        ("run: python -m pip install --quiet 'specgate[servers]'", True),
+        ("run: python -m pip install --quiet 'specgate[torch]'", True),
         ("uv pip install \\\n  specgate==0.1", True),
         ("uvx specgate micro", True),
         ("Install it: `pip install specgate`.", True),
         ("python -m pip wheel --no-deps specgate", True),
         ("python -m pip wheel --no-deps ./specgate", False),
         ("pip install ./specgate", False),
-        ("pip install '.[servers]' in specgate's checkout", False),
+        ("pip install '.[torch]' in specgate's checkout", False),
         ('pip install "$(echo dist/specgate-*.whl)[torch]"', False),
         ("pip install uv; specgate micro", False),
         ("uv venv specgate", False),

@@ -16,11 +16,13 @@ from tests.support.command import ROOT
 from tests.support.kept_runs import KEPT, RESULTS, file_of
 
 DOCS = ROOT / "docs"
-JOURNAL = DOCS / "journal"
+ENGINE = ROOT / "backends" / "eagle3"
+"""The engine's house, which has documents and an index of its own."""
+JOURNAL = ENGINE / "docs" / "journal"
 REFERENCE = DOCS / "reference.md"
-FOLDERS = ("specgate", "backends", "gates", "reports", "scenarios", "tests", "docs", ".ci")
+FOLDERS = ("specgate", "backends", "gates", "reports", "scenarios", "tests", "bench", "docs", ".ci")
 """At the top level: what a path in the documentation may begin with."""
-CODE = ("specgate", "backends", "gates", "reports", "tests")
+CODE = ("specgate", "backends", "gates", "reports", "tests", "bench")
 PLACEHOLDER = re.compile(r"[A-Z]{2,}|[<…]")
 """A part of a path that stands for a name of the reader's."""
 LARGEST = 6_000_000
@@ -30,7 +32,8 @@ LARGEST = 6_000_000
 def pages() -> list[Path]:
     """Everything that is written by hand. What a run or a command wrote is a record, but for the README beside it."""
     found = [file for file in DOCS.rglob("*.md") if RESULTS not in file.parents or file == RESULTS / "README.md"]
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(found)]
+    engine = [ENGINE / "README.md", *(ENGINE / "docs").rglob("*.md")]
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(found), *sorted(engine)]
 
 
 def name_of(file: Path) -> str:
@@ -182,10 +185,11 @@ def broken_at(page: Path, root: Path) -> list[str]:
 
 
 def test_the_index_names_every_document_and_the_journal_every_entry() -> None:
-    indexed = {(DOCS / link.partition("#")[0]).resolve() for link in links_of(DOCS / "README.md")}
-    written = {page for page in pages() if DOCS in page.parents}
     entries = set(JOURNAL.glob("2*.md"))
-    assert written - entries - {DOCS / "README.md"} <= indexed
+    for index, house in ((DOCS / "README.md", DOCS), (ENGINE / "README.md", ENGINE)):
+        indexed = {(index.parent / link.partition("#")[0]).resolve() for link in links_of(index)}
+        written = {page for page in pages() if house in page.parents}
+        assert written - entries - {index} <= indexed
     assert entries <= {(JOURNAL / link.partition("#")[0]).resolve() for link in links_of(JOURNAL / "README.md")}
 
 

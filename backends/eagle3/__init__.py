@@ -1,6 +1,7 @@
 """The built-in EAGLE-3 engine and all that belongs to it. It is a plug-in: specgate reaches it by `entry_points.txt`
 only.
 
+    docs/          how it is used, how it works, how fast it is
     commands/      commands that join specgate's: bench, tune, tree, and making pairs
     pair_tools/    making pairs: training drafts, planting pairs, exporting them for other engines
     tuning/        searches over an engine's configurations

@@ -123,7 +123,7 @@ def block_of(role: Role, answers: Sequence[Answer], spec: SpecCounts, cached: in
         accepted=(),
         drafted=(),
         truncated=(0,) * len(answers),
-        finish=tuple(a.finish.value for a in answers),
+        finish=tuple(a.finish for a in answers),
         counters={
             **({"undrafted_steps": undrafted} if undrafted is not None else {}),
             "cache_hit_tokens": cached,

@@ -37,7 +37,7 @@ class ServerBackend:
 
     def available(self) -> Availability:
         if missing := [name for name in NEEDED if find_spec(name) is None]:
-            reason = f"{missing[0]} is not installed (in specgate's checkout: pip install '.[servers]')"
+            reason = f"{missing[0]} is not installed (it comes with specgate: install that again)"
             return Availability(False, reason, rank=-1)
         if which(self.program) is None:
             return Availability(True, f"{self.program} is not on the PATH: -o program=FILE, or -o url=URL", rank=-1)

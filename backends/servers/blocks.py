@@ -48,7 +48,7 @@ def decoded(
         accepted=(),
         drafted=(),
         truncated=(0,) * len(answers),
-        finish=tuple(a.finish.value for a in answers),
+        finish=tuple(a.finish for a in answers),
         counters={
             **({"undrafted_steps": undrafted} if undrafted is not None and not joined else {}),
             **({JOINED_OUTPUTS: joined, UNCOUNTED_TOKENS: undrafted} if undrafted is not None and joined else {}),

@@ -9,7 +9,7 @@ place to place by a log-normal factor. An engine that accepts near misses takes 
 most so far below the best. Where logits straddle a power of two, gaps may be counted in units half as large as their
 own.
 
-`tests/gates/test_near_ties.py` holds the vectorised rules used here to the ones that judge.
+`tests/gates/tokens/test_near_ties.py` holds the vectorised rules used here to the ones that judge.
 """
 
 from __future__ import annotations

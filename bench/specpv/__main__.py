@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import get_args
 
 import click
 
@@ -20,6 +21,7 @@ from bench.kv_exactness import prompts
 from specgate.backends.eagle3.lib.specpv.asked import MOST_BUFFERED, PartialPlan
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, Budget, Role
+from specgate.contract.asked import PromptSource
 from specgate.contract.counters import (
     SPECPV_CACHED,
     SPECPV_CHECKED,
@@ -43,8 +45,8 @@ USUAL = (
 @click.option("--tokens", default=96, show_default=True, help="Tokens to decode behind each.")
 @click.option("--spec", default="3", show_default=True, metavar="K,…", help="Draft lengths.")
 @click.option("--settings", default=USUAL, show_default=True)
-@click.option("--source", default="mixed", show_default=True, help="mixed, code, docs, prose or random.")
-def main(pair: str, context: str, texts: int, tokens: int, spec: str, settings: str, source: str) -> None:
+@click.option("--source", type=click.Choice(get_args(PromptSource)), default="mixed", show_default=True)
+def main(pair: str, context: str, texts: int, tokens: int, spec: str, settings: str, source: PromptSource) -> None:
     """Print one line per context, draft length and setting."""
     found, ks = resolve_pair(pair, None, None), [int(k) for k in spec.split(",")]
     click.echo(f"{pair}, float32, {texts} {source} prompts of each length, {tokens} tokens decoded behind each")

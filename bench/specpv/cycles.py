@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, get_args
 
 import click
 import torch
@@ -29,6 +29,7 @@ from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, Kind
 from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
 from specgate.contract import Budget, Role
+from specgate.contract.asked import PromptSource
 from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.pairs.resolve import resolve_pair
 
@@ -128,7 +129,7 @@ def phases_of(name: str, block: Decoded) -> str:
 @click.option("--refresh", multiple=True, type=int, default=(20,), show_default=True)
 @click.option("--steps", default=96, show_default=True, help="Cycles of a round.")
 @click.option("--rounds", default=4, show_default=True)
-@click.option("--source", default="mixed", show_default=True, help="mixed, code, docs, prose or random.")
+@click.option("--source", type=click.Choice(get_args(PromptSource)), default="mixed", show_default=True)
 @click.option("--phases", is_flag=True, help="Show the mean phases of a cycle, too.")
 def main(
     pair: str,
@@ -141,7 +142,7 @@ def main(
     refresh: tuple[int, ...],
     steps: int,
     rounds: int,
-    source: str,
+    source: PromptSource,
     phases: bool,
 ) -> None:
     """Print one line per context and setting."""

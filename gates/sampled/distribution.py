@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Final
 
-from specgate.contract import CellResult, Rule, Run, State, Verdict
-from specgate.contract.draws import Against, DrawCheck, FitTest
+from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
+from specgate.contract.draws import Against, Allowance, DrawCheck, FitTest
 from specgate.gates.select import nothing_selected, selected, unmeasured, verdict
 
 VERIFY: Final = "look at the verify: is it greedy, does it keep a rejected token, does it draw from the residual?"
@@ -42,7 +42,15 @@ class DistributionGate:
         "own_ulps": float | None,
     }
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return the kind of these verdicts."""
+        return ("tokens",)
+
+    def allowance(self, rule: Rule) -> Allowance:
+        """Return the rounding that `rule` allows for."""
+        return Allowance(*(float(rule.params.get(key, 0.0)) for key in ("law_ulps", "own_ulps")))
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         results = list(selected(rule, run))
         if not results:
             yield nothing_selected(rule)

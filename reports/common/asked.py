@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from specgate.contract import Cell, Point, Policy, Role
+from specgate.contract import SPEEDUP, Cell, Point, Role, Run
 
 
-def floor_of(policy: Policy, cell: Cell) -> float | None:
-    """The highest `min` of the required speed rules that select the cell, or of those that advise where none is
+def floor_of(run: Run, cell: Cell) -> float | None:
+    """The highest floor of the required rules for the speed-up of the cell, or of those that advise where none is
     required; None if there is no such rule.
     """
-    rules = [rule for rule in policy.rules if rule.gate == "speed" and "min" in rule.params and rule.matches(cell)]
-    decisive = [rule for rule in rules if rule.required] or rules
-    return max((float(rule.params["min"]) for rule in decisive), default=None)
+    mine = [v for v in run.verdicts if v.cell == cell.key and v.floor is not None and v.floor.figure == SPEEDUP]
+    decisive = [v for v in mine if v.required] or mine
+    return max((v.floor.least for v in decisive if v.floor is not None), default=None)
 
 
-def floors(policy: Policy, point: Point, roles: tuple[Role, ...]) -> dict[Role, float]:
+def floors(run: Run, point: Point, roles: tuple[Role, ...]) -> dict[Role, float]:
     """Role → the least speed-up that the policy asks of it at `point`, for the roles of which it asks one."""
-    found = {role: floor_of(policy, Cell(point, role)) for role in roles}
+    found = {role: floor_of(run, Cell(point, role)) for role in roles}
     return {role: floor for role, floor in found.items() if floor is not None}

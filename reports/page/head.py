@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.analysis.load.sweeps import sweep_of
-from specgate.contract import CellResult, Policy, Run, Verdict
+from specgate.analysis.verdict import wanted
+from specgate.contract import KINDS, CellResult, Kind, Policy, Run, Verdict
 from specgate.errors import ExitCode
 from specgate.reports.common import figures, provenance, summary
 from specgate.reports.common.parts import Entry, Table
@@ -16,8 +16,8 @@ from specgate.reports.common.tables import QUIET, speedup_entry, tokens_entry
 
 SHOWN: Final = 6
 """Most cells in the head: as many as leave the reasons below it on the first screen."""
-KINDS: Final = {"validity": "validity", "tokens": "tokens", "acceptance": "acceptance length", "speed": "speed"}
-"""Gate → what it judges, for what has to be judged before a run may be called good."""
+NAMES: Final = {"acceptance": "acceptance length"}
+"""Kind of judgement → its name in a sentence, where that is another."""
 ByCell = Mapping[str, Sequence[Verdict]]
 """Cell key → the verdicts on that cell."""
 
@@ -48,7 +48,7 @@ def key_row(run: Run, result: CellResult, verdicts: ByCell) -> list[str | Entry]
     return [
         summary.label(result.cell),
         speedup_entry(comparison.speedup if comparison else None),
-        asked([*verdicts_on(verdicts, result, "speed"), *on_sweep(run, result)]),
+        asked(verdicts_on(verdicts, result, "speed")),
         Entry(figures.figure(length), figures.reason(length) or figures.span(length)),
         asked(verdicts_on(verdicts, result, "acceptance")),
         tokens_entry(run, comparison),
@@ -58,19 +58,14 @@ def key_row(run: Run, result: CellResult, verdicts: ByCell) -> list[str | Entry]
 def by_cell(run: Run) -> ByCell:
     found: dict[str, list[Verdict]] = {}
     for verdict in run.verdicts:
-        found.setdefault(verdict.cell, []).append(verdict)
+        for cell in (verdict.cell, *verdict.covers):
+            found.setdefault(cell, []).append(verdict)
     return found
 
 
-def verdicts_on(verdicts: ByCell, result: CellResult, *gates: str) -> list[Verdict]:
-    return [v for v in verdicts.get(result.cell.key, ()) if v.gate in gates]
-
-
-def on_sweep(run: Run, result: CellResult) -> list[Verdict]:
-    """Verdicts on the sweep of a level of load. Each has the key of one cell of its sweep."""
-    cells = {r.cell.key: r.cell for r in run.cells}
-    found = [v for v in run.verdicts if v.gate == "load" and v.cell in cells]
-    return [v for v in found if sweep_of(cells[v.cell]) == sweep_of(result.cell)]
+def verdicts_on(verdicts: ByCell, result: CellResult, *kinds: Kind) -> list[Verdict]:
+    """Return the verdicts of these kinds on a cell."""
+    return [v for v in verdicts.get(result.cell.key, ()) if not set(kinds).isdisjoint(v.judges)]
 
 
 def asked(verdicts: Sequence[Verdict]) -> Entry:
@@ -78,11 +73,7 @@ def asked(verdicts: Sequence[Verdict]) -> Entry:
     if not verdicts:
         return Entry("not judged")
     decisive = min(verdicts, key=lambda v: (not v.required, summary.gravity([v])))
-    least = decisive.evidence.get("min")
-    text = decisive.rule
-    if isinstance(least, int | float):
-        unit = "×" if decisive.gate == "speed" else ""
-        text = f"pays up to {least:g}" if decisive.gate == "load" else f"≥ {least:g}{unit}"
+    text = decisive.floor.text if decisive.floor else decisive.rule
     return Entry(text, None if decisive.required else "advises", decisive.state.value, not decisive.required)
 
 
@@ -121,19 +112,14 @@ def advice(run: Run) -> list[Advice]:
 def not_judged(run: Run) -> Iterator[str]:
     """What no required rule judged, a sentence per kind of judgement."""
     verdicts = by_cell(run)
-    for gate, what in KINDS.items():
-        asked_of = [r for r in run.cells if wanted(gate, r)]
-        silent = [r for r in asked_of if not any(v.required for v in verdicts_on(verdicts, r, gate))]
+    for kind in KINDS:
+        of = [r for r in run.cells if kind in wanted(r.cell)]
+        silent = [r for r in of if not any(v.required for v in verdicts_on(verdicts, r, kind))]
         if silent:
             names = [summary.label(r.cell) for r in silent]
             cells = " and ".join(names) if len(names) <= 2 else f"{len(names)} cells, {names[0]} among them"
-            advised = any(verdicts_on(verdicts, r, gate) for r in silent)
-            yield f"Not judged: {what} of {cells}" + ("; rules only advise." if advised else ".")
-
-
-def wanted(gate: str, result: CellResult) -> bool:
-    """Whether a cell has to be judged by `gate`: by records and tokens always, by speed and acceptance with a draft."""
-    return result.cell.role.speculative or gate in ("validity", "tokens")
+            advised = any(verdicts_on(verdicts, r, kind) for r in silent)
+            yield f"Not judged: {NAMES.get(kind, kind)} of {cells}" + ("; rules only advise." if advised else ".")
 
 
 # ── facts ────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -76,7 +76,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
     """Everything the template shows, by name."""
     judgements = list(tables.judgements(run))
     open_ = sorted((j for j in judgements if not j.quiet), key=lambda j: summary.gravity([j.verdict]))
-    sections, together = list(points.sections(run, policy)), speed_pictures(run, policy)
+    sections, together = list(points.sections(run)), speed_pictures(run)
     empty = gaps.empty_sections(run, together)
     return {
         "run": run,
@@ -145,10 +145,10 @@ def contents(sections: Sequence[points.Section]) -> list[tuple[str, str]]:
 TOKEN_WORDS = (token_checks.own_word, token_checks.sampled, token_checks.cost)
 
 
-def speed_pictures(run: Run, policy: Policy) -> Sequence[Picture]:
+def speed_pictures(run: Run) -> Sequence[Picture]:
     """The pictures that show the speed-ups of all points together."""
     maps = [] if run.kind == "load" else speed_map.maps(run)
-    return [*load.of_load(run), forest.forest(run, policy), *maps]
+    return [*load.of_load(run), forest.forest(run), *maps]
 
 
 REPORT = HtmlReport()

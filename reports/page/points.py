@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.contract import CellResult, Comparison, Point, Policy, Run
+from specgate.contract import CellResult, Comparison, Point, Run
 from specgate.contract.conditions import Timeline
 from specgate.reports.common import own_prompts
 from specgate.reports.common.asked import floors
@@ -44,7 +44,7 @@ class Section:
     categories: Table | None = None
 
 
-def sections(run: Run, policy: Policy) -> Iterator[Section]:
+def sections(run: Run) -> Iterator[Section]:
     points = list(dict.fromkeys(r.cell.point for r in run.cells))
     chosen = drawn_points(run, points)
     why = f"Left out: pictures are drawn of {DRAWN} points of {len(points)}, those with open verdicts first."
@@ -53,7 +53,7 @@ def sections(run: Run, policy: Policy) -> Iterator[Section]:
         yield Section(
             name_of(point, own_lengths=run.scenarios[point.scenario].workload.own is not None),
             title(run, point),
-            list(pictures(f"p{n}", run, policy, point)) if drawn else (),
+            list(pictures(f"p{n}", run, point)) if drawn else (),
             all_figures(run, point),
             None if drawn else why,
             own_prompts.in_words(run, point),
@@ -77,14 +77,14 @@ def drawn_points(run: Run, points: Sequence[Point]) -> set[Point]:
     return set(sorted(points, key=need)[:DRAWN])
 
 
-def pictures(key: str, run: Run, policy: Policy, point: Point) -> Iterator[Picture]:
+def pictures(key: str, run: Run, point: Point) -> Iterator[Picture]:
     """All pictures of a point. `key`: what the ids of their elements begin with."""
     results = [r for r in run.cells if r.cell.point == point]
     comparisons = [c for c in run.comparisons if c.cell.point == point]
     drafted = [r for r in results if r.acceptance is not None and r.acceptance.steps]
     quoted, paired = quotable(results, comparisons), [c for c in comparisons if c.speedup.value is not None]
     conditions = run.conditions.get(point.key)
-    yield speedups.of_pairs(key, paired, floors(policy, point, tuple(r.cell.role for r in results)))
+    yield speedups.of_pairs(key, paired, floors(run, point, tuple(r.cell.role for r in results)))
     budgets = cycle.budgets_of(run, results)
     yield cycle.waterfall(key, run, budgets)
     yield cycle.budget(key, run, budgets)

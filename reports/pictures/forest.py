@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specgate.contract import Comparison, Policy, Role, Run, Verdict
+from specgate.contract import Comparison, Role, Run, Verdict
 from specgate.reports.common.asked import floor_of
 from specgate.reports.common.figures import NONE, percent, ratio, reason
 from specgate.reports.common.parts import Picture, Table, left_out
@@ -40,8 +40,8 @@ class Row:
         return (least or 0.0) / (self.asked or 1.0)
 
 
-def forest(run: Run, policy: Policy) -> Picture:
-    rows = list(rows_of(run, policy))
+def forest(run: Run) -> Picture:
+    rows = list(rows_of(run))
     drawable = [r for r in rows if r.value is not None]
     if not drawable:
         return left_out(NAME, "no pair of blocks whose speed may be quoted")
@@ -63,25 +63,25 @@ def forest(run: Run, policy: Policy) -> Picture:
     return Picture(NAME, caption, drawing, [table(rows)], wide=True)
 
 
-def rows_of(run: Run, policy: Policy) -> Iterator[Row]:
+def rows_of(run: Run) -> Iterator[Row]:
     for comparison in run.comparisons:
-        yield over_baseline(run, policy, comparison)
+        yield over_baseline(run, comparison)
     for verdict in run.verdicts:
-        if verdict.gate == "regression" and (row := over_role(run, verdict)) is not None:
+        if (row := over_role(run, verdict)) is not None:
             yield row
 
 
-def over_baseline(run: Run, policy: Policy, comparison: Comparison) -> Row:
+def over_baseline(run: Run, comparison: Comparison) -> Row:
     cell, value = comparison.cell, comparison.speedup
-    asked, mde = floor_of(policy, cell), run.mde.get(cell.key)
+    asked, mde = floor_of(run, cell), run.mde.get(cell.key)
     return Row(label(cell), cell.role, value.value, value.ci_low, value.ci_high, asked, mde, reason(value))
 
 
 def over_role(run: Run, verdict: Verdict) -> Row | None:
-    """The row of a role compared with another role, from the verdict of a gate; None if the verdict has no figures."""
+    """The row of a role compared with another role, from the evidence of a verdict; None if it compares no roles."""
     found, result = verdict.evidence, run.result(verdict.cell)
     value, low, high, margin = (found.get(key) for key in ("ratio", "ci_low", "ci_high", "margin_pct"))
-    if result is None or not isinstance(value, float) or not isinstance(margin, float):
+    if "against" not in found or result is None or not isinstance(value, float) or not isinstance(margin, float):
         return None
     return Row(
         name=f"{short(verdict.cell)} over {found.get('against')}",

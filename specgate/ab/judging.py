@@ -19,8 +19,8 @@ from specgate.contract.conditions import GpuReading, Sample
 from specgate.contract.two_builds import SIDES, Look, Process, SideName, TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.files.journal import Journal
+from specgate.planning.gates import near_ties
 from specgate.planning.plan import points_of
-from specgate.planning.policy import near_ties
 
 SOUND_PAIRS: Final = 8
 """Process pairs from which on the simulated error rates of `docs/ab.md` are at most those that are stated."""
@@ -59,8 +59,7 @@ def groups(scenarios: Sequence[Scenario]) -> list[list[Scenario]]:
     """The scenarios that one engine can run: those of the same number format and RoPE scaling."""
     found: dict[object, list[Scenario]] = {}
     for scenario in scenarios:
-        key = scenario.dtype, tuple(sorted((scenario.rope or {}).items()))
-        found.setdefault(key, []).append(scenario)
+        found.setdefault((scenario.dtype, scenario.rope), []).append(scenario)
     return list(found.values())
 
 

@@ -23,8 +23,8 @@ from specgate.machine import host, inventory
 from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot, watching
 from specgate.machine.software import software
+from specgate.planning.gates import near_ties
 from specgate.planning.plan import build_plan
-from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.promotion.ledger import Ledger
 from specgate.redaction import credentials_in

@@ -7,11 +7,11 @@ less time than a plain step, since it holds a pass over the target.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specgate.analysis.experts.overlap import independence_of, needed_overlap
-from specgate.contract import Point, Policy, Run, Traffic
+from specgate.contract import SPEEDUP, Cell, Floor, Point, Rule, Run, Traffic
 from specgate.contract.cycle_budget import Bandwidth, Ceiling, CycleBudget, Limit, Waterfall
 from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
 
@@ -28,17 +28,23 @@ def limit_of(found: Waterfall, base: CycleBudget, spec: CycleBudget, base_prefil
     return Limit(highest, highest * (base_prefill + (1 - base_prefill) * of_base))
 
 
-def with_ceilings(run: Run, policy: Policy) -> Run:
-    """`run` with what the speed rules of `policy` ask of each of its cells."""
+def with_ceilings(run: Run, floors: Sequence[tuple[Rule, Floor]]) -> Run:
+    """`run` with what the rules that set a floor for the speed-up ask of each of its cells."""
     budgets = dict(run.budgets)
     for result in run.cells:
         if (budget := budgets.get(result.cell.key)) and budget.waterfall:
-            rules = [r for r in policy.rules if r.gate == "speed" and r.matches(result.cell)]
-            asked = [(r.id, floor) for r in rules if (floor := float(r.params["min"])) > 0]
+            mine = [(rule.id, floor.least) for rule, floor in speed_floors(floors, result.cell)]
             overlap = overlap_at(run, result.cell.point, budget)
-            found = tuple(ceiling(rule, floor, budget, budget.waterfall, overlap) for rule, floor in asked)
+            found = tuple(ceiling(rule, least, budget, budget.waterfall, overlap) for rule, least in mine)
             budgets[result.cell.key] = replace(budget, ceilings=found)
     return replace(run, budgets=budgets)
+
+
+def speed_floors(floors: Iterable[tuple[Rule, Floor]], cell: Cell) -> Iterator[tuple[Rule, Floor]]:
+    """Yield the floors above 0 that are set for the speed-up of `cell`."""
+    for rule, floor in floors:
+        if floor.figure == SPEEDUP and floor.least > 0 and rule.matches(cell):
+            yield rule, floor
 
 
 def ceiling(

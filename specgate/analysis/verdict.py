@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
-from specgate.analysis.load.sweeps import sweep_of
-from specgate.contract import BASELINE, Cell, Exemption, Gap, Kind, Policy, Rule, Run, State, Verdict
+from specgate.contract import KINDS, Cell, Gap, Kind, Policy, Run, State, Verdict
 from specgate.contract.agreement import Agreement
 from specgate.contract.contrast import Contrast
 from specgate.errors import ExitCode
@@ -70,67 +70,44 @@ def worst_of(states: Sequence[State]) -> tuple[State, ExitCode]:
 # ── what was not judged ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def wanted(cell: Cell) -> Iterator[Kind]:
-    """What `cell` has to be judged by: its records and tokens, and with speculation its acceptance and its speed."""
-    yield from ("validity", "tokens")
-    if cell.role.speculative:
-        yield from ("acceptance", "speed")
+KindsOf = Mapping[str, Collection[Kind]]
+"""Rule id → the kinds of judgement that its verdicts are (`protocols.Gate.judges`)."""
 
 
-def kind_of(rule: Rule) -> Kind | None:
-    """What the verdicts of `rule` judge; None for a rule that judges something else.
-
-    `distribution` judges the tokens of cells that are sampled, which need not be the baseline's; of greedy cells it
-    says nothing. `load` judges the speed of all cells of a sweep together. `regression` judges speed where it compares
-    with the baseline. Compared with another draft length, a role can be no slower than that and still be slower than
-    plain decoding.
+def wanted(cell: Cell, policy: Policy | None = None, kinds: KindsOf = MappingProxyType({})) -> Iterator[Kind]:
+    """Yield what `cell` has to be judged by: its records and tokens, with speculation its acceptance and its speed, and
+    every further kind that a required rule of `policy` is for, if it selects the cell.
     """
-    if rule.gate == "load":
-        return "speed"
-    if rule.gate == "distribution":
-        return "tokens"
-    kinds: tuple[Kind, ...] = ("validity", "tokens", "acceptance", "speed")
-    if rule.gate == "regression" and rule.params.get("against") == BASELINE.name:
-        return "speed"
-    return next((kind for kind in kinds if kind == rule.gate), None)
+    yield from KINDS if cell.role.speculative else ("validity", "tokens")
+    mine = [rule for rule in policy.rules if rule.required and rule.matches(cell)] if policy else []
+    yield from dict.fromkeys(kind for rule in mine for kind in kinds.get(rule.id, ()) if kind not in KINDS)
 
 
-def not_judged(run: Run, policy: Policy) -> tuple[Gap, ...] | None:
+def not_judged(run: Run, policy: Policy, kinds: KindsOf) -> tuple[Gap, ...] | None:
     """What `run` lacks in judgements, by its verdicts; None for a policy of a version that did not ask."""
     if policy.not_judged is None:
         return None
-    kinds = {rule.id: kind_of(rule) for rule in policy.rules}
     decisive = [v for v in run.verdicts if v.required and v.state is not State.SKIPPED]
-    judged = {(kinds.get(v.rule), v.cell) for v in decisive} | set(judged_together(run, policy, decisive))
-    return gaps([result.cell for result in run.cells], judged, policy.not_judged)
+    judged = {(kind, cell) for v in decisive for kind in v.judges for cell in (v.cell, *v.covers)}
+    return gaps([result.cell for result in run.cells], judged, policy, kinds)
 
 
-def judged_together(run: Run, policy: Policy, verdicts: Iterable[Verdict]) -> Iterator[tuple[Kind | None, str]]:
-    """(kind, cell key) of the cells that were judged by a verdict on their sweep, which has the key of one of them."""
-    rules = {rule.id: rule for rule in policy.rules if rule.gate == "load"}
-    sweeps = {result.cell.key: sweep_of(result.cell) for result in run.cells}
-    for v in verdicts:
-        if v.rule in rules and v.cell in sweeps:
-            mine = [r.cell for r in run.cells if sweep_of(r.cell) == sweeps[v.cell] and rules[v.rule].matches(r.cell)]
-            yield from ((kind_of(rules[v.rule]), cell.key) for cell in mine)
-
-
-def foreseeable(cells: Iterable[Cell], policy: Policy) -> tuple[Gap, ...]:
+def foreseeable(cells: Iterable[Cell], policy: Policy, kinds: KindsOf) -> tuple[Gap, ...]:
     """What a run of `cells` will lack, whatever it measures: no required rule of `policy` selects it."""
-    cells = list(cells)
-    judged = {(kind_of(rule), c.key) for rule in policy.rules if rule.required for c in cells if rule.matches(c)}
-    return gaps(cells, judged, policy.not_judged or ())
+    cells, required = list(cells), [rule for rule in policy.rules if rule.required]
+    judged = {(kind, c.key) for rule in required for kind in kinds.get(rule.id, ()) for c in cells if rule.matches(c)}
+    return gaps(cells, judged, policy, kinds)
 
 
 def gaps(
-    cells: Iterable[Cell], judged: Collection[tuple[Kind | None, str]], exemptions: Sequence[Exemption]
+    cells: Iterable[Cell], judged: Collection[tuple[Kind, str]], policy: Policy, kinds: KindsOf
 ) -> tuple[Gap, ...]:
-    """What is wanted of `cells` and not among `judged`, (kind, cell key), by kind and reason."""
+    """What is wanted of `cells` and not among `judged`, (kind, cell key), by kind and the policy's reason."""
     found: dict[tuple[Kind, str | None], list[str]] = {}
     for cell in cells:
-        for kind in wanted(cell):
+        for kind in wanted(cell, policy, kinds):
             if (kind, cell.key) not in judged:
-                why = next((e.why for e in exemptions if e.covers(kind, cell)), None)
+                why = next((e.why for e in policy.not_judged or () if e.covers(kind, cell)), None)
                 found.setdefault((kind, why), []).append(cell.key)
     return tuple(Gap(kind, tuple(keys), why) for (kind, why), keys in found.items())
 

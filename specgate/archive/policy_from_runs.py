@@ -20,9 +20,11 @@ from specgate.analysis.verdict import overall
 from specgate.archive.judging.result_file import with_near_ties
 from specgate.archive.stored import StoredRun
 from specgate.contract import CellResult, Rule, Run, Scenario, State, Verdict
+from specgate.contract.protocols import GrantsNearTies, JudgesSetup
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import dump_yaml, loads
-from specgate.planning.policy import near_ties, parse_policy
+from specgate.planning.gates import asked, near_ties, verdicts_of
+from specgate.planning.policy import parse_policy
 from specgate.planning.scenario import shipped
 from specgate.promotion.claim import digests
 from specgate.run.recompute import judge
@@ -31,8 +33,6 @@ NOISE_MARGIN: Final = 2.0
 """A margin is at least so many times the minimum detectable effect of the passport, as docs/statistics.md has it."""
 WIDEST: Final = 0.5
 """The largest share of a measured speed-up that a floor may lie below it. Samples that prove no more say nothing."""
-COPIED: Final = ("environment", "invariants")
-"""Gates whose rules are those of the policy that the runs were made with: they speak of the machine and the engine."""
 
 
 def policy_text(stored: Sequence[StoredRun], folder: Path, margin_pct: float) -> str:
@@ -104,8 +104,7 @@ def refuse_different(stored: Sequence[StoredRun]) -> None:
 
 def check_passes(text: str, stored: Sequence[StoredRun], folder: Path) -> None:
     """Raise UsageError if a run, judged by the policy in `text`, does not pass."""
-    gates = {name: gate.params for name, gate in plugins.gates().items()}
-    policy = parse_policy(loads(text, folder / "policy.yaml"), gates)
+    policy = parse_policy(loads(text, folder / "policy.yaml"), plugins.gates())
     for one in stored:
         run = judge(with_near_ties(one.run, near_ties(policy)), policy)
         state, _ = overall(run)
@@ -172,7 +171,7 @@ def tokens_lines(stored: Sequence[StoredRun], margin_pct: float) -> Iterator[str
         params["near_tie_ulps"] = ulps
         if rare:
             params["rare_tie_ulps"] = rare
-        means = [r.params.get("mean_tie_ulps") for one in stored for r in one.policy.rules if r.gate == "tokens"]
+        means = [r.params.get("mean_tie_ulps") for one in stored for r, _ in asked(one.policy, GrantsNearTies)]
         if bounds := [float(mean) for mean in means if mean]:
             params |= {"mean_tie_ulps": max(bounds)} if len(bounds) == len(means) else {}
         how = f"but for near ties: a top-2 margin of up to {ulps:g} units in the last place is too close to call"
@@ -188,7 +187,7 @@ def tokens_lines(stored: Sequence[StoredRun], margin_pct: float) -> Iterator[str
 
 
 def copied_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
-    rules = [rule for rule in stored[0].policy.rules if rule.gate in COPIED]
+    rules = [rule for rule, _ in asked(stored[0].policy, JudgesSetup)]
     if rules:
         yield f"  # As in policy {stored[0].policy.name}, which the run was made with."
     for rule in rules:
@@ -217,7 +216,7 @@ def speed_lines(stored: Sequence[StoredRun], scenario: str, role: str, margin_pc
     while not proven(rule, stored):
         floor = rounded_down(min(floor * 0.99, floor - 0.01))
         if floor < lowest * (1 - WIDEST) or floor <= 0:
-            red = next(v for one in stored for v in verdicts_of(rule, one.run) if v.state is not State.PASS)
+            red = next(v for one in stored for v in judged_cells(rule, one.run) if v.state is not State.PASS)
             hint = "measure more pairs (--measurement-runs), or on a quieter machine"
             raise UsageError(f"{red.cell}: the samples prove no floor of its speed: {red.message}", hint=hint)
         rule = replace(rule, params={"min": floor})
@@ -291,14 +290,14 @@ def span_of(run: Run, result: CellResult) -> str:
     return f"{value.value:.2f}x measured{interval}"
 
 
-def verdicts_of(rule: Rule, run: Run) -> Iterator[Verdict]:
-    """The verdicts of the rule's gate on the cells that it selects."""
-    return (v for v in plugins.gate(rule.gate).judge(rule, run) if v.state is not State.SKIPPED)
+def judged_cells(rule: Rule, run: Run) -> Iterator[Verdict]:
+    """Yield the verdicts of the rule's gate on the cells that it selects."""
+    return (v for v in verdicts_of(rule, run) if v.state is not State.SKIPPED)
 
 
 def proven(rule: Rule, stored: Sequence[StoredRun]) -> bool:
     """Whether every run passes the rule."""
-    return all(v.state is State.PASS for one in stored for v in verdicts_of(rule, one.run))
+    return all(v.state is State.PASS for one in stored for v in judged_cells(rule, one.run))
 
 
 # ── YAML ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -61,7 +61,9 @@ def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) 
     # What stopped a run does not follow from its samples, so the stored exit code is taken.
     end = ending(run, None) if "run" not in run.failures else ("not reached", stated_code(gates))
     judged = differences_of("gates.json", gates, judgement(run, config.policy, end))
-    yield from (d for d in judged if not (d.absent and d.place == "policy.checks" and config.policy.checks is None))
+    absent = ["policy.checks"] if config.policy.checks is None else []
+    absent += [pattern for pattern in later if pattern.startswith("verdicts")]
+    yield from (d for d in judged if not (d.absent and any(fnmatchcase(d.place, pattern) for pattern in absent)))
     yield from differences_of("env.json", stored_json(folder.path / "env.json"), run.environment)
 
 

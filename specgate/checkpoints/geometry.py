@@ -1,7 +1,7 @@
 """Every size and switch of a target and of an EAGLE-3 draft.
 
-`hf/target.py`, `hf/draft.py` and `hf/rope.py` translate Hugging Face configs into these classes, and `hf/write.py`
-translates back. All other code uses the names below, not config keys.
+`hf/target.py`, `hf/draft.py` and `hf/rope.py` translate Hugging Face configs into these classes; the
+engine translates back. All other code uses the names below, not config keys.
 """
 
 from __future__ import annotations

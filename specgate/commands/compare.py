@@ -12,8 +12,8 @@ import click
 
 from specgate.commands.numbers import Real
 from specgate.commands.output import RUN, Output, output_options
+from specgate.contract.types import PARAMETER
 from specgate.errors import ExitCode, UsageError
-from specgate.planning.bounds import PARAMETER
 
 if TYPE_CHECKING:
     from specgate.analysis.speculation.summary_layout import Key
@@ -49,7 +49,7 @@ def texts(
     from specgate.archive.comparing.near_ties import with_margins
     from specgate.archive.comparing.texts import agreement_of
     from specgate.contract import NearTies
-    from specgate.planning.policy import near_ties
+    from specgate.planning.gates import near_ties
 
     if len(stored) < 2:
         raise UsageError("--by texts needs a run beside the reference", hint="the first run is the reference")

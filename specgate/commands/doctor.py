@@ -49,12 +49,12 @@ def doctor(name: str | None, bandwidth: bool, out: Path, as_json: bool) -> None:
     from specgate.machine import inventory
     from specgate.machine.bandwidth import measure_each, store
     from specgate.machine.doctor import Limits, bandwidth_check, equal_bandwidth_check, examine
+    from specgate.planning.gates import machine_limits
     from specgate.planning.policy import find_policy
 
-    gates = {gate: plugin.params for gate, plugin in plugins.gates().items()}
-    policy = find_policy(name or ("seed" if inventory.has_cuda_gpu() else "cpu"), gates)
+    policy = find_policy(name or ("seed" if inventory.has_cuda_gpu() else "cpu"), plugins.gates())
     gpus = [gpu for gpu in inventory.visible_gpus() if gpu["uuid"]]
-    checks = examine(Limits.of(policy))
+    checks = examine(Limits.of(machine_limits(policy)))
     found = measure_each() if bandwidth else []
     if len(found) > 1:
         checks += [*(bandwidth_check(b, i) for i, b in enumerate(found)), equal_bandwidth_check(found)]

@@ -30,13 +30,14 @@ def explain(run: Path, name: str | None, as_json: bool) -> None:
     from specgate.analysis.speedup_limits import with_ceilings
     from specgate.archive.recomputing import recompute
     from specgate.files.run_folder import RunFolder
+    from specgate.planning.gates import floors_of
     from specgate.planning.policy import find_policy
 
     again, _, config = recompute(RunFolder.open(run, read_only=True))
     policy = config.policy
     if name:
-        policy = find_policy(name, {gate: plugin.params for gate, plugin in plugins.gates().items()})
-        again = with_ceilings(again, policy)
+        policy = find_policy(name, plugins.gates())
+        again = with_ceilings(again, floors_of(policy))
     if as_json:
         echo_json(as_data(again, policy))
     else:

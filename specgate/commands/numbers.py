@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from specgate.planning.bounds import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS, SECONDS, SEED, STEPS
+from specgate.contract.types import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS, SECONDS, SEED, STEPS
 
 LONGEST_DRAFT: Final = 64
 """Draft tokens per cycle. Scenarios allow fewer; the commands that tune and check parts of an engine allow these."""

@@ -1,4 +1,4 @@
-"""`specgate policy init`: a policy for the scenarios of measured runs."""
+"""`specgate policy`: a policy for the scenarios of measured runs, and a policy with all that it inherits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,19 @@ from specgate.terminal import echo
 
 @click.group()
 def policy() -> None:
-    """Write policies."""
+    """Write and show policies."""
+
+
+@policy.command(short_help="Print a policy with all that it inherits.")
+@click.argument("name", metavar="FILE|NAME")
+def show(name: str) -> None:
+    """Print the policy FILE|NAME as one complete file: every rule of its bases stands in it. Exit code 2 for a policy
+    with a problem.
+    """
+    from specgate import plugins
+    from specgate.planning.policy import whole_text
+
+    echo(whole_text(name, plugins.gates()), nl=False)
 
 
 @policy.command(short_help="Write a policy for the scenarios of measured runs.")

@@ -131,7 +131,7 @@ def plan(
     from specgate.planning.policy import find_policy
     from specgate.planning.resolution import chosen_scenarios
 
-    held = find_policy(policy, {name: gate.params for name, gate in plugins.gates().items()}) if policy else None
+    held = find_policy(policy, plugins.gates()) if policy else None
     size = machine or ("gpu" if has_cuda_gpu() else "cpu")
     question = take_question(options)
     chosen = chosen_scenarios(question, names, only, kind or (None if names else "micro"), size)
@@ -234,9 +234,11 @@ def own_file(scenario: Scenario) -> str:
     """
     from specgate.planning.prompt_files.formats import entries_of
 
-    if (file := scenario.workload.own) is None:
+    workload = scenario.workload
+    if workload.file is None or workload.sha256 is None:
         return ""
-    return f", {len(entries_of(file.path, file.sha256, file.format))} prompts from {file.path.name} ({file.format})"
+    count = len(entries_of(workload.file, workload.sha256, workload.format))
+    return f", {count} prompts from {workload.file.name} ({workload.format})"
 
 
 def spec_range(spec: tuple[int, ...]) -> str:

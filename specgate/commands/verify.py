@@ -114,7 +114,7 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     from specgate.errors import UsageError
     from specgate.planning.policy import find_policy
 
-    held = find_policy(policy, {name: gate.params for name, gate in plugins.gates().items()})
+    held = find_policy(policy, plugins.gates())
     if file.is_dir():
         given = {"baseline": baseline, "scenario": scenario, "role": role}
         for option in (f"--{name} {value}" for name, value in given.items() if value):

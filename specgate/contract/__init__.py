@@ -6,7 +6,7 @@
     measured.py        what an engine says of itself, and the raw samples of one block
     found.py           what the samples amount to: figures, distributions, divergences, cells, comparisons; and what no
                        single run can see
-    judged.py          rules, policies, verdicts, and the whole run as gates and reports see it
+    judged.py          rules, policies, verdicts, the whole run as reports see it, and the part that gates see
     acceptance.py      drafts, accepted drafts, and the identities that tie them together
     conditions.py      what the machine did while a block was timed
     traces.py          what a profiler saw of a block, and the PERF_MODE invariants
@@ -27,7 +27,8 @@
     assets.py          pinned wheels that pairs and prompts are made of
     counters.py        counts of an engine beside acceptance
     protocols/         what a back end, a gate, a report and other plug-ins implement
-    stored_keys.py     fields whose key in stored JSON is an older name
+    types.py           constraints that fields carry, and aliases that several nouns share
+    reading.py         from data to a noun: every problem with its key and what would be right
 
 What `__all__` names can be imported from here and is stable for authors of plug-ins; the other nouns are stable under
 the names of their files. Nothing here imports an engine, reads a file or looks at a machine.
@@ -45,11 +46,12 @@ from specgate.contract.asked import (
     Draws,
     Grid,
     LatencyLimits,
+    Machine,
     PairRef,
     Plan,
     Point,
-    PromptFile,
     Role,
+    Rope,
     Round,
     RunKind,
     Sampling,
@@ -80,7 +82,12 @@ from specgate.contract.found import (
     Value,
 )
 from specgate.contract.judged import (
+    ACCEPTANCE_LENGTH,
+    KINDS,
+    SPEEDUP,
+    AllowedLoss,
     Exemption,
+    Floor,
     Gap,
     Kind,
     LastGreen,
@@ -88,6 +95,7 @@ from specgate.contract.judged import (
     Promotion,
     Rule,
     Run,
+    RunView,
     State,
     TokenChecks,
     Verdict,
@@ -101,6 +109,7 @@ from specgate.contract.measured import (
     OWN_NUMBERS,
     BaselineText,
     Block,
+    DecodeRun,
     EngineFacts,
     EngineIdentity,
     Finish,
@@ -119,20 +128,24 @@ from specgate.contract.traces import BlockTrace, Finding, Held, Invariant, LoopF
 from specgate.contract.traffic import Traffic
 
 __all__ = [
+    "ACCEPTANCE_LENGTH",
     "BASELINE",
     "ENGINE_DECODE_NS",
     "FORBIDS_ENDS",
     "FORCED_LENGTH",
+    "KINDS",
     "LOSSY",
     "MAY_NOT_DRAFT",
     "OWN_NUMBERS",
     "PASS_ROUNDS",
+    "SPEEDUP",
     "STATISTICS",
     "VARIANT_MARK",
     "AcceptanceDrift",
     "AcceptanceRecord",
     "AcceptanceSource",
     "ActiveBin",
+    "AllowedLoss",
     "Bandwidth",
     "BaselineText",
     "BetweenRuns",
@@ -143,6 +156,7 @@ __all__ = [
     "CellResult",
     "Comparison",
     "CycleBudget",
+    "DecodeRun",
     "DepthBin",
     "Distribution",
     "Divergence",
@@ -152,6 +166,7 @@ __all__ = [
     "Exemption",
     "Finding",
     "Finish",
+    "Floor",
     "FollowCheck",
     "Followed",
     "Gap",
@@ -165,6 +180,7 @@ __all__ = [
     "LogitCheck",
     "LogitSample",
     "LoopFigures",
+    "Machine",
     "Margin",
     "NearTies",
     "PairRef",
@@ -172,15 +188,16 @@ __all__ = [
     "Point",
     "Policy",
     "Promotion",
-    "PromptFile",
     "RefusedRequest",
     "RescoredText",
     "Rescoring",
     "Role",
+    "Rope",
     "Round",
     "Rule",
     "Run",
     "RunKind",
+    "RunView",
     "Sampling",
     "SamplingMethod",
     "Scenario",

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from specgate.contract.types import Count, Counts, Size
 from specgate.errors import InvalidResult
 
 
@@ -25,9 +26,9 @@ class Totals:
     `drafted`, `accepted`: draft tokens proposed and accepted in them.
     """
 
-    steps: int
-    drafted: int
-    accepted: int
+    steps: Count
+    drafted: Count
+    accepted: Count
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(self.steps + other.steps, self.drafted + other.drafted, self.accepted + other.accepted)
@@ -46,11 +47,11 @@ class AcceptanceRecord:
         `drafted_at_pos` may be (): not observable.
     """
 
-    k: int
-    hist: tuple[int, ...]
-    drafted_at_pos: tuple[int, ...]
-    emitted: int
-    truncated: int
+    k: Size
+    hist: Counts
+    drafted_at_pos: Counts
+    emitted: Count
+    truncated: Count
     totals: Totals | None = None
 
     @property

@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from specgate.contract.load.offered import Load
+from specgate.contract.types import (
+    ASCENDING,
+    BATCH,
+    DRAFT_TOKENS,
+    FACTOR,
+    FILLED_IN,
+    POSITIONS,
+    REPEATS,
+    SECONDS,
+    STEPS,
+    VALUES,
+    Check,
+    Convert,
+    Digest,
+    Factor,
+    Length,
+    Pattern,
+    Positions,
+    Range,
+    Repeats,
+    Requests,
+    Seed,
+    Share,
+    Steps,
+    Text,
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,6 +74,8 @@ VARIANT_MARK: Final = "+"
 RunKind = Literal["micro", "full", "load"]
 """What is measured, and the command that does it: steps (`micro`), whole requests (`full`), or a server under load."""
 
+Machine = Literal["cpu", "gpu"]
+
 
 AcceptanceSource = Literal["real", "planted", "stand-in", "forced", "scripted"]
 """Where acceptance comes from. It is printed beside every figure.
@@ -76,7 +104,7 @@ class PairRef:
     target: Path
     draft: Path | None
     acceptance: AcceptanceSource = "real"
-    rope: Mapping[str, float | str] | None = None
+    rope: Mapping[str, int | float | str] | None = None
     weights: Literal["here", "server"] = "here"
 
     @property
@@ -86,77 +114,80 @@ class PairRef:
         return self.target if is_file else self.target / "tokenizer.json"
 
 
+def own_lengths(context: object) -> object:
+    """Return the contexts of a grid; () for `own`, the lengths that prompts from a file have."""
+    return () if context == "own" else tuple(context) if isinstance(context, list) else context
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The axes of a scenario.
+    """The axes of a scenario. Each axis ascends."""
 
-    `context`: exact prompt lengths in tokens. For prompts from a file: the upper ends of classes of length, each of
-        which begins above the one before. () until such prompts are chosen: then it is the length of the longest.
-    `batch`: prompts that are decoded together.
-    `spec`: draft lengths K ≥ 1.
+    context: Annotated[tuple[Positions, ...], Length(0, VALUES), ASCENDING, Convert(own_lengths)]
+    """Exact prompt lengths in tokens. For prompts from a file: the upper ends of classes of length, each of which
+    begins above the one before. () or `own`: prompts from a file keep their lengths; once they are chosen, it is the
+    length of the longest.
     """
+    batch: Annotated[tuple[Annotated[int, Range(ge=1, le=BATCH)], ...], Length(1, VALUES), ASCENDING]
+    """Prompts that are decoded together."""
+    spec: Annotated[tuple[Annotated[int, Range(ge=1, le=DRAFT_TOKENS)], ...], ASCENDING]
+    """Draft lengths K of the speculative roles; () for the baseline alone, which no file asks for."""
 
-    context: tuple[int, ...]
-    batch: tuple[int, ...]
-    spec: tuple[int, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class PromptFile:
-    """A file of a user's own prompts.
-
-    `path`: absolute.
-    `sha256`: of the file's bytes. A run is only continued with the same ones.
-    `format`: what its records look like, such as `lines` or `mt-bench` (`planning.prompt_files`).
-    `chat`: whether prompts that are text become a user's message in the tokenizer's chat template. None: where the
-        format's prompts are questions and the tokenizer has a template.
-    `min_tokens`, `max_tokens`: prompts of other lengths are left out; `max_tokens` None: no upper limit.
-    """
-
-    path: Path
-    sha256: str
-    format: str
-    chat: bool | None = None
-    min_tokens: int = 1
-    max_tokens: int | None = None
+PromptSource = Literal["mixed", "code", "docs", "prose", "random", "file"]
+FormatName = Literal["auto", "lines", "mt-bench", "humaneval", "gsm8k", "longbench", "sharegpt", "vllm-custom"]
+"""Formats of a file of prompts (`planning.prompt_files`). `auto`: recognise it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Which prompts a scenario decodes.
+    """The prompts that a scenario decodes."""
 
-    `source`: the kind of text, `random`, or `file`.
-    `prompt_sets`: how many sets of `batch` prompts each are measured.
-    `warmup_sets`: how many sets are used for warm-up. Their prompts come from another pool.
-    `file`: the prompts where `source` is `file`.
-    `shared_prefix`: all prompts of a set begin with this many tokens of the set's first prompt.
+    seed: Seed
+    """Decides which prompts are chosen, and in which order."""
+    prompt_sets: Repeats
+    """Sets of `batch` prompts each that are measured."""
+    warmup_sets: Repeats
+    """Sets for warm-up. Their prompts come from another pool."""
+    source: PromptSource = "file"
+    """The kind of text; `file` for the prompts in `file`."""
+    shared_prefix: Annotated[int, Range(ge=0, le=POSITIONS)] = 0
+    """Tokens of the set's first prompt that all prompts of a set begin with."""
+    file: Path | None = None
+    """A file of the user's own prompts. A scenario's YAML file names it relative to itself."""
+    format: FormatName = "auto"
+    """The form of the file's records."""
+    chat: bool | None = None
+    """Whether prompts that are text become a user's message in the tokenizer's chat template. None: where the format's
+    prompts are questions and the tokenizer has a template.
     """
-
-    source: str
-    seed: int
-    prompt_sets: int
-    warmup_sets: int
-    file: PromptFile | None = None
-    shared_prefix: int = 0
+    min_tokens: Positions = 1
+    """Shorter prompts of the file are left out."""
+    max_tokens: Positions | None = None
+    """Longer prompts of the file are left out; None: no upper limit."""
+    sha256: Digest | None = None
+    """SHA-256 of the file's bytes. A run is only continued with the same ones."""
 
     @property
-    def own(self) -> PromptFile | None:
-        """The file that the prompts come from, which then have lengths of their own; None for any other source."""
-        return self.file if self.source == "file" else None
+    def own(self) -> bool:
+        """Whether the prompts come from a file, and then have lengths of their own."""
+        return self.source == "file"
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long one block decodes. Exactly one of `steps` and `new_tokens` is set.
+    """The length of one block. Exactly one of `steps` and `new_tokens` is set."""
 
-    `steps`: engine steps per block (micro scenarios).
-    `new_tokens`: tokens per request (full scenarios).
-    `ignore_eos`: whether a request goes on past EOS and stop tokens, so that every block does the same amount of work.
-    """
-
-    steps: int | None = None
-    new_tokens: int | None = None
+    steps: Steps | None = None
+    """Engine steps per block (micro scenarios)."""
+    new_tokens: Annotated[int, Range(ge=2, le=STEPS)] | None = None
+    """Tokens per request (full scenarios)."""
     ignore_eos: bool = True
+    """Whether a request goes on past EOS and stop tokens, so that every block does the same amount of work."""
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.new_tokens is None):
+            raise ValueError("set exactly one of steps (engine steps per block) and new_tokens (per request)")
 
     def longest(self, k: int) -> int:
         """Upper bound of the tokens that a slot can gain in one block at draft length `k`, for KV cache sizes and
@@ -175,28 +206,46 @@ distribution.
 """
 
 
+def one_bias_per_token(biases: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """Return `biases` in the order of their tokens. Raises ValueError where a token has two."""
+    if len({token for token, _ in biases}) < len(biases):
+        raise ValueError("every token once: [[TOKEN, BIAS], …]")
+    return tuple(sorted(biases))
+
+
+Penalty = Annotated[float, Range(ge=-FACTOR, le=FACTOR)]
+Bias = tuple[Annotated[int, Range(ge=0, le=POSITIONS)], Penalty]
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. The defaults are the target's own distribution.
+    """How tokens are drawn. The defaults are the target's own distribution, with coupled verification."""
 
-    `temperature`: what logits are divided by; 0 is greedy.
-    `top_p`, `top_k`, `min_p`: which tokens may be drawn; 1.0, 0 and 0.0 keep all of them.
-    `repetition_penalty`: on tokens of the prompt and the output, as transformers has it; 1 is none.
-    `presence_penalty`, `frequency_penalty`: on tokens of the output, subtracted from logits; 0 is none.
-    `logit_bias`: (token, what is added to its logit).
-    `seed`: of the random numbers.
-    """
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()
+    temperature: Annotated[float, Range(ge=0, le=FACTOR)] = 1.0
+    """What logits are divided by; 0 is greedy."""
+    top_p: Annotated[float, Range(gt=0, le=1)] = 1.0
+    """Only the most likely tokens may be drawn that have this probability together; 1 keeps all."""
+    top_k: Annotated[int, Range(ge=0, le=POSITIONS)] = 0
+    """Only so many of the most likely tokens may be drawn; 0 keeps all."""
+    min_p: Share = 0.0
+    """Only tokens with this share of the largest probability may be drawn; 0 keeps all."""
+    repetition_penalty: Factor = 1.0
+    """On tokens of the prompt and the output, as transformers has it; 1 is none."""
+    presence_penalty: Penalty = 0.0
+    """On tokens of the output, subtracted from logits; 0 is none."""
+    frequency_penalty: Penalty = 0.0
+    """On tokens of the output and as often as they are there, subtracted from logits; 0 is none."""
+    logit_bias: Annotated[tuple[Bias, ...], Check(one_bias_per_token)] = ()
+    """Pairs of a token and what is added to its logit."""
     method: SamplingMethod = "coupled"
-    seed: int = 0
+    """How a draft is verified."""
+    seed: Seed = 0
+    """Of the random numbers."""
+
+    @property
+    def filters(self) -> bool:
+        """Whether some tokens may not be drawn."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
     @property
     def penalises(self) -> bool:
@@ -206,41 +255,95 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Texts that are drawn for the gate `distribution`, each a request of its own.
+    """Texts that are drawn for the gate `distribution`, each a request of its own."""
 
-    `texts`: how many of every role. `tokens`: of each, the first one, which prefill gives, included. `prompt_tokens`:
-        the prompt is so long, the beginning of the point's first one.
-    """
+    texts: Requests
+    """Texts of every role."""
+    tokens: Steps = 4
+    """Tokens of each text, the first one, which prefill gives, included."""
+    prompt_tokens: Positions = 16
+    """Length of the prompt, which is the beginning of the point's first one."""
 
-    texts: int
-    tokens: int = 4
-    prompt_tokens: int = 16
+
+def option_text(value: object) -> object:
+    """Return a number as the text that a command line would have in its place; everything else as it is."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+OptionName = Annotated[str, Pattern("^[A-Za-z][A-Za-z0-9_.-]*$"), Length(most=64)]
+Options = Annotated[Mapping[OptionName, Annotated[Text, Convert(option_text)]], Length(most=VALUES)]
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a variant of a scenario's roles does otherwise. Everything else is as the scenario has it.
+    """What a variant of a scenario's roles does otherwise. Everything else is as the scenario has it."""
 
-    `options`: of the engine, beside those of the scenario and of the command line.
-    `sampling`: how tokens are drawn, in the place of what the scenario says; None: as the scenario says.
-    `draws`: the texts to draw of every role; None: as the scenario says.
-    """
-
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
+    """Options of the engine, beside those of the scenario and of the command line."""
     sampling: Sampling | None = None
+    """How tokens are drawn, in the place of what the scenario says; None: as the scenario says."""
     draws: Draws | None = None
+    """The texts to draw of every role; None: as the scenario says."""
+
+    def __post_init__(self) -> None:
+        if not self.options and self.sampling is None:
+            raise ValueError("say what it varies: options: {NAME: VALUE}, or sampling: {temperature: …}")
+
+
+VariantName = Annotated[str, Pattern("^[a-z0-9][a-z0-9._-]*$"), Length(most=32)]
+Milliseconds = Annotated[float, Range(gt=0, le=1000 * SECONDS)]
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyLimits:
-    """What a request must keep to for it to count as goodput, in ms; None where nothing is asked.
+    """What a request must keep to for it to count as goodput, in ms; None where nothing is asked."""
 
-    `ttft_ms`: until its first token. `tpot_ms`: per output token after that. `e2e_ms`: until its last token.
-    """
+    ttft_ms: Milliseconds | None = None
+    """Until its first token."""
+    tpot_ms: Milliseconds | None = None
+    """Per output token after that."""
+    e2e_ms: Milliseconds | None = None
+    """Until its last token."""
 
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    e2e_ms: float | None = None
+    def __post_init__(self) -> None:
+        if self.ttft_ms is None and self.tpot_ms is None and self.e2e_ms is None:
+            raise ValueError("set at least one of ttft_ms, tpot_ms and e2e_ms, in milliseconds")
+
+
+ROPE_KEYS: Final[Mapping[str, frozenset[str]]] = {
+    "linear": frozenset(),
+    "yarn": frozenset({"attention_factor", "beta_fast", "beta_slow"}),
+    "llama3": frozenset({"low_freq_factor", "high_freq_factor"}),
+}
+"""`rope_type` → the keys that only this type has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """RoPE scaling of a target, with the keys of `rope_scaling` in its Hugging Face config."""
+
+    rope_type: Literal["yarn", "linear", "llama3"]
+    factor: Annotated[float, Range(ge=1, le=FACTOR)]
+    original_max_position_embeddings: Positions | None = None
+    attention_factor: Factor | None = None
+    beta_fast: Factor | None = None
+    beta_slow: Factor | None = None
+    low_freq_factor: Factor | None = None
+    high_freq_factor: Factor | None = None
+
+    def __post_init__(self) -> None:
+        of_type = ROPE_KEYS[self.rope_type]
+        given = self.keys.keys() - {"rope_type", "factor", "original_max_position_embeddings"}
+        if given - of_type:
+            raise ValueError(f"rope_type {self.rope_type} has no {', '.join(sorted(given - of_type))}")
+        if self.rope_type == "llama3" and given != of_type:
+            raise ValueError("rope_type llama3 needs low_freq_factor and high_freq_factor")
+
+    @property
+    def keys(self) -> dict[str, float | str]:
+        """The keys that are set, as `PairRef.rope` has them."""
+        values = ((key.name, getattr(self, key.name)) for key in fields(self))
+        return {key: value for key, value in values if value is not None}
 
 
 PASS_ROUNDS = 2
@@ -249,18 +352,16 @@ PASS_ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often a point is measured.
+    """How often a point is measured."""
 
-    `rounds`: at most so many rounds per prompt set. A round is one block of every role; the order of the roles is
-        reversed from round to round. A point ends earlier where an interim look finds every rule that rests on samples
-        decided.
-    `warmup_rounds`: rounds per warm-up prompt set.
-    `extended`: the rounds of earlier plans of a run that was continued with more, in ascending order.
+    rounds: Repeats
+    """At most so many rounds per prompt set. A round is one block of every role; the order of the roles is reversed
+    from round to round. A point ends earlier where an interim look finds every rule that rests on samples decided.
     """
-
-    rounds: int
-    warmup_rounds: int
-    extended: tuple[int, ...] = ()
+    warmup_rounds: Annotated[int, Range(ge=0, le=REPEATS)]
+    """Rounds per warm-up prompt set."""
+    extended: Annotated[tuple[int, ...], FILLED_IN] = ()
+    """The rounds of earlier plans of a run that was continued with more, in ascending order."""
 
 
 STATISTICS: Final = 6
@@ -269,31 +370,40 @@ STATISTICS: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One question to an engine, with all its settings resolved.
+    """One question to an engine, with all its settings resolved."""
 
-    `question`: the question in words, from the first line of the file.
-    `kind`: the command that runs it.
-    `needs`: the smallest machine on which it makes sense.
-    """
-
-    name: str
-    question: str
+    name: Annotated[str, FILLED_IN]
+    """The stem of the file."""
+    question: Annotated[str, FILLED_IN]
+    """The question in words, from the first line of the file, a comment."""
     kind: RunKind
-    family: str
-    needs: Literal["cpu", "gpu"]
-    pair: str
+    """The command that runs it."""
+    family: Text
+    """The group of scenarios that it belongs to."""
+    needs: Machine
+    """The smallest machine on which it makes sense."""
+    pair: Text
+    """The pair that it measures unless a command line names another one."""
     dtype: Literal["float32", "bfloat16", "float16"]
+    """The number format of the target's weights."""
     grid: Grid
+    """The cells."""
     workload: Workload
+    """The prompts."""
     budget: Budget
+    """The length of a block."""
     schedule: Schedule
-    perf_mode: bool
-    timeout_s: float
-    rope: Mapping[str, float | str] | None = None
+    """How often each cell is measured."""
+    timeout_s: Annotated[float, Range(gt=0, le=SECONDS)]
+    """Seconds that one call of the engine may take."""
+    perf_mode: bool = False
+    """Whether a profiler checks the decode loop, outside the timed blocks."""
+    rope: Rope | None = None
+    """RoPE scaling that overrides the target's; None keeps the checkpoint's."""
     default: bool = True
     """Whether a command that names no scenario runs this one."""
-    source_file: Path | None = None
-    statistics: Literal[1, 2, 3, 4, 5, 6] = 1
+    source_file: Annotated[Path | None, FILLED_IN] = None
+    statistics: Annotated[Literal[1, 2, 3, 4, 5, 6], FILLED_IN] = 1
     """By which rules its rounds are ordered, its interim looks placed and its pairs judged (docs/statistics.md). Runs
     that were stored before there was a choice have 1. In 3, verdicts are those of 2, and verdicts on whole requests
     say what prefill does to their interval. In 4, SM clocks of prefill and of decoding are told apart, and PERF_MODE
@@ -303,12 +413,12 @@ class Scenario:
     """
     goodput: LatencyLimits | None = None
     """The latency limits of a request; None where none are asked for, so that there is no goodput."""
-    definitions: int = 1
+    definitions: Annotated[int, FILLED_IN] = 1
     """Which definitions the figures follow (`contract.metrics`). A file cannot set it: what is read from one has the
     newest, and stored runs without this field have the first.
     """
 
-    baseline: bool = True
+    baseline: Annotated[bool, FILLED_IN] = True
     """Whether the baseline runs too. Without it there is no speed-up, and nothing to compare tokens with: one server
     with speculation on, measured by itself.
     """
@@ -318,9 +428,9 @@ class Scenario:
     """The texts to draw of every role after all timing, for their distribution to be judged; None for none."""
     load: Load | None = None
     """What a server is offered in a scenario of `kind: load`; None in every other."""
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
     """Options of the engine that belong to this scenario, beside those of the command line."""
-    variants: Mapping[str, Variant] = field(default_factory=dict)
+    variants: Annotated[Mapping[VariantName, Variant], Length(most=VALUES)] = field(default_factory=dict)
     """Name → what is measured beside the scenario itself. `planning.variants` makes a scenario of each, which is then
     called `SCENARIO+VARIANT` and has no variants.
     """
@@ -329,6 +439,11 @@ class Scenario:
     def repeats_baseline(self) -> bool:
         """Whether speculation must emit the baseline's tokens: greedy ones, or drawn with the same random numbers."""
         return self.sampling is None or self.sampling.method == "coupled"
+
+    @property
+    def rope_keys(self) -> dict[str, float | str] | None:
+        """The RoPE scaling as `PairRef.rope` has it; None keeps the checkpoint's."""
+        return self.rope.keys if self.rope else None
 
     @property
     def whole_requests(self) -> bool:

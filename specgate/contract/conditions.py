@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
-from specgate.contract.stored_keys import stored_keys
+from specgate.contract.types import stored_keys
 
 CLOCK_EVENTS: Mapping[int, str] = {
     0x1: "gpu_idle",
@@ -323,6 +323,20 @@ class HostLimits:
     max_other_cpu_share: float
     max_cpu_wait: float
     max_set_aside: float
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """Limits of a rule on the machine that a run is measured on.
+
+    `gpu`: whether a GPU has to be readable by NVML.
+    `max_other_cpu_share`: the largest share of the CPUs that others may use, 0 to 1.
+    `host`: limits on single blocks; None for a rule that judges the host by its mean over all samples.
+    """
+
+    gpu: bool
+    max_other_cpu_share: float
+    host: HostLimits | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.asked import Cell
+from specgate.contract.types import Counts, Finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +141,8 @@ class TopTokens:
     name them.
     """
 
-    values: tuple[float, ...]
-    tokens: tuple[int, ...] = ()
+    values: tuple[Finite, ...]
+    tokens: Counts = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from specgate.contract.asked import AcceptanceSource, Cell, PairRef, RunKind, Scenario
 from specgate.contract.conditions import Conditions
@@ -17,8 +17,8 @@ from specgate.contract.found import BetweenRuns, CellResult, Comparison
 from specgate.contract.load.break_even import BreakEven
 from specgate.contract.measured import EngineFacts
 from specgate.contract.references import Builds, CellTimes, Earlier
-from specgate.contract.stored_keys import stored_keys
 from specgate.contract.traces import Invariant
+from specgate.contract.types import FILLED_IN, Convert, Length, Range, Share, Text, stored_keys
 
 
 class State(StrEnum):
@@ -35,27 +35,56 @@ class State(StrEnum):
     """Nothing is red, but something that has to be judged was not: of a whole run, or of what a rule asks for."""
 
 
-Kind = Literal["validity", "tokens", "acceptance", "speed"]
-"""What a run has to be judged by: see `analysis.verdict.wanted`. The gates of these names do so."""
+Kind = str
+"""A kind of judgement: one of `KINDS`, or a gate's own."""
+KINDS: Final = ("validity", "tokens", "acceptance", "speed")
+"""Kinds of judgement that every run needs: see `analysis.verdict.wanted`."""
+
+SPEEDUP: Final = "speedup"
+ACCEPTANCE_LENGTH: Final = "acceptance_length"
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least figure that a rule demands of each of its cells.
+
+    `figure`: SPEEDUP or ACCEPTANCE_LENGTH, whose floors are compared with what a cell can reach, or a gate's own.
+    `text`: the demand as reports show it, such as `≥ 2×`.
+    """
+
+    figure: str
+    least: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedLoss:
+    """The loss that a rule allows. `key`: the parameter that sets it. `percent`: its size."""
+
+    key: str
+    percent: float
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule of a policy: which gate judges which cells with which parameters.
+    """One rule of a policy: a gate, the cells that it judges, and its parameters."""
 
-    `required`: whether the rule's verdicts count for the exit code.
-    `scenario`, `role`: glob patterns that select the cells.
-    `unless`: (scenario, role) patterns of cells that the rule leaves to other rules. Only rules that a policy file
-        marks with `otherwise: true` have them.
-    """
-
-    id: str
-    gate: str
+    id: Text
+    """The name of the rule."""
+    gate: Text
+    """The gate that judges. A policy file has the gate's own parameters beside the rule's keys."""
     required: bool
-    scenario: str = "*"
-    role: str = "*"
-    params: Mapping[str, float | str | bool] = field(default_factory=dict)
-    unless: tuple[tuple[str, str], ...] = ()
+    """Whether the rule's verdicts count for the exit code."""
+    scenario: Text = "*"
+    """A glob pattern of the scenarios that it judges, without their variants."""
+    role: Text = "*"
+    """A glob pattern of the roles that it judges, with their variants."""
+    params: Annotated[Mapping[str, float | str | bool], FILLED_IN] = field(default_factory=dict)
+    """The gate's parameters."""
+    unless: Annotated[tuple[tuple[str, str], ...], FILLED_IN] = ()
+    """(scenario, role) patterns of cells that the rule leaves to other rules, of one with `otherwise`."""
+    otherwise: bool = False
+    """Whether it judges only the cells that no other rule of its gate selects."""
 
     def matches(self, cell: Cell) -> bool:
         """Whether the rule's `scenario` and `role` patterns select `cell`, and it is not left to another rule."""
@@ -64,15 +93,16 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Exemption:
-    """What a policy does not judge, and why.
+    """What a policy does not judge, and why."""
 
-    `scenario`, `role`: glob patterns of the cells that it speaks of.
-    """
-
-    kind: Kind
-    why: str
-    scenario: str = "*"
-    role: str = "*"
+    kind: Text
+    """The kind of judgement that is given up."""
+    why: Text
+    """The reason."""
+    scenario: Text = "*"
+    """A glob pattern of the scenarios that it speaks of."""
+    role: Text = "*"
+    """A glob pattern of the roles that it speaks of."""
 
     def covers(self, kind: Kind, cell: Cell) -> bool:
         """Whether it says that `kind` is not judged of `cell`."""
@@ -99,44 +129,52 @@ def selects(scenario: str, role: str, cell: Cell) -> bool:
     return fnmatchcase(cell.point.unvaried, scenario) and fnmatchcase(cell.role_name, role)
 
 
+def engine_or_none(name: object) -> object:
+    """Return the name of an engine; empty for `none`."""
+    return "" if name == "none" else name
+
+
 @dataclass(frozen=True, slots=True)
 class TokenChecks:
-    """How far a run goes to check the tokens that an engine hands over. All of it happens outside the timed blocks.
-
-    `text`: `whole` compares every token of every speculative block with the baseline's. `sampled` does so too, until
-        a run of the same fingerprint was green; from then on it does so for one prompt set of every point, which the
-        run's id draws, and compares the others as far as the timed baseline blocks go.
-    `rescored_by`: the back end that scores a sample of the tokens again; empty for none.
-    `positions`: how many tokens of every cell it scores.
-    `within_s`: how long it may take for one point, loading included, in seconds. Beyond that nothing is scored.
-    `max_gap`: a token that is not its greedy choice is a near tie where the gap between their logits is at most this.
-    `max_near_ties`: the largest share of scored tokens that may be near ties.
-    `second_look`: the dtype in which it scores once more what lies beyond `max_gap` in the scenario's, where that is
-        little enough for all of it to be near ties; `none` for no second look, which is how runs were stored before.
-    `followed`: behind a near tie, plain decoding is asked how it goes on from the text: at most for so many texts of a
-        cell. None in runs that were stored before there was this check.
-    `followed_tokens`: how many tokens it decodes for each.
-    """
+    """How far a run goes to check the tokens that an engine hands over. All of it happens outside the timed blocks."""
 
     text: Literal["whole", "sampled"] = "whole"
-    rescored_by: str = "reference"
-    positions: int = 64
-    within_s: float = 120.0
-    max_gap: float = 0.5
-    max_near_ties: float = 0.1
-    followed: int | None = None
-    followed_tokens: int = 64
+    """`whole` compares every token of every speculative block with the baseline's. `sampled` does so too, until a run
+    of the same fingerprint was green; from then on it does so for one prompt set of every point, which the run's id
+    draws, and compares the others as far as the timed baseline blocks go.
+    """
+    rescored_by: Annotated[str, Convert(engine_or_none)] = "reference"
+    """The back end that scores a sample of the tokens again; `none`, or empty, for none."""
+    positions: Annotated[int, Range(ge=1, le=65_536)] = 64
+    """Tokens of every cell that it scores."""
+    within_s: Annotated[float, Range(gt=0, le=86_400)] = 120.0
+    """Seconds that it may take for one point, loading included. Beyond that nothing is scored."""
+    max_gap: Annotated[float, Range(ge=0, le=100)] = 0.5
+    """A token that is not its greedy choice is a near tie if the gap between their logits is at most this."""
+    max_near_ties: Share = 0.1
+    """The largest share of scored tokens that may be near ties."""
+    followed: Annotated[int, Range(ge=0, le=4096)] | None = None
+    """Texts of a cell for which plain decoding is asked, behind a near tie, how it goes on. None in runs that were
+    stored before there was this check.
+    """
+    followed_tokens: Annotated[int, Range(ge=1, le=65_536)] = 64
+    """Tokens that it decodes for each."""
     second_look: Literal["none", "float32"] = "none"
+    """The number format in which it scores once more what lies beyond `max_gap` in the scenario's, if that is little
+    enough for all of it to be near ties; `none` for no second look.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The rules that a run is judged by, in the order of the file."""
 
-    name: str
-    rules: tuple[Rule, ...]
-    source_file: Path | None = None
-    micro: tuple[str, ...] = ()
+    name: Annotated[str, FILLED_IN]
+    """The stem of the file."""
+    rules: Annotated[tuple[Rule, ...], Length(1)]
+    """The rules; every one has an id of its own."""
+    source_file: Annotated[Path | None, FILLED_IN] = None
+    micro: tuple[Text, ...] = ()
     """Micro scenarios that must be green before a full run, by name or by file relative to `source_file`. An empty
     tuple means all micro scenarios that the machine runs by default.
     """
@@ -153,7 +191,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a gate says about one cell: a state, the reason as code and sentence, the numbers, and what to do next."""
+    """A gate's judgement of one cell: a state, the reason as code and sentence, the numbers, and what to do next.
+
+    `covers`: keys of further cells that the verdict judges together with `cell`, such as a sweep's.
+    `judges`, `floor`: as the gate declares them for the rule. The harness fills them in.
+    """
 
     rule: str
     gate: str
@@ -164,6 +206,9 @@ class Verdict:
     message: str
     evidence: Mapping[str, float | int | str | None] = field(default_factory=dict)
     next_step: str | None = None
+    covers: tuple[str, ...] = ()
+    judges: tuple[Kind, ...] = ()
+    floor: Floor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,21 +242,13 @@ class LastGreen:
     differences: tuple[tuple[str, str | None, str | None], ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A whole run as gates and reports see it: what was asked, on which machine, what was found, what was decided."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """The part of a run that a gate may look at: what was asked, what was measured, and what it is held against."""
 
-    __pydantic_config__: ClassVar = stored_keys(promotion="order")
-
-    id: str
-    kind: RunKind
     status: Literal["running", "complete", "partial", "interrupted"]
-    started: str
-    ended: str | None
     argv: tuple[str, ...]
-    tool_version: str
     fingerprint: Mapping[str, str | None]
-    environment: Mapping[str, object]
     scenarios: Mapping[str, Scenario]
     pair: PairRef
     engines: Mapping[str, EngineFacts]
@@ -221,8 +258,6 @@ class Run:
     comparisons: tuple[Comparison, ...]
     failures: Mapping[str, str]
     """Point key → the sentence that says why its blocks are missing or incomplete."""
-    verdicts: tuple[Verdict, ...] = ()
-    warnings: tuple[str, ...] = ()
     certificates: Mapping[str, tuple[Invariant, ...]] = field(default_factory=dict)
     """Cell key → its PERF_MODE invariants, for the cells of scenarios that ask for them."""
     conditions: Mapping[str, Conditions] = field(default_factory=dict)
@@ -237,16 +272,6 @@ class Run:
     """How many cells required rules decide by samples. The error of a FAIL is split over them; 0 in runs stored before
     it was.
     """
-    ended_early: Mapping[str, int] = field(default_factory=dict)
-    """Point key → measured rounds after which an interim look found the point decided, where further rounds were
-    planned.
-    """
-    promotion: Promotion | None = None
-    last_green: LastGreen | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    """File of the run folder → SHA-256, for the files that were finished before the reports were written."""
-    reports: tuple[str, ...] | None = None
-    """Files of the reports that were written beside it; None in runs stored before this was recorded."""
     bandwidth: Bandwidth | None = None
     """The read bandwidth of this machine's memory; None where it had not been measured when the run began."""
     budgets: Mapping[str, CycleBudget] = field(default_factory=dict)
@@ -254,13 +279,6 @@ class Run:
     sampled_after: str | None = None
     """The green run of the same fingerprint whose texts were compared whole, so that this one compares a sample; None
     where this run compares them whole.
-    """
-    check_seconds: Mapping[str, float] = field(default_factory=dict)
-    """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took.
-    """
-    not_judged: tuple[Gap, ...] | None = None
-    """What a run has to be judged by and was not, with the policy's reasons. None where nobody asked: see
-    `Policy.not_judged`.
     """
     times: Mapping[str, CellTimes] = field(default_factory=dict)
     """Cell key → what later runs are held against; empty where no rule of the policy is about an earlier run."""
@@ -297,3 +315,41 @@ class Run:
     def comparison(self, cell_key: str) -> Comparison | None:
         """The comparison of the spec cell with this key; None where the run has none."""
         return next((c for c in self.comparisons if c.cell.key == cell_key), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run(RunView):
+    """A whole run as reports see it: what gates look at, what they decided, and where and when it was measured."""
+
+    __pydantic_config__: ClassVar = stored_keys(promotion="order")
+
+    id: str
+    kind: RunKind
+    started: str
+    ended: str | None
+    tool_version: str
+    environment: Mapping[str, object]
+    verdicts: tuple[Verdict, ...] = ()
+    warnings: tuple[str, ...] = ()
+    ended_early: Mapping[str, int] = field(default_factory=dict)
+    """Point key → measured rounds after which an interim look found the point decided, where further rounds were
+    planned.
+    """
+    promotion: Promotion | None = None
+    last_green: LastGreen | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """File of the run folder → SHA-256, for the files that were finished before the reports were written."""
+    reports: tuple[str, ...] | None = None
+    """Files of the reports that were written beside it; None in runs stored before this was recorded."""
+    check_seconds: Mapping[str, float] = field(default_factory=dict)
+    """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took.
+    """
+    not_judged: tuple[Gap, ...] | None = None
+    """What a run has to be judged by and was not, with the policy's reasons. None where nobody asked: see
+    `Policy.not_judged`.
+    """
+
+    @property
+    def view(self) -> RunView:
+        """The part of the run that gates are given."""
+        return RunView(**{of.name: getattr(self, of.name) for of in fields(RunView)})

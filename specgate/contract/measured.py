@@ -5,15 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.asked import AcceptanceSource, Cell, Point, Role
 from specgate.contract.conditions import CpuUse
 from specgate.contract.memory import MemoryUse
 from specgate.contract.routing import ExpertCounts
-from specgate.contract.stored_keys import stored_keys
 from specgate.contract.traffic import Traffic
+from specgate.contract.types import (
+    FAIL_FAST,
+    HARNESS_ONLY,
+    Count,
+    Counts,
+    Digest,
+    Finite,
+    Integer,
+    Length,
+    Size,
+    Tallies,
+    Tokens,
+    stored_keys,
+)
 
 MAY_NOT_DRAFT: Final = "may draft nothing: "
 """How a warning of an engine begins that explains a cell without drafts, if there is one."""
@@ -51,9 +64,9 @@ class ServedModel:
 
     name: str
     path: str | None = None
-    max_positions: int | None = None
+    max_positions: Size | None = None
     architecture: str | None = None
-    vocab: int | None = None
+    vocab: Size | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +113,14 @@ class EngineFacts:
     backend: str
     device: str
     dtype: str
-    vocab: int
-    max_positions: int
-    eos_token_ids: tuple[int, ...]
+    vocab: Size
+    max_positions: Size
+    eos_token_ids: Counts
     target_sha256: str | None
     draft_sha256: str | None
     capture_rule: str | None
     has_draft: bool
-    details: Mapping[str, str | int | float] = field(default_factory=dict)
+    details: Mapping[str, str | bool | Integer | Finite] = field(default_factory=dict)
     acceptance: AcceptanceSource | None = None
     """Where acceptance comes from, where that differs from the pair's `acceptance`."""
     warnings: tuple[str, ...] = ()
@@ -124,19 +137,17 @@ class EngineFacts:
     """
     traffic: Traffic | None = None
     """What its passes must move through memory, where the engine states it."""
-    least_weight_bytes: int | None = None
-    """The least bytes of target weights that a decode step reads. The harness counts them from the target's config; an
-    engine leaves this out.
-    """
+    least_weight_bytes: Annotated[int | None, HARNESS_ONLY] = None
+    """The least bytes of target weights that a decode step reads. The harness counts them from the target's config."""
     engine_version: str | None = None
     """The engine's own version and build, where it is not part of specgate or of the plug-in: that of a server."""
     identity: EngineIdentity | None = None
     """Which build of somebody else's engine this is, and how it is set up; None for engines of specgate's own process,
     whose code and packages the fingerprint has.
     """
-    follows: bool | None = None
+    follows: Annotated[bool | None, HARNESS_ONLY] = None
     """Whether it can decode on from any text (`protocols.FollowsText`); None in runs stored before this was recorded.
-    The harness sees it; an engine leaves this out.
+    The harness's code beside the engine sees it.
     """
 
     @property
@@ -170,10 +181,10 @@ class ServedRequest:
     `due_ns`: when the request was to be sent in an open loop; None where nothing but the client set the time.
     """
 
-    sent_ns: int
-    chunk_ns: tuple[int, ...]
-    chunk_tokens: tuple[int, ...] = ()
-    due_ns: int | None = None
+    sent_ns: Count
+    chunk_ns: Annotated[Counts, Length(1)]
+    chunk_tokens: Counts = ()
+    due_ns: Count | None = None
 
     @property
     def began_ns(self) -> int:
@@ -201,9 +212,9 @@ class RefusedRequest:
     began.
     """
 
-    prompt: int
-    status: int
-    at_ns: int
+    prompt: Count
+    status: Count
+    at_ns: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +230,7 @@ class Served:
     requests: tuple[ServedRequest, ...]
     acceptance: AcceptanceRecord | None = None
     refused: tuple[RefusedRequest, ...] = ()
-    prompts: tuple[int, ...] = ()
+    prompts: Counts = ()
 
 
 class Finish(StrEnum):
@@ -231,14 +242,16 @@ class Finish(StrEnum):
     STOP = "stop"
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One timed decode run of one role: raw samples, never summaries. A slot is the place of one request in the batch.
+Finishes = Annotated[tuple[Finish, ...], FAIL_FAST]
+"""Why every slot stopped emitting."""
 
-    `position_in_round`: the block's place in the running order of its round.
-    `worker_generation`: counts engine processes, so that a resumed run never pairs blocks of two processes.
-    `prefill_ns`: the prefill that belongs to this block. In a full run it is the block's own, in a micro run the one
-        that all blocks of the prompt set share.
+
+@dataclass(frozen=True, slots=True)
+class DecodeRun:
+    """The raw samples of one decode run, never summaries, as the engine states them and as they are stored.
+
+    A slot is the place of one request in the batch.
+
     `elapsed_ns`: the whole decode run.
     `step_ns[step]`: one step, by the engine's clock: the host's, or the GPU's where events time the steps there.
     `tokens[slot]`: token ids, beginning with the prefill token.
@@ -248,12 +261,9 @@ class Block:
     `counters`: the `disabled_*` reasons, `rewound_tokens` and `rewind_steps`. `disabled_draft_error` counts
         request-steps that had no draft because it could not be used.
     `phase_ns`: phase → its part of `elapsed_ns`.
-    `span_ns`: when the harness asked for the block and when it had the result, on the host's monotonic clock; None in
-        runs stored before this was recorded.
-    `own_prefill`: the block prefilled anew within its span, in a micro run too. A server's always does.
-    `began_ns`: when the engine's times begin, on the clock of `span_ns`: that prefill, but for the wait until the first
-        request is sent (`served`). None where a back end does not say so or does not come with specgate, and in runs
-        stored before this was recorded.
+    `experts`: the experts that the target's passes touched; None where it has none, or the engine does not count them.
+    `began_ns`: the start of the engine's own timing (`time.monotonic_ns()`): the start of prefill, after the wait until
+        the first request is sent. Only an engine that prefills and decodes in one go states it, as a server does.
 
     Where `served` is set, the engine is a server:
 
@@ -261,6 +271,34 @@ class Block:
     - `prefill_ns` lasts from the first request sent to the first token of any request.
     - `elapsed_ns` lasts from there to the last token of all requests.
     - The counter `undrafted_steps` has the request-steps without a draft, which `served.acceptance` leaves out.
+    """
+
+    elapsed_ns: Count
+    step_ns: Counts
+    tokens: Tokens
+    accepted: Tallies
+    drafted: Tallies
+    truncated: Counts
+    finish: Finishes
+    counters: Mapping[str, Count] = field(default_factory=dict)
+    phase_ns: Mapping[str, Count] = field(default_factory=dict)
+    served: Served | None = None
+    experts: ExpertCounts | None = None
+    began_ns: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block(DecodeRun):
+    """One timed decode run of one role.
+
+    `position_in_round`: the block's place in the running order of its round.
+    `worker_generation`: counts engine processes, so that a resumed run never pairs blocks of two processes.
+    `prefill_ns`: the prefill that belongs to this block. In a full run it is the block's own, in a micro run the one
+        that all blocks of the prompt set share.
+    `span_ns`: when the harness asked for the block and when it had the result, on the host's monotonic clock; None in
+        runs stored before this was recorded.
+    `own_prefill`: the block prefilled anew within its span, in a micro run too. A server's always does.
+    `began_ns`: None too where the back end does not come with specgate, and in runs stored before this was recorded.
     """
 
     __pydantic_config__: ClassVar = stored_keys(position_in_round="slot", worker_generation="session")
@@ -272,18 +310,8 @@ class Block:
     position_in_round: int
     warmup: bool
     worker_generation: int
-    prefill_ns: int
-    elapsed_ns: int
-    step_ns: tuple[int, ...]
-    tokens: tuple[tuple[int, ...], ...]
-    accepted: tuple[tuple[int, ...], ...]
-    drafted: tuple[tuple[int, ...], ...]
-    truncated: tuple[int, ...]
-    finish: tuple[Finish, ...]
-    counters: Mapping[str, int] = field(default_factory=dict)
-    phase_ns: Mapping[str, int] = field(default_factory=dict)
+    prefill_ns: Count
     span_ns: tuple[int, int] | None = None
-    served: Served | None = None
     cpu: CpuUse | None = None
     """What the CPUs did meanwhile; None in runs stored before this was recorded."""
     own_prefill: bool = False
@@ -293,9 +321,6 @@ class Block:
     """What was in use when it had been answered; None of an engine that only pretends to decode, and in runs stored
     before this was recorded.
     """
-    experts: ExpertCounts | None = None
-    """The experts that the target's passes touched, where it has experts and the engine counts them."""
-    began_ns: int | None = None
 
     @property
     def prompt_lengths(self) -> tuple[int, ...]:
@@ -343,8 +368,8 @@ class BaselineText:
     point: Point
     prompt_set: int
     worker_generation: int
-    tokens: tuple[tuple[int, ...], ...]
-    finish: tuple[Finish, ...]
+    tokens: Tokens
+    finish: Finishes
     span_ns: tuple[int, int]
 
 
@@ -364,7 +389,7 @@ class LogitSample:
     worker_generation: int
     positions: tuple[int, ...]
     tokens: tuple[tuple[int, ...], ...]
-    digests: tuple[tuple[str, ...], ...]
+    digests: tuple[tuple[Digest, ...], ...]
     span_ns: tuple[int, int]
 
 
@@ -377,9 +402,9 @@ class Score:
         difference is used.
     """
 
-    best: int
-    best_logit: float
-    logit: float
+    best: Count
+    best_logit: Finite
+    logit: Finite
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Literal
 
-from specgate.contract.stored_keys import stored_keys
+from specgate.contract.types import Count, Size, stored_keys
 
 TraceSource = Literal["profiler", "engine", "server-profiler"]
 """Who looked at a traced block.
@@ -20,6 +20,10 @@ TraceSource = Literal["profiler", "engine", "server-profiler"]
 `server-profiler`: the profiler that a server has built in, started by the harness through the server's own endpoint. It
 runs in the server's process and writes a file, which the harness's code reads.
 """
+
+
+StatedInvariant = Literal["I1", "I2", "I3", "I4", "I6"]
+"""The invariants of which an engine may say something itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +39,14 @@ class LoopFigures:
         it is not known which thread that is.
     """
 
-    window_ns: int
-    busy_ns: int
-    gaps: int
-    gap_p50_ns: int
-    gap_p99_ns: int
-    longest_gap_ns: int
-    bytes_to_host: int | None = None
-    waits_elsewhere: int | None = None
+    window_ns: Count
+    busy_ns: Count
+    gaps: Count
+    gap_p50_ns: Count
+    gap_p99_ns: Count
+    longest_gap_ns: Count
+    bytes_to_host: Count | None = None
+    waits_elsewhere: Count | None = None
 
     @property
     def busy_share(self) -> float:
@@ -59,10 +63,10 @@ class Finding:
     `text`: that line, shortened. `meaning`: what it means.
     """
 
-    invariant: str
+    invariant: StatedInvariant
     reason_code: str
     breaks: bool
-    count: int
+    count: Size
     where: str
     text: str
     meaning: str

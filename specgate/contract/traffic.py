@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
+
+from specgate.contract.types import LARGEST, Count, Range, Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +22,9 @@ class AttentionTraffic:
     `window`: how many of the last positions a row attends to, its own included; None for all of them.
     """
 
-    layers: int
-    position_bytes: int
-    window: int | None = None
+    layers: Count
+    position_bytes: Count
+    window: Size | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,14 @@ class ExpertTraffic:
     In formulas E is `count` and k is `active`.
     """
 
-    layers: int
-    count: int
-    active: int
-    expert_bytes: int
+    layers: Size
+    count: Size
+    active: Size
+    expert_bytes: Size
+
+    def __post_init__(self) -> None:
+        if self.active > self.count:
+            raise ValueError(f"active = {self.active}, but count = {self.count}: at most as many are needed")
 
     def distinct(self, tokens: int, overlap: float = 0.0) -> float:
         """Expected number of distinct experts of a layer that `tokens` neighbouring tokens reach.
@@ -68,8 +75,8 @@ class PassTraffic:
     `experts`: None for a model without experts.
     """
 
-    weight_bytes: int
-    token_bytes: int
+    weight_bytes: Count
+    token_bytes: Count
     attention: tuple[AttentionTraffic, ...]
     experts: ExpertTraffic | None = None
 
@@ -92,9 +99,9 @@ class LinkTraffic:
     `draft_row_bytes` per token of the draft, which is 0 where each has the whole draft.
     """
 
-    gpus: int
-    row_bytes: int
-    draft_row_bytes: int = 0
+    gpus: Annotated[int, Range(ge=2, le=LARGEST)]
+    row_bytes: Count
+    draft_row_bytes: Count = 0
 
 
 @dataclass(frozen=True, slots=True)

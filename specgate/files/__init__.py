@@ -13,7 +13,7 @@ json_text.py      JSON that others may have written: within bounds, and without 
 panics.py         what libraries written in Rust raise, made into errors
 plain.py          nouns as JSON-ready dicts and lists, and back
 yamlfile.py       YAML that remembers the line of every key
-yaml_schema.py    from a YAML document to a checked form: every problem of the file at once
+yaml_schema.py    a noun from a YAML document, and every problem of the file at once
 cache.py          the user's cache: wheels, converted checkpoints, tuned configurations
 writing.py        writing whole files: never half of one
 """

@@ -25,8 +25,16 @@ LATER: Final[Mapping[str, object]] = {
 }
 """Fields of a scenario that older versions did not have → what stands for the way in which these did it."""
 
-LATER_OF_WORKLOAD: Final = ("file", "shared_prefix")
-"""The same of its workload: left out where there is none."""
+LATER_OF_WORKLOAD: Final[Mapping[str, object]] = {
+    "file": None,
+    "shared_prefix": 0,
+    "format": "auto",
+    "chat": None,
+    "min_tokens": 1,
+    "max_tokens": None,
+    "sha256": None,
+}
+"""The same of its workload."""
 
 
 def as_older(scenario: Mapping[str, object]) -> dict[str, object]:
@@ -39,7 +47,11 @@ def as_older(scenario: Mapping[str, object]) -> dict[str, object]:
         kept["schedule"] = {key: value for key, value in schedule.items() if key != "extended"}
     workload = kept.get("workload")
     if isinstance(workload, dict):
-        kept["workload"] = {key: value for key, value in workload.items() if value or key not in LATER_OF_WORKLOAD}
+        later = LATER_OF_WORKLOAD
+        kept["workload"] = {k: value for k, value in workload.items() if k not in later or value != later[k]}
+    rope = kept.get("rope")
+    if isinstance(rope, dict):
+        kept["rope"] = {key: value for key, value in rope.items() if value is not None}
     return kept
 
 
@@ -85,6 +97,7 @@ def plain_policy(policy: Policy) -> dict[str, Any]:
     if "checks" in plain and plain["checks"]["second_look"] == "none":
         del plain["checks"]["second_look"]
     for rule in plain["rules"]:
+        del rule["otherwise"]
         if not rule["unless"]:
             del rule["unless"]
     return plain

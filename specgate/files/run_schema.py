@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SCHEMA = "specgate.result/v1"
-SCHEMA_VERSION = "1.19.0"
+SCHEMA_VERSION = "1.20.0"
 LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.1.0": (
         "bandwidth",
@@ -91,6 +91,17 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "1.17.0": ("conditions.*.cpu_pace",),  # and `host.work_ns` of samples/environment.jsonl and env.json
     "1.18.0": ("conditions.*.timeline.slow_cpu_share",),
     "1.19.0": (),  # samples/blocks.jsonl: `began_ns`
+    "1.20.0": (
+        "verdicts*.covers",  # and of gates.json
+        "verdicts*.judges",
+        "verdicts*.floor",
+        "scenarios.*.workload.format",
+        "scenarios.*.workload.chat",
+        "scenarios.*.workload.min_tokens",
+        "scenarios.*.workload.max_tokens",
+        "scenarios.*.workload.sha256",
+        "scenarios.*.rope.*",
+    ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or
 null.

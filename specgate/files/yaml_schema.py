@@ -1,49 +1,85 @@
-"""Check a YAML document against a form, and report every problem of the file at once as `file:line: key: value: …`.
+"""A noun from a YAML document, and every problem of the file at once as `file:line: key: value: …`.
 
 This module imports pydantic, which is slow to import, so only modules that are themselves imported late may import it.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
+from specgate.contract.reading import (
+    ABSENT,
+    KeyPath,
+    Malformed,
+    Problem,
+    dotted,
+    filled_in_keys,
+    from_data,
+    keys_at,
+    nearest,
+    to_data,
+    value_at,
+)
 from specgate.errors import UsageError
-from specgate.files.yamlfile import Document, KeyPath, dotted
+from specgate.files.yamlfile import Document
 
 SHOWN: Final = 100
 """Problems of one file that are written out."""
 
-
-class Form(BaseModel):
-    """Base of every form: unknown keys are refused and nothing is converted ("3" is not 3, `yes` is not 1)."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+T = TypeVar("T")
 
 
-F = TypeVar("F", bound=Form)
+def parse(
+    kind: type[T],
+    document: Document,
+    schema: str | None = None,
+    known: Sequence[Problem] = (),
+    filled_in: Mapping[str, object] | None = None,
+    other_keys: Sequence[str] = (),
+) -> T:
+    """Return the document as a `kind`. Raises UsageError that lists every problem, including those already `known`.
 
-
-class Problem(NamedTuple):
-    """`key` is wrong for the reason `why`. The document's value is shown where there is one."""
-
-    key: KeyPath
-    why: str
-
-
-def parse(form: type[F], document: Document, known: Sequence[Problem] = ()) -> F:
-    """The document as `form`. Raises UsageError that lists every problem, including those already `known`."""
+    `schema`: what the key `schema` must say; None where such files have no such key.
+    `filled_in`: fields that no file sets (`contract.types.FILLED_IN`), as JSON has them.
+    `other_keys`: keys of such files that were read before.
+    """
+    data, problems = dict(document.data), list(known)
+    if schema is not None:
+        said = data.pop("schema", ABSENT)
+        if said is ABSENT:
+            problems.append(Problem(("schema",), f"this key is required: schema: {schema}"))
+        elif said != schema:
+            problems.append(Problem(("schema",), f"not one of {schema!r}"))
+    known_keys = [*keys_at(kind, ()), *other_keys, *(["schema"] if schema else [])]
+    for key in [key for key in data if key not in known_keys]:
+        problems.append(Problem((key,), f"no such key; {nearest(key, known_keys)}"))
+        del data[key]
+    for path in filled_in_keys(kind, data):
+        problems.append(Problem(path, f"no such key; {nearest(str(path[-1]), keys_at(kind, path[:-1]))}"))
     try:
-        parsed = form.model_validate(document.data)
-    except ValidationError as error:
-        found = [Problem(tuple(e["loc"]), _why(form, e)) for e in error.errors(include_url=False)]
-        raise refusal(document, [*known, *found]) from None
-    if known:
-        raise refusal(document, known)
-    return parsed
+        noun = from_data(kind, {**data, **(filled_in or {})})
+    except Malformed as malformed:
+        raise refusal(document, [*problems, *malformed.problems]) from None
+    if problems:
+        raise refusal(document, problems)
+    return noun
+
+
+def to_document(kind: type[T], noun: T) -> dict[str, Any]:
+    """Return a noun as a file says it: without what specgate fills in, and without what is empty or null."""
+    plain: dict[str, Any] = to_data(kind, noun)
+    written: dict[str, Any] = _written(plain, set(filled_in_keys(kind, plain)), ())
+    return written
+
+
+def _written(value: Any, filled_in: set[KeyPath], key: KeyPath) -> Any:
+    if isinstance(value, list):
+        return [_written(item, filled_in, (*key, place)) for place, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    inner = {name: _written(v, filled_in, (*key, name)) for name, v in value.items() if (*key, name) not in filled_in}
+    return {name: v for name, v in inner.items() if v is not None and v != [] and v != {}}
 
 
 def refusal(document: Document, problems: Sequence[Problem]) -> UsageError:
@@ -55,71 +91,13 @@ def refusal(document: Document, problems: Sequence[Problem]) -> UsageError:
     return UsageError(f"{document.path}: {len(lines)} problems\n  " + "\n  ".join([*lines[:SHOWN], *more]))
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'? ` where a known name is close to `word`, followed by all known names."""
-    names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    return (f"did you mean {close[0]!r}? " if close else "") + f"known: {', '.join(names)}"
-
-
 def _line(document: Document, problem: Problem) -> str:
     mark = document.where(problem.key)
-    value = _value(document.data, problem.key)
-    shown = "" if value is _ABSENT else f" {_short(value)}:"
+    value: Any = value_at(document.data, problem.key) if problem.key else ABSENT
+    shown = "" if value is ABSENT else f" {_short(value)}:"
     return f"{mark.file}:{mark.line}: {dotted(problem.key) or 'file'}:{shown} {problem.why}"
 
 
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "…"
-
-
-_ABSENT = object()
-
-
-def _value(data: object, key: KeyPath) -> object:
-    for part in key:
-        try:
-            data = data[part]  # type: ignore[index]  # the YAML may hold anything here; a failed lookup means absent
-        except (KeyError, IndexError, TypeError):
-            return _ABSENT
-    return data if key else _ABSENT
-
-
-def _why(form: type[BaseModel], error: Any) -> str:
-    """pydantic's message in our words. `error` is one of its ErrorDetails."""
-    context = error.get("ctx", {})
-    match error["type"]:
-        case "extra_forbidden":
-            *around, key = error["loc"]
-            return f"no such key; {nearest(str(key), _keys_at(form, around))}"
-        case "missing":
-            return "this key is required"
-        case "literal_error":
-            return f"not one of {context['expected']}"
-        case "value_error":
-            return str(context["error"])
-        case "model_type" | "model_attributes_type":
-            return f"a mapping was expected; keys: {', '.join(_keys_at(form, error['loc']))}"
-        case _:
-            return str(error["msg"][0].lower() + error["msg"][1:])
-
-
-def _keys_at(form: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
-    """The keys that are known at the place `loc` inside `form`."""
-    for part in loc:
-        if isinstance(part, str) and (field := _field_of(form, part)) is not None:
-            form = _form_in(form.model_fields[field].annotation) or form
-    return [field.alias or name for name, field in form.model_fields.items()]
-
-
-def _field_of(form: type[BaseModel], key: str) -> str | None:
-    """The field with this key; None where the key is a name that the file gives, in a mapping of forms."""
-    return next((name for name, field in form.model_fields.items() if (field.alias or name) == key), None)
-
-
-def _form_in(annotation: object) -> type[BaseModel] | None:
-    """The form inside `X`, `X | None`, `list[X]` or `Annotated[X, …]`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((f for a in get_args(annotation) if (f := _form_in(a)) is not None), None)

@@ -13,8 +13,8 @@ from typing import Any, Final, Literal
 
 import psutil
 
-from specgate.contract import Bandwidth, Policy
-from specgate.contract.conditions import THROTTLES, GpuReading, HostReading, clock_events
+from specgate.contract import Bandwidth, Rule
+from specgate.contract.conditions import THROTTLES, GpuReading, HostReading, MachineLimits, clock_events
 from specgate.machine import cpu_pace, inventory
 from specgate.machine.host import HostProbe, cpu_quota, frequency_governors, usable_cpus
 from specgate.machine.nvml import GpuProbe, NvmlMissing, peers
@@ -54,7 +54,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the policy asks of the machine. Without an `environment` rule, no check rejects.
+    """Limits of a policy on the machine. Without a rule that sets some, no check rejects.
 
     `gpu`: whether the rule asks for a GPU that NVML can read.
     `max_other_cpu_share`: the largest share of the CPUs that others may use, 0 to 1.
@@ -66,11 +66,10 @@ class Limits:
     required: bool
 
     @classmethod
-    def of(cls, policy: Policy) -> Limits:
-        """The limits that the policy's `environment` rule sets."""
-        for rule in policy.rules:
-            if rule.gate == "environment":
-                return cls(bool(rule.params["gpu"]), float(rule.params["max_other_cpu_share"]), rule.required)
+    def of(cls, rules: Sequence[tuple[Rule, MachineLimits]]) -> Limits:
+        """Return the limits of the first of `rules`."""
+        for rule, limits in rules:
+            return cls(limits.gpu, limits.max_other_cpu_share, rule.required)
         return cls(gpu=False, max_other_cpu_share=1.0, required=False)
 
     @property

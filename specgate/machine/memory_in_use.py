@@ -10,6 +10,7 @@ import psutil
 
 from specgate.contract.conditions import GpuProcess
 from specgate.contract.memory import EngineMemory, MemoryUse
+from specgate.contract.types import fields_of
 from specgate.machine.nvml import GpuProbe, NvmlMissing
 
 
@@ -47,13 +48,10 @@ class MemoryProbe:
         used = [device for device, _ in found if device is not None]
         mine = [sum(size for pid, size in held.items() if pid in tree) for _, held in found]
         return MemoryUse(
-            process=told.process,
+            **fields_of(EngineMemory, told),
             host_bytes=sum(tree.values()) or None,
             gpu_bytes=max(mine, default=0) or None,
             device_bytes=max(used) if found and len(used) == len(found) else None,
-            kv_tokens=told.kv_tokens,
-            kv_bytes=told.kv_bytes,
-            kv_beside=told.kv_beside,
         )
 
 

@@ -17,8 +17,8 @@ from typing import ClassVar
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST
 from specgate.analysis.intervals.power import detectable
 from specgate.analysis.stats import ALPHA, MIN_FREEDOM, MIN_PAIRS, minimum_detectable_effect, planned_looks
-from specgate.contract import BetweenRuns, Cell, Plan, Policy, Rule, Scenario, State
-from specgate.contract.stored_keys import stored_keys
+from specgate.contract import AllowedLoss, BetweenRuns, Cell, Plan, Rule, Scenario, State
+from specgate.contract.types import stored_keys
 from specgate.errors import UsageError
 from specgate.files.json_record import read_record
 from specgate.machine import inventory
@@ -162,27 +162,29 @@ def _effect(plan: Plan, cell: Cell, passport: Passport) -> float | None:
     return effect(found.sd, plan.scenarios[cell.point.scenario], found.between_processes or ASSUMED) if found else None
 
 
-def check_margins(policy: Policy, plan: Plan, passport: Passport | None) -> None:
-    """Check that this machine can detect every margin of the policy.
+def check_margins(
+    margins: Sequence[tuple[Rule, AllowedLoss]], plan: Plan, passport: Passport | None, where: str
+) -> None:
+    """Check that this machine can detect every margin of a policy. `where`: the policy's file or name.
 
-    Raises UsageError that lists every rule whose `margin_pct` is below the minimum detectable effect of one of its
-    cells.
+    Raises UsageError that lists every rule whose margin is below the minimum detectable effect of one of its cells.
     """
-    if problems := list(_too_narrow(policy, plan, passport)):
-        lines = [f"rule {rule.id}: margin_pct: {rule.params['margin_pct']}: {why}" for rule, why in problems]
+    if problems := list(_too_narrow(margins, plan, passport)):
+        lines = [f"rule {rule.id}: {why}" for rule, why in problems]
         hint = "widen the margin to twice that effect, measure more pairs, or calibrate a quieter machine"
-        raise UsageError(
-            "\n  ".join((f"{policy.source_file or policy.name}: margins below the noise", *lines)), hint=hint
-        )
+        raise UsageError("\n  ".join((f"{where}: margins below the noise", *lines)), hint=hint)
 
 
-def _too_narrow(policy: Policy, plan: Plan, passport: Passport | None) -> Iterator[tuple[Rule, str]]:
+def _too_narrow(
+    margins: Sequence[tuple[Rule, AllowedLoss]], plan: Plan, passport: Passport | None
+) -> Iterator[tuple[Rule, str]]:
     known = effects(plan, passport)
-    for rule in policy.rules:
-        for cell in plan.cells if "margin_pct" in rule.params else ():
+    for rule, margin in margins:
+        for cell in plan.cells:
             mde = known.get(cell.key, 0.0)
-            if rule.matches(cell) and float(rule.params["margin_pct"]) < 100 * mde:
-                yield rule, f"the minimum detectable effect of {cell.key} is {100 * mde:.2f} % here"
+            if rule.matches(cell) and margin.percent < 100 * mde:
+                effect = f"the minimum detectable effect of {cell.key} is {100 * mde:.2f} % here"
+                yield rule, f"{margin.key}: {margin.percent:g}: {effect}"
 
 
 def warnings(passport: Passport | None) -> tuple[str, ...]:

@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from specgate.contract import VARIANT_MARK, PairRef, Scenario
+from specgate.contract import VARIANT_MARK, Machine, PairRef, Rope, RunKind, Scenario
+from specgate.contract.asked import FormatName
 from specgate.errors import UsageError
 from specgate.files.yamlfile import Mark, dump_yaml, loads
 from specgate.pairs.resolve import DEMO, target_limits
+from specgate.planning.contradictions import MIN_PROMPTS
 from specgate.planning.plan import points_of, positions_needed
-from specgate.planning.prompt_files.formats import FormatName
-from specgate.planning.scenario import dump, resolve, scenario_of, shipped_file
-from specgate.planning.scenario_form import FILE_KEYS, MIN_PROMPTS, Kind, Machine
+from specgate.planning.scenario import FILE_KEYS, dump, resolve, scenario_of, shipped_file
 
 PREFIX: Final = "own-"
 LONGEST_NAME: Final = 80
@@ -62,7 +62,7 @@ class Question:
 NOTHING: Final = Question()
 
 
-def asked(question: Question, chosen: Sequence[Scenario] | None, kind: Kind, machine: Machine) -> list[Scenario]:
+def asked(question: Question, chosen: Sequence[Scenario] | None, kind: RunKind, machine: Machine) -> list[Scenario]:
     """The scenarios that a command line means. `chosen`: those that it names, or None where it names none.
 
     Raises UsageError where the question cannot be put.
@@ -74,7 +74,7 @@ def asked(question: Question, chosen: Sequence[Scenario] | None, kind: Kind, mac
     return [changed(s, question, s.name) for s in chosen] if question else list(chosen)
 
 
-def small_scenario(kind: Kind, machine: Machine, question: Question) -> dict[str, Any]:
+def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[str, Any]:
     """What a scenario file for this machine would say, with a short budget and as few prompts as are allowed."""
     base: dict[str, Any] = dict(resolve(shipped_file(f"base/{machine}")).data)
     batch = min(question.batch or (1,))
@@ -178,8 +178,4 @@ def stretched(scenario: Scenario, pair: PairRef) -> Scenario:
     if limit is None:
         return scenario
     need = max(positions_needed(scenario, point) for point in points_of(scenario, ""))
-    return (
-        replace(scenario, rope={"rope_type": "yarn", "factor": float(math.ceil(need / limit))})
-        if need > limit
-        else scenario
-    )
+    return replace(scenario, rope=Rope("yarn", float(math.ceil(need / limit)))) if need > limit else scenario

@@ -12,11 +12,13 @@ from typing import Final
 from specgate import plugins
 from specgate.analysis.experts.beforehand import cycle_cost, overlap_for, step_bytes
 from specgate.analysis.experts.overlap import overlap_of
+from specgate.analysis.speedup_limits import speed_floors
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import PLANTED, read_config
 from specgate.contract import Cell, PairRef, Plan, Policy, Scenario, Traffic
 from specgate.contract.protocols import ForetellsTraffic
 from specgate.errors import CheckpointError
+from specgate.planning.gates import floors_of
 
 SHOWN: Final = 0.005
 """The least overlap that is not 0.00 in two decimals."""
@@ -66,9 +68,9 @@ def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int] | None:
     the target can be divided so. None where it has no experts. Raises CheckpointError for a pair that cannot be read;
     weights are not.
     """
-    if target_geometry(read_config(pair.target), scenario.rope).experts is None:
+    if target_geometry(read_config(pair.target), scenario.rope_keys).experts is None:
         return None
-    if (engine := plugins.able(ForetellsTraffic)) is None:  # type: ignore[type-abstract]  # a runtime-checkable Protocol
+    if (engine := plugins.able(ForetellsTraffic)) is None:
         raise CheckpointError("no back end here counts the bytes of a pair's passes")
     return engine.traffic_of(pair, scenario)
 
@@ -117,9 +119,8 @@ def of_cell(traffic: Traffic, cell: Cell, planted: Planted | None, policy: Polic
             f"  the planted AL of {length:.2f} and an expert overlap of {overlap:.2f} give {gives:.2f}× with step and "
             "cycle at their floors"
         )
-    for rule in policy.rules if policy else ():
-        if rule.gate == "speed" and rule.matches(cell) and (floor := float(rule.params["min"])) > 0:
-            yield f"  {rule.id} (min {floor:g}×): {asked(traffic, cell, floor, length, overlap)}"
+    for rule, floor in speed_floors(floors_of(policy), cell) if policy else ():
+        yield f"  {rule.id} (min {floor.least:g}×): {asked(traffic, cell, floor.least, length, overlap)}"
 
 
 def asked(traffic: Traffic, cell: Cell, floor: float, length: float | None, overlap: float | None) -> str:

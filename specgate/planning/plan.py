@@ -139,7 +139,7 @@ def _too_long(scenario: Scenario, point: Point, limit: int, pair: str) -> str:
     remedies = []
     if limit > room:
         remedies.append(f"a context ≤ {limit - room}")
-    current = float((scenario.rope or {}).get("factor", 1.0))
+    current = scenario.rope.factor if scenario.rope else 1.0
     factor = math.ceil(need * current / limit)
     remedies.append(
         f"{{rope_type: yarn, factor: {factor}}} as a scenario's rope, or as rope_scaling in config.json of --target"

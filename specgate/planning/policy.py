@@ -6,6 +6,8 @@ timed blocks (`contract.TokenChecks`); a policy without it has the defaults. A r
 globs `scenario` and `role` (default: all), and the gate's own parameters beside them. Each gate says which parameters
 it takes, so that those of a plug-in are checked like the built-in ones.
 
+`base` names the policies that a file is merged over (`planning.policy_bases`).
+
 The more specific rule wins where a policy says so: a rule with `otherwise: true` judges the cells that no other rule
 of its gate selects. A required one gives way to required rules only, since advice replaces no requirement. It also
 gives way to `not_judged`, which lists what the policy leaves unjudged, each with the reason `why`. What neither a
@@ -16,108 +18,93 @@ becomes of a required floor that cannot be reached: `warn` (the default), or `re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from os.path import isfile
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Final, Literal, get_args
+from typing import Final, get_args
 
-from pydantic import ConfigDict, Field
-
-from specgate.analysis.verdict import kind_of
-from specgate.contract import VARIANT_MARK, Exemption, NearTies, Policy, Rule, Scenario, TokenChecks
-from specgate.contract.draws import Allowance
+from specgate.contract import KINDS, VARIANT_MARK, Kind, Policy, Rule, Scenario, TokenChecks
+from specgate.contract.protocols import ChecksRules, ContrastGate, Gate
+from specgate.contract.reading import Problem, keys_at, nearest
+from specgate.contract.types import PARAMETER
 from specgate.errors import UsageError
-from specgate.files.yaml_schema import Form, Problem, nearest, parse, refusal
-from specgate.files.yamlfile import Document, load
-from specgate.planning.bounds import PARAMETER
+from specgate.files.yaml_schema import parse, refusal
+from specgate.files.yamlfile import Document, dump_yaml, load
+from specgate.planning.policy_bases import POLICIES, SHIPPED
 from specgate.planning.scenario import find_all
 
-SHIPPED = Path(__file__).parents[1] / "gates" / "policies"
 FOR_CONTRASTS = SHIPPED / "contrast"
 """Policies that judge one run against another (`specgate compare`). They use contrast gates."""
-GateParams = Mapping[str, Mapping[str, type | UnionType]]
-"""Gate name → the parameters that a rule may set, with their types (`protocols.Gate.params`)."""
+Gates = Mapping[str, Gate | ContrastGate]
+"""Gate name → gate, for all that a policy may name."""
 
-Text = Annotated[str, Field(min_length=1)]
-
-
-class RuleForm(Form):
-    """A rule of a policy file."""
-
-    model_config = ConfigDict(extra="allow")  # the gate's own parameters; `_problems` checks them against the gate
-
-    id: Text
-    gate: Text
-    required: bool
-    scenario: Text = "*"
-    role: Text = "*"
-    otherwise: bool = False
+FOLLOWED: Final = 8
+"""Texts of a cell that are followed behind a near tie, unless a policy says otherwise."""
+SCHEMA: Final = "specgate.policy/v1"
+Parameters = Mapping[str, object]
+"""The parameters of a rule's gate, as the file has them."""
 
 
-class ExemptionForm(Form):
-    """An entry of `not_judged`. `validity` is no kind of it: a cell that may not be judged at all cannot be green."""
+def load_policy(path: Path, gates: Gates) -> Policy:
+    """Read and check one policy file together with its bases. Raises UsageError that lists every problem.
 
-    kind: Literal["tokens", "acceptance", "speed"]
-    why: Text
-    scenario: Text = "*"
-    role: Text = "*"
-
-
-USUAL: Final = TokenChecks()
-
-
-class ChecksForm(Form):
-    """`checks` of a policy file: the fields of `contract.TokenChecks`. `rescored_by: none` names no engine."""
-
-    text: Literal["whole", "sampled"] = USUAL.text
-    rescored_by: Text = USUAL.rescored_by
-    positions: Annotated[int, Field(ge=1, le=65_536)] = USUAL.positions
-    within_s: Annotated[float, Field(gt=0, le=86_400)] = USUAL.within_s
-    max_gap: Annotated[float, Field(ge=0, le=100)] = USUAL.max_gap
-    max_near_ties: Annotated[float, Field(ge=0, le=1)] = USUAL.max_near_ties
-    followed: Annotated[int, Field(ge=0, le=4096)] = 8
-    followed_tokens: Annotated[int, Field(ge=1, le=65_536)] = USUAL.followed_tokens
-    second_look: Literal["none", "float32"] = USUAL.second_look
-
-
-class PolicyForm(Form):
-    """A policy file."""
-
-    schema_: Literal["specgate.policy/v1"] = Field(alias="schema")
-    micro: Annotated[list[Text], Field(min_length=1)] | None = None
-    checks: ChecksForm = Field(default_factory=ChecksForm)
-    not_judged: list[ExemptionForm] = Field(default_factory=list)
-    unreachable: Literal["warn", "refuse"] = "warn"
-    rules: Annotated[list[RuleForm], Field(min_length=1)]
-
-
-def load_policy(path: Path, gates: GateParams) -> Policy:
-    """Read and check one policy file. Raises UsageError that lists every problem.
-
-    `gates`: the known gates and their parameters.
+    `gates`: the known gates.
     """
     return parse_policy(load(path), gates)
 
 
-def parse_policy(document: Document, gates: GateParams) -> Policy:
+def parse_policy(document: Document, gates: Gates) -> Policy:
     """As `load_policy`, of a document that was read already."""
-    path = document.path
-    form = parse(PolicyForm, document)
-    if problems := [*_problems(form, gates), *_micro_problems(form, path)]:
+    document = POLICIES.whole(document)
+    bare, parameters = _without_parameters(document)
+    policy = parse(Policy, bare, SCHEMA, filled_in={"name": document.path.stem}, other_keys=("base",))
+    policy = replace(policy, source_file=document.path, micro=tuple(_micro_names(policy, document)))
+    if problems := [*_problems(policy.rules, parameters, gates), *_micro_problems(policy, document)]:
         raise refusal(document, problems)
-    rules = tuple(_rule(r, gates[r.gate], form) for r in form.rules)
-    exemptions = tuple(Exemption(**e.model_dump()) for e in form.not_judged)
-    if problems := list(_contradictions(exemptions, rules)):
+    rules = [_with(rule, given, gates[rule.gate]) for rule, given in zip(policy.rules, parameters, strict=True)]
+    kinds = [_kinds(rule, gates[rule.gate]) for rule in rules]
+    if problems := [*_rule_problems(rules, gates), *_exemption_problems(policy, kinds)]:
         raise refusal(document, problems)
-    micro = tuple(form.micro or ())
-    return Policy(path.stem, rules, path, micro, _checks(form.checks), exemptions, form.unreachable)
+    rules = [
+        replace(rule, unless=tuple(_left_to_others(rule, judges, policy))) if rule.otherwise else rule
+        for rule, judges in zip(rules, kinds, strict=True)
+    ]
+    checks = policy.checks or TokenChecks()
+    policy = replace(
+        policy,
+        rules=tuple(rules),
+        checks=replace(checks, followed=FOLLOWED if checks.followed is None else checks.followed),
+        not_judged=policy.not_judged or (),
+        unreachable=policy.unreachable or "warn",
+    )
+    if problems := list(_contradictions(policy, kinds)):
+        raise refusal(document, problems)
+    return policy
 
 
-def _checks(form: ChecksForm) -> TokenChecks:
-    values = form.model_dump()
-    return TokenChecks(**{**values, "rescored_by": "" if form.rescored_by == "none" else form.rescored_by})
+def _without_parameters(document: Document) -> tuple[Document, list[Parameters]]:
+    """The document without the parameters of gates, which stand beside a rule's own keys; and those of every rule."""
+    rules, own = document.data.get("rules"), keys_at(Rule, ())
+    if not isinstance(rules, list):
+        return document, []
+    bare = [{k: v for k, v in r.items() if k in own} if isinstance(r, Mapping) else r for r in rules]
+    parameters: list[Parameters] = [
+        {k: v for k, v in r.items() if k not in own} if isinstance(r, Mapping) else {} for r in rules
+    ]
+    return replace(document, data={**document.data, "rules": bare}), parameters
+
+
+def whole_text(name_or_path: str, gates: Gates, folder: Path = SHIPPED) -> str:
+    """The policy as one complete YAML file that inherits nothing. Raises what `find_policy` raises."""
+    document = POLICIES.whole(load(_file_of(name_or_path, folder)))
+    policy = parse_policy(document, gates)
+    data = {**document.data, **({"micro": list(policy.micro)} if policy.micro else {})}
+    head = f"# {document.head}\n" if document.head else ""
+    return head + dump_yaml(data, flow=None, width=10_000)
 
 
 def micro_scenarios(policy: Policy) -> list[Scenario]:
@@ -130,89 +117,100 @@ def _beside(name: str, policy_file: Path | None) -> list[Scenario]:
     return find_all(str(folder / name) if name.endswith((".yaml", ".yml")) else name)
 
 
-def find_policy(name_or_path: str, gates: GateParams, folder: Path = SHIPPED) -> Policy:
+def find_policy(name_or_path: str, gates: Gates, folder: Path = SHIPPED) -> Policy:
     """The policy of `folder` with this name, or the one in this file. Raises UsageError with the nearest name."""
+    return load_policy(_file_of(name_or_path, folder), gates)
+
+
+def _file_of(name_or_path: str, folder: Path) -> Path:
     shipped = {p.stem: p for p in sorted(folder.glob("*.yaml"))}
     path = shipped.get(name_or_path, Path(name_or_path))
     if name_or_path not in shipped and not (path.suffix in (".yaml", ".yml") or isfile(path)):
         hint = f"{nearest(name_or_path, shipped)}; or give a .yaml file"
         raise UsageError(f"no such policy: {name_or_path!r}", hint=hint)
-    return load_policy(path, gates)
+    return path
 
 
-def near_ties(policy: Policy) -> NearTies:
-    """Which top-2 gaps the policy's `tokens` rules take for near ties; none where it has no such rule.
-
-    Of several rules the strictest counts.
-    """
-    rules = [rule.params for rule in policy.rules if rule.gate == "tokens"]
-    keys = ("near_tie_margin", "near_tie_ulps", "rare_tie_ulps")
-    return NearTies(*(min((float(params.get(key, 0.0)) for params in rules), default=0.0) for key in keys))
+def _with(rule: Rule, given: Parameters, gate: Gate | ContrastGate) -> Rule:
+    """The rule with its gate's parameters."""
+    return replace(rule, params={key: _set_type(gate.params[key])(value) for key, value in given.items()})
 
 
-def draw_allowance(policy: Policy) -> Allowance:
-    """How much rounding the policy's `distribution` rules allow for; none where it has no such rule.
-
-    Of several rules the strictest counts.
-    """
-    rules = [rule.params for rule in policy.rules if rule.gate == "distribution"]
-    return Allowance(*(min((float(p.get(k, 0.0)) for p in rules), default=0.0) for k in ("law_ulps", "own_ulps")))
+def _kinds(rule: Rule, gate: Gate | ContrastGate) -> tuple[Kind, ...]:
+    """The kinds of judgement that verdicts of `rule` are; of two runs none is needed."""
+    return gate.judges(rule) if isinstance(gate, Gate) else ()
 
 
-def _rule(form: RuleForm, params: Mapping[str, type | UnionType], policy: PolicyForm) -> Rule:
-    values = {key: _set_type(params[key])(value) for key, value in (form.model_extra or {}).items()}
-    unless = tuple(_left_to_others(form, policy)) if form.otherwise else ()
-    return Rule(form.id, form.gate, form.required, form.scenario, form.role, values, unless)
+def _rule_problems(rules: Iterable[Rule], gates: Gates) -> Iterator[Problem]:
+    """What the gates themselves say of parameters that cannot be meant."""
+    for i, rule in enumerate(rules):
+        gate: object = gates[rule.gate]
+        if isinstance(gate, ChecksRules):
+            yield from (Problem(("rules", i, key), why) for key, why in gate.problems(rule))
 
 
-def _left_to_others(rule: RuleForm, policy: PolicyForm) -> Iterator[tuple[str, str]]:
+def _left_to_others(rule: Rule, kinds: Collection[Kind], policy: Policy) -> Iterator[tuple[str, str]]:
     """Patterns of the cells that the `otherwise` rule leaves to rules which bind as much, and to `not_judged`."""
     for other in policy.rules:
         if other.gate == rule.gate and not other.otherwise and other.required >= rule.required:
             yield other.scenario, other.role
-    yield from ((e.scenario, e.role) for e in policy.not_judged if e.kind == rule.gate)
+    yield from ((e.scenario, e.role) for e in policy.not_judged or () if e.kind in kinds)
 
 
-def _contradictions(exemptions: Iterable[Exemption], rules: Iterable[Rule]) -> Iterator[Problem]:
+def _exemption_problems(policy: Policy, kinds: Iterable[Collection[Kind]]) -> Iterator[Problem]:
+    """Entries of `not_judged` whose kind no run needs and no rule is for. `validity` is none of them: a cell that may
+    not be judged at all cannot be green.
+    """
+    known = [kind for kind in dict.fromkeys((*KINDS, *(kind for of in kinds for kind in of))) if kind != "validity"]
+    for i, e in enumerate(policy.not_judged or ()):
+        if e.kind not in known:
+            *most, last = map(repr, known)
+            yield Problem(("not_judged", i, "kind"), f"not one of {', '.join(most)} or {last}")
+
+
+def _contradictions(policy: Policy, kinds: Iterable[Collection[Kind]]) -> Iterator[Problem]:
     """Entries of `not_judged` that speak of every cell of a required rule, which are judged nevertheless."""
-    required = [rule for rule in rules if rule.required and not rule.unless]
-    for i, e in enumerate(exemptions):
-        for rule in required:
+    required = [(rule, of) for rule, of in zip(policy.rules, kinds, strict=True) if rule.required and not rule.unless]
+    for i, e in enumerate(policy.not_judged or ()):
+        for rule, of in required:
             alike = fnmatchcase(rule.scenario, e.scenario) and fnmatchcase(rule.role, e.role)
-            if kind_of(rule) == e.kind and alike:
+            if e.kind in of and alike:
                 yield Problem(("not_judged", i, "kind"), f"the rule {rule.id} requires it, so it is judged")
                 break
 
 
-def _problems(form: PolicyForm, gates: GateParams) -> Iterator[Problem]:
+def _problems(rules: Sequence[Rule], parameters: Sequence[Parameters], gates: Gates) -> Iterator[Problem]:
     seen: dict[str, int] = {}
-    for i, rule in enumerate(form.rules):
+    for i, (rule, given) in enumerate(zip(rules, parameters, strict=True)):
         if rule.id in seen:
             yield Problem(("rules", i, "id"), f"rule {seen[rule.id] + 1} of this file has this id already")
         seen.setdefault(rule.id, i)
         if rule.gate not in gates:
             yield Problem(("rules", i, "gate"), f"no such gate; {nearest(rule.gate, gates)}")
             continue
-        given, params = rule.model_extra or {}, gates[rule.gate]
-        found = ((key, _param_problem(key, value, rule.gate, params)) for key, value in given.items())
-        wrong = [Problem(("rules", i, key), why) for key, why in found if why]
+        params = gates[rule.gate].params
+        reasons = ((key, _param_problem(key, value, rule.gate, params)) for key, value in given.items())
+        wrong = [Problem(("rules", i, key), why) for key, why in reasons if why]
         yield from wrong
-        near, rare = (given.get(key) for key in ("near_tie_ulps", "rare_tie_ulps"))
-        if not wrong and rare and not (near and rare > near):
-            why = f"no more than near_tie_ulps = {near:g}" if near else "near_tie_ulps is missing"
-            yield Problem(("rules", i, "rare_tie_ulps"), f"{why}: it says how far beyond that a few near ties may lie")
-        if not wrong and (mean := given.get("mean_tie_ulps")) and not (near and mean < near):
-            why = f"no less than near_tie_ulps = {near:g}" if near else "near_tie_ulps is missing"
-            yield Problem(("rules", i, "mean_tie_ulps"), f"{why}: it says how far near ties may lie in the mean")
         if not wrong and (missing := [k for k, kind in params.items() if k not in given and isinstance(kind, type)]):
             yield Problem(("rules", i, "gate"), f"{rule.gate} needs {', '.join(missing)}")
 
 
-def _micro_problems(form: PolicyForm, path: Path) -> Iterator[Problem]:
-    required = [rule.scenario for rule in form.rules if rule.required]
-    for i, name in enumerate(form.micro or ()):
+def _micro_names(policy: Policy, document: Document) -> Iterator[str]:
+    """The names of `micro`. A file is named relative to the policy, whichever base has the name."""
+    for i, name in enumerate(policy.micro):
+        folder, own = document.where(("micro", i)).file.parent, document.path.parent
+        is_file = name.endswith((".yaml", ".yml"))
+        yield os.path.relpath(folder / name, own) if is_file and folder != own else name
+
+
+def _micro_problems(policy: Policy, document: Document) -> Iterator[Problem]:
+    if document.data.get("micro") == []:
+        yield Problem(("micro",), "must not be empty: leave it out for those that the machine runs by default")
+    required = [rule.scenario for rule in policy.rules if rule.required]
+    for i, name in enumerate(policy.micro):
         try:
-            scenario = _beside(name, path)[0]
+            scenario = _beside(name, policy.source_file)[0]
         except UsageError as error:
             yield Problem(("micro", i), str(error))
             continue
@@ -232,7 +230,7 @@ def _set_type(kind: type | UnionType) -> type:
 
 def _param_problem(key: str, value: object, gate: str, params: Mapping[str, type | UnionType]) -> str | None:
     if key not in params:
-        return f"neither a rule's own key nor a parameter of {gate}; {nearest(key, [*RuleForm.model_fields, *params])}"
+        return f"neither a rule's own key nor a parameter of {gate}; {nearest(key, [*keys_at(Rule, ()), *params])}"
     kind = _set_type(params[key])
     accepts = (int, float) if kind is float else kind
     if not isinstance(value, accepts) or (isinstance(value, bool) and kind is not bool):

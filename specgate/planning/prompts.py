@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from specgate.checkpoints.tokenizer_file import opening_ids, read_tokenizer
 from specgate.contract import Scenario
+from specgate.contract.asked import PromptSource
 from specgate.contract.tape import sha256_of_ids
 from specgate.errors import CheckpointError, UsageError
 from specgate.planning.prompt_files.choosing import Draw, OwnPrompts, check_categories
@@ -35,7 +36,7 @@ SOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "mixed": ("code", "docs", "prose"),
 }
 """Source of a workload → the kinds of text in it."""
-RANDOM: Final = "random"
+RANDOM: Final[PromptSource] = "random"
 """The source of uniformly random token ids, for pairs whose tokens have no meaning."""
 
 CHARACTERS_PER_TOKEN: Final = 16
@@ -143,7 +144,7 @@ def build_prompts(scenario: Scenario, context: int, batch: int, tokenizer_file: 
     as the prompts. Raises EnvironmentRefused where the text has not been fetched.
     """
     w = scenario.workload
-    if w.own is not None:
+    if w.own:
         return from_file(scenario, context, batch, own_prompts(scenario, tokenizer_file, vocab))
     if w.source == RANDOM:
         measured = random_prompts(f"{w.seed}/measure", context, vocab)
@@ -218,7 +219,7 @@ def from_file(scenario: Scenario, context: int, batch: int, own: OwnPrompts) -> 
     """The prompt sets of one point: see `build_prompts`."""
     above = max((c for c in scenario.grid.context if c < context), default=0)
     draw, prefix = own.draw(above, context, batch), scenario.workload.shared_prefix
-    check_categories(draw.measured, own.file.path)
+    check_categories(draw.measured, own.file)
     measured, warmup = (
         in_sets([Prompt(c.token_ids, ()) for c in chosen], batch, prefix) for chosen in (draw.measured, draw.warmup)
     )
@@ -239,9 +240,9 @@ def about_own(own: OwnPrompts, draw: Draw, batch: int, shared_prefix: int) -> di
 
     return {
         "file": {
-            "name": own.file.path.name,
-            "sha256": own.file.sha256,
-            "format": own.file.format,
+            "name": own.file.name,
+            "sha256": own.scenario.workload.sha256,
+            "format": own.scenario.workload.format,
             "prompts": own.entries,
             "duplicates": own.duplicates,
         },

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from specgate import plugins
-from specgate.contract import PairRef, Point, Policy, Scenario
+from specgate.contract import Machine, PairRef, Point, Policy, RunKind, Scenario
 from specgate.contract.protocols import (
     Backend,
     ChecksOptions,
@@ -28,7 +28,6 @@ from specgate.planning.policy import find_policy
 from specgate.planning.prompts import RANDOM, Prompts, build_prompts, own_prompts
 from specgate.planning.request import Request
 from specgate.planning.scenario import override, select
-from specgate.planning.scenario_form import Kind, Machine
 from specgate.planning.variants import refuse_double_options
 
 FIXED_BY_A_RUN = (
@@ -90,7 +89,7 @@ def resolve(request: Request, *, foreign: bool = False) -> Config:
 
 
 def chosen_scenarios(
-    question: Question, names: Sequence[str], only: str | None, kind: Kind | None, machine: Machine
+    question: Question, names: Sequence[str], only: str | None, kind: RunKind | None, machine: Machine
 ) -> list[Scenario]:
     """The scenarios that a command line means: those that it names, changed by what it asks; a small one of its own
     where it asks and names none.
@@ -106,9 +105,8 @@ def names_scenarios(names: Sequence[str], only: str | None) -> bool:
 
 def policy_of(request: Request) -> Policy:
     """The policy that the command line names, else the one for this machine."""
-    gates = {name: gate.params for name, gate in plugins.gates().items()}
     usual = "load" if request.kind == "load" else "seed" if machine_size() == "gpu" else "cpu"
-    return find_policy(request.policy or usual, gates)
+    return find_policy(request.policy or usual, plugins.gates())
 
 
 def usable_backend(request: Request) -> str:
@@ -263,10 +261,9 @@ def settled(scenario: Scenario, pair: PairRef, *, any_architecture: bool = False
     `any_architecture`: as in `target_limits`. Raises UsageError where the longest one, with the tokens that follow it,
     is longer than the pair allows.
     """
-    file = scenario.workload.own
-    if file is None or scenario.grid.context:
+    if not scenario.workload.own or scenario.grid.context:
         return scenario
-    positions, vocab = target_limits(pair, scenario.rope, any_architecture=any_architecture)
+    positions, vocab = target_limits(pair, scenario.rope_keys, any_architecture=any_architecture)
     own = own_prompts(scenario, tokenizer_of(pair), vocab)
     longest = own.draw(0, None, max(scenario.grid.batch)).longest
     tokens, room = len(longest.token_ids), room_needed(scenario)
@@ -282,7 +279,7 @@ def settled(scenario: Scenario, pair: PairRef, *, any_architecture: bool = False
 
 def prompts_of(scenario: Scenario, point: Point, pair: PairRef, *, any_architecture: bool = False) -> Prompts:
     """The prompts of one point of the scenario on `pair`. Raises what `build_prompts` raises."""
-    _, vocab = target_limits(pair, scenario.rope, any_architecture=any_architecture)
+    _, vocab = target_limits(pair, scenario.rope_keys, any_architecture=any_architecture)
     return build_prompts(scenario, point.context, point.batch, tokenizer_of(pair), vocab)
 
 

@@ -1,8 +1,7 @@
 """Scenario YAML → `contract.Scenario`.
 
 A scenario is one file. Its name is the file's stem, and its question is the file's first line, a comment. `extends`
-names what the file is merged over: a shipped base or scenario (`extends: base/cpu`), a file relative to it (`extends:
-mine.yaml`), or a list of these, the last one on top. Mappings are merged, lists are replaced.
+names what the file is merged over (`planning.inheritance`). Mappings are merged, lists are replaced.
 """
 
 from __future__ import annotations
@@ -10,51 +9,36 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from os.path import isfile
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 from specgate.contract import (
     STATISTICS,
     VARIANT_MARK,
-    Budget,
-    Draws,
-    Grid,
-    LatencyLimits,
-    PromptFile,
-    Sampling,
+    Machine,
+    RunKind,
     Scenario,
     Schedule,
-    Variant,
     Workload,
 )
-from specgate.contract.load import Load
 from specgate.contract.metrics import DEFINITIONS
+from specgate.contract.reading import Problem, nearest
+from specgate.contract.types import REPEATS
 from specgate.errors import EnvironmentRefused, UsageError
-from specgate.files.yaml_schema import Problem, nearest, parse, refusal
+from specgate.files.yaml_schema import parse, refusal, to_document
 from specgate.files.yamlfile import Document, dump_yaml, load
-from specgate.planning.bounds import REPEATS, check_plan, excesses
+from specgate.planning.bounds import check_plan, excesses
+from specgate.planning.contradictions import contradictions
+from specgate.planning.inheritance import Inheritance
 from specgate.planning.prompt_files.formats import recognise
-from specgate.planning.scenario_form import (
-    SCHEMA,
-    DrawsForm,
-    GridForm,
-    Kind,
-    LoadForm,
-    Machine,
-    SamplingForm,
-    ScenarioForm,
-    VariantForm,
-    WorkloadForm,
-    contradictions,
-)
 from specgate.planning.variants import one_variant, with_variants
 
+SCHEMA: Final = "specgate.scenario/v1"
 SHIPPED = Path(__file__).parents[1] / "scenarios"
-LONGEST_CHAIN = 16
-"""Files that extend each other."""
+SCENARIOS = Inheritance("scenario", "extends", SHIPPED)
 
 
 # ── files to scenarios ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -70,85 +54,58 @@ def scenario_of(document: Document) -> Scenario:
 
     Raises UsageError that lists every problem.
     """
-    form = parse(ScenarioForm, document, list(_title_problems(document)))
-    if problems := list(contradictions(form)):
-        raise refusal(document, problems)
-    scenario = Scenario(
-        name=document.path.stem,
-        question=document.head or "",
-        kind=form.kind,
-        family=form.family,
-        needs=form.needs,
-        pair=form.pair,
-        dtype=form.dtype,
-        grid=Grid(contexts_of(form.grid), tuple(form.grid.batch), tuple(form.grid.spec)),
-        workload=workload_of(form.workload, document),
-        budget=Budget(**form.budget.model_dump()),
-        schedule=Schedule(**form.schedule.model_dump()),
-        perf_mode=form.perf_mode,
-        timeout_s=form.timeout_s,
-        rope=form.rope.model_dump(exclude_none=True) if form.rope else None,
-        default=form.default,
-        statistics=STATISTICS,
-        goodput=LatencyLimits(**form.goodput.model_dump()) if form.goodput else None,
-        definitions=DEFINITIONS,
-        load=load_of(form.load) if form.load else None,
-        sampling=sampling_of(form.sampling) if form.sampling else None,
-        draws=draws_of(form.draws),
-        options=dict(form.options),
-        variants={name: variant_of(variant) for name, variant in form.variants.items()},
+    named = {"name": document.path.stem, "question": document.head or ""}
+    versions = {"statistics": STATISTICS, "definitions": DEFINITIONS}
+    scenario = parse(
+        Scenario, document, SCHEMA, list(_title_problems(document)), {**named, **versions}, other_keys=("extends",)
     )
+    if problems := [*contradictions(scenario), *_of_no_file(document)]:
+        raise refusal(document, problems)
+    scenario = replace(scenario, workload=_with_file(scenario.workload, document))
     if too_much := [Problem(key, why) for key, why in excesses(scenario)]:
         raise refusal(document, too_much)
     return scenario
 
 
-def contexts_of(form: GridForm) -> tuple[int, ...]:
-    """The contexts of a grid; () where prompts from a file have their own."""
-    return tuple(form.context or ())
+FILE_KEYS: Final = ("format", "chat", "min_tokens", "max_tokens", "sha256")
+"""Keys of a workload that say something about its file."""
 
 
-def workload_of(form: WorkloadForm, document: Document) -> Workload:
-    """The workload of a scenario file. A file of prompts is relative to the YAML file that names it.
+def _of_no_file(document: Document) -> Iterator[Problem]:
+    """Yield a problem for each key that speaks of a file of prompts where there is none."""
+    workload = document.data["workload"]
+    if isinstance(workload, Mapping) and workload.get("file") is None:
+        for key in FILE_KEYS:
+            if key in workload:
+                yield Problem(("workload", key), "it speaks of workload.file, and there is none")
+
+
+def _with_file(workload: Workload, document: Document) -> Workload:
+    """The workload with its file of prompts, which is relative to the YAML file that names it.
 
     Raises UsageError where the file of prompts cannot be read, has no known format, or is not the one whose SHA-256 is
     given.
     """
-    said = form.model_dump(include={"seed", "prompt_sets", "warmup_sets", "shared_prefix"})
-    if form.file is None:
-        return Workload(source=form.source, **said)
-    where = ("workload", "file")
-    path = Path(os.path.abspath(document.where(where).file.parent / Path(form.file).expanduser()))
+    if workload.file is None:
+        return workload
+    mark = document.where(("workload", "file"))
+    path = Path(os.path.abspath(mark.file.parent / workload.file.expanduser()))
     try:
-        file = prompt_file(path, form.format, chat=form.chat, min_tokens=form.min_tokens, max_tokens=form.max_tokens)
+        changed = of_file(workload, path)
     except UsageError as error:
-        mark = document.where(where)
         raise UsageError(f"{mark.file}:{mark.line}: workload.file: {error.message}", hint=error.hint) from None
-    if form.sha256 not in (None, file.sha256):
-        raise refusal(document, [Problem(("workload", "sha256"), f"that of {path} is {file.sha256}")])
-    return Workload(source="file", file=file, **said)
+    if workload.sha256 not in (None, changed.sha256):
+        raise refusal(document, [Problem(("workload", "sha256"), f"that of {path} is {changed.sha256}")])
+    return changed
 
 
-def prompt_file(path: Path, format_: str = "auto", **limits: Any) -> PromptFile:
-    """The file as a scenario fixes it, by its hash and format. Raises UsageError where it is no file of prompts."""
-    found = recognise(path, format_)
-    return PromptFile(path, found.sha256, found.format, **limits)
+def of_file(workload: Workload, path: Path) -> Workload:
+    """The workload with the prompts in the file `path`, which its hash and format fix.
 
-
-def load_of(form: LoadForm) -> Load:
-    return Load(form.requests, form.per_client, tuple(form.rates or ()))
-
-
-def sampling_of(form: SamplingForm) -> Sampling:
-    return Sampling(**{**form.model_dump(), "logit_bias": tuple(sorted(form.logit_bias))})
-
-
-def draws_of(form: DrawsForm | None) -> Draws | None:
-    return Draws(**form.model_dump()) if form else None
-
-
-def variant_of(form: VariantForm) -> Variant:
-    return Variant(dict(form.options), sampling_of(form.sampling) if form.sampling else None, draws_of(form.draws))
+    Raises UsageError where it is no file of prompts.
+    """
+    recognised = recognise(path, workload.format)
+    return replace(workload, source="file", file=path, sha256=recognised.sha256, format=recognised.format)
 
 
 def _title_problems(document: Document) -> Iterator[Problem]:
@@ -158,38 +115,9 @@ def _title_problems(document: Document) -> Iterator[Problem]:
         yield Problem((), f"the file's stem {document.path.stem!r} names the scenario: use letters, digits, . _ -")
 
 
-def resolve(path: Path, inside: tuple[Path, ...] = ()) -> Document:
-    """The document at `path`, merged over everything it extends. `inside` are the files that extend it."""
-    own = load(path)
-    chain = (*inside, path.resolve())
-    if len(chain) > LONGEST_CHAIN:
-        raise refusal(own, [Problem(("extends",), f"a chain of more than {LONGEST_CHAIN} files")])
-    below: Document | None = None
-    for base in _bases(own):
-        if base.resolve() in chain:
-            circle = " → ".join(p.name for p in (*chain, base))
-            raise refusal(own, [Problem(("extends",), f"a scenario cannot extend itself: {circle}")])
-        layer = resolve(base, chain)
-        below = layer.over(below) if below else layer
-    whole = own.over(below) if below else own
-    return replace(whole, data={k: v for k, v in whole.data.items() if k != "extends"})
-
-
-def _bases(document: Document) -> list[Path]:
-    named = document.data.get("extends", [])
-    names = [named] if isinstance(named, str) else named
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise refusal(document, [Problem(("extends",), "a name, a file, or a list of them was expected")])
-    paths = [_file_named(n, document.path.parent) for n in names]
-    if missing := [n for n, p in zip(names, paths, strict=True) if not isfile(p)]:
-        why = f"no such base {missing[0]!r}; {nearest(missing[0], _shipped_names(bases=True))}, or a .yaml file"
-        raise refusal(document, [Problem(("extends",), why)])
-    return paths
-
-
-def _file_named(name: str, folder: Path) -> Path:
-    """A name with a YAML suffix is a file relative to `folder`; any other name is a shipped scenario."""
-    return folder / name if name.endswith((".yaml", ".yml")) else SHIPPED / f"{name}.yaml"
+def resolve(path: Path) -> Document:
+    """The document at `path`, merged over everything it extends."""
+    return SCENARIOS.whole(load(path))
 
 
 def shipped_file(name: str) -> Path:
@@ -197,14 +125,9 @@ def shipped_file(name: str) -> Path:
     return SHIPPED / f"{name}.yaml"
 
 
-def _shipped_names(*, bases: bool = False) -> list[str]:
-    files = sorted(SHIPPED.rglob("*.yaml")) if bases else sorted(SHIPPED.glob("*.yaml"))
-    return [f.relative_to(SHIPPED).with_suffix("").as_posix() for f in files]
-
-
 def shipped() -> list[Scenario]:
     """Every scenario that comes with specgate, in alphabetical order."""
-    return [load_scenario(SHIPPED / f"{name}.yaml") for name in _shipped_names()]
+    return [load_scenario(SHIPPED / f"{name}.yaml") for name in SCENARIOS.names()]
 
 
 def find(name_or_path: str) -> Scenario:
@@ -215,7 +138,7 @@ def find(name_or_path: str) -> Scenario:
     plain, mark, variant = name_or_path.rpartition(VARIANT_MARK)
     if mark and not isfile(name_or_path):
         return one_variant(find(plain), variant)
-    if name_or_path in (names := _shipped_names()):
+    if name_or_path in (names := SCENARIOS.names()):
         return load_scenario(SHIPPED / f"{name_or_path}.yaml")
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or isfile(path):
@@ -232,7 +155,7 @@ def find_all(name_or_path: str) -> list[Scenario]:
 # ── which ones run ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def select(names: Sequence[str], only: str | None, kind: Kind | None, machine: Machine) -> list[Scenario]:
+def select(names: Sequence[str], only: str | None, kind: RunKind | None, machine: Machine) -> list[Scenario]:
     """The scenarios to run: those that `names` lists (names or files, also several separated by commas), or the default
     ones; each with its variants after it.
 
@@ -257,7 +180,7 @@ def select(names: Sequence[str], only: str | None, kind: Kind | None, machine: M
     return list(kept.values())
 
 
-def _check_kind(chosen: Sequence[Scenario], kind: Kind) -> None:
+def _check_kind(chosen: Sequence[Scenario], kind: RunKind) -> None:
     if other := [s for s in chosen if s.kind != kind]:
         s = other[0]
         wrong = f"{s.source_file}: kind: {s.kind!r}: not for `specgate {kind}`"
@@ -306,50 +229,9 @@ def override(
 
 def dump(scenario: Scenario) -> str:
     """The scenario as one complete YAML file that inherits nothing. `load_scenario` reads an equal scenario back."""
-    fields = asdict(scenario)
-    for key in ("name", "question", "source_file", "definitions", "statistics", "baseline"):
-        del fields[key]
-    del fields["schedule"]["extended"]
-    fields["grid"] = {axis: list(values) or "own" for axis, values in fields["grid"].items()}
-    fields["workload"] = _flat(scenario.workload)
-    fields["budget"] = _without_none(fields["budget"])
-    if scenario.goodput:
-        fields["goodput"] = _without_none(fields["goodput"])
-    if scenario.load:
-        fields["load"] = {key: list(v) if key == "rates" else v for key, v in fields["load"].items() if v != ()}
-    if scenario.sampling:
-        fields["sampling"] = _sampling(scenario.sampling)
-    for key in ("options", "variants"):
-        if not fields[key]:
-            del fields[key]
-    if scenario.variants:
-        fields["variants"] = {name: _variant(variant) for name, variant in scenario.variants.items()}
-    whole = {"schema": SCHEMA, **_without_none(fields)}
-    return f"# {scenario.question}\n{dump_yaml(whole, flow=None, width=100)}"
-
-
-def _sampling(sampling: Sampling) -> dict[str, object]:
-    return {**asdict(sampling), "logit_bias": [list(pair) for pair in sampling.logit_bias]}
-
-
-def _variant(variant: Variant) -> dict[str, object]:
-    fields = {
-        "options": dict(variant.options) or None,
-        "sampling": _sampling(variant.sampling) if variant.sampling else None,
-        "draws": asdict(variant.draws) if variant.draws else None,
-    }
-    return _without_none(fields)
-
-
-def _flat(workload: Workload) -> dict[str, object]:
-    """The workload with the keys of a scenario file."""
-    fields = {**asdict(workload), **(asdict(workload.own) if workload.own else {})}
-    if not workload.shared_prefix:
-        del fields["shared_prefix"]
-    if path := fields.pop("path", None):
-        fields["file"] = str(path)
-    return _without_none(fields)
-
-
-def _without_none(fields: Mapping[str, object]) -> dict[str, object]:
-    return {k: v for k, v in fields.items() if v is not None}
+    plain = to_document(Scenario, scenario)
+    if scenario.workload.file is None:
+        plain["workload"] = {key: value for key, value in plain["workload"].items() if key not in FILE_KEYS}
+    if not scenario.grid.context:
+        plain["grid"] = {"context": "own", **plain["grid"]}
+    return f"# {scenario.question}\n{dump_yaml({'schema': SCHEMA, **plain}, flow=None, width=100)}"

@@ -115,9 +115,9 @@ def digests(scenarios: Sequence[Scenario]) -> dict[str, str]:
 
 def anywhere(scenario: Scenario) -> Scenario:
     """The scenario without the place of its file of prompts."""
-    if (file := scenario.workload.file) is None:
+    if scenario.workload.file is None:
         return scenario
-    return replace(scenario, workload=replace(scenario.workload, file=replace(file, path=Path())))
+    return replace(scenario, workload=replace(scenario.workload, file=Path()))
 
 
 def _sha256(plain: object) -> str:

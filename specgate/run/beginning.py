@@ -22,6 +22,7 @@ from specgate.machine.monitor import snapshot
 from specgate.machine.selftest_stamp import last_green
 from specgate.machine.software import Software
 from specgate.pairs.resolve import target_limits
+from specgate.planning.gates import margins_of
 from specgate.planning.plan import check_biases, check_limits
 from specgate.planning.prompts import Prompts, build_prompts
 from specgate.planning.request import Request
@@ -44,7 +45,9 @@ def fitting_prompts(plan: Plan, config: Config) -> dict[str, Prompts]:
     prompts.
     """
     others = another_engine(config.backend) is not None
-    limits = {name: target_limits(config.pair, s.rope, any_architecture=others) for name, s in config.scenarios.items()}
+    limits = {
+        name: target_limits(config.pair, s.rope_keys, any_architecture=others) for name, s in config.scenarios.items()
+    }
     check_limits(plan, {name: p for name, (p, _) in limits.items() if p is not None}, config.pair.name)
     check_biases(config.scenarios, {name: vocab for name, (_, vocab) in limits.items()}, config.pair.name)
     tokenizer = tokenizer_of(config.pair)
@@ -72,7 +75,8 @@ def begin(
     """
     refuse_credentials(config)
     passport = noise_passport.passport_of(request.out)
-    noise_passport.check_margins(config.policy, plan, passport)
+    policy = config.policy
+    noise_passport.check_margins(margins_of(policy), plan, passport, str(policy.source_file or policy.name))
     environment = {
         **inventory.environment(),
         "selftest": last_green(request.out),

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from specgate.contract import Policy, Run
+from specgate.contract import Run
 from specgate.contract.references import Builds, ComparedBuild, Revision
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
@@ -17,12 +17,12 @@ from specgate.files.manifest import MANIFEST, Difference, listings
 from specgate.files.writing import sha256_of
 from specgate.machine import inventory
 from specgate.machine.checkout import git
+from specgate.planning.gates import bases_of
 from specgate.promotion.claim import machine_fingerprint, subject_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.standing import doubt_of_comparison, folder_of
 from specgate.promotion.streak import time_of
 
-GATE: Final = "builds"
 MOST: Final = 16
 """Comparisons that are copied of one source tree, the newest."""
 TREES: Final = 4
@@ -62,11 +62,6 @@ def compared_builds(config: Config, ledger: Ledger, began: datetime, checkout: P
             found |= {entry.run: copied} if copied else {}
             of_tree[tree] += copied is not None
     return Builds({base: revision_of(base, checkout) for base in bases}, tuple(found.values()))
-
-
-def bases_of(policy: Policy) -> list[str]:
-    """The revisions that the policy's rules name."""
-    return list(dict.fromkeys(str(rule.params["base"]) for rule in policy.rules if rule.gate == GATE))
 
 
 def without_policy(subject: object) -> dict[str, str]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from specgate.analysis.references.cell_times import asked_for
 from specgate.contract import Run
 from specgate.contract.references import Earlier, EarlierRun
 from specgate.errors import SpecgateError
@@ -15,6 +14,7 @@ from specgate.files.manifest import MANIFEST, Difference, listings
 from specgate.files.plain import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
+from specgate.planning.gates import needs_earlier_run
 from specgate.promotion.claim import machine_fingerprint, subject_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.standing import doubts, folder_of
@@ -30,7 +30,7 @@ def earlier_runs(config: Config, ledger: Ledger, began: datetime) -> Earlier | N
     It must have the kind and subject of `config` and this machine, and the ledger's entry must be believed
     (`promotion.standing`). None where the policy does not ask. Raises InvalidResult if the ledger was changed.
     """
-    if not asked_for(config.policy):
+    if not needs_earlier_run(config.policy):
         return None
     subject, here, doubt = subject_of(config), machine_fingerprint(config.policy), doubts(ledger)
     entries = ledger.read().entries

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.load.sweeps import told_apart
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
@@ -23,7 +22,7 @@ from specgate.analysis.stats import planned_looks
 from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State
 from specgate.contract.protocols import Counting, Sequential
 from specgate.files.journal import Journal
-from specgate.planning.policy import near_ties
+from specgate.planning.gates import asked, machine_limits, near_ties, needs_earlier_run, verdicts_of
 
 DECIDED = {State.PASS, State.IMPROVED, State.FAIL}
 """States that stop a point. INVALID does not: the margin of a divergence may not be recorded yet, and the divergence
@@ -64,7 +63,7 @@ def decided(
     A level of load is decided where its speed is told from the baseline's besides, on whichever side.
     A host that is too disturbed to be judged on decides nothing: it may yet become quiet.
     """
-    ties, hosts = near_ties(policy), judge_hosts(plan, journal.blocks, policy, journal.engines)
+    ties, hosts = near_ties(policy), judge_hosts(plan, journal.blocks, machine_limits(policy), journal.engines)
     if any(host.too_many for host in hosts.values()):
         return False
     aside = set_aside(hosts)
@@ -84,11 +83,10 @@ def decided(
         aside=aside,
         between=run.between_runs,
     )
-    times = cell_times(plan, cells, journal.blocks, policy, aside)
+    times = cell_times(plan, cells, journal.blocks, aside) if needs_earlier_run(policy) else {}
     cells = with_drifts(cells, answered, journal.blocks, journal.engines)
     cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={}, times=times)
-    gates = [(rule, plugins.gate(rule.gate)) for rule in policy.rules]
-    verdicts = [v for rule, gate in gates if isinstance(gate, Sequential) for v in gate.judge(rule, cut)]
+    verdicts = [v for rule, _ in asked(policy, Sequential) for v in verdicts_of(rule, cut)]
     states = {v.state for v in verdicts if v.state is not State.SKIPPED}
     scenario = plan.scenarios[plan.points[0].scenario]
     if scenario.load is not None:
@@ -100,7 +98,7 @@ def required_decisions(plan: Plan, policy: Policy) -> int:
     """How many decisions the policy's required rules take by samples: one per rule and spec cell, unless the gate
     counts them itself.
     """
-    rules = [(r, gate) for r in policy.rules if r.required and isinstance(gate := plugins.gate(r.gate), Sequential)]
+    rules = [(rule, gate) for rule, gate in asked(policy, Sequential) if rule.required]
     return sum(
         decisions_of(gate, rule, cell, plan) for rule, gate in rules for cell in plan.cells if rule.matches(cell)
     )

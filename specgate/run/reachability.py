@@ -21,12 +21,26 @@ from specgate.analysis.speedup_limits import (
     prefill_for,
     tokens_for,
 )
-from specgate.contract import BASELINE, LOSSY, Budget, Cell, Plan, Point, Rule, Run
+from specgate.contract import (
+    ACCEPTANCE_LENGTH,
+    BASELINE,
+    LOSSY,
+    SPEEDUP,
+    Budget,
+    Cell,
+    Floor,
+    Plan,
+    Point,
+    Policy,
+    Rule,
+    Run,
+)
 from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.types import DRAFT_TOKENS
 from specgate.errors import SpecgateError, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
-from specgate.planning.bounds import DRAFT_TOKENS
+from specgate.planning.gates import floors_of
 
 LOOKED_AT: Final = 20
 """Runs that are looked at for the times of a point, the newest first."""
@@ -41,8 +55,8 @@ def check_reachable(
     `out`: the folder of runs. `environment`: this machine, as env.json states it. `memory`: its read bandwidth. Raises
     UsageError that lists the former where the policy says `unreachable: refuse`.
     """
-    asked = list(floors_of(config, plan))
-    speeds = [a for a in asked if a[0].gate == "speed" and 1 < a[2] <= a[1].role.k + 1]
+    asked = list(required_floors(config.policy, plan))
+    speeds = speed_floors(asked)
     times = times_of({cell.point for _, cell, _ in speeds}, config, out, environment)
     found = tuple(dict.fromkeys(out_of_reach(asked, plan, times, memory)))
     if found and config.policy.unreachable == "refuse":
@@ -52,26 +66,30 @@ def check_reachable(
     return (*found, *dict.fromkeys(by_overlap(speeds, plan, times, memory)))
 
 
-Asked = Sequence[tuple[Rule, Cell, float]]
-"""Required floors: rule, cell, and the least figure."""
+Asked = Sequence[tuple[Rule, Cell, Floor]]
+"""Floors that required rules set for the figures of a cell."""
+NAMES: Final = {ACCEPTANCE_LENGTH: "an acceptance length", SPEEDUP: "a speed-up"}
+"""Figures that cannot exceed the tokens of a cycle → their names."""
 Known = Mapping[tuple[int, int], PointTimes]
 """(context, batch) → what an earlier run showed of the baseline there."""
 
 
 def out_of_reach(asked: Asked, plan: Plan, times: Known, memory: Bandwidth | None) -> Iterator[str]:
     """What to say of the floors that no run of `plan` can reach."""
-    for rule, cell in [(rule, cell) for rule, cell, floor in asked if floor > cell.role.k + 1]:
-        what = "acceptance length" if rule.gate == "acceptance" else "speed-up"
-        k, floor = cell.role.k, float(rule.params["min"])
-        longer = math.ceil(floor) - 1
+    for rule, cell, floor in [(rule, cell, f) for rule, cell, f in asked if f.least > cell.role.k + 1]:
+        k, longer = cell.role.k, math.ceil(floor.least) - 1
         yield (
-            f"rule {rule.id} asks for {'an' if what[0] == 'a' else 'a'} {what} of {floor:g} of {cell.key}: {k} drafts "
+            f"rule {rule.id} asks for {NAMES[floor.figure]} of {floor.least:g} of {cell.key}: {k} drafts "
             f"per cycle give at most {k + 1}; "
             + (f"it takes spec-{longer} or more" if longer <= DRAFT_TOKENS else f"not even spec-{DRAFT_TOKENS} does")
         )
-    speeds = [a for a in asked if a[0].gate == "speed" and 1 < a[2] <= a[1].role.k + 1]
-    for rule, cell, floor, known in known_speeds(speeds, plan, times):
-        yield from beyond_speed(rule, cell, floor, plan.scenarios[cell.point.scenario].budget, known, memory)
+    for rule, cell, least, known in known_speeds(speed_floors(asked), plan, times):
+        yield from beyond_speed(rule, cell, least, plan.scenarios[cell.point.scenario].budget, known, memory)
+
+
+def speed_floors(asked: Asked) -> list[tuple[Rule, Cell, Floor]]:
+    """Return the floors of speed-ups that a cycle's tokens allow and that plain decoding does not reach."""
+    return [a for a in asked if a[2].figure == SPEEDUP and 1 < a[2].least <= a[1].role.k + 1]
 
 
 def known_speeds(speeds: Asked, plan: Plan, times: Known) -> Iterator[tuple[Rule, Cell, float, PointTimes]]:
@@ -80,7 +98,7 @@ def known_speeds(speeds: Asked, plan: Plan, times: Known) -> Iterator[tuple[Rule
         if plan.scenarios[cell.point.scenario].workload.own:  # the context is only the longest of its prompts
             continue
         if (known := times.get((cell.point.context, cell.point.batch))) is not None:
-            yield rule, cell, floor, known
+            yield rule, cell, floor.least, known
 
 
 def by_overlap(speeds: Asked, plan: Plan, times: Known, memory: Bandwidth | None) -> Iterator[str]:
@@ -113,12 +131,11 @@ def beyond_independence(
     )
 
 
-def floors_of(config: Config, plan: Plan) -> Iterator[tuple[Rule, Cell, float]]:
-    """The floors that required rules set for acceptance length and speed-up, cell by cell."""
-    for rule in config.policy.rules:
-        if rule.required and rule.gate in ("acceptance", "speed"):
-            cells = (cell for cell in plan.cells if cell.role.speculative and rule.matches(cell))
-            yield from ((rule, cell, float(rule.params["min"])) for cell in cells)
+def required_floors(policy: Policy, plan: Plan) -> Iterator[tuple[Rule, Cell, Floor]]:
+    """Yield the floors that required rules set for acceptance length and speed-up, cell by cell."""
+    for rule, floor in floors_of(policy):
+        if rule.required and floor.figure in NAMES:
+            yield from ((rule, cell, floor) for cell in plan.cells if cell.role.speculative and rule.matches(cell))
 
 
 def beyond_speed(

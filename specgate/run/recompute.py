@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from specgate import plugins
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.draws.fitting import check_draws
@@ -47,7 +46,16 @@ from specgate.errors import ExitCode, SpecgateError
 from specgate.files.config import plain_policy
 from specgate.files.journal import Journal
 from specgate.files.plain import to_plain
-from specgate.planning.policy import draw_allowance, near_ties
+from specgate.planning.gates import (
+    asked,
+    draw_allowance,
+    floors_of,
+    kinds_of,
+    machine_limits,
+    near_ties,
+    needs_earlier_run,
+    verdicts_of,
+)
 from specgate.run import early_stop
 
 Stopped = SpecgateError | KeyboardInterrupt | None
@@ -82,7 +90,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
     seen = (journal.texts, journal.logits, journal.rescorings)
     checked = Checked(*seen, policy.checks, run.id, journal.followed, drawn_by)
     ties, grounds = near_ties(policy), Grounds(engines, run.bandwidth)
-    hosts = judge_hosts(plan, blocks, policy, engines)
+    hosts = judge_hosts(plan, blocks, machine_limits(policy), engines)
     aside = set_aside(hosts)
     cells, comparisons = measure(
         plan,
@@ -108,14 +116,14 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         conditions=conditions_of(plan, blocks, journal.samples, hosts),
         ended_early=early,
         check_seconds=check_seconds(journal) if policy.checks else {},
-        times=cell_times(plan, cells, blocks, policy, aside),
+        times=cell_times(plan, cells, blocks, aside) if needs_earlier_run(policy) else {},
         draws=draw_checks(plan, policy, journal),
         break_even=break_evens(plan.scenarios, comparisons, run.between_runs),
         warnings=tuple(
             dict.fromkeys((*run.warnings, *(w for f in engines.values() for w in warnings_of(f)), *late_clients(cells)))
         ),
     )
-    return with_ceilings(found, policy)
+    return with_ceilings(found, floors_of(policy))
 
 
 def draw_checks(plan: Plan, policy: Policy, journal: Journal) -> dict[str, DrawCheck]:
@@ -218,9 +226,9 @@ def judge(run: Run, policy: Policy) -> Run:
     """`run` with the verdicts of every rule of `policy`, and with what they leave unjudged."""
     verdicts: list[Verdict] = []
     for rule in policy.rules:
-        verdicts += plugins.gate(rule.gate).judge(rule, run)
+        verdicts += verdicts_of(rule, run)
     judged = replace(run, verdicts=tuple(stepped_down(run, policy, verdicts)))
-    return replace(judged, not_judged=not_judged(judged, policy))
+    return replace(judged, not_judged=not_judged(judged, policy, kinds_of(policy)))
 
 
 def stepped_down(run: Run, policy: Policy, verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -230,7 +238,7 @@ def stepped_down(run: Run, policy: Policy, verdicts: Sequence[Verdict]) -> list[
     each, as Holm (1979) has it, and as Maurer and Bretz (2013) have it for interim looks. A verdict that is not open
     stays as it is.
     """
-    rules = {r.id: r for r in policy.rules if r.required and isinstance(plugins.gate(r.gate), Sequential)}
+    rules = {rule.id: rule for rule, _ in asked(policy, Sequential) if rule.required}
     found, failed = list(verdicts), -1
     while failed < (failed := sum(v.rule in rules and v.state is State.FAIL for v in found)):
         left = max(run.required_decisions - failed, 1)
@@ -240,7 +248,7 @@ def stepped_down(run: Run, policy: Policy, verdicts: Sequence[Verdict]) -> list[
         again = {
             (v.rule, v.cell): v
             for name in open_rules
-            for v in plugins.gate(rules[name].gate).judge(rules[name], replace(run, required_decisions=left))
+            for v in verdicts_of(rules[name], replace(run, required_decisions=left))
         }
         found = [
             again.get((v.rule, v.cell), v) if v.rule in rules and v.state is State.INCONCLUSIVE else v for v in found

@@ -25,7 +25,7 @@ from specgate.errors import BackendError, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
-from specgate.planning.policy import near_ties
+from specgate.planning.gates import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.run.watched_gpus import engine_options
 from specgate.run.worker import EngineWorker
@@ -69,8 +69,7 @@ class Rescorer:
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         scenario = self.plan.scenarios[point.scenario]
-        rope = scenario.rope and tuple(sorted(scenario.rope.items()))
-        return scenario.dtype, rope, scenario.sampling, tuple(self._options(point).items())
+        return scenario.dtype, scenario.rope, scenario.sampling, tuple(self._options(point).items())
 
     def _score_points(self, wanted: Mapping[Point, Sequence[Draw]]) -> None:
         """Score points that one engine can score. Its first failure is the reason for all that are left."""
@@ -175,7 +174,7 @@ class Rescorer:
         """
         assert self.asked is not None
         scenario = self.plan.scenarios[point.scenario]
-        pair = replace(self.config.pair, rope=scenario.rope) if scenario.rope else self.config.pair
+        pair = replace(self.config.pair, rope=scenario.rope_keys) if scenario.rope else self.config.pair
         request = OpenRequest(
             pair=pair,
             dtype=dtype or scenario.dtype,

@@ -29,8 +29,8 @@ from specgate.contract import (
     BlockTrace,
     Budget,
     Cell,
+    DecodeRun,
     EngineFacts,
-    Finish,
     Plan,
     Point,
     Role,
@@ -41,6 +41,7 @@ from specgate.contract import (
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.memory import MemoryUse
 from specgate.contract.protocols import Activity, Decoded, OpenRequest
+from specgate.contract.types import fields_of
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
@@ -48,8 +49,8 @@ from specgate.files.run_folder import RunFolder
 from specgate.machine.cpu_counters import CpuProbe, between
 from specgate.machine.memory_in_use import MemoryProbe
 from specgate.planning.arrivals import offered_load
+from specgate.planning.gates import near_ties
 from specgate.planning.plan import positions_needed, prefill_group
-from specgate.planning.policy import near_ties
 from specgate.planning.prompts import Prompts
 from specgate.promotion.claim import engine_fingerprint
 from specgate.run.drawing import Drawer
@@ -172,11 +173,10 @@ class Runner:
     def _engine_key(self, point: Point) -> tuple[object, ...]:
         """Points with equal keys share one engine process."""
         scenario = self.plan.scenarios[point.scenario]
-        rope = scenario.rope and tuple(sorted(scenario.rope.items()))
         return (
             point.backend,
             scenario.dtype,
-            rope,
+            scenario.rope,
             scenario.perf_mode,
             scenario.sampling,
             tuple(scenario.options.items()),
@@ -378,7 +378,7 @@ def open_request(plan: Plan, points: Sequence[Point], config: Config, logs: Path
     scenarios = [plan.scenarios[p.scenario] for p in points]
     first = scenarios[0]
     return OpenRequest(
-        pair=replace(config.pair, rope=first.rope) if first.rope else config.pair,
+        pair=replace(config.pair, rope=first.rope_keys) if first.rope else config.pair,
         dtype=first.dtype,
         max_batch=max(p.batch for p in points),
         max_positions=max(positions_needed(s, p) for s, p in zip(scenarios, points, strict=True)),
@@ -399,6 +399,8 @@ def answer_timeout_s(plan: Plan, points: Sequence[Point]) -> float:
 def make_block(
     round_: Round, position: int, role: Role, worker_generation: int, prefill_ns: int, decoded: Decoded
 ) -> Block:
+    made = fields_of(DecodeRun, decoded)
+    made["began_ns"] = decoded.began_ns if ours(round_.point.backend) else None
     return Block(
         point=round_.point,
         role=role,
@@ -408,17 +410,6 @@ def make_block(
         warmup=round_.warmup,
         worker_generation=worker_generation,
         prefill_ns=prefill_ns if decoded.prefill_ns is None else decoded.prefill_ns,
-        elapsed_ns=decoded.elapsed_ns,
-        step_ns=decoded.step_ns,
-        tokens=decoded.tokens,
-        accepted=decoded.accepted,
-        drafted=decoded.drafted,
-        truncated=decoded.truncated,
-        finish=tuple(Finish(f) for f in decoded.finish),
-        counters=decoded.counters,
-        phase_ns=decoded.phase_ns,
-        served=decoded.served,
         own_prefill=decoded.prefill_ns is not None,
-        experts=decoded.experts,
-        began_ns=decoded.began_ns if ours(round_.point.backend) else None,
+        **made,
     )

@@ -26,6 +26,7 @@ from specgate.files.journal import Journal
 from specgate.files.run_folder import RunFolder
 from specgate.machine.monitor import Watch, watching
 from specgate.machine.software import Software
+from specgate.planning.gates import kinds_of
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
@@ -98,7 +99,7 @@ def before_measuring(run: Run, resolved: Resolved) -> Iterator[str]:
     """What is known beforehand to stand in the way of a green verdict: warnings, and what no rule will judge."""
     yield from (f"warning: {said}" for said in run.warnings)
     policy = resolved.config.policy
-    for gap in foreseeable(resolved.plan.cells, policy):
+    for gap in foreseeable(resolved.plan.cells, policy, kinds_of(policy)):
         if gap.why is None:
             yield f"warning: no required rule of {policy.name} judges {in_words(gap)}: the run cannot be green (exit 8)"
 

@@ -155,7 +155,7 @@ class TokenEvidence:
                         return went_on
                     tokens, why = self._until_end(point, (*tokens, *more), len(tokens))
                 slots.append((tokens, why))
-            text = Text(tuple(tokens for tokens, _ in slots), tuple(why.value for _, why in slots))
+            text = Text(tuple(tokens for tokens, _ in slots), tuple(why for _, why in slots))
             self._store_text(point, prompt_set, worker_generation, text, began)
             went_on = True
         return went_on

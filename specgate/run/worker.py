@@ -21,11 +21,12 @@ from pathlib import Path
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, EnvironmentRefused, SpecgateError, WorkerLost
 from specgate.redaction import cleaned
-from specgate.run.engine_process.calls import EngineCalls
+from specgate.run.engine_process.blocks import Close
+from specgate.run.engine_process.client import EngineCalls
 from specgate.run.engine_process.frames import Closed, Deadline, Late, Unreadable, receive_within, send_within
 from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
 from specgate.run.engine_process.logs import Log, Printed, Scratch
-from specgate.run.engine_process.messages import Close, Numbered, encoded
+from specgate.run.engine_process.wire import request_message
 
 _TAIL_LINES = 8
 _CLOSING_S = 2.0
@@ -77,7 +78,7 @@ class EngineWorker(EngineCalls):
         if self._process.poll() is None:
             limit_s = _CLOSING_S if self._owing else _CLOSING_IDLE_S
             with contextlib.suppress(Late, Closed):
-                send_within(self._connection, encoded(Numbered(0, Close())), self._deadline(_CLOSING_S))
+                send_within(self._connection, request_message(0, Close()), self._deadline(_CLOSING_S))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(limit_s)
         self._end()

@@ -14,11 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from specgate import plugins
 from specgate.analysis.draws.fitting import check_draws, often_drawn
 from specgate.contract import BASELINE, Rule, Sampling, State
 from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.files.run_folder import RunFolder
+from specgate.planning.gates import verdicts_of
 from specgate.sampling.keys import Floats, Integers, Keys
 from specgate.sampling.rejection import verify_by_rejection
 from specgate.selftest.small_chains import Verify, by_coupling, plain_texts, speculative_texts
@@ -51,7 +51,7 @@ def distribution_verdicts(run_folder: Path, verify: Verify, alpha: float) -> lis
     for cell in (result.cell for result in run.cells):
         drawn = texts_drawn(cell.point.key, cell.role.name, max(cell.role.k, 1), verify)
         draws[cell.key] = check_draws(drawn, cell.role)
-    judged = plugins.gate("distribution").judge(rule, replace(run, scenarios=scenarios, draws=draws))
+    judged = verdicts_of(rule, replace(run, scenarios=scenarios, draws=draws))
     return [(v.state, v.reason_code) for v in judged]
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from specgate import plugins
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.archive.verification import verify
 from specgate.contract import Block, Rule, State
 from specgate.contract.conditions import GpuProcess, GpuReading, HostReading, Sample
 from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
+from specgate.planning.gates import verdicts_of
 from specgate.planning.plan import build_plan
 from specgate.promotion.ledger import Ledger
 
@@ -74,7 +74,7 @@ def environment_verdicts(run_folder: Path, change: Callable[[GpuReading], GpuRea
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     blocks = folder.blocks()
     disturbed = replace(run, conditions=conditions_of(plan, blocks, samples(blocks, change)))
-    return [(v.state, v.reason_code) for v in plugins.gate("environment").judge(RULE, disturbed)]
+    return [(v.state, v.reason_code) for v in verdicts_of(RULE, disturbed)]
 
 
 def samples(blocks: Sequence[Block], change: Callable[[GpuReading], GpuReading]) -> list[Sample]:

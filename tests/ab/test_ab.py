@@ -12,6 +12,7 @@ import pytest
 from specgate.ab.runner import more_prefills
 from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.fake import FakeEngine
+from specgate.contract import Finish
 from specgate.contract.protocols import Text
 from tests.support.command import Cli
 from tests.support.in_process import EngineHere
@@ -135,7 +136,9 @@ class ExtendingEngine(FakeEngine):
 
     def extend(self, steps: int) -> Text:
         slots = range(len(self.seeds))
-        return Text(tuple(tuple(self.token(s, i) for i in range(7 + steps)) for s in slots), ("steps",) * len(slots))
+        return Text(
+            tuple(tuple(self.token(s, i) for i in range(7 + steps)) for s in slots), (Finish.STEPS,) * len(slots)
+        )
 
 
 @pytest.mark.parametrize("extends", [True, False])

@@ -39,6 +39,7 @@ from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.contract.tape import Tape, sha256_of_ids
 from specgate.contract.traffic import AttentionTraffic, DraftTraffic, LinkTraffic, PassTraffic, Traffic
+from specgate.planning.gates import floors_of
 from specgate.reports.texts.explain import link_lines
 from tests.support.factories import block, blocks_of, corrupt, plan_of, policy_of, run_of, scenario
 
@@ -316,7 +317,7 @@ def judged(kind: Literal["micro", "full"], floor: float, change: Callable[[Block
     engines = {key: replace(facts, traffic=TRAFFIC) for key, facts in run.engines.items()}
     budgets = cycle_budgets(plan, run.cells, run.comparisons, blocks, engines, MEMORY)
     rule = Rule("fast", "speed", True, role="spec-3", params={"min": floor})
-    return with_ceilings(replace(run, budgets=budgets, bandwidth=MEMORY), policy_of(rule))
+    return with_ceilings(replace(run, budgets=budgets, bandwidth=MEMORY), floors_of(policy_of(rule)))
 
 
 def speedup(run: Run) -> float:
@@ -386,7 +387,7 @@ def test_rules_for_other_cells_and_floors_that_ask_nothing_have_no_ceiling() -> 
     run = judged("micro", 0.0)
     assert run.budgets[SPEC].ceilings == ()
     other = policy_of(Rule("fast", "speed", True, role="spec-2", params={"min": 2.0}))
-    assert with_ceilings(run, other).budgets[SPEC].ceilings == ()
+    assert with_ceilings(run, floors_of(other)).budgets[SPEC].ceilings == ()
 
 
 # ── several GPUs ─────────────────────────────────────────────────────────────────────────────────────────────────────

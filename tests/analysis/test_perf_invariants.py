@@ -10,6 +10,7 @@ import pytest
 from specgate.analysis.perf_invariants import IDS, certificates
 from specgate.analysis.perf_invariants.same_texts import drawn_anew
 from specgate.contract import OWN_NUMBERS, Block, BlockTrace, Finding, Held, Invariant, LoopFigures, Plan, Run
+from specgate.contract.traces import StatedInvariant
 from tests.support.factories import block, blocks_of, corrupt, plan_of, run_of, scenario
 
 COUNTERS = {"tuned_total": 40, "tuned_hits": 40, "kv_integrity_failures": 0, "disabled_multitoken_other": 0}
@@ -242,14 +243,14 @@ def test_kernels_of_a_server_are_held_against_the_list_of_its_user_and_else_only
     assert "not on the list of those that are allowed, e.g. cutlass_80_gemm (2 launches)" in held_to_it.message
 
 
-def finding(invariant: str, breaks: bool) -> Finding:
+def finding(invariant: StatedInvariant, breaks: bool) -> Finding:
     return Finding(
         invariant, "fallback_kernel", breaks, 2, "server.log:7", "No feasible kernel found", "no fused kernel"
     )
 
 
 @pytest.mark.parametrize("id_", ["I1", "I2", "I3"])
-def test_what_the_engine_says_against_itself_breaks_its_invariant_with_file_and_line(id_: str) -> None:
+def test_what_the_engine_says_against_itself_breaks_its_invariant_with_file_and_line(id_: StatedInvariant) -> None:
     plan = perf_plan()
     found = certified(plan, all_of(plan), traces_of(plan, findings=(finding(id_, True), finding(id_, False))))
     assert [i.id for i in found.values() if i.held is not Held.HELD] == [id_]

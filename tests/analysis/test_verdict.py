@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.verdict import foreseeable, in_words, kind_of, not_judged, overall, wanted
+from specgate.analysis.verdict import foreseeable, in_words, not_judged, overall, wanted
 from specgate.contract import Exemption, Gap, Kind, Policy, Rule, Run, State, Verdict
 from specgate.errors import ExitCode
+from specgate.planning.gates import kinds_of
 from specgate.run.recompute import judge
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
@@ -93,7 +94,7 @@ def test_a_run_that_lacks_a_kind_of_judgement_is_not_judged(kind: Kind, how: str
     asked = policy(*others, *changed)
     run = judge(RUN, asked)
     cells = tuple(r.cell.key for r in RUN.cells if kind in wanted(r.cell))
-    assert run.not_judged == (Gap(kind, cells, None),) == foreseeable(PLAN.cells, asked)
+    assert run.not_judged == (Gap(kind, cells, None),) == foreseeable(PLAN.cells, asked, kinds_of(asked))
     assert overall(run) == (State.NOT_JUDGED, ExitCode.NOT_JUDGED)
     # Before this was asked, such a run was green. One that was stored then stays so.
     assert overall(judge(RUN, policy(*others, *changed, exemptions=None))) == (State.PASS, ExitCode.PASS)
@@ -137,14 +138,15 @@ def test_a_run_without_any_required_rule_is_not_judged_whatever_the_policy_gives
 
 def test_a_baseline_alone_has_no_speed_and_no_acceptance_to_judge() -> None:
     plan = plan_of(scenario(spec=()))
-    assert foreseeable(plan.cells, policy(*RULES[:2])) == ()
+    assert foreseeable(plan.cells, policy(*RULES[:2]), kinds_of(policy(*RULES[:2]))) == ()
 
 
 def test_no_slower_than_the_baseline_is_a_judgement_of_speed_and_no_slower_than_another_role_is_none() -> None:
     def regression(against: str) -> Rule:
         return Rule("r", "regression", True, params={"against": against, "margin_pct": 2.0})
 
-    assert kind_of(regression("baseline")) == "speed"
-    assert kind_of(regression("spec-2")) is None
-    run = judge(RUN, policy(*RULES[:3], regression("baseline")))
-    assert run.not_judged == not_judged(run, policy(*RULES[:3], regression("baseline"))) == ()
+    asked = policy(*RULES[:3], regression("baseline"))
+    assert kinds_of(asked)["r"] == ("speed",)
+    assert kinds_of(policy(regression("spec-2")))["r"] == ()
+    run = judge(RUN, asked)
+    assert run.not_judged == not_judged(run, asked, kinds_of(asked)) == ()

@@ -26,7 +26,7 @@ from tests.support.factories import corrupt, scenario
 from tests.support.kept_runs import ON_A_CPU, unpacked
 from tests.support.stored_runs import store
 
-GATES = {name: gate.params for name, gate in plugins.gates().items()}
+GATES = plugins.gates()
 H200 = "2026-11-26-planted-8b-h200/run-32k.tar.xz"
 
 

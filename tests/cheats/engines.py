@@ -145,7 +145,7 @@ class ScriptedEnd(Honest):
         made = self.engine.decode(role, budget, stop)
         if role.speculative:
             return made
-        return replace(made, finish=(Finish.EOS.value,) * len(made.finish))
+        return replace(made, finish=(Finish.EOS,) * len(made.finish))
 
 
 class AnswersFromMemory(Honest):

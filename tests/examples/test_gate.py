@@ -7,8 +7,23 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.contract import Block, Distribution, Rule, Run, State, Verdict
-from specgate.contract.protocols import Gate, Sequential
+from specgate import plugins
+from specgate.analysis.verdict import overall
+from specgate.contract import (
+    Block,
+    CellResult,
+    Distribution,
+    Exemption,
+    Kind,
+    Policy,
+    Rule,
+    Run,
+    RunView,
+    State,
+    Verdict,
+)
+from specgate.contract.protocols import ChecksRules, Gate, Sequential
+from specgate.run.recompute import judge
 from tests.support.example_packages import module_of
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
@@ -31,6 +46,7 @@ def measured(rounds: int = 4, change: Callable[[Block], Block] = lambda block: b
 
 def test_it_keeps_the_protocol() -> None:
     assert isinstance(MODULE.GATE, Gate) and isinstance(MODULE.GATE, Sequential)
+    assert isinstance(MODULE.GATE, ChecksRules)
 
 
 def test_requests_that_are_fast_enough_pass() -> None:
@@ -59,9 +75,9 @@ def test_too_few_requests_decide_nothing_and_say_how_many_are_missing() -> None:
 
 
 @pytest.mark.parametrize("percentile", [0.0, 100.0, 120.0])
-def test_a_percentile_that_is_none_is_invalid(percentile: float) -> None:
-    found = verdicts(rule(percentile=percentile), measured())
-    assert {(v.state, v.reason_code) for v in found} == {(State.INVALID, "no_such_percentile")}
+def test_a_percentile_that_is_none_is_refused(percentile: float) -> None:
+    assert list(MODULE.GATE.problems(rule(percentile=percentile))) == [("percentile", "it lies between 0 and 100")]
+    assert not list(MODULE.GATE.problems(rule()))
 
 
 def test_a_cell_without_figures_is_invalid() -> None:
@@ -75,6 +91,49 @@ def test_a_cell_without_figures_is_invalid() -> None:
 def test_a_rule_that_selects_no_cell_is_skipped() -> None:
     (found,) = verdicts(rule(role="spec-9"), measured())
     assert (found.state, found.cell) == (State.SKIPPED, "")
+
+
+# ── a kind of its own ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Silent(type(MODULE.GATE)):  # type: ignore[misc]  # a module that is loaded by its path
+    """The same gate, which judges no cell."""
+
+    def judge_cell(self, rule: Rule, result: CellResult) -> Verdict:
+        return Verdict(rule.id, rule.gate, result.cell.key, State.SKIPPED, rule.required, "nothing", "nothing to judge")
+
+
+def overall_of(run: Run, monkeypatch: pytest.MonkeyPatch, gate: Gate, *exempt: str) -> tuple[State, set[str]]:
+    """The state of `run` under a policy on records and latency, and the kinds that it lacks without a reason."""
+    real = plugins.gate
+    monkeypatch.setattr(plugins, "gate", lambda name: gate if name == "tpot-percentile" else real(name))
+    given_up = tuple(Exemption(kind, "the gate from outside judges this run") for kind in exempt)
+    rules = (Rule("records", "validity", True), rule(role="spec-3"))
+    found = judge(run, Policy("own", rules, not_judged=given_up))
+    monkeypatch.undo()
+    return overall(found)[0], {gap.kind for gap in found.not_judged or () if gap.why is None}
+
+
+def test_its_own_kind_makes_a_run_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = ("tokens", "acceptance", "speed")
+    assert overall_of(measured(), monkeypatch, MODULE.GATE, *usual) == (State.PASS, set())
+    assert overall_of(measured(), monkeypatch, Silent(), *usual) == (State.NOT_JUDGED, {"latency"})
+    assert overall_of(measured(), monkeypatch, Silent(), *usual, "latency") == (State.PASS, set())
+    assert overall_of(measured(), monkeypatch, MODULE.GATE) == (State.NOT_JUDGED, set(usual))
+
+
+def test_it_may_judge_what_every_run_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fast(type(MODULE.GATE)):  # type: ignore[misc]
+        def judges(self, rule: Rule) -> tuple[Kind, ...]:
+            return ("speed", "acceptance")
+
+    assert overall_of(measured(), monkeypatch, Fast(), "tokens") == (State.PASS, set())
+
+
+def test_it_sees_no_other_verdict_and_nothing_of_the_machine() -> None:
+    view = measured().view
+    assert type(view) is RunView and not any(hasattr(view, name) for name in ("verdicts", "environment", "id"))
+    assert verdicts(rule(), measured()) == list(MODULE.GATE.judge(rule(), view))
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(50.0, 2.0), (75.0, 3.0), (90.0, 3.6)])

@@ -10,7 +10,7 @@ import pytest
 from tests.support.example_packages import FOLDERS
 from tests.support.imports import imports_of
 
-PUBLIC = ("errors", "core", "api", "analysis", "eagle3")
+PUBLIC = ("errors", "redaction", "contract", "files", "analysis", "checkpoints")
 MACHINE = "machine"
 """For engines alone."""
 

@@ -90,6 +90,8 @@ def test_the_back_end_is_measured(run: Run) -> None:
 def test_the_gate_judges_every_cell_that_its_rule_selects(run: Run) -> None:
     verdicts = [v for v in run.verdicts if v.gate == "tpot-percentile"]
     assert [v.cell.rpartition("/")[2] for v in verdicts] == ["spec-2", "spec-3"]
+    assert {v.judges for v in verdicts} == {("latency",)}, "a kind of its own"
+    assert run.not_judged is not None and "latency" not in {gap.kind for gap in run.not_judged}
     # Four prompt sets of two requests, two rounds.
     assert [(v.state, v.evidence["requests"]) for v in verdicts] == [(State.PASS, 16)] * 2
 
@@ -101,6 +103,7 @@ def test_the_gate_judges_every_cell_that_its_rule_selects(run: Run) -> None:
         ("max_ms", "max_msec", "max_msec.*max_ms"),
         ("max_ms: 1000", "max_ms: soon", "takes a float"),
         (", max_ms: 1000", "", "needs max_ms"),
+        ("percentile: 90", "percentile: 100", "percentile: 100: it lies between 0 and 100"),
     ],
 )
 def test_a_parameter_that_the_gate_cannot_take_is_refused(tmp_path: Path, correct: str, wrong: str, said: str) -> None:
@@ -108,7 +111,7 @@ def test_a_parameter_that_the_gate_cannot_take_is_refused(tmp_path: Path, correc
     policy = POLICY.replace("micro: [gate.yaml]\n", "").replace("MIN", "1.0")
     file.write_text(policy + RULE.replace(correct, wrong))
     with pytest.raises(UsageError, match=rf"wrong\.yaml:{len(policy.splitlines()) + 1}.*{said}"):
-        load_policy(file, {name: gate.params for name, gate in plugins.gates().items()})
+        load_policy(file, plugins.gates())
 
 
 def test_the_report_is_in_the_run_folder_and_prometheus_reads_it(folder: Path) -> None:

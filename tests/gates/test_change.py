@@ -155,8 +155,10 @@ def test_a_ratio_without_an_interval_is_inconclusive() -> None:
     assert verdict(ci_low=None, ci_high=None, reason_code="few_samples").reason_code == "few_samples"
 
 
-def test_a_metric_that_is_none_is_never_green() -> None:
-    assert verdict("acceptance_lenght", ci_low=1.0, ci_high=1.0).state is State.INVALID
+def test_a_metric_that_is_none_is_refused_with_those_there_are() -> None:
+    rule = Rule("r", "change", True, params={"metric": "acceptance_lenght", "margin_pct": 5.0, "trust_unpaired": False})
+    ((key, why),) = GATE.problems(rule)
+    assert key == "metric" and "acceptance_length" in why
 
 
 def test_a_rule_on_a_metric_under_its_older_name_is_told_the_new_one() -> None:

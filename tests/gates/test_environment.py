@@ -19,6 +19,7 @@ from specgate.errors import ExitCode
 from specgate.files.plain import from_plain, to_plain
 from specgate.gates.environment import GATE, clock_shift
 from specgate.machine.nvml import GpuProbe
+from specgate.planning.gates import machine_limits
 from tests.support.factories import blocks_of, plan_of, policy_of, scenario
 from tests.support.fake_nvml import Driver, Gpu, liar
 from tests.support.surroundings import (
@@ -226,7 +227,7 @@ def by_blocks(busy: int, samples: Sequence[Sample] = SAMPLES, quiet: CpuUse | No
     measured = [b for b in BLOCKS if not b.warmup]
     loaded = set(map(id, measured[:busy]))
     blocks = [replace(b, cpu=BUSY if id(b) in loaded else quiet) for b in BLOCKS]
-    hosts = judge_hosts(PLAN, blocks, policy_of(BY_BLOCKS), {})
+    hosts = judge_hosts(PLAN, blocks, machine_limits(policy_of(BY_BLOCKS)), {})
     return replace(watched_run(samples), conditions=conditions_of(PLAN, blocks, samples, hosts))
 
 

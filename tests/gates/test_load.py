@@ -11,6 +11,7 @@ from specgate.analysis.load.sending import late_clients
 from specgate.analysis.verdict import not_judged
 from specgate.contract import Comparison, Divergence, LatencyLimits, Rule, Run, State, Verdict
 from specgate.gates.load import GATE
+from specgate.planning.gates import kinds_of, verdicts_of
 from tests.support.factories import policy_of
 from tests.support.loaded import SCRIPT, load_scenario, loaded_run
 
@@ -89,7 +90,8 @@ def test_refused_requests_make_the_sweep_invalid_beyond_the_share_that_is_allowe
     assert "c16/b8/" in found.message and "at most 0 %" in found.message
     allowed = judged(refusing, min_break_even=1, max_refused=1.0)
     assert allowed.reason_code != "requests_refused"
-    assert judged(refusing, min_break_even=1, max_refused=1.5).reason_code == "no_such_share"
+    ((key, why),) = GATE.problems(rule(min_break_even=1, max_refused=1.5))
+    assert (key, why) == ("max_refused", "no share: it lies between 0 and 1")
 
 
 def test_an_open_loop_is_judged_by_its_rates() -> None:
@@ -120,9 +122,11 @@ def test_an_open_loop_whose_client_fell_behind_passes_no_rule_on_its_times() -> 
 
 def test_a_verdict_on_the_sweep_judges_the_speed_of_every_level(run: Run) -> None:
     policy = replace(policy_of(rule(min_break_even=4)), not_judged=())
-    gaps = {gap.kind for gap in not_judged(replace(run, verdicts=(judged(run, min_break_even=4),)), policy) or ()}
+    (verdict,), kinds = verdicts_of(policy.rules[0], run), kinds_of(policy)
+    assert verdict.floor is not None and verdict.floor.text == "pays up to 4"
+    gaps = {gap.kind for gap in not_judged(replace(run, verdicts=(verdict,)), policy, kinds) or ()}
     assert "speed" not in gaps and {"validity", "tokens"} <= gaps
-    assert "speed" in {gap.kind for gap in not_judged(run, policy) or ()}, "without the verdict it is not judged"
+    assert "speed" in {gap.kind for gap in not_judged(run, policy, kinds) or ()}, "without the verdict it is not judged"
 
 
 def test_a_run_that_is_no_load_is_skipped(run: Run) -> None:

@@ -74,7 +74,6 @@ def test_speed_that_is_withheld_is_compared_with_nothing() -> None:
     [
         ("spec-3", State.SKIPPED, "same_role"),
         ("spec-5", State.SKIPPED, "no_cell"),
-        ("fast", State.INVALID, "no_such_role"),
     ],
 )
 def test_a_role_without_a_partner_is_not_judged(against: str, state: State, code: str) -> None:

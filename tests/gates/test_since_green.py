@@ -17,6 +17,7 @@ from specgate.analysis.references.since import acceptance_change, between_two_ru
 from specgate.contract import BASELINE, BetweenRuns, Block, Budget, Cell, Policy, Role, Rule, Run, State, Verdict
 from specgate.contract.references import CellTimes, Earlier, EarlierRun, PromptText
 from specgate.gates.since_green import GATE
+from specgate.planning.gates import needs_earlier_run
 from specgate.run.early_stop import required_decisions
 from tests.support.factories import ACCEPT, blocks_of, plan_of, policy_of, run_of, scenario
 
@@ -57,7 +58,7 @@ def measured(
     policy = policy_of(rule)
     return replace(
         run,
-        times=cell_times(plan, run.cells, blocks, policy, {}),
+        times=cell_times(plan, run.cells, blocks, {}),
         required_decisions=required_decisions(plan, policy),
     )
 
@@ -183,9 +184,10 @@ def test_what_cannot_be_compared_says_why() -> None:
     assert (other.state, other.reason_code) == (State.SKIPPED, "not_looked_for")
 
 
-def test_a_rule_without_a_margin_is_invalid() -> None:
-    (found,) = GATE.judge(replace(RULE, params={}), measured())
-    assert (found.state, found.reason_code) == (State.INVALID, "no_margin")
+def test_a_rule_without_a_margin_is_refused() -> None:
+    ((key, why),) = GATE.problems(replace(RULE, params={"prefill_margin_pct": 1.0}))
+    assert key == "gate" and "neither time_margin_pct nor acceptance_margin_pct" in why
+    assert not list(GATE.problems(RULE))
 
 
 # Acceptance
@@ -289,11 +291,11 @@ def test_every_time_and_every_acceptance_takes_its_share_of_the_error() -> None:
     assert isinstance(error, float) and error * 2 * 3 == pytest.approx(FALSE_FAIL)  # at the first look, a half
 
 
-def test_times_are_kept_only_where_a_rule_asks_for_them() -> None:
+def test_times_are_kept_of_every_cell_and_only_where_a_rule_asks_for_them() -> None:
     plan = plan_of(scenario())
     blocks = blocks_of(plan)
     run = run_of(plan, blocks)
-    assert cell_times(plan, run.cells, blocks, Policy("none", ()), {}) == {}
-    kept = cell_times(plan, run.cells, blocks, policy_of(RULE), {})
+    assert needs_earlier_run(policy_of(RULE)) and not needs_earlier_run(Policy("none", ()))
+    kept = cell_times(plan, run.cells, blocks, {})
     assert set(kept) == {cell.key for cell in plan.cells}
     assert kept[Cell(plan.points[0], BASELINE).key].prefill_ns == ()

@@ -79,8 +79,9 @@ def test_more_looks_make_the_interval_surer() -> None:
 
 
 def test_a_metric_that_is_no_percentile_is_refused_with_those_there_are() -> None:
-    found = tail(full_run(), "mean_itl_ms", 1.0)
-    assert (found.state, found.reason_code) == (State.INVALID, "no_such_metric") and "p99_itl_ms" in found.message
+    rule = Rule("tail", "tail", True, params={"metric": "mean_itl_ms", "max_ms": 1.0})
+    ((key, why),) = TAIL.problems(rule)
+    assert key == "metric" and "p99_itl_ms" in why
 
 
 def test_what_a_run_cannot_have_is_skipped_with_the_reason() -> None:
@@ -113,4 +114,5 @@ def test_goodput_is_decided_by_the_interval_of_the_share() -> None:
 def test_goodput_without_limits_or_without_a_server_is_skipped_with_the_reason() -> None:
     assert goodput(full_run(), 0.9).reason_code == "no_limits"
     assert goodput(full_run(LatencyLimits(ttft_ms=500.0)), 0.9).reason_code == "not_served"
-    assert goodput(full_run(), 1.5).reason_code == "no_such_share"
+    ((key, why),) = GOODPUT.problems(Rule("g", "goodput", True, params={"min_share": 1.5}))
+    assert (key, why) == ("min_share", "no share: it lies between 0 and 1")

@@ -72,7 +72,7 @@ def test_what_is_handed_to_a_build_is_known_to_it() -> None:
     for words in found:
         given = dict(words[i + 1].split("=", 1) for i, word in enumerate(words) if word == "--build-arg")
         assert given.keys() <= arguments
-        assert set(given.get("EXTRAS", "torch,servers").split(",")) <= extras.keys()
+        assert set(given.get("EXTRAS", "torch").split(",")) <= extras.keys()
         assert (ROOT / words[words.index("-f") + 1].removeprefix("specgate/")) == FILE
 
 

@@ -14,6 +14,7 @@ from specgate.cli import cli
 from specgate.contract import Policy, Rule
 from specgate.contract.conditions import HostReading
 from specgate.machine.doctor import Limits, host_checks, pace_check
+from specgate.planning.gates import machine_limits
 from tests.support.fake_nvml import LIBRARY_NOT_FOUND, NO_PERMISSION, Driver, Gpu, liar
 
 QUIET = HostReading(load_average=0.1, other_cpu_share=0.02, available_memory_bytes=64 << 30, swap_used_bytes=0)
@@ -133,13 +134,13 @@ LOADED = HostReading(load_average=640.0, other_cpu_share=0.9, available_memory_b
 def test_a_loaded_host_is_rejected_where_the_policy_requires_quiet(required: bool, level: str) -> None:
     params = {"gpu": False, "max_other_cpu_share": 0.25, "max_clock_shift": 0.05, "max_clock_jump_s": 1.0}
     policy = Policy("p", (Rule("quiet", "environment", required, params=params),))
-    found = {c.name: c.level for c in host_checks(LOADED, Limits.of(policy))}
+    found = {c.name: c.level for c in host_checks(LOADED, Limits.of(machine_limits(policy)))}
     assert found["CPU use of others"] == level
     assert found["load average"] == found["free memory"] == found["swap in use"] == "warn"
 
 
 def test_a_policy_without_an_environment_rule_rejects_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = Limits.of(Policy("p", (Rule("records", "validity", True),)))
+    limits = Limits.of(machine_limits(Policy("p", (Rule("records", "validity", True),))))
     assert not any(c.level == "reject" for c in host_checks(LOADED, limits))
 
 

@@ -28,6 +28,7 @@ from specgate.machine.noise_passport import (
     passport_of,
     warnings,
 )
+from specgate.planning.gates import margins_of
 from specgate.run.calibration import noise_of, once, reduce, twice
 from tests.support.factories import block, plan_of, policy_of, scenario
 
@@ -103,11 +104,11 @@ def test_a_margin_below_the_noise_is_refused_with_the_effect_and_one_above_is_no
     def rule(margin_pct: float, role: str = "*") -> Rule:
         return Rule("narrow", "regression", True, role=role, params={"against": "baseline", "margin_pct": margin_pct})
 
-    check_margins(policy_of(rule(100 * mde * 1.01, "spec-3")), PLAN, made)
-    check_margins(policy_of(rule(0.01, "spec-5")), PLAN, made)
-    check_margins(policy_of(rule(0.01)), PLAN, None)
+    check_margins(margins_of(policy_of(rule(100 * mde * 1.01, "spec-3"))), PLAN, made, "mine")
+    check_margins(margins_of(policy_of(rule(0.01, "spec-5"))), PLAN, made, "mine")
+    check_margins(margins_of(policy_of(rule(0.01))), PLAN, None, "mine")
     with pytest.raises(UsageError) as caught:
-        check_margins(policy_of(rule(100 * mde * 0.9, "spec-3")), PLAN, made)
+        check_margins(margins_of(policy_of(rule(100 * mde * 0.9, "spec-3"))), PLAN, made, "mine")
     assert f"minimum detectable effect of {SPEC.key} is {100 * mde:.2f} %" in str(caught.value)
     assert "rule narrow: margin_pct" in str(caught.value)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.contract import PairRef
+from specgate.contract import PairRef, Rope
 from specgate.errors import UsageError
 from specgate.files.yamlfile import load
 from specgate.planning.ad_hoc import LONGEST_NAME, Question, asked, named, stretched
@@ -133,7 +133,7 @@ def test_the_demo_target_is_stretched_as_far_as_a_context_needs_and_no_other(tmp
     (tmp_path / "config.json").write_text(json.dumps(config))
     (own,) = asked(Question(context=(8192, 32768)), None, "micro", "gpu")
     demo = PairRef("demo", tmp_path, tmp_path)
-    assert stretched(own, demo).rope == {"rope_type": "yarn", "factor": 5.0}
+    assert stretched(own, demo).rope == Rope("yarn", 5.0)
     assert stretched(own, PairRef("mine", tmp_path, tmp_path)).rope is None
     (short,) = asked(Question(context=(1024,)), None, "micro", "gpu")
     assert stretched(short, demo).rope is None

@@ -29,17 +29,16 @@ def test_the_blocks_of_a_scenario_are_those_of_its_plan() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"grid": Grid((10**400,), (1,), (3,))}, "grid.context: "),
-        ({"grid": Grid((64,), (4 * 10**8,), (3,))}, "grid.batch: [400000000]: 1 to 4096 are accepted"),
-        ({"grid": Grid((), (1,), (3,))}, "a grid with contexts and batches"),
-        ({"grid": Grid((1,), (1,), tuple(range(1, 1000)))}, "grid.spec: "),
-        ({"budget": Budget()}, "a budget with one limit"),
-        ({"budget": Budget(steps=-5)}, "budget.steps: [-5]"),
+        ({"grid": Grid((10**400,), (1,), (3,))}, "grid.context[0]: 1000"),
+        ({"grid": Grid((64,), (4 * 10**8,), (3,))}, "grid.batch[0]: 400000000: must be at most 4096"),
+        ({"grid": Grid((), (1,), (3,))}, "grid.context: exact prompt lengths are needed"),
+        ({"grid": Grid((1,), (1,), tuple(range(1, 1000)))}, "grid.spec[8]: 9: must be at most 8"),
+        ({"budget": Budget(steps=-5)}, "budget.steps: -5: must be at least 1"),
         ({"budget": Budget(new_tokens=10**12)}, "budget.new_tokens: "),
-        ({"schedule": Schedule(10**8, 1)}, "schedule.rounds: [100000000]: 1 to 10000 are accepted"),
-        ({"schedule": Schedule(2, 13_000_000)}, "schedule.warmup_rounds: [13000000]"),
+        ({"schedule": Schedule(10**8, 1)}, "schedule.rounds: 100000000: must be at most 10000"),
+        ({"schedule": Schedule(2, 13_000_000)}, "schedule.warmup_rounds: 13000000: must be at most 10000"),
         ({"schedule": Schedule(10_000, 1)}, "1 points × 120001 rounds × 2 roles = 240002 blocks; at most 200000"),
-        ({"timeout_s": float("nan")}, "timeout_s: [nan]"),
+        ({"timeout_s": float("nan")}, "timeout_s: nan: must be a finite number"),
     ],
 )
 def test_a_stored_scenario_that_is_too_large_is_not_laid_out(

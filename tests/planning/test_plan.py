@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.stats import LOOKS, planned_looks
-from specgate.contract import STATISTICS, Budget, Grid, Plan, Point, Role, Sampling, Scenario, Schedule, Workload
+from specgate.contract import STATISTICS, Budget, Grid, Plan, Point, Role, Rope, Sampling, Scenario, Schedule, Workload
 from specgate.errors import UsageError
 from specgate.files.plain import from_plain, to_plain
 from specgate.pairs.resolve import resolve_pair, shipped_names, target_limits
@@ -41,7 +41,7 @@ def scenario_of(
         pair="demo",
         dtype="float32",
         grid=Grid(context, batch, spec),
-        workload=Workload("mixed", 1, 8, 1),
+        workload=Workload(1, 8, 1, "mixed"),
         budget=Budget(steps=4),
         schedule=Schedule(2, 1),
         perf_mode=False,
@@ -56,13 +56,13 @@ SCENARIOS = st.builds(
     context=AXES,
     batch=AXES,
     spec=st.sets(st.integers(1, 8), min_size=1, max_size=4).map(lambda s: tuple(sorted(s))),
-    workload=st.builds(Workload, st.just("mixed"), st.just(1), st.integers(1, 9), st.integers(1, 3)),
+    workload=st.builds(Workload, st.just(1), st.integers(1, 9), st.integers(1, 3), st.just("mixed")),
     schedule=st.builds(Schedule, st.integers(1, 5), st.integers(0, 3)),
 )
 
 
 def test_two_rounds_over_two_prompt_sets_run_a_b_b_a_then_b_a_a_b() -> None:
-    plan = build_plan([scenario_of(workload=Workload("mixed", 1, 2, 1))], "fake")
+    plan = build_plan([scenario_of(workload=Workload(1, 2, 1, "mixed"))], "fake")
     orders = [" ".join(str(role) for role in r.order) for r in plan.rounds if not r.warmup]
     a_b, b_a = "baseline spec-3", "spec-3 baseline"
     assert orders == [a_b, b_a, b_a, a_b]
@@ -132,7 +132,7 @@ def test_at_every_look_before_the_last_each_prompt_set_ran_equally_often_in_both
 def test_looks_come_at_the_first_pass_that_ends_at_or_beyond_6_10_16_24_pairs_and_at_the_end(
     prompt_sets: int, rounds: int, looks: tuple[int, ...]
 ) -> None:
-    workload, schedule = Workload("mixed", 1, prompt_sets, 1), Schedule(rounds, 1)
+    workload, schedule = Workload(1, prompt_sets, 1, "mixed"), Schedule(rounds, 1)
     assert planned_looks(scenario_of(workload=workload, schedule=schedule)) == looks
 
 
@@ -174,7 +174,7 @@ def test_both_orders_balance_within_quads_within_prompt_sets_and_over_each_pass(
 
 def test_the_lot_follows_the_seed_alone_and_is_the_same_for_ever() -> None:
     def ways(seed: int) -> str:
-        found = scenario_of(statistics=2, workload=Workload("mixed", seed, 8, 1), schedule=Schedule(4, 1))
+        found = scenario_of(statistics=2, workload=Workload(seed, 8, 1, "mixed"), schedule=Schedule(4, 1))
         return "".join("AB"[not way] for _, _, way in forward(build_plan([found], "fake")))
 
     assert ways(1) == "BABAABABABABBABAABBABAABBAABABBA"
@@ -182,7 +182,7 @@ def test_the_lot_follows_the_seed_alone_and_is_the_same_for_ever() -> None:
 
 
 def test_each_round_of_a_drawn_plan_has_a_prefill_of_its_own() -> None:
-    found = scenario_of(statistics=2, workload=Workload("mixed", 1, 1, 1))
+    found = scenario_of(statistics=2, workload=Workload(1, 1, 1, "mixed"))
     rounds = [r for r in build_plan([found], "fake").rounds if not r.warmup]
     assert len({prefill_group(found, r) for r in rounds}) == len(rounds)
     assert len({prefill_group(replace(found, statistics=1), r) for r in rounds}) == 1
@@ -210,7 +210,7 @@ def test_scenarios_run_one_after_the_other() -> None:
 
 def demo_limits(plan: Plan, trained: int = 8192) -> dict[str, int]:
     """What the demo target allows under each scenario's own RoPE factor."""
-    return {name: int(trained * float((s.rope or {"factor": 1})["factor"])) for name, s in plan.scenarios.items()}
+    return {name: int(trained * (s.rope.factor if s.rope else 1)) for name, s in plan.scenarios.items()}
 
 
 PUBLISHED = {"gpt-oss-120b": 131072}
@@ -229,7 +229,7 @@ def test_every_shipped_scenario_fits_its_pair() -> None:
             limits = {s.name: PUBLISHED[pair] for s in scenarios}
         elif pair != "demo":
             folders = resolve_pair(pair, None, None)
-            limits = {s.name: target_limits(folders, s.rope)[0] or 0 for s in scenarios}
+            limits = {s.name: target_limits(folders, s.rope_keys)[0] or 0 for s in scenarios}
         check_limits(plan, limits, pair)
 
 
@@ -261,7 +261,7 @@ def test_a_point_is_refused_exactly_where_it_does_not_fit(context: int, limit: i
 
 
 def test_a_refusal_lists_every_long_point_and_remedies_that_work() -> None:
-    too_long = replace(find("micro-32k-single"), rope={"rope_type": "yarn", "factor": 2.0})
+    too_long = replace(find("micro-32k-single"), rope=Rope("yarn", 2.0))
     fine = find("cpu-1k-single")
     plan = build_plan([too_long, fine], "fake")
     with pytest.raises(UsageError) as caught:
@@ -271,7 +271,7 @@ def test_a_refusal_lists_every_long_point_and_remedies_that_work() -> None:
     assert "a context ≤ 14331 or {rope_type: yarn, factor: 5} as a scenario" in message
     assert "cpu-1k-single" not in message
     right = [
-        replace(too_long, rope={"rope_type": "yarn", "factor": 5.0}),
+        replace(too_long, rope=Rope("yarn", 5.0)),
         replace(too_long, name="t", grid=Grid((14331,), (1,), (3,))),
     ]
     plan = build_plan(right, "fake")

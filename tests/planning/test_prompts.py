@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from specgate.contract import Budget, Grid, Scenario, Schedule, Workload
+from specgate.contract.asked import PromptSource
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.pairs import assets
 from specgate.pairs.corpus import pool_of
@@ -22,7 +23,7 @@ WORDS = [f"word{i}" for i in range(40)]
 VOCAB = 64
 
 
-def scenario(source: str = "mixed", seed: int = 0, sets: int = 4, warmup: int = 1) -> Scenario:
+def scenario(source: PromptSource = "mixed", seed: int = 0, sets: int = 4, warmup: int = 1) -> Scenario:
     return Scenario(
         name="s",
         question="?",
@@ -32,7 +33,7 @@ def scenario(source: str = "mixed", seed: int = 0, sets: int = 4, warmup: int = 
         pair="demo",
         dtype="float32",
         grid=Grid((64,), (2,), (3,)),
-        workload=Workload(source, seed, sets, warmup),
+        workload=Workload(seed, sets, warmup, source),
         budget=Budget(steps=4),
         schedule=Schedule(2, 1),
         perf_mode=False,
@@ -160,7 +161,7 @@ def test_the_description_carries_hashes_and_origins_that_can_be_recomputed(token
     ],
 )
 def test_a_workload_that_cannot_be_meant_is_refused(
-    tokenizer_file: Path, source: str, has_tokenizer: bool, vocab: int, message: str
+    tokenizer_file: Path, source: PromptSource, has_tokenizer: bool, vocab: int, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
         build_prompts(scenario(source), 64, 1, tokenizer_file if has_tokenizer else None, vocab)

@@ -23,7 +23,7 @@ ASKED = Request("full", (), True, Path("runs"))
 
 
 def policy(name: str) -> Policy:
-    return find_policy(name, {gate: plugins.gate(gate).params for gate in plugins.registered("specgate.gates")})
+    return find_policy(name, plugins.gates())
 
 
 def config(policy_: Policy, pair: str, acceptance: AcceptanceSource = "real") -> Config:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.contract import BASELINE, EngineFacts, EngineIdentity, Point, Round
+from specgate.contract import BASELINE, EngineFacts, EngineIdentity, Finish, Point, Round
 from specgate.contract.protocols import Decoded
 from specgate.errors import UsageError
 from specgate.files.config import Config
@@ -65,7 +65,7 @@ def test_only_a_back_end_that_comes_with_specgate_is_believed_when_its_block_beg
 ) -> None:
     """What the call of a server does beside its requests has no bound that a begin could be held to."""
     round_ = Round(Point("s", "vllm", 8, 1), 0, 0, (BASELINE,), warmup=False)
-    decoded = Decoded(5, (), ((1, 2),), (), (), (0,), ("length",), prefill_ns=3, began_ns=70)
+    decoded = Decoded(5, (), ((1, 2),), (), (), (0,), (Finish.LENGTH,), prefill_ns=3, began_ns=70)
     assert make_block(round_, 0, BASELINE, 0, 0, decoded).began_ns == 70
     monkeypatch.setattr("specgate.plugins.from_outside", lambda group, names: list(names))
     assert make_block(round_, 0, BASELINE, 0, 0, decoded).began_ns is None

@@ -11,6 +11,7 @@ from specgate.analysis.speedup_limits import with_ceilings
 from specgate.contract import Block, EngineFacts, Policy, Rule, Run
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.traffic import DraftTraffic, PassTraffic, Traffic
+from specgate.planning.gates import floors_of
 from tests.support.factories import blocks_of, plan_of, policy_of, run_of, scenario
 
 MEMORY = Bandwidth("2026-11-21T12:00:00+00:00", "NVIDIA H200", "GPU-1", 8 << 30, 30, 4.48e12, 0.003)
@@ -51,4 +52,4 @@ def budgeted(
     run = run_of(plan, blocks)
     engines = with_traffic(run, traffic)
     budgets = cycle_budgets(plan, run.cells, run.comparisons, blocks, engines, bandwidth)
-    return with_ceilings(replace(run, budgets=budgets, bandwidth=bandwidth, engines=engines), asks(floor))
+    return with_ceilings(replace(run, budgets=budgets, bandwidth=bandwidth, engines=engines), floors_of(asks(floor)))

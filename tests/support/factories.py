@@ -59,7 +59,7 @@ def scenario(
         pair="demo",
         dtype="float32",
         grid=Grid(tuple(context), tuple(batch), tuple(spec)),
-        workload=Workload("random", 1, prompt_sets, 1),
+        workload=Workload(1, prompt_sets, 1, "random"),
         budget=Budget(steps=steps),
         schedule=Schedule(rounds, 1),
         perf_mode=False,
@@ -199,9 +199,9 @@ def with_acceptance(run: Run, source: AcceptanceSource) -> Run:
 
 def judged(run: Run, policy: Policy) -> Run:
     """The run with the policy's verdicts."""
-    from specgate import plugins
+    from specgate.planning.gates import verdicts_of
 
-    verdicts = [v for rule in policy.rules for v in plugins.gate(rule.gate).judge(rule, run)]
+    verdicts = [v for rule in policy.rules for v in verdicts_of(rule, run)]
     return replace(run, verdicts=tuple(verdicts))
 
 

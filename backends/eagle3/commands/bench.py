@@ -9,8 +9,8 @@ import click
 
 from specgate.commands.numbers import BATCHES, LONGEST_DRAFT, count
 from specgate.commands.run import key_value
+from specgate.contract.types import POSITIONS
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
-from specgate.planning.bounds import POSITIONS
 
 if TYPE_CHECKING:
     from specgate.backends.eagle3.nouns.abilities import BenchesKernels, BenchesPrefill

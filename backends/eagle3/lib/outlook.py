@@ -18,7 +18,7 @@ def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int]:
 
     Raises CheckpointError for a pair that cannot be read; weights are not.
     """
-    target = open_target(pair.target, scenario.rope).geometry
+    target = open_target(pair.target, scenario.rope_keys).geometry
     draft = open_draft(pair.draft, target).geometry if pair.draft else None
     formats = {name: value for name, value in scenario.options.items() if name in (KV, DRAFT_KV)}
     gpus = scenario.options.get("tp", "1")

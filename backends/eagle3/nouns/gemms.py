@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Annotated
 
 from specgate.contract import PairRef
+from specgate.contract.types import Count, Digest, Length, Pattern, Positive, Size, Text
 
 Key = tuple[int | str, ...]
 """What a configuration is found by: (n, k) of a weight. Of experts also their number, how many a token has, and the
 tag, since their two products are different kernels.
 """
+Config = Annotated[Mapping[Text, int], Length(1)]
+"""Setting → value."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -25,12 +29,15 @@ class GemmShape:
     `experts`: how many experts have such a weight each, of which every token has `per_token`; 0: there are no experts.
     """
 
-    tag: str
-    n: int
-    k: int
-    m: int
-    experts: int = 0
-    per_token: int = 0
+    tag: Text
+    n: Size
+    k: Size
+    m: Size
+    experts: Count = 0
+    per_token: Count = 0
+
+    def __post_init__(self) -> None:
+        check_mixture(self.experts, self.per_token)
 
     @property
     def weight(self) -> tuple[int, int]:
@@ -46,6 +53,12 @@ class GemmShape:
         return f"{self.tag} {self.n} x {self.k}" + (f" of {self.experts} experts" if self.experts else "")
 
 
+def check_mixture(experts: int, per_token: int) -> None:
+    """Raise ValueError where one of the two is given without the other."""
+    if (experts == 0) != (per_token == 0):
+        raise ValueError("experts and per_token: give both of a mixture of experts, and neither of another weight")
+
+
 def key_of(tag: str, n: int, k: int, experts: int, per_token: int) -> Key:
     return (n, k, experts, per_token, tag) if experts else (n, k)
 
@@ -54,8 +67,8 @@ def key_of(tag: str, n: int, k: int, experts: int, per_token: int) -> Key:
 class Point:
     """`batch` slots of `context` cached positions each."""
 
-    context: int
-    batch: int
+    context: Size
+    batch: Size
 
     def __str__(self) -> str:
         return f"{self.batch} x {self.context}"
@@ -82,14 +95,14 @@ class InSteps:
     `measured`: when, in ISO 8601.
     """
 
-    pair: str
-    points: tuple[Point, ...]
-    k: int
-    before: Mapping[str, int]
-    before_us: Mapping[str, float]
-    us: Mapping[str, float]
-    tried: int
-    measured: str
+    pair: Text
+    points: Annotated[tuple[Point, ...], Length(1)]
+    k: Size
+    before: Config
+    before_us: Annotated[Mapping[Text, Positive], Length(1)]
+    us: Annotated[Mapping[Text, Positive], Length(1)]
+    tried: Size
+    measured: Text
 
     @property
     def gain(self) -> float:
@@ -117,23 +130,28 @@ class TunedGemm:
     `experts`, `per_token`: as in `GemmShape`. Then `share` counts the weights of the experts that rows have.
     """
 
-    n: int
-    k: int
-    tags: tuple[str, ...]
-    config: Mapping[str, int]
-    tried: int
-    left_out: Mapping[str, str]
-    us: Mapping[int, float]
-    default_us: Mapping[int, float]
-    share: float
-    bandwidth: float
-    measured: str
-    source_sha256: str
-    versions: Mapping[str, str]
+    n: Size
+    k: Size
+    tags: Annotated[tuple[Text, ...], Length(1)]
+    config: Config
+    tried: Size
+    left_out: Mapping[Text, Text]
+    us: Annotated[Mapping[Size, Positive], Length(1)]
+    default_us: Annotated[Mapping[Size, Positive], Length(1)]
+    share: Positive
+    bandwidth: Positive
+    measured: Text
+    source_sha256: Digest
+    versions: Mapping[Text, Text]
     in_steps: InSteps | None = None
-    at_rows: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    experts: int = 0
-    per_token: int = 0
+    at_rows: Mapping[Size, Config] = field(default_factory=dict)
+    experts: Count = 0
+    per_token: Count = 0
+
+    def __post_init__(self) -> None:
+        check_mixture(self.experts, self.per_token)
+        if self.experts and len(self.tags) > 1:
+            raise ValueError(f"tags: {', '.join(self.tags)}: experts have an entry for each of their products")
 
     @property
     def weight(self) -> tuple[int, int]:
@@ -149,9 +167,17 @@ class TunedGemm:
 class TunedGemms:
     """Everything that was tuned for one kind of device. Each weight is listed once."""
 
-    device: str
-    compute_capability: str
+    device: Text
+    compute_capability: Annotated[str, Pattern(r"^\d+\.\d+$")]
     gemms: tuple[TunedGemm, ...] = ()
+
+    def __post_init__(self) -> None:
+        seen = set[Key]()
+        for gemm in self.gemms:
+            if gemm.key in seen:
+                of = f" of {gemm.experts} experts" if gemm.experts else ""
+                raise ValueError(f"the weight {gemm.n} x {gemm.k}{of} is there twice: keep one")
+            seen.add(gemm.key)
 
     def with_(self, found: TunedGemm) -> TunedGemms:
         """A copy with `found` in the place of what was known about its weight."""

@@ -64,8 +64,8 @@ class Slots:
         """The tokens that each slot has emitted, the prefill token first."""
         return tuple(tuple(row[:n]) for row, n in zip(self.out.tolist(), self.emitted.tolist(), strict=True))
 
-    def finish_reasons(self) -> tuple[str, ...]:
-        return tuple(REASONS.get(code, Finish.STEPS).value for code in self.finish.tolist())
+    def finish_reasons(self) -> tuple[Finish, ...]:
+        return tuple(REASONS.get(code, Finish.STEPS) for code in self.finish.tolist())
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
-from pydantic import Field
-
-from specgate.backends.eagle3.nouns.fmha import AttentionConfig
+from specgate.backends.eagle3.nouns.fmha import GRID_SCHEMA, AttentionConfig
 from specgate.contract import Budget, PairRef, Point, Scenario
 from specgate.contract.protocols import OpenRequest
+from specgate.contract.reading import Problem
+from specgate.contract.types import Length
 from specgate.errors import EnvironmentRefused, UsageError
-from specgate.files.yaml_schema import Form, Problem, parse, refusal
+from specgate.files.yaml_schema import parse, refusal
 from specgate.files.yamlfile import load
 from specgate.pairs.resolve import resolve_pair, target_limits
 from specgate.planning.plan import positions_needed
@@ -33,19 +33,19 @@ MOST_CONFIGURATIONS: Final = 10_000
 """Of attention in one sweep: a day of work."""
 
 
-class GridForm(Form):
-    """The schema of a grid file: knob → values to try."""
+@dataclass(frozen=True, slots=True)
+class GridFile:
+    """A grid file: knob → values to try."""
 
-    schema_: Annotated[Literal["specgate.fmha-grid/v1"], Field(alias="schema")]
-    grid: Annotated[dict[str, Annotated[list[int], Field(min_length=1)]], Field(min_length=1)]
+    grid: Annotated[Mapping[str, Annotated[tuple[int, ...], Length(1)]], Length(1)]
 
 
 def read_grid(file: Path) -> tuple[AttentionConfig, ...]:
     """All combinations of the values that a YAML file lists per knob. Raises UsageError with file and line."""
-    form = parse(GridForm, document := load(file))
-    if (count := prod(map(len, form.grid.values()))) > MOST_CONFIGURATIONS:
+    grid = parse(GridFile, document := load(file), GRID_SCHEMA).grid
+    if (count := prod(map(len, grid.values()))) > MOST_CONFIGURATIONS:
         raise refusal(document, [Problem(("grid",), f"{count} combinations; at most {MOST_CONFIGURATIONS}")])
-    return tuple(dict(zip(form.grid, values, strict=True)) for values in product(*form.grid.values()))
+    return tuple(dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
 
 
 def scenarios(names: Sequence[str]) -> Iterator[tuple[Scenario, PairRef | None]]:
@@ -95,7 +95,7 @@ def pair_of(scenario: Scenario, named: str | None, found: PairRef | None) -> Pai
     """
     if named is not None and named != scenario.pair:
         return resolve_pair(named, None, None)
-    return replace(found or resolve_pair(scenario.pair, None, None), rope=scenario.rope)
+    return replace(found or resolve_pair(scenario.pair, None, None), rope=scenario.rope_keys)
 
 
 def request_of(scenario: Scenario, point: Point, pair: PairRef, options: Mapping[str, str]) -> OpenRequest:

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from specgate.contract.traces import StatedInvariant
+
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
@@ -25,7 +27,7 @@ class LogLine:
     """
 
     pattern: str
-    invariant: str
+    invariant: StatedInvariant
     reason_code: str
     meaning: str
     breaks: bool = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import perf_counter_ns
 
-from specgate.contract import Budget, EngineFacts, Role
+from specgate.contract import Budget, EngineFacts, Finish, Role
 from specgate.contract.protocols import Availability, Decoded, Engine, OpenRequest
 from specgate.errors import BackendError, UsageError
 
@@ -86,7 +86,7 @@ class CountingEngine:
             accepted=tuple(accepted),
             drafted=tuple(tuple(-1 if a < 0 else role.k for a in row) for row in accepted),
             truncated=tuple(truncated),
-            finish=tuple("length" if len(row) >= limit else "steps" for row in tokens),
+            finish=tuple(Finish.LENGTH if len(row) >= limit else Finish.STEPS for row in tokens),
         )
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:

@@ -1,7 +1,8 @@
 """A ceiling on a percentile of the time per output token: what a service-level objective asks of single requests.
 
 What an author implements is in `specgate.contract.protocols`; the nouns are in `specgate.contract`. A gate is pure: it
-reads nothing but the rule and the run, so that `specgate verify` comes to the same verdict from the stored samples.
+reads nothing but the rule and what it is shown of the run, so that `specgate verify` comes to the same verdict from the
+stored samples.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from specgate.contract import CellResult, Distribution, Rule, Run, State, Verdict
+from specgate.contract import CellResult, Distribution, Kind, Rule, RunView, State, Verdict
 
 
 class TimePerTokenPercentile:
@@ -29,7 +30,19 @@ class TimePerTokenPercentile:
     INCONCLUSIVE.
     """
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return a kind of its own. If a required rule selects a cell and no verdict judges it, the run is NOT_JUDGED.
+
+        A gate may also judge `validity`, `tokens`, `acceptance` or `speed`, which every run needs.
+        """
+        return ("latency",)
+
+    def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Refuse what cannot be meant (`specgate.contract.protocols.ChecksRules`), before anything is measured."""
+        if not 0 < float(rule.params["percentile"]) < 100:
+            yield "percentile", "it lies between 0 and 100"
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         """One verdict per cell that the rule selects; SKIPPED, without a cell, where it selects none."""
         results = [result for result in run.cells if rule.matches(result.cell)]
         if not results:
@@ -40,9 +53,6 @@ class TimePerTokenPercentile:
 
     def judge_cell(self, rule: Rule, result: CellResult) -> Verdict:
         key, asked, ceiling = result.cell.key, float(rule.params["percentile"]), float(rule.params["max_ms"])
-        if not 0 < asked < 100:
-            message = f"percentile: {asked:g} does not lie between 0 and 100"
-            return verdict(rule, key, State.INVALID, "no_such_percentile", message, next_step="correct the policy")
         found = result.distributions.get("tpot_ms")
         if result.status == "failed" or found is None:
             message = f"no request was timed: {result.reason or 'none emitted a token after its first'}"

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.contract import PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Policy
-from specgate.contract.conditions import OWN_THREADS, CpuUse, Disturbance, HostJudgement, HostLimits
+from specgate.contract import PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Rule
+from specgate.contract.conditions import OWN_THREADS, CpuUse, Disturbance, HostJudgement, HostLimits, MachineLimits
 
 TICK_NS: Final = 10_000_000
 """How coarsely the kernel counts the time that a CPU is busy or stolen: in hundredths of a second per CPU."""
@@ -21,9 +21,6 @@ LEAST_TICKS: Final = 4
 """In shorter blocks such counters tell nothing."""
 LEAST_WAIT_NS: Final = 1_000_000
 """Shorter waits are no sign of load: a thread that wakes up waits for a moment on an idle machine, too."""
-USUAL_CPU_WAIT: Final = 0.05
-"""`max_cpu_wait` of a rule that does not set it. The figures of stored runs rest on it."""
-GATE: Final = "environment"
 
 Rounds = frozenset[tuple[int, int]]
 """(prompt set, round) of measured rounds of one point."""
@@ -31,10 +28,14 @@ SetAside = Mapping[str, Rounds]
 """Point key → the rounds whose times are left out."""
 
 
+RuleLimits = Sequence[tuple[Rule, MachineLimits]]
+"""The rules of a policy that limit the machine, each with its limits."""
+
+
 def judge_hosts(
-    plan: Plan, blocks: Sequence[Block], policy: Policy, engines: Mapping[str, EngineFacts]
+    plan: Plan, blocks: Sequence[Block], rules: RuleLimits, engines: Mapping[str, EngineFacts]
 ) -> dict[str, HostJudgement]:
-    """Point key → judgement, for the points of which the policy asks for one and which have a measured block.
+    """Point key → judgement, for the points of which `rules` ask for one and which have a measured block.
 
     `blocks` must come from whole rounds. An engine whose clock is scripted is not disturbed by anything.
     """
@@ -44,27 +45,23 @@ def judge_hosts(
             of[block.point.key].append(block)
     found = {}
     for point in plan.points:
-        limits = host_limits(policy, [cell for cell in plan.cells if cell.point == point])
+        limits = host_limits(rules, [cell for cell in plan.cells if cell.point == point])
         facts = engines.get(point.key)
         if limits is not None and of[point.key] and (facts is None or facts.acceptance != "scripted"):
             found[point.key] = judge_host(of[point.key], limits)
     return found
 
 
-def host_limits(policy: Policy, cells: Sequence[Cell]) -> HostLimits | None:
-    """The limits for the point with these cells; None where no rule sets `max_set_aside`.
+def host_limits(rules: RuleLimits, cells: Sequence[Cell]) -> HostLimits | None:
+    """The limits for the point with these cells; None where no rule limits single blocks.
 
     Of several rules that do, the smallest limits count.
     """
-    rules = [r.params for r in policy.rules if r.gate == GATE and any(map(r.matches, cells))]
-    asked = [params for params in rules if "max_set_aside" in params]
-    if not asked:
+    limits = [of.host for rule, of in rules if of.host is not None and any(map(rule.matches, cells))]
+    if not limits:
         return None
-
-    def least(name: str, usual: float = 1.0) -> float:
-        return min(float(params.get(name, usual)) for params in asked)
-
-    return HostLimits(least("max_other_cpu_share"), least("max_cpu_wait", USUAL_CPU_WAIT), least("max_set_aside"))
+    names = ("max_other_cpu_share", "max_cpu_wait", "max_set_aside")
+    return HostLimits(*(min(getattr(of, name) for of in limits) for name in names))
 
 
 def set_aside(judgements: Mapping[str, HostJudgement]) -> SetAside:

@@ -10,11 +10,9 @@ from typing import Final
 
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.prompt_acceptance import by_prompt
-from specgate.contract import Block, Cell, CellResult, Plan, Policy
+from specgate.contract import Block, Cell, CellResult, Plan
 from specgate.contract.references import CellTimes, PromptText
 
-GATE: Final = "since-green"
-"""The gate that holds a run against an earlier one."""
 DIGITS: Final = 12
 """Hexadecimal digits that are kept of a digest."""
 DENSE: Final = 64
@@ -22,26 +20,18 @@ DENSE: Final = 64
 
 
 def cell_times(
-    plan: Plan, results: Iterable[CellResult], blocks: Iterable[Block], policy: Policy, aside: SetAside
+    plan: Plan, results: Iterable[CellResult], blocks: Iterable[Block], aside: SetAside
 ) -> dict[str, CellTimes]:
-    """Cell key → its times and texts, for the cells that have figures; empty where no rule of `policy` is about an
-    earlier run.
+    """Cell key → its times and texts, for the cells that have figures.
 
     `blocks` must come from whole rounds; warm-up is left out. `aside`: rounds whose times do not count.
     """
-    if not asked_for(policy):
-        return {}
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in blocks:
         if not block.warmup:
             of[block.cell].append(block)
     cells = [result.cell for result in results if result.status != "failed"]
     return {cell.key: times_of(plan, cell, of[cell], timed(of[cell], aside)) for cell in cells if of[cell]}
-
-
-def asked_for(policy: Policy) -> bool:
-    """Whether a rule of `policy` is about an earlier run."""
-    return any(rule.gate == GATE for rule in policy.rules)
 
 
 def times_of(plan: Plan, cell: Cell, blocks: Sequence[Block], clocked: Sequence[Block]) -> CellTimes:

@@ -105,7 +105,7 @@ def contrast_of(a: StoredRun, b: StoredRun) -> Contrast:
 def judged(contrast: Contrast, policy: str) -> Contrast:
     """Return the contrast with the verdicts of a policy for comparisons. `policy`: its name, or a file."""
     gates = plugins.contrast_gates()
-    judging = find_policy(policy, {name: gate.params for name, gate in gates.items()}, FOR_CONTRASTS)
+    judging = find_policy(policy, gates, FOR_CONTRASTS)
     verdicts = tuple(v for rule in judging.rules for v in gates[rule.gate].judge(rule, contrast))
     return replace(contrast, verdicts=verdicts, policy=judging.name)
 

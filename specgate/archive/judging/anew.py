@@ -10,8 +10,8 @@ from specgate.archive.verification import verify
 from specgate.contract import Policy, Run
 from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
+from specgate.planning.gates import near_ties
 from specgate.planning.plan import build_plan
-from specgate.planning.policy import near_ties
 from specgate.run.recompute import judge, with_figures
 
 

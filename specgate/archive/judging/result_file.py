@@ -17,9 +17,12 @@ from specgate.analysis.tokens.comparison import but_for_rare
 from specgate.analysis.verdict import not_judged
 from specgate.archive.judging.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
 from specgate.contract import (
+    ACCEPTANCE_LENGTH,
+    SPEEDUP,
     Cell,
     CellResult,
     Comparison,
+    Floor,
     NearTies,
     PairRef,
     Point,
@@ -31,25 +34,15 @@ from specgate.contract import (
     Value,
     Verdict,
 )
+from specgate.contract.protocols import StatesNeeds
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.plain import from_plain
 from specgate.files.run_schema import SCHEMA
-from specgate.planning.policy import near_ties
+from specgate.planning.gates import floor_of, kinds_of, marked, near_ties
 from specgate.run.recompute import judge
 
 ELSEWHERE: Final = "elsewhere"
 """The name that stands for the back end in the keys of a benchmark's cells."""
-LACKS: Final = {
-    "tokens": "the tokens of both runs",
-    "degeneracy": "the generated text",
-    "validity": "the blocks and their accept counts",
-    "environment": "readings of the machine",
-    "invariants": "a certificate",
-    "regression": "pairs of blocks",
-    "since-green": "the steps of both runs",
-    "builds": "the software that was measured",
-}
-"""Gate → what it needs and a benchmark does not hold."""
 
 
 def judged_file(
@@ -78,9 +71,10 @@ def judged_file(
     if not spec:
         raise InvalidResult(f"{file}: no result in it has an eagle_speculation block: there is nothing to judge")
     run = as_run(file, spec)
-    verdicts = [v for rule in policy.rules for v in judged_rule(rule, run, spec, others, single=baseline is not None)]
+    single = baseline is not None
+    verdicts = [v for rule in policy.rules for v in marked(rule, judged_rule(rule, run, spec, others, single=single))]
     judged = replace(run, verdicts=tuple(verdicts))
-    return replace(judged, not_judged=not_judged(judged, policy))
+    return replace(judged, not_judged=not_judged(judged, policy, kinds_of(policy)))
 
 
 # ── run.json ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -141,18 +135,20 @@ def cell_of(file: Path, result: Benchmark) -> CellResult:
 def judged_rule(
     rule: Rule, run: Run, results: Sequence[Benchmark], baselines: Sequence[Benchmark], *, single: bool
 ) -> Iterator[Verdict]:
-    if rule.gate == "acceptance":
-        yield from plugins.gate(rule.gate).judge(rule, run)
+    gate: object = plugins.gate(rule.gate)
+    floor = floor_of(rule)
+    if floor is not None and floor.figure == ACCEPTANCE_LENGTH:
+        yield from plugins.gate(rule.gate).judge(rule, run.view)
         return
     matching = [(c.cell, r) for c, r in zip(run.cells, results, strict=True) if rule.matches(c.cell)]
     if not matching:
         what = f"no cell of this file matches scenario {rule.scenario!r} and role {rule.role!r}"
         yield Verdict(rule.id, rule.gate, "", State.SKIPPED, rule.required, "no_cell", what)
     for cell, result in matching:
-        if rule.gate == "speed":
-            yield judged_speed(rule, cell.key, result, baseline_of(result, baselines, single=single))
+        if floor is not None and floor.figure == SPEEDUP:
+            yield judged_speed(rule, floor, cell.key, result, baseline_of(result, baselines, single=single))
         else:
-            lacks = LACKS.get(rule.gate, "what this gate looks at")
+            lacks = gate.needs if isinstance(gate, StatesNeeds) else "what this gate looks at"
             yield inconclusive(rule, cell.key, "not_in_file", f"cannot be judged from {run.id}: it lacks {lacks}")
 
 
@@ -168,15 +164,15 @@ def baseline_of(result: Benchmark, candidates: Sequence[Benchmark], *, single: b
     return next((c for c in plain if c.scenario is not None and c.scenario == result.scenario), None)
 
 
-def judged_speed(rule: Rule, cell: str, result: Benchmark, baseline: Benchmark | None) -> Verdict:
+def judged_speed(rule: Rule, floor: Floor, cell: str, result: Benchmark, baseline: Benchmark | None) -> Verdict:
     if baseline is None:
         return inconclusive(
             rule, cell, "baseline_missing", "no result without speculation to compare with: --baseline FILE"
         )
-    ratio, floor = result.tok_s / baseline.tok_s, float(rule.params["min"])
-    evidence = {"speedup_vs_ar_ratio": ratio, "min": floor, "baseline_tok_s": baseline.tok_s, "tok_s": result.tok_s}
-    side = "above" if ratio >= floor else "below"
-    message = f"{ratio:.3f}x, {side} {floor:g}x, but two means taken at different times prove neither"
+    ratio, least = result.tok_s / baseline.tok_s, floor.least
+    evidence = {"speedup_vs_ar_ratio": ratio, "min": least, "baseline_tok_s": baseline.tok_s, "tok_s": result.tok_s}
+    side = "above" if ratio >= least else "below"
+    message = f"{ratio:.3f}x, {side} {least:g}x, but two means taken at different times prove neither"
     return inconclusive(rule, cell, "unpaired_in_time", message, evidence, "measure both in pairs: specgate full")
 
 

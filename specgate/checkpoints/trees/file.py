@@ -11,27 +11,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from specgate.checkpoints.trees.shape import DEEPEST, MOST_NODES, WIDEST, TreeShape
+from specgate.contract.reading import Problem
 from specgate.errors import UsageError
 from specgate.files import yamlfile
-from specgate.files.yaml_schema import Form, Problem, parse, refusal
+from specgate.files.yaml_schema import parse, refusal
 from specgate.files.yamlfile import Document, Mark
 
 LISTS: Final = ("choices", "eagle_choices", "medusa_choices")
 HINT: Final = "choices: [[0], [1], [0, 0]], a path of ranks per node; or parents: [0, 0, 1], a parent per node"
 
 
-class TreeForm(Form):
+Paths = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFile:
     """The keys of a tree file; exactly one is there."""
 
-    choices: list[list[int]] | None = None
-    eagle_choices: list[list[int]] | None = None
-    medusa_choices: list[list[int]] | None = None
-    parents: list[int] | None = None
+    choices: Paths | None = None
+    eagle_choices: Paths | None = None
+    medusa_choices: Paths | None = None
+    parents: tuple[int, ...] | None = None
 
 
 def read_tree(path: Path) -> TreeShape:
@@ -41,20 +47,20 @@ def read_tree(path: Path) -> TreeShape:
 
 def tree_of(document: Document) -> TreeShape:
     """As `read_tree`, of a document that was read."""
-    form = parse(TreeForm, document)
-    given = [key for key in (*LISTS, "parents") if getattr(form, key) is not None]
+    file = parse(TreeFile, document)
+    given = [key for key in (*LISTS, "parents") if getattr(file, key) is not None]
     if len(given) != 1:
         what = f"{' and '.join(given)} are both given" if given else "no tree in this file"
         raise UsageError(f"{document.path}: {what}", hint=HINT)
     key: str = given[0]
-    nodes: Sequence[object] = getattr(form, key)
+    nodes: Sequence[object] = getattr(file, key)
     if not nodes:
         raise refusal(document, [Problem((key,), "empty: a tree has at least one node")])
     if len(nodes) > MOST_NODES:
         raise UsageError(f"{mark_of(document, key)}: too many nodes: {len(nodes)}; at most {MOST_NODES} are possible")
-    if form.parents is not None:
-        return from_parents(form.parents, document)
-    return from_choices([tuple(path) for path in getattr(form, key)], key, document)
+    if file.parents is not None:
+        return from_parents(file.parents, document)
+    return from_choices(getattr(file, key), key, document)
 
 
 def mark_of(document: Document, key: str) -> str:
@@ -62,14 +68,14 @@ def mark_of(document: Document, key: str) -> str:
     return f"{mark.file}:{mark.line}: {key}"
 
 
-def from_choices(paths: list[tuple[int, ...]], key: str, document: Document) -> TreeShape:
+def from_choices(paths: Paths, key: str, document: Document) -> TreeShape:
     """The tree of `paths`. Raises UsageError with every path that cannot be in it."""
     if problems := [Problem((key, i), why) for i, why in wrong_choices(paths, key, document)]:
         raise refusal(document, problems)
     return TreeShape.of(paths)
 
 
-def wrong_choices(paths: list[tuple[int, ...]], key: str, document: Document) -> Iterator[tuple[int, str]]:
+def wrong_choices(paths: Paths, key: str, document: Document) -> Iterator[tuple[int, str]]:
     """(index, what is wrong with it) of every path that cannot be in a tree."""
     first: dict[tuple[int, ...], int] = {}
     for i, path in enumerate(paths):
@@ -89,7 +95,7 @@ def wrong_choices(paths: list[tuple[int, ...]], key: str, document: Document) ->
             yield i, f"a gap: its parent {list(path[:-1])} is not among the {key}"
 
 
-def from_parents(parents: list[int], document: Document) -> TreeShape:
+def from_parents(parents: Sequence[int], document: Document) -> TreeShape:
     """The tree in which node i + 1 has the parent `parents[i]`. Raises UsageError with every node that is in none."""
     count = len(parents)
     problems = [

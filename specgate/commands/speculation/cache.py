@@ -15,8 +15,8 @@ import click
 
 from specgate.commands.numbers import NEW_TOKENS, TIME, Real, count
 from specgate.commands.run import key_value
+from specgate.contract.types import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS
 from specgate.errors import UsageError
-from specgate.planning.bounds import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:

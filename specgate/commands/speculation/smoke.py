@@ -15,8 +15,8 @@ import click
 from specgate.commands.numbers import TIME, count
 from specgate.commands.run import key_value
 from specgate.commands.speculation.options import DRAFT, DTYPE, PROMPT, PROMPT_FILE, PROMPT_LENGTH, TARGET
+from specgate.contract.types import DRAFT_TOKENS
 from specgate.errors import UsageError
-from specgate.planning.bounds import DRAFT_TOKENS
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:

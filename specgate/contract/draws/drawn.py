@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from specgate.contract.types import Counts, Share
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLaw:
@@ -13,9 +15,15 @@ class TokenLaw:
     `tokens`, `probabilities`: of the likely ones. All others together have what is left to 1.
     """
 
-    given: tuple[int, ...]
-    tokens: tuple[int, ...]
-    probabilities: tuple[float, ...]
+    given: Counts
+    tokens: Counts
+    probabilities: tuple[Share, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.probabilities):
+            raise ValueError(f"{len(self.tokens)} tokens, but {len(self.probabilities)} probabilities")
+        if sum(self.probabilities) > 1 + 1e-6:
+            raise ValueError(f"the probabilities sum to {sum(self.probabilities):.6g}, more than 1")
 
 
 @dataclass(frozen=True, slots=True)

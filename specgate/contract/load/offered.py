@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+from specgate.contract.types import ASCENDING, RATE, SECONDS, VALUES, Length, Range, Requests
 
 EARLY_NS: Final = 1_000_000
 """How long before it is due, or before its turn, a request of an open loop may be sent: clocks differ so much."""
@@ -11,16 +13,14 @@ EARLY_NS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many requests a block of a load scenario has, and how they arrive.
+    """How many requests a block of a load scenario has, and how they arrive."""
 
-    `requests`: at least so many requests per block.
-    `per_client`: at least so many per client of a closed loop, so that a block lasts about as long at every level.
-    `rates`: requests per second of an open loop, one level each; () for a closed loop, whose levels are `Grid.batch`.
-    """
-
-    requests: int
-    per_client: int = 1
-    rates: tuple[float, ...] = ()
+    requests: Requests
+    """At least so many requests per block."""
+    per_client: Requests = 1
+    """At least so many per client of a closed loop, so that a block lasts about as long at every level."""
+    rates: Annotated[tuple[Annotated[float, Range(ge=1 / SECONDS, le=RATE)], ...], Length(0, VALUES), ASCENDING] = ()
+    """Requests per second of an open loop, one level each; () for a closed loop, whose levels are `Grid.batch`."""
 
     def in_block(self, clients: int) -> int:
         """The requests of one block at a level of `clients`."""

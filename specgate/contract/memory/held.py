@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specgate.contract.types import Size
+
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
@@ -17,14 +19,14 @@ class EngineMemory:
         among them. Such sizes say nothing of each other.
     """
 
-    process: int | None = None
-    kv_tokens: int | None = None
-    kv_bytes: int | None = None
+    process: Size | None = None
+    kv_tokens: Size | None = None
+    kv_bytes: Size | None = None
     kv_beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(EngineMemory):
     """Memory in use when a block had just been answered, in bytes. None where it could not be read.
 
     `process`: the process whose tree (itself and all that it has started) was looked at; None where nobody knows it.
@@ -34,10 +36,6 @@ class MemoryUse:
     `kv_tokens`, `kv_bytes`, `kv_beside`: the engine's word, as in `EngineMemory`.
     """
 
-    process: int | None = None
     host_bytes: int | None = None
     gpu_bytes: int | None = None
     device_bytes: int | None = None
-    kv_tokens: int | None = None
-    kv_bytes: int | None = None
-    kv_beside: bool = False

@@ -2,7 +2,7 @@
 
     engines.py       Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
     capabilities.py  what an engine or a back end may be able to do besides, for single commands and gates
-    judges.py        Gate, and ContrastGate for one run beside another
+    judges.py        Gate and what it may declare besides, and ContrastGate for one run beside another
     renderers.py     Report, and what it may be besides; View and Export for what is made of several stored runs
     sources.py       PairSource and Profiler: pairs by name, and what looks at an engine from outside
     option_values.py values of back-end options that several back ends read alike
@@ -58,7 +58,22 @@ from specgate.contract.protocols.engines import (
     Text,
     block_marker,
 )
-from specgate.contract.protocols.judges import ContrastGate, Counting, Gate, Sequential
+from specgate.contract.protocols.judges import (
+    ChecksRules,
+    ContrastGate,
+    Counting,
+    Gate,
+    GrantsNearTies,
+    GrantsRounding,
+    HasMargin,
+    JudgesSetup,
+    LimitsMachine,
+    NeedsBuilds,
+    NeedsEarlierRun,
+    Sequential,
+    SetsFloor,
+    StatesNeeds,
+)
 from specgate.contract.protocols.renderers import Combined, Export, Format, Report, Tabular, View
 from specgate.contract.protocols.sources import PairSource, Profiler
 from specgate.redaction import cleaned, is_telling, masked, remember, visible
@@ -69,6 +84,7 @@ __all__ = [
     "Availability",
     "Backend",
     "ChecksOptions",
+    "ChecksRules",
     "ChecksSampling",
     "Combined",
     "ContrastGate",
@@ -84,7 +100,14 @@ __all__ = [
     "ForetellsTraffic",
     "Format",
     "Gate",
+    "GrantsNearTies",
+    "GrantsRounding",
+    "HasMargin",
+    "JudgesSetup",
+    "LimitsMachine",
     "MemoryReads",
+    "NeedsBuilds",
+    "NeedsEarlierRun",
     "OffersLoad",
     "OffersSampling",
     "OpenRequest",
@@ -97,10 +120,12 @@ __all__ = [
     "ScriptedTrace",
     "Sequential",
     "ServesLoad",
+    "SetsFloor",
     "ShowsDistribution",
     "ShowsLogits",
     "ShowsStages",
     "StatesLogitOptions",
+    "StatesNeeds",
     "SwitchesPrefixCache",
     "Tabular",
     "Text",

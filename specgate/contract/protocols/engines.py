@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from specgate.contract import Budget, EngineFacts, Finding, LoopFigures, PairRef, Role, Sampling, Served
+from specgate.contract import Budget, DecodeRun, EngineFacts, Finding, LoopFigures, PairRef, Role, Sampling
+from specgate.contract.measured import Finishes
 from specgate.contract.memory import EngineMemory
-from specgate.contract.routing import ExpertCounts
+from specgate.contract.types import Count, Tokens
 
 BLOCK_MARK = "specgate.block"
 """The name of the profiler range that `block_marker` opens."""
@@ -80,31 +81,19 @@ class OpenRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """What one decode run returns. The runner makes a `contract.Block` of it, whose docstring explains the fields.
+class Decoded(DecodeRun):
+    """What one decode run returns. The runner makes a `contract.Block` of it; `contract.DecodeRun` explains most
+    fields.
 
     An engine that prefills and decodes in one go, as a server does, sets `prefill_ns`. What its `prefill` returned is
-    then ignored. It may set `began_ns` too, the `time.monotonic_ns()` from which its times count: the clocks of the
-    GPU in prefill are compared from then on, and what else the call does, such as reading counters, may take as long.
-    Only a back end that comes with specgate is believed: nothing bounds what else a server's call does.
+    then ignored. It may set `began_ns` too: the clocks of the GPU in prefill are compared from then on, and what else
+    the call does, such as reading counters, may take as long. Only a back end that comes with specgate is believed:
+    nothing bounds what else a server's call does.
     """
 
-    elapsed_ns: int
-    step_ns: tuple[int, ...]
-    tokens: tuple[tuple[int, ...], ...]
-    accepted: tuple[tuple[int, ...], ...]
-    drafted: tuple[tuple[int, ...], ...]
-    truncated: tuple[int, ...]
-    finish: tuple[str, ...]
-    counters: Mapping[str, int] = field(default_factory=dict)
-    phase_ns: Mapping[str, int] = field(default_factory=dict)
-    prefill_ns: int | None = None
-    served: Served | None = None
+    prefill_ns: Count | None = None
     memory: EngineMemory | None = None
     """What it tells of the memory that it decoded in; None where that is its own process's, and it tells no more."""
-    experts: ExpertCounts | None = None
-    """The experts that the target's passes touched; None where it has none, or the engine does not count them."""
-    began_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +110,12 @@ class Activity:
     `steps`: how many decode steps were counted; None for as many as the block has.
     """
 
-    kernels: Mapping[str, int] = field(default_factory=dict)
-    copies: Mapping[str, int] = field(default_factory=dict)
-    calls: Mapping[str, int] = field(default_factory=dict)
+    kernels: Mapping[str, Count] = field(default_factory=dict)
+    copies: Mapping[str, Count] = field(default_factory=dict)
+    calls: Mapping[str, Count] = field(default_factory=dict)
     unseen: str | None = None
     server_profiler: bool = False
-    steps: int | None = None
+    steps: Count | None = None
     loop: LoopFigures | None = None
     findings: tuple[Finding, ...] = ()
     allowed: tuple[str, ...] | None = None
@@ -137,8 +126,8 @@ class Activity:
 class Text:
     """What was emitted, without times: `tokens[slot]` and `finish[slot]`, as in `Decoded`."""
 
-    tokens: tuple[tuple[int, ...], ...]
-    finish: tuple[str, ...]
+    tokens: Tokens
+    finish: Finishes
 
 
 class Engine(Protocol):

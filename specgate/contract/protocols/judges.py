@@ -1,4 +1,8 @@
-"""What a gate implements."""
+"""What a gate implements, and what it may declare besides.
+
+A gate says itself which question it answers. The harness asks by `isinstance` for each declaration below, and never
+looks at a gate's name.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Literal, Protocol, runtime_checkable
 
-from specgate.contract import Cell, Rule, Run, Scenario, Verdict
+from specgate.contract import AllowedLoss, Cell, Floor, Kind, NearTies, Rule, RunView, Scenario, Verdict
+from specgate.contract.conditions import MachineLimits
 from specgate.contract.contrast import Contrast
+from specgate.contract.draws import Allowance
 
 
 @runtime_checkable
@@ -22,8 +28,29 @@ class Gate(Protocol):
     policy with any other parameter is refused when it is read.
     """
 
-    def judge(self, rule: Rule, run: Run) -> Iterator[Verdict]:
-        """One verdict per cell that the rule's `scenario` and `role` patterns select."""
+    def judges(self, rule: Rule) -> tuple[Kind, ...]:
+        """Return the kinds of judgement that verdicts of `rule` are.
+
+        A verdict of kind `validity`, `tokens`, `acceptance` or `speed` is one that every run needs. A kind of the
+        gate's own is needed of the cells that a required rule of it selects: if all its verdicts on one are SKIPPED,
+        the run is NOT_JUDGED. A gate without a kind returns ().
+        """
+
+    def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
+        """Yield one verdict per cell that the rule's `scenario` and `role` patterns select."""
+
+
+# ── what more a gate may declare ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@runtime_checkable
+class ChecksRules(Protocol):
+    """A gate, of one run or of two, some of whose parameters cannot be meant."""
+
+    def problems(self, rule: Rule) -> Iterator[tuple[str, str]]:
+        """Yield (key, reason) for each parameter of `rule` that contradicts another one or is useless. The key `gate`
+        stands for the rule as a whole. A policy with such a rule is refused when it is read.
+        """
 
 
 @runtime_checkable
@@ -45,6 +72,85 @@ class Counting(Sequential, Protocol):
         """How many decisions `rule` takes by the samples of `cell`. The required decisions of a run share the error of
         a FAIL.
         """
+
+
+@runtime_checkable
+class SetsFloor(Protocol):
+    """A gate that demands a least figure of each cell.
+
+    The harness says beforehand which floors no run can reach, shows each floor beside the figure, and says what a
+    speed-up takes that is demanded.
+    """
+
+    def floor(self, rule: Rule) -> Floor:
+        """Return the floor that `rule` sets."""
+
+
+@runtime_checkable
+class HasMargin(Protocol):
+    """A gate that tells whether a loss exceeds a margin. A margin below the machine's noise is refused beforehand."""
+
+    def margin(self, rule: Rule) -> AllowedLoss:
+        """Return the margin that `rule` sets."""
+
+
+@runtime_checkable
+class GrantsNearTies(Protocol):
+    """A gate under which tokens may differ at near ties. Engines are asked for their largest logits there."""
+
+    def near_ties(self, rule: Rule) -> NearTies:
+        """Return the gaps that `rule` takes for near ties. Of several rules the strictest counts."""
+
+
+@runtime_checkable
+class GrantsRounding(Protocol):
+    """A gate that tests drawn texts against a distribution, and allows for rounding in it."""
+
+    def allowance(self, rule: Rule) -> Allowance:
+        """Return the rounding that `rule` allows for. Of several rules the strictest counts."""
+
+
+@runtime_checkable
+class LimitsMachine(Protocol):
+    """A gate that rejects a disturbed machine. `specgate doctor` checks its limits before a run."""
+
+    def machine_limits(self, rule: Rule) -> MachineLimits:
+        """Return what `rule` allows of the machine."""
+
+
+@runtime_checkable
+class NeedsEarlierRun(Protocol):
+    """Marks a gate that holds a run against the last green one. The run then keeps the times of its blocks."""
+
+    needs_earlier_run: Literal[True]
+
+
+@runtime_checkable
+class NeedsBuilds(Protocol):
+    """A gate that rests on finished comparisons of builds (`specgate ab`)."""
+
+    def base(self, rule: Rule) -> str:
+        """Return the git revision that the old build must have been made from."""
+
+
+@runtime_checkable
+class StatesNeeds(Protocol):
+    """A gate that says what it looks at. A result file of another tool, which lacks it, cannot be judged."""
+
+    needs: str
+    """A noun phrase, such as `the generated text`."""
+
+
+@runtime_checkable
+class JudgesSetup(Protocol):
+    """Marks a gate whose rules speak of machine and engine, not of what a scenario measures. A policy made from runs
+    (`specgate policy init`) keeps them as they are.
+    """
+
+    judges_setup: Literal[True]
+
+
+# ── two runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @runtime_checkable

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specgate.contract.types import Counts, Size
+
 
 @dataclass(frozen=True, slots=True)
 class PassCounts:
@@ -18,8 +20,8 @@ class PassCounts:
     `layers[layer][n]`: how many of them touched exactly n experts of the layer. It ends with the largest n that occurs.
     """
 
-    rows: int
-    layers: tuple[tuple[int, ...], ...]
+    rows: Size
+    layers: tuple[Counts, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,9 @@ class ExpertCounts:
         over layers, slots and steps. () where the engine does not count them.
     """
 
-    touched: tuple[int, ...]
+    touched: Counts
     passes: tuple[PassCounts, ...]
-    fresh: tuple[int, ...] = ()
+    fresh: Counts = ()
 
 
 def counts_of(by_step: Sequence[Sequence[int]], rows: Sequence[int], fresh: Sequence[int] = ()) -> ExpertCounts:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from specgate.checkpoints.tokenizer_file import opening_ids
-from specgate.contract import PromptFile, Scenario
+from specgate.contract import Scenario, Workload
 from specgate.errors import UsageError
 from specgate.files.panics import refusing
 from specgate.planning.prompt_files.chat import ChatTemplate
@@ -55,11 +55,12 @@ class Draw:
 class Tokens:
     """Entries → token ids, each once.
 
-    `tokenizer` is None where the target has none; then only ids are prompts. `vocab`: the size of the vocabulary.
+    `workload`: its `format` and `chat` say which texts go into a chat template. `tokenizer` is None where the target
+    has none; then only ids are prompts. `vocab`: the size of the vocabulary.
     """
 
-    def __init__(self, file: PromptFile, tokenizer: Tokenizer | None, chat: ChatTemplate | None, vocab: int) -> None:
-        self.file, self.tokenizer, self.chat, self.vocab = file, tokenizer, chat, vocab
+    def __init__(self, workload: Workload, tokenizer: Tokenizer | None, chat: ChatTemplate | None, vocab: int) -> None:
+        self.workload, self.tokenizer, self.chat, self.vocab = workload, tokenizer, chat, vocab
         if tokenizer is not None:  # some tokenizer.json say that texts are cut, or filled up
             tokenizer.no_truncation()
             tokenizer.no_padding()
@@ -85,9 +86,9 @@ class Tokens:
 
     def _asks(self, entry: Entry) -> bool:
         """Whether a text goes into the chat template."""
-        if self.file.chat is None:
-            return FORMATS[self.file.format].question and self.chat is not None
-        return self.file.chat
+        if self.workload.chat is None:
+            return FORMATS[self.workload.format].question and self.chat is not None
+        return self.workload.chat
 
     def _chat(self, entry: Entry, turns: Sequence[Mapping[str, str]]) -> Chosen:
         if self.chat is None:
@@ -120,19 +121,21 @@ class OwnPrompts:
     def __init__(
         self, scenario: Scenario, tokenizer_file: Path | None, tokenizer: Tokenizer | None, vocab: int
     ) -> None:
-        file = scenario.workload.own
-        assert file is not None
-        self.scenario, self.file = scenario, file
+        workload = scenario.workload
+        assert workload.file is not None and workload.sha256 is not None
+        self.scenario, self.file = scenario, workload.file
         # A path that was read back from a stored run has `~` in the place of the home folder.
-        entries = entries_of(file.path.expanduser(), file.sha256, file.format)
+        entries = entries_of(self.file.expanduser(), workload.sha256, workload.format)
         check_ids(entries, vocab)
-        chat = ChatTemplate.beside(tokenizer_file) if tokenizer_file is not None and file.chat is not False else None
-        if file.chat and chat is None:
+        chat = (
+            ChatTemplate.beside(tokenizer_file) if tokenizer_file is not None and workload.chat is not False else None
+        )
+        if workload.chat and chat is None:
             raise UsageError(
-                f"{file.path}: chat: true, and the target's tokenizer has no chat template",
+                f"{self.file}: chat: true, and the target's tokenizer has no chat template",
                 hint="leave it out, or put chat_template.jinja beside the target's tokenizer.json",
             )
-        self.tokens = Tokens(file, tokenizer, chat, vocab)
+        self.tokens = Tokens(workload, tokenizer, chat, vocab)
         self.entries = len(entries)
         self.order = in_order(entries, scenario.workload.seed)
 
@@ -167,8 +170,9 @@ class OwnPrompts:
 
     def lengths(self, above: int, context: int | None) -> tuple[int, int | None]:
         """(least, most) tokens of a prompt of the class (above, context], the scenario's own limits included."""
-        most = min((n for n in (context, self.file.max_tokens) if n is not None), default=None)
-        return max(above + 1, self.file.min_tokens, self.scenario.workload.shared_prefix + 1), most
+        workload = self.scenario.workload
+        most = min((n for n in (context, workload.max_tokens) if n is not None), default=None)
+        return max(above + 1, workload.min_tokens, workload.shared_prefix + 1), most
 
     def _too_few(self, found: Sequence[Chosen], above: int, context: int | None, batch: int) -> UsageError:
         """Too few prompts have a length that is asked for."""
@@ -178,7 +182,7 @@ class OwnPrompts:
         range_ = f"{least} tokens or more" if most is None else f"{least} to {most} tokens"
         remedy = f"prompt_sets: {len(found) // batch}, or " if len(found) >= batch else ""
         return UsageError(
-            f"{self.file.path}: {sets} sets × batch {batch} = {sets * batch} prompts are needed, and {len(found)} that "
+            f"{self.file}: {sets} sets × batch {batch} = {sets * batch} prompts are needed, and {len(found)} that "
             f"differ have {range_} (those in the file: {min(every)} to {max(every)})",
             hint=f"right would be {remedy}other lengths, a smaller batch or more prompts",
         )

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
+from specgate.contract.asked import FormatName
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
 from specgate.planning.prompt_files.records import ONE_PER_LINE, Record, content_of, records_of, sha256_of
@@ -193,14 +194,14 @@ class Format(NamedTuple):
     `question`: its prompts are questions, which go into the tokenizer's chat template where it has one.
     """
 
-    name: str
+    name: FormatName
     reading: Reading
     keys: tuple[str, ...]
     question: bool
 
 
 OWN_KEYS: Final = ("ids", "text", "prompt", "messages")
-LINES: Final = "lines"
+LINES: Final[FormatName] = "lines"
 FORMATS: Final[Mapping[str, Format]] = {
     f.name: f
     for f in (
@@ -215,17 +216,15 @@ FORMATS: Final[Mapping[str, Format]] = {
 }
 """Name → format; the more telling ones first. `vllm-custom` looks like `lines`, and has to be asked for."""
 
-FormatName = Literal["auto", "lines", "mt-bench", "humaneval", "gsm8k", "longbench", "sharegpt", "vllm-custom"]
-
 
 class Recognised(NamedTuple):
     """A prompt file as a scenario fixes it: SHA-256 of its bytes, and the name of its format."""
 
     sha256: str
-    format: str
+    format: FormatName
 
 
-def recognise(path: Path, asked: str) -> Recognised:
+def recognise(path: Path, asked: FormatName) -> Recognised:
     """The file's hash, and its format: the one that is `asked` for, or with `auto` the one that its first record tells.
 
     Raises UsageError where it cannot be read, has no record, or its first record is of no known format.

@@ -4,11 +4,11 @@ Nothing but data crosses the border. Both directions carry frames of JSON with a
 answer before it uses it.
 
 frames.py        one message on a socket: its length, then its bytes, within a limit of size and of time
-messages.py      the requests, and how a message becomes JSON
-answers.py       the form of every answer, and what a malformed one raises
-records.py       the form of what an engine says of itself and of a block
+wire.py          a call as two messages of JSON, and what a malformed answer raises
+blocks.py        the calls that open an engine and decode blocks: request, answer, and what contradicts the request
+questions.py     the calls that look into an engine after its blocks, in the same way
 failures.py      errors as data: a kind from a fixed table, a message and a hint
-calls.py         an `protocols.Engine` whose calls are messages, whoever carries them
+client.py        an `protocols.Engine` whose calls are messages, whoever carries them
 service.py       the other end: opens the engine and answers requests
 start.py         the program that the process runs
 launch.py        which interpreter runs it, and where it imports its code from

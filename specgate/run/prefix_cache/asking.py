@@ -130,7 +130,7 @@ def ask_both(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: N
     asked = requests_of([chosen.token_ids for chosen in prompts.measured], warmup)
     longest = max(len(a.prompt) for a in asked if a.prompt is not None) + 2 * wish.new_tokens + TAIL
     positions = longest + role.k + 2
-    refuse_too_long(positions, config.pair, scenario.rope)
+    refuse_too_long(positions, config.pair, scenario.rope_keys)
     opening = open_request(plan, plan.points, config, logs)
     base = replace(opening, max_batch=1, max_positions=positions, perf_mode=False)
     apart = config.options.get("servers") == "apart"

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from specgate.contract import PairRef
+from specgate.contract.types import POSITIONS
 from specgate.errors import UsageError
 from specgate.files.json_text import parse_json, read_bytes
 from specgate.files.panics import first_line
 from specgate.pairs.resolve import target_limits
-from specgate.planning.bounds import POSITIONS
 from specgate.planning.prompts import SOURCES as KINDS
 from specgate.planning.prompts import random_prompts, text_prompts
 

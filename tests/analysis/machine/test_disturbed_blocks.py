@@ -24,6 +24,7 @@ from specgate.analysis.reduce import measure
 from specgate.contract import Block, NearTies, Plan, Policy, Rule
 from specgate.contract.conditions import CpuUse, HostJudgement, HostLimits
 from specgate.files.journal import Journal
+from specgate.planning.gates import machine_limits
 from specgate.run.early_stop import ended_early
 from tests.support.factories import blocks_of, corrupt, plan_of, policy_of, run_of, scenario, with_acceptance
 from tests.support.surroundings import lasting
@@ -46,6 +47,7 @@ PARAMS = {"gpu": False, "max_other_cpu_share": 0.25, "max_clock_shift": 1.0, "ma
 RULE = Rule("quiet", "environment", True, params={**PARAMS, "max_set_aside": 0.25})
 PLAN = plan_of(scenario(rounds=4))
 """4 prompt sets, 4 rounds each: 8 times A B · B A, 16 pairs."""
+ASKED = machine_limits(policy_of(RULE))
 
 
 def with_counters(blocks: Sequence[Block], loaded: set[tuple[int, int, str]] | None = None) -> list[Block]:
@@ -192,7 +194,7 @@ def test_what_is_left_has_both_orders_equally_often_whatever_the_blocks_took(
 
 def figures(plan: Plan, blocks: Sequence[Block], policy: Policy) -> tuple[object, ...]:
     engines = run_of(plan, ()).engines
-    aside = set_aside(judge_hosts(plan, blocks, policy, engines))
+    aside = set_aside(judge_hosts(plan, blocks, machine_limits(policy), engines))
     return measure(plan, blocks, (), NearTies(), aside=aside)
 
 
@@ -202,7 +204,7 @@ def test_times_that_are_set_aside_are_those_of_a_plan_without_these_rounds() -> 
     slow = [lasting(b, 9 * b.elapsed_ns) if (b.prompt_set, b.round) == (3, 2) else b for b in blocks]
     without = Plan(PLAN.scenarios, tuple(r for r in PLAN.rounds if r.warmup or (r.prompt_set, r.index) < (3, 2)))
     (cells, (compared,)), (expected, (other,)) = (
-        measure(PLAN, slow, (), NearTies(), aside=set_aside(judge_hosts(PLAN, slow, policy_of(RULE), {}))),
+        measure(PLAN, slow, (), NearTies(), aside=set_aside(judge_hosts(PLAN, slow, ASKED, {}))),
         measure(without, [b for b in blocks if b.warmup or (b.prompt_set, b.round) < (3, 2)], (), NearTies()),
     )
     assert compared.speedup == other.speedup
@@ -217,7 +219,7 @@ def test_times_that_are_set_aside_are_those_of_a_plan_without_these_rounds() -> 
 def test_tokens_and_drafts_of_what_is_set_aside_count_like_any_others() -> None:
     loaded = {(3, 3, "spec-3")}
     blocks = with_counters(blocks_of(PLAN), loaded)
-    aside = set_aside(judge_hosts(PLAN, blocks, policy_of(RULE), {}))
+    aside = set_aside(judge_hosts(PLAN, blocks, ASKED, {}))
     (_, spec), (compared,) = measure(PLAN, blocks, (), NearTies(), aside=aside)
     (_, whole), (all_compared,) = measure(PLAN, blocks, (), NearTies())
     assert spec.acceptance == whole.acceptance and compared.tokens == all_compared.tokens
@@ -235,20 +237,23 @@ def test_only_a_rule_that_states_the_share_sets_anything_aside() -> None:
     elsewhere = replace(RULE, scenario="another")
     blocks = with_counters(blocks_of(PLAN), {(0, 0, "baseline")})
     for rules in ((), (old,), (elsewhere,)):
-        assert judge_hosts(PLAN, blocks, policy_of(*rules), {}) == {}
-    assert judge_hosts(PLAN, blocks, policy_of(RULE), {})[PLAN.points[0].key].set_aside == ((0, 0), (0, 1))
+        assert judge_hosts(PLAN, blocks, machine_limits(policy_of(*rules)), {}) == {}
+    assert judge_hosts(PLAN, blocks, ASKED, {})[PLAN.points[0].key].set_aside == (
+        (0, 0),
+        (0, 1),
+    )
 
 
 def test_of_several_rules_the_smallest_limits_count() -> None:
     strict = replace(RULE, role="spec-3", params={**RULE.params, "max_cpu_wait": 0.01, "max_set_aside": 0.5})
-    assert host_limits(policy_of(RULE, strict), PLAN.cells) == HostLimits(0.25, 0.01, 0.25)
-    assert host_limits(policy_of(RULE), PLAN.cells) == HostLimits(0.25, 0.05, 0.25)
+    assert host_limits(machine_limits(policy_of(RULE, strict)), PLAN.cells) == HostLimits(0.25, 0.01, 0.25)
+    assert host_limits(ASKED, PLAN.cells) == HostLimits(0.25, 0.05, 0.25)
 
 
 def test_a_scripted_clock_is_disturbed_by_nothing() -> None:
     blocks = with_counters(blocks_of(PLAN), {(0, 0, "baseline")})
     scripted = with_acceptance(run_of(PLAN, ()), "scripted").engines
-    assert judge_hosts(PLAN, blocks, policy_of(RULE), scripted) == {}
+    assert judge_hosts(PLAN, blocks, ASKED, scripted) == {}
 
 
 # ── interim looks ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from specgate.analysis.machine.memory import size_in_words, with_memory
 from specgate.contract import Block, Rule, Run, State
 from specgate.contract.memory import MemoryUse
 from specgate.contract.traffic import LinkTraffic, PassTraffic, Traffic
+from specgate.gates.memory import MemoryGate
 from specgate.reports.common.memory import sentences, table
 from specgate.reports.page.html import REPORT
 from tests.support.factories import POLICY, blocks_of, plan_of, run_of
@@ -143,9 +144,10 @@ def test_without_a_gpu_the_gate_judges_the_host_and_says_so() -> None:
     assert "of the host" in next(iter(sentences(run)))
 
 
-def test_a_rule_that_asks_for_nothing_is_wrong_and_what_was_not_told_is_not_judged() -> None:
+def test_a_rule_that_asks_for_nothing_is_refused_and_what_was_not_told_is_not_judged() -> None:
     run = run_with(SERVER, replace(SPEC, kv_tokens=None))
-    assert judged(run)[:2] == (State.INVALID, "nothing_asked")
+    ((key, why),) = MemoryGate().problems(Rule("memory", "memory", True))
+    assert key == "gate" and "max_capacity_loss" in why
     state, code, said = judged(run, max_extra_memory_bytes=float(2 * GIB), max_capacity_loss=0.5)
     assert (state, code) == (State.NOT_JUDGED, "not_told") and "KV cache" in said
 

@@ -31,7 +31,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def policy(folder: Path, *rules: str) -> Policy:
     file = folder / "policy.yaml"
     file.write_text("\n".join(["schema: specgate.policy/v1", "rules:", *(f"  {rule}" for rule in rules), ""]))
-    return find_policy(str(file), {name: gate.params for name, gate in plugins.gates().items()})
+    return find_policy(str(file), plugins.gates())
 
 
 def codes(run: Run) -> dict[str, tuple[State, str]]:

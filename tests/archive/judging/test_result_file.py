@@ -36,7 +36,7 @@ SPECULATIVE: dict[str, Any] = {
 
 
 def seed() -> Policy:
-    return find_policy("seed", {name: gate.params for name, gate in plugins.gates().items()})
+    return find_policy("seed", plugins.gates())
 
 
 def write(folder: Path, data: object, name: str = "result.json") -> Path:

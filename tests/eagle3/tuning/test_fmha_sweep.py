@@ -23,7 +23,7 @@ from specgate.backends.eagle3.nouns.fmha import (
 from specgate.backends.eagle3.tuning.fmha_points import pair_of, prompts_of, read_grid, scenarios, shortened
 from specgate.backends.eagle3.tuning.fmha_run import SweepRequest, carry_out
 from specgate.backends.eagle3.tuning.fmha_sweep import disagreement, sweep
-from specgate.contract import Budget, EngineFacts, PairRef, Point, Role
+from specgate.contract import Budget, EngineFacts, Finish, PairRef, Point, Role
 from specgate.contract.protocols import Availability, Decoded, OpenRequest
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.pairs.resolve import resolve_pair
@@ -66,7 +66,7 @@ class Scripted:
             accepted=accepted,
             drafted=tuple((role.k,) * self.batch for _ in range(steps)),
             truncated=(0,) * self.batch,
-            finish=("steps",) * self.batch,
+            finish=(Finish.STEPS,) * self.batch,
         )
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float]:
@@ -125,7 +125,7 @@ def test_nothing_is_begun_after_the_deadline() -> None:
 
 def test_tokens_are_compared_as_far_as_both_roles_go() -> None:
     def of(*tokens: int) -> Decoded:
-        return Decoded(1, (1,), (tokens,), (), (), (0,), ("steps",))
+        return Decoded(1, (1,), (tokens,), (), (), (0,), (Finish.STEPS,))
 
     assert disagreement({BASELINE: of(1, 2), SPEC: of(1, 2, 3)}) is None
     assert disagreement({BASELINE: of(1, 2), SPEC: of(1, 5, 3)}) == "slot 0, token 1: spec-3 has 5, baseline 2"
@@ -247,5 +247,5 @@ def test_a_scenarios_rope_belongs_to_its_own_pair_only(pair: tuple[Path, Path]) 
     scenario = find("micro-16k-b4")
     assert scenario.rope is not None
     own = resolve_pair(str(pair[0].parent), None, None)
-    assert pair_of(scenario, None, own).rope == scenario.rope
+    assert pair_of(scenario, None, own).rope == scenario.rope_keys
     assert pair_of(scenario, str(pair[0].parent), None).rope is None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from specgate import plugins
+from specgate.contract.protocols import Gate
 from specgate.errors import ExitCode
 
 USAGE: Final = (ExitCode.USAGE,)
@@ -14,8 +15,8 @@ STORED: Final = (ExitCode.INVALID, ExitCode.USAGE)
 CHECKPOINT: Final = (ExitCode.BACKEND_ERROR,)
 
 
-def gates() -> dict[str, Any]:
-    return {name: gate.params for name, gate in plugins.gates().items()}
+def gates() -> Mapping[str, Gate]:
+    return plugins.gates()
 
 
 def plain(document: object) -> bytes:

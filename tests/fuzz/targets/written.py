@@ -33,7 +33,8 @@ def scenario(folder: Path) -> Ready:
 
 
 def policy(folder: Path) -> Ready:
-    from specgate.planning.policy import find_policy, micro_scenarios, near_ties
+    from specgate.planning.gates import near_ties
+    from specgate.planning.policy import find_policy, micro_scenarios
 
     file, known = folder / "fuzzed.yaml", gates()
 

@@ -13,12 +13,14 @@ from tokenizers import Tokenizer, processors
 
 from specgate.backends.eagle3.lib.tiny import BOS, write_tokenizer
 from specgate.contract import PairRef, Scenario, Workload
+from specgate.contract.asked import FormatName
 from specgate.errors import UsageError
 from specgate.planning.prompt_files.choosing import CATEGORIES, in_order
 from specgate.planning.prompt_files.formats import Entry
+from specgate.planning.prompt_files.records import sha256_of
 from specgate.planning.prompts import PromptSet, build_prompts
 from specgate.planning.resolution import settled
-from specgate.planning.scenario import prompt_file
+from specgate.planning.scenario import of_file
 from tests.support.factories import scenario
 
 VOCAB = 258
@@ -36,13 +38,13 @@ def asking(
     warmup: int = 1,
     seed: int = 1,
     shared_prefix: int = 0,
-    format_: str = "auto",
+    format_: FormatName = "auto",
     **limits: Any,
 ) -> Scenario:
     (folder / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    file = prompt_file(folder / "p.jsonl", format_, **limits)
+    workload = Workload(seed, sets, warmup, shared_prefix=shared_prefix, format=format_, **limits)
     asked = scenario(context=context, batch=(batch,), prompt_sets=sets)
-    return replace(asked, workload=Workload("file", seed, sets, warmup, file, shared_prefix))
+    return replace(asked, workload=of_file(workload, folder / "p.jsonl"))
 
 
 @pytest.fixture
@@ -104,7 +106,7 @@ def test_equal_prompts_count_once(tmp_path: Path, tokenizer: Path) -> None:
     made = build_prompts(asking(tmp_path, [{"text": "b"}, *TEXTS[:4], {"text": "b"}]), 64, 1, tokenizer, VOCAB)
     assert made.about["file"] == {
         "name": "p.jsonl",
-        "sha256": prompt_file(tmp_path / "p.jsonl").sha256,
+        "sha256": sha256_of((tmp_path / "p.jsonl").read_bytes()),
         "format": "lines",
         "prompts": 6,
         "duplicates": 1,
@@ -155,7 +157,7 @@ def with_template(tokenizer: Path) -> None:
     ],
 )
 def test_questions_go_into_the_chat_template_where_there_is_one(
-    format_: str, chat: bool | None, template: bool, how: str, tmp_path: Path, tokenizer: Path
+    format_: FormatName, chat: bool | None, template: bool, how: str, tmp_path: Path, tokenizer: Path
 ) -> None:
     if template:
         with_template(tokenizer)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specgate.contract.asked import FormatName
 from specgate.errors import UsageError
 from specgate.planning.prompt_files.formats import FORMATS, Entry, entries_of, read_entries, recognise, spelt
 from specgate.planning.prompt_files.records import records_of
@@ -30,12 +31,12 @@ def written(folder: Path, *records: Any, name: str = "p.jsonl") -> Path:
     return file
 
 
-def entries(folder: Path, *records: Any, format_: str = "auto") -> tuple[Entry, ...]:
+def entries(folder: Path, *records: Any, format_: FormatName = "auto") -> tuple[Entry, ...]:
     file = written(folder, *records)
     return entries_of(file, *recognise(file, format_))
 
 
-def refused(folder: Path, *records: Any, format_: str = "lines") -> str:
+def refused(folder: Path, *records: Any, format_: FormatName = "lines") -> str:
     with pytest.raises(UsageError) as caught:
         entries(folder, *records, format_=format_)
     return str(caught.value)
@@ -166,7 +167,7 @@ def test_a_bad_line_is_named_with_file_line_key_and_value(record: Any, says: str
         ("sharegpt", {"conversations": [{"from": "human"}]}, "conversations[0].value: None: a text"),
     ],
 )
-def test_a_bad_record_of_a_data_set_is_named(format_: str, change: Any, says: str, tmp_path: Path) -> None:
+def test_a_bad_record_of_a_data_set_is_named(format_: FormatName, change: Any, says: str, tmp_path: Path) -> None:
     message = refused(tmp_path, {**SAMPLES[format_], **change}, format_=format_)
     assert f"{tmp_path / 'p.jsonl'}:1: " in message and says in message
 

@@ -4,9 +4,10 @@ import pytest
 
 from specgate.contract import Cell, Policy, Role, Rule
 from specgate.reports.common.asked import floor_of, floors
-from tests.support.factories import plan_of, scenario
+from tests.support.factories import blocks_of, judged, plan_of, run_of, scenario
 
-(POINT, *_) = plan_of(scenario()).points
+PLAN = plan_of(scenario())
+(POINT, *_) = PLAN.points
 SPEC = Cell(POINT, Role(3))
 
 
@@ -31,5 +32,6 @@ def policy(*mins: tuple[float, bool]) -> Policy:
 def test_what_a_policy_asks_of_a_speed_up_is_what_it_requires(
     mins: list[tuple[float, bool]], asked: float | None
 ) -> None:
-    assert floor_of(policy(*mins), SPEC) == asked
-    assert floors(policy(*mins), POINT, (Role(0), Role(3))) == ({} if asked is None else {Role(3): asked})
+    run = judged(run_of(PLAN, blocks_of(PLAN)), policy(*mins))
+    assert floor_of(run, SPEC) == asked
+    assert floors(run, POINT, (Role(0), Role(3))) == ({} if asked is None else {Role(3): asked})

@@ -12,6 +12,7 @@ from specgate.analysis.reduce import measure
 from specgate.contract import NearTies, Rule, Run
 from specgate.contract.conditions import CpuUse
 from specgate.contract.traffic import LinkTraffic, PassTraffic, Traffic
+from specgate.planning.gates import machine_limits
 from specgate.reports.common import machine
 from tests.support.factories import POLICY, judged, policy_of
 from tests.support.surroundings import BLOCKS, PLAN, SAMPLES, SECOND, gpu, watched_run, working
@@ -28,7 +29,7 @@ def run_with(busy: int) -> Run:
     capped = {"clock_event_reasons": 0x4, "sm_clock_mhz": 1845, "max_sm_clock_mhz": 1980, "power_mw": 698_000}
     samples = [gpu(s, **capped) for s in SAMPLES]
     policy = policy_of(RULE, *POLICY.rules)
-    hosts = judge_hosts(PLAN, blocks, policy, {})
+    hosts = judge_hosts(PLAN, blocks, machine_limits(policy), {})
     cells, comparisons = measure(PLAN, blocks, (), NearTies(1e-3), aside=set_aside(hosts))
     run = replace(watched_run(SAMPLES), cells=cells, comparisons=comparisons)
     return judged(replace(run, conditions=conditions_of(PLAN, blocks, samples, hosts)), policy)

@@ -266,11 +266,12 @@ def test_the_policys_floor_is_drawn_only_where_a_rule_asks_for_one() -> None:
         Rule("a", "speed", True, scenario="cpu-*", role="spec-3", params={"min": 1.3}),
         Rule("b", "acceptance", True, params={"min": 2.0}),
     )
-    policy = policy_of(*rules)
-    point = plan_of(scenario("cpu-one")).points[0]
+    plan = plan_of(scenario("cpu-one", spec=(2, 3)), scenario("gpu-one", spec=(2, 3)))
+    run = judged(run_of(plan, blocks_of(plan)), policy_of(*rules))
+    first, second = plan.points
     roles = (Role(0), Role(2), Role(3))
-    assert floors(policy, point, roles) == {Role(3): 1.3}
-    assert floors(policy, plan_of(scenario("gpu-one")).points[0], roles) == {}
+    assert floors(run, first, roles) == {Role(3): 1.3}
+    assert floors(run, second, roles) == {}
 
 
 @WORDS
@@ -325,7 +326,7 @@ def test_a_run_of_many_points_draws_those_with_open_verdicts() -> None:
     plan = plan_of(many)
     last = plan.points[-1]
     blocks = blocks_of(plan, steps=4, change=lambda b: corrupt(b, at=3) if b.point == last else b)
-    drawn = list(sections(judged(run_of(plan, blocks), POLICY), POLICY))
+    drawn = list(sections(judged(run_of(plan, blocks), POLICY)))
     assert [bool(section.pictures) for section in drawn].count(True) == DRAWN
     assert drawn[-1].pictures and not drawn[-2].pictures
     assert drawn[-2].undrawn is not None and "6 points of 12" in drawn[-2].undrawn

@@ -8,7 +8,7 @@ from specgate.contract import ActiveBin, CellResult, Point, Run
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.page.points import pictures
 from specgate.reports.pictures.active_slots import batches_alone, by_active
-from tests.support.factories import blocks_of, plan_of, policy_of, run_of, scenario
+from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
 DRAWS = True
 BINS = {1: ((1, 30, 2.0),), 4: ((1, 3, 2.1), (2, 5, 2.5), (4, 40, 4.0))}
@@ -58,7 +58,7 @@ def test_the_smallest_batch_has_none_beside_it_and_withheld_times_are_named() ->
 
 def test_the_page_has_the_picture_where_slots_end_at_different_steps_and_there_alone() -> None:
     def names(point: Point) -> list[str]:
-        return [p.name for p in pictures("p0", RUN, policy_of(), point)]
+        return [p.name for p in pictures("p0", RUN, point)]
 
     assert "Step time by slots that still decode" in names(FOUR)
     assert "Step time by slots that still decode" not in names(ONE)

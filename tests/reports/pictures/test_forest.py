@@ -23,13 +23,13 @@ RUN = judged(run_of(PLAN, blocks_of(PLAN)), ASKS)
 
 
 def test_every_spec_cell_stands_beside_the_highest_floor_that_selects_it() -> None:
-    rows = [r for r in forest.rows_of(RUN, ASKS) if " over " not in r.name]
+    rows = [r for r in forest.rows_of(RUN) if " over " not in r.name]
     assert [(r.role, r.asked) for r in rows] == [(Role(2), 1.1), (Role(3), 1.3)]
     assert [r.value for r in rows] == [c.speedup.value for c in RUN.comparisons]
 
 
 def test_a_role_that_is_held_against_another_has_a_row_of_its_own() -> None:
-    (row,) = [r for r in forest.rows_of(RUN, ASKS) if " over " in r.name]
+    (row,) = [r for r in forest.rows_of(RUN) if " over " in r.name]
     two, three = (c.log_ratios for c in RUN.comparisons)
     expected = math.exp(sum(b - a for a, b in zip(two, three, strict=True)) / len(two))
     assert row.name == "demo-64 c64 b1 spec-3 over spec-2"
@@ -39,14 +39,14 @@ def test_a_role_that_is_held_against_another_has_a_row_of_its_own() -> None:
 
 def test_a_withheld_speed_up_is_in_the_table_with_its_reason_only() -> None:
     run = run_of(PLAN, blocks_of(PLAN, change=lambda b: corrupt(b) if b.role == Role(3) else b))
-    shown = forest.forest(run, ASKS)
+    shown = forest.forest(run)
     (table,) = shown.tables
     assert [row[1] for row in table.rows][1] == "token mismatch"
     assert shown.svg is not None and shown.svg.count("demo-64 c64 b1 spec-3") == 0
 
 
 def test_without_any_speed_up_there_is_a_sentence_and_no_picture() -> None:
-    shown = forest.forest(run_of(PLAN, ()), ASKS)
+    shown = forest.forest(run_of(PLAN, ()))
     assert shown.svg is None
     assert shown.caption == "Left out: no pair of blocks whose speed may be quoted."
 
@@ -60,7 +60,7 @@ def test_of_very_many_cells_those_with_the_least_room_are_drawn_and_all_are_list
         )
         for i, cell in zip(many, cells, strict=True)
     ]
-    shown = forest.forest(replace(RUN, comparisons=tuple(made), verdicts=()), ASKS)
+    shown = forest.forest(replace(RUN, comparisons=tuple(made), verdicts=()))
     assert shown.svg is not None
     drawn = [i for i in many if f">demo-64 c{1000 + i} b1 spec-3<" in shown.svg]
     assert drawn == list(range(forest.SHOWN))
@@ -69,6 +69,6 @@ def test_of_very_many_cells_those_with_the_least_room_are_drawn_and_all_are_list
 
 
 def test_a_machine_that_cannot_tell_small_effects_shows_a_band() -> None:
-    shown = forest.forest(replace(RUN, mde={RUN.comparisons[0].cell.key: 0.03}), ASKS)
+    shown = forest.forest(replace(RUN, mde={RUN.comparisons[0].cell.key: 0.03}))
     assert "grey band" in shown.caption
     assert [row[-1] for row in shown.tables[0].rows][:2] == ["3.0 %", "–"]

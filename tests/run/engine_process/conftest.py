@@ -11,7 +11,7 @@ import pytest
 from specgate import plugins
 from specgate.contract import PairRef
 from specgate.contract.protocols import OpenRequest
-from specgate.run.engine_process.calls import EngineCalls
+from specgate.run.engine_process.client import EngineCalls
 from specgate.run.worker import EngineWorker
 from tests.support.engines.lying import install
 from tests.support.in_process import EngineHere

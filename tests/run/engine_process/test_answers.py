@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,25 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.contract import BASELINE, Budget, EngineFacts, PairRef, Role, Sampling, Score
+from specgate.contract import BASELINE, Budget, EngineFacts, Finish, PairRef, Role, Sampling, Score
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Decoded, OpenRequest, Text
 from specgate.contract.routing import ExpertCounts, PassCounts
 from specgate.errors import BackendError, CheckpointError, SpecgateError, UsageError
-from specgate.run.engine_process import answers, failures
-from specgate.run.engine_process.calls import EngineCalls
-from specgate.run.engine_process.messages import (
-    Numbered,
-    Open,
-    Pair,
-    Prefill,
-    encoded,
-    open_of,
-    open_request,
-    request_of,
-)
-from specgate.run.engine_process.records import Form
+from specgate.run.engine_process import failures, wire
+from specgate.run.engine_process.blocks import Decode, Open, Prefill, Trace, wrong_in_block
+from specgate.run.engine_process.client import EngineCalls
+from specgate.run.engine_process.wire import Call, answer_message, request_message, request_of
 from tests.run.engine_process.conftest import Opened, request_in
 from tests.support.command import Cli
 from tests.support.in_process import EngineHere
@@ -189,6 +180,8 @@ def test_experts_that_can_be_are_believed(here: Opened) -> None:
         ("has_draft", "1"),
         ("warnings", "'one text'"),
         ("traffic", "{'target': {}}"),
+        ("least_weight_bytes", "5"),
+        ("follows", "True"),
         ("traffic", routed("layers=0")),
         ("traffic", routed("active=0")),
         ("traffic", routed("active=9")),
@@ -275,7 +268,7 @@ def test_what_an_able_engine_says_comes_through_as_it_was(here: Opened) -> None:
         "distribution": "draws.TokenLaw(honest[1], (3, 1), (0.5, 0.25))",
     }
     with here(**able) as engine:
-        assert ask(engine, "extend") == Text(((1, 2), (3,)), ("steps", "eos"))
+        assert ask(engine, "extend") == Text(((1, 2), (3,)), (Finish.STEPS, Finish.EOS))
         assert ask(engine, "logits") == eval(shown)
         assert ask(engine, "score") == (Score(1, 2.5, -1.0),)
         assert ask(engine, "draw") == ((5, 6, 7), (5, 6, 7))
@@ -315,47 +308,45 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
     max_leaves=20,
 )
-REQUEST = Prefill(((1,),), False)
+PREFILL = Prefill(((1,),), False)
+DECODE = Decode(BASELINE, BUDGET, ())
+OPEN_FAKE = Open(PairRef("fake", Path("/nowhere"), None), "float32", 2, 256, 3, False, backend="fake")
 
 
-def checked(form: type[answers.Answer], body: bytes) -> answers.Answer:
-    return answers.read(form, body, 1, "fuzzed", REQUEST)
+def read(request: Call[Any], body: bytes) -> Any:
+    return wire.read(request, body, 1, "fuzzed")
 
 
-@pytest.mark.parametrize("form", [answers.Facts, answers.Nanoseconds, answers.DecodedBlock, answers.Traced])
+@pytest.mark.parametrize("request_", [OPEN_FAKE, PREFILL, DECODE, Trace(BASELINE, BUDGET)], ids=lambda r: r.kind)
 @given(data=st.data())
-def test_no_answer_raises_anything_but_a_specgate_error(form: type[answers.Answer], data: st.DataObject) -> None:
-    kind = form.model_fields["kind"].annotation.__args__[0]  # type: ignore[union-attr]
+def test_no_answer_raises_anything_but_a_specgate_error(request_: Call[Any], data: st.DataObject) -> None:
+    names = [field.name for field in fields(wire.message_of(request_.kind))]
     answer = data.draw(
         st.fixed_dictionaries(
-            {"id": st.just(1), "kind": st.just(kind)},
-            optional={name: JSON for name in form.model_fields if name not in ("id", "kind")},
+            {"id": st.just(1), "kind": st.just(request_.answer)},
+            optional={name: JSON for name in names if name not in ("id", "kind")},
         )
     )
     body = data.draw(st.just(json.dumps(answer).encode()) | JSON.map(lambda j: json.dumps(j).encode()) | st.binary())
     try:
-        assert isinstance(checked(form, body), form)
+        read(request_, body)
     except SpecgateError as error:
         assert isinstance(error, BackendError) and len(error.message) < 600
 
 
-def test_a_build_with_an_older_specgate_need_not_say_whether_it_follows(here: Opened) -> None:
-    with here() as engine:
-        facts = engine.facts()
-    said = {f.name: getattr(facts, f.name) for f in fields(facts) if f.name != "follows"}
-    answer = checked(answers.Facts, encoded({"id": 1, "kind": "facts", "facts": said, "scripted": True}))
-    assert isinstance(answer, answers.Facts) and answer.follows is None
-    assert answer.facts.made() == replace(facts, follows=None)
-
-
 def test_nesting_without_end_is_refused() -> None:
     with pytest.raises(BackendError, match="malformed answer to prefill"):
-        checked(answers.Nanoseconds, b'{"id":1,"kind":"nanoseconds","ns":' + b"[" * 1_000_000)
+        read(PREFILL, b'{"id":1,"kind":"nanoseconds","ns":' + b"[" * 1_000_000)
 
 
 def test_an_answer_to_another_request_is_refused() -> None:
     with pytest.raises(BackendError, match="id: 2\n  it answers request 1"):
-        checked(answers.Nanoseconds, b'{"id":2,"kind":"nanoseconds","ns":5}')
+        read(PREFILL, b'{"id":2,"kind":"nanoseconds","ns":5}')
+
+
+def test_a_field_that_no_noun_has_is_refused() -> None:
+    with pytest.raises(BackendError, match="malformed answer to prefill: more: 6"):
+        read(PREFILL, b'{"id":1,"kind":"nanoseconds","ns":5,"more":6}')
 
 
 COUNTS = st.integers(0, (1 << 63) - 1)
@@ -373,7 +364,7 @@ def blocks(draw: st.DrawFn) -> Decoded:
         accepted=draw(table),
         drafted=draw(table),
         truncated=draw(st.tuples(*[COUNTS] * slots)),
-        finish=draw(st.tuples(*[st.sampled_from(["steps", "length", "eos", "stop"])] * slots)),
+        finish=draw(st.tuples(*[st.sampled_from(Finish)] * slots)),
         counters=draw(st.dictionaries(st.text(max_size=9), COUNTS, max_size=3)),
         prefill_ns=prefill,
         experts=draw(st.none() | expert_counts(steps)),
@@ -389,34 +380,18 @@ def expert_counts(steps: int) -> st.SearchStrategy[ExpertCounts]:
 
 @given(block=blocks())
 def test_every_well_formed_block_comes_through_as_it_was(block: Decoded) -> None:
-    answer = checked(answers.DecodedBlock, encoded({"id": 1, "kind": "decoded", "decoded": block}))
-    assert isinstance(answer, answers.DecodedBlock)
-    assert answer.decoded.made() == block
-    assert not list(answers.wrong_in_block(block, len(block.tokens)))
+    assert read(DECODE, answer_message(1, DECODE, block)) == block
+    assert not list(wrong_in_block(block, len(block.tokens)))
 
 
-def forms(of: type[Form] = Form) -> Iterator[type[Form]]:
-    for form in of.__subclasses__():
-        yield form
-        yield from forms(form)
-
-
-@pytest.mark.parametrize("form", list(forms()), ids=lambda form: form.__name__)
-def test_a_form_has_the_fields_of_its_record(form: type[Form]) -> None:
-    assert list(form.model_fields) == [field.name for field in fields(form.record)]
-
-
-def test_a_request_to_open_has_the_fields_of_the_public_one_and_comes_through_as_it_was() -> None:
-    public = [field.name for field in fields(OpenRequest)]
-    assert [field.name for field in fields(Open)] == ["backend", *public, "kind"]
-    assert [field.name for field in fields(Pair)] == [field.name for field in fields(PairRef)]
+def test_a_request_to_open_comes_through_as_it_was() -> None:
     rope: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
     pair = PairRef("a pair", Path("/a/target"), Path("/a/draft"), "planted", rope)
     request = OpenRequest(pair, "bfloat16", 8, 1024, 5, perf_mode=True, options={"a": "1"}, logs=Path("/a/folder"))
     request = replace(request, sampling=Sampling(0.5, logit_bias=((3, -1.5),), method="rejection", seed=2**63))
-    received = request_of(encoded(Numbered(1, open_of("cupy", request)))).request
-    assert isinstance(received, Open)
-    assert open_request(received) == request and repr(open_request(received).pair.rope) == repr(rope)
+    number, received = request_of(request_message(1, Open.of("cupy", request)))
+    assert number == 1 and isinstance(received, Open) and received.backend == "cupy"
+    assert received.request == request and repr(received.pair.rope) == repr(rope)
 
 
 def test_a_back_end_that_decodes_greedily_is_not_opened_to_sample(lying: None, tmp_path: Path) -> None:

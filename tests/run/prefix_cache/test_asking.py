@@ -11,7 +11,7 @@ import pytest
 
 from specgate.analysis.prefix_cache.judging import Check, check_reuse, judge
 from specgate.analysis.prefix_cache.samples import Limits, Sample
-from specgate.contract import Budget, NearTies, Role, Served, ServedRequest, State
+from specgate.contract import Budget, Finish, NearTies, Role, Served, ServedRequest, State
 from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
 from specgate.run.prefix_cache.asking import (
@@ -133,7 +133,7 @@ class OneSlot:
             (),
             (),
             (0,),
-            ("length",),
+            (Finish.LENGTH,),
             counters={"cache_hit_tokens": cached, "asked_again": self.asked_again},
             prefill_ns=1,
             served=served,

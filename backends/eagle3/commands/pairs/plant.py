@@ -31,7 +31,12 @@ def dtype_for(asked: str | None, device: str) -> str:
 
 
 @click.command("plant", short_help="Make a pair of any geometry, with a known acceptance length.")
-@click.option("--geometry", required=True, metavar="NAME", help="tiny, llama-3.1-8b, …; see docs/planted-pairs.md.")
+@click.option(
+    "--geometry",
+    required=True,
+    metavar="NAME",
+    help="tiny, llama-3.1-8b, …; see backends/eagle3/docs/planted-pairs.md.",
+)
 @click.option(
     "--accept-length",
     "length",

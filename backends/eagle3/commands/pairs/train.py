@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from specgate.commands.numbers import BATCHES, CONTEXT, SEEDS, Real, above_zero, count
-from specgate.planning.bounds import FACTOR, POSITIONS
+from specgate.contract.types import FACTOR, POSITIONS
 from specgate.terminal import echo
 
 FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)

@@ -229,7 +229,7 @@ def text_of(slots: Slots, count: int) -> Text:
     """What `count` slots have emitted since their prompts ended."""
     emitted, codes = slots.emitted[:count].tolist(), slots.finish[:count].tolist()
     tokens = tuple(tuple(row[:n]) for row, n in zip(slots.out[:count].tolist(), emitted, strict=True))
-    return Text(tokens, tuple(REASONS[code].value for code in codes))
+    return Text(tokens, tuple(REASONS[code] for code in codes))
 
 
 def step_times(graphs: Sequence[int], elapsed_ns: Sequence[int], stamps: torch.Tensor) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """SpecPV: most verifications look at a part of the cache, and now and then one looks at all of it; in any engine.
 
-After Tan et al., arXiv 2512.02337. See docs/specpv.md.
+After Tan et al., arXiv 2512.02337. See backends/eagle3/docs/specpv.md.
 
 asked.py  what `-o specpv…` asks for, what it does not go with, and how it is stated
 """

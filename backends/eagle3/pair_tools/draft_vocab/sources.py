@@ -14,7 +14,7 @@ from torch import Tensor
 from specgate.backends.eagle3.pair_tools.train.data import batched
 from specgate.backends.eagle3.pair_tools.train.texts import find_corpus
 from specgate.checkpoints.tokenizer_file import read_tokenizer
-from specgate.contract import BaselineText, Block, PromptFile
+from specgate.contract import BaselineText, Block, Workload
 from specgate.errors import UsageError
 from specgate.files.panics import refusing
 from specgate.files.run_folder import RunFolder
@@ -158,7 +158,7 @@ def prompt_ids(file: Path, target: CountedTarget) -> Iterator[Sequence[int]]:
     tokenizer = chat = None
     if target.tokenizer_file.is_file():
         tokenizer, chat = read_tokenizer(target.tokenizer_file), ChatTemplate.beside(target.tokenizer_file)
-    tokens = Tokens(PromptFile(file, found.sha256, found.format), tokenizer, chat, target.vocab)
+    tokens = Tokens(Workload(0, 1, 1, file=file, format=found.format), tokenizer, chat, target.vocab)
     return (tokens.of(entry).token_ids for entry in entries)
 
 

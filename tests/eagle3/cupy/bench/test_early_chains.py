@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.early_chains import ALWAYS, NEVER, WHOLE, Cycles, lines
+from specgate.contract import Finish
 from specgate.contract.protocols import Decoded
 
 
@@ -16,7 +17,7 @@ def decoded(step_ns: tuple[int, ...]) -> Decoded:
         accepted=((2, 0), (1, -1)),
         drafted=((3, 1), (2, -1)),
         truncated=(0, 0),
-        finish=("steps", "eos"),
+        finish=(Finish.STEPS, Finish.EOS),
         counters={},
     )
 

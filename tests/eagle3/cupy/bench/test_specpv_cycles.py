@@ -9,11 +9,18 @@ import pytest
 from bench.gpt_oss.conditions import Conditions
 from bench.specpv.cycles import WHOLE, Cycles, lines, phases_of
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN
+from specgate.contract import Finish
 from specgate.contract.protocols import Decoded
 
 MS = 1_000_000
 BLOCK = Decoded(
-    *(16 * MS, (7 * MS, 4 * MS, 5 * MS), ((1, 2, 3, 4, 5, 6, 7),), ((2,), (1,), (0,)), ((3,),) * 3, (0,), ("steps",)),
+    16 * MS,
+    (7 * MS, 4 * MS, 5 * MS),
+    ((1, 2, 3, 4, 5, 6, 7),),
+    ((2,), (1,), (0,)),
+    ((3,),) * 3,
+    (0,),
+    (Finish.STEPS,),
     counters={
         "specpv_checked": 4,
         "specpv_overruled": 1,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConf
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.checkpoints.geometry import RopeSpec
+from tests.eagle3.cupy.kernels.crossed import crossed
 from tests.eagle3.cupy.kernels.device import counted, normal, poisoned, rows_of
 
 POSITIONS, CHUNK = 448, 2 * BLOCK
@@ -55,12 +55,12 @@ class Cache:
         return found[0]
 
 
-@pytest.mark.parametrize(
-    "heads", [Heads(16, 2, 64, POSITIONS), Heads(9, 3, 64, POSITIONS), Heads(4, 1, 128, POSITIONS)]
+@crossed(
+    heads=(Heads(16, 2, 64, POSITIONS), Heads(9, 3, 64, POSITIONS), Heads(4, 1, 128, POSITIONS)),
+    window=(None, 100),
+    sinks=(True, False),
+    rows=(1, 4),
 )
-@pytest.mark.parametrize("window", [None, 100])
-@pytest.mark.parametrize("sinks", [True, False])
-@pytest.mark.parametrize("rows", [1, 4])
 def test_a_row_whose_chunks_attention_joins_has_the_bits_that_a_kernel_of_its_own_gives_it(
     device: str, heads: Heads, window: int | None, sinks: bool, rows: int
 ) -> None:

@@ -30,10 +30,11 @@ LENGTHS = [5, BLOCK - 2, 2 * BLOCK - 4, 2 * BLOCK - 4]
 """Prompts that end within a scale's positions, before a block, and at the end of a chunk; the last two are equal."""
 K = 3
 FORMATS = {
-    f"{name} {mode}": kv
-    for mode in CODES
-    for name, kv in (("target", KvModes(mode)), ("draft", KvModes(None, mode)), ("both", KvModes(mode, mode)))
+    "target fp8": KvModes("fp8"),
+    "draft nvfp4": KvModes(None, "nvfp4"),
+    **{f"both {mode}": KvModes(mode, mode) for mode in CODES},
 }
+"""Every format in either cache, and each cache alone."""
 
 
 def cached(made: Decoder, slot: int, end: int) -> list[Tensor]:
@@ -69,17 +70,20 @@ def decoder(request: pytest.FixtureRequest) -> Decoder:
     return Decoder.of(None, K, prompts=prompts(), kv=FORMATS[request.param])
 
 
+Plain = tuple[Any, Mapping[tuple[int, int], Tensor], list[list[Tensor]]]
+"""A baseline's text, its logits, and what its cache holds of the first 15 tokens of each slot's text."""
+
+
 @pytest.fixture(scope="module")
-def plain(decoder: Decoder) -> tuple[Any, Mapping[tuple[int, int], Tensor]]:
-    return decoder.decode(0, 24)
+def plain(decoder: Decoder) -> Plain:
+    text, logits = decoder.decode(0, 24)
+    return text, logits, [cached(decoder, slot, length + 15) for slot, length in enumerate(LENGTHS)]
 
 
 def test_a_chain_emits_the_tokens_of_its_formats_baseline_from_its_logits_and_leaves_its_cache_bit_for_bit(
-    decoder: Decoder, plain: tuple[Any, Mapping[tuple[int, int], Tensor]]
+    decoder: Decoder, plain: Plain
 ) -> None:
-    text, wanted = plain
-    decoder.decode(0, 20)
-    after_plain = [cached(decoder, slot, length + 15) for slot, length in enumerate(LENGTHS)]
+    text, wanted, after_plain = plain
     block, logits = decoder.decode(K, 8, text.tokens)
     assert same_prefixes(block.tokens, text.tokens)
     common = [at for at in logits if at in wanted]
@@ -95,8 +99,8 @@ def test_a_chain_emits_the_tokens_of_its_formats_baseline_from_its_logits_and_le
             assert torch.equal(mine, theirs[:, :, : mine.shape[2]])
 
 
-def test_equal_prompts_decode_alike(plain: tuple[Any, Mapping[tuple[int, int], Tensor]]) -> None:
-    text, logits = plain
+def test_equal_prompts_decode_alike(plain: Plain) -> None:
+    text, logits, _ = plain
     assert text.tokens[2] == text.tokens[3]
     at = [position for slot, position in logits if slot == 2]
     assert at and all(torch.equal(logits[2, position], logits[3, position]) for position in at)

@@ -14,9 +14,7 @@ import torch
 from bench.tensor_parallel.pairs import write_configs
 from specgate.backends.eagle3.cupy.backend import BACKEND
 from specgate.backends.eagle3.cupy.engine import open as opening
-from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
-from specgate.backends.eagle3.cupy.kernels.loader import Spec
 from specgate.backends.eagle3.cupy.tuned import lookup
 from specgate.backends.eagle3.cupy.tuned.gemms import Lookup
 from specgate.backends.eagle3.cupy.tuned.lookup import (
@@ -28,15 +26,12 @@ from specgate.backends.eagle3.cupy.tuned.lookup import (
     code_sha256,
 )
 from specgate.backends.eagle3.cupy.tuned.required import require
-from specgate.backends.eagle3.cupy.tuning.expert_product import launcher
 from specgate.backends.eagle3.nouns.gemms import GemmShape, Key, TunedGemm
 from specgate.backends.eagle3.nouns.tuned_gemms import read_tuned
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.contract import PairRef
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import EnvironmentRefused, ExitCode
-from tests.eagle3.cupy.kernels.compiled.compiler import Compiler
-from tests.eagle3.cupy.kernels.compiled.conftest import compiler as compiler
 from tests.eagle3.cupy.tuned.files import DEVICE, experts, gemm, written
 
 SHAPE = GemmShape(EXPERT_DOWN, 2880, 2880, 4, 128, 4)
@@ -243,16 +238,3 @@ def test_every_entry_that_ships_is_of_use(file: str, device: str, entry: TunedGe
     known = Tuned.on(device, SHIPPED / file)
     assert not [*known.misses([shape])]
     assert (known.find_experts(shape) if entry.experts else known.find(shape)) is not None
-
-
-@pytest.mark.slow("compiles kernels")
-def test_experts_that_ship_have_registers(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expert_config, "shared_memory_limit", lambda: 226 * 1024)
-    specs: dict[str, list[Spec]] = {}
-    for file, device, architecture, entry in ENTRIES:
-        for rows in (1, 4, 16) if entry.experts else ():
-            shape = GemmShape(entry.tags[0], entry.n, entry.k, rows, entry.experts, entry.per_token)
-            config = Tuned.on(device, SHIPPED / file).find_experts(shape)
-            specs.setdefault(architecture, []).append(launcher(shape, config).spec)
-    for architecture, of in specs.items():
-        assert all(o.compiled and not o.spilled for o in compiler.compile_all(architecture, of))

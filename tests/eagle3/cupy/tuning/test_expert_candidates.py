@@ -8,13 +8,8 @@ from specgate.backends.eagle3.cupy.device import Multiprocessors
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
-from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP
 from specgate.backends.eagle3.cupy.tuning import expert_candidates
 from specgate.backends.eagle3.cupy.tuning.expert_candidates import candidates, fits, retilings
-from specgate.backends.eagle3.cupy.tuning.expert_product import launcher
-from specgate.backends.eagle3.nouns.gemms import GemmShape
-from tests.eagle3.cupy.kernels.compiled.compiler import Compiler
-from tests.eagle3.cupy.kernels.compiled.conftest import compiler as compiler
 
 # gpt-oss whole and in halves, and sizes that divide by little.
 PUBLISHED = [(5760, 2880), (2880, 2880), (2880, 1440)]
@@ -76,22 +71,3 @@ def test_work_is_moved_without_another_split(n: int, k: int, gpu: Multiprocessor
 def test_what_no_gpu_has_room_for_is_no_candidate() -> None:
     config = usual(5760, 2880)
     assert fits(config) and not fits(replace(config, ring=9, tiles=3)) and not fits(replace(config, room=4, warps=9))
-
-
-@pytest.mark.slow("compiles kernels")
-@pytest.mark.parametrize("rows", [8, 16])
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
-@pytest.mark.parametrize(
-    ("tag", "n", "k"), [(EXPERT_GATE_UP, 5760, 2880), (EXPERT_DOWN, 2880, 2880), (EXPERT_DOWN, 2880, 1440)]
-)
-def test_candidates_compile_and_spill_no_register(
-    tag: str, n: int, k: int, architecture: str, rows: int, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(expert_candidates, "multiprocessors", lambda: H200)
-    for module in (expert_candidates, expert_config):
-        monkeypatch.setattr(module, "shared_memory_limit", lambda: 226 * 1024)
-    shape = GemmShape(tag, n, k, rows, 128, 4)
-    configs = dict.fromkeys([*candidates(n, k), *retilings(usual(n, k), n)])
-    specs = list(dict.fromkeys(launcher(shape, config).spec for config in configs))[::4]
-    outcomes = compiler.compile_all(architecture, specs)
-    assert not [(spec.constants, o.log) for spec, o in zip(specs, outcomes, strict=True) if not o.compiled or o.spilled]

@@ -1,7 +1,7 @@
 """GGUF files, read back by transformers, by our own converter and by the gguf package.
 
 The converter of llama.cpp b11434 wrote the demo pair's files with the same tensors, bit by bit, and the same keys but
-for `general.*` (compared by hand; see docs/exporting.md).
+for `general.*` (compared by hand; see backends/eagle3/docs/exporting.md).
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ REGIMES: Final = (
     # Blocks of one slot leave some SMs to the products around attention.
     Regime(0, 1, 0, FmhaConfig(kv_tile=832, warps=8, stages=5), share=0.96),
 )
-"""The first that holds counts; docs/performance.md says what they were compared with."""
+"""The first that holds counts; backends/eagle3/docs/performance.md says what they were compared with."""
 
 
 def usual_config(heads: Heads, slots: int) -> FmhaConfig:

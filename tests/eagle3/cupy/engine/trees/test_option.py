@@ -15,7 +15,7 @@ from specgate.backends.eagle3.cupy.engine.tree_option import check_draft, check_
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.trees.shape import TreeShape
-from specgate.contract import PairRef, Sampling
+from specgate.contract import Finish, PairRef, Sampling
 from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.errors import UsageError
 from tests.eagle3.cupy.pairs import DRAFT, MIXTURE, TARGET
@@ -166,7 +166,8 @@ def test_a_tree_that_the_gpus_shared_memory_does_not_hold_is_refused(monkeypatch
 
 def test_a_block_counts_its_draft_tokens_and_the_masks_that_were_checked() -> None:
     tree = TreeShape.of([(0,), (1,), (0, 0)])
-    decoded = Decoded(3, (1, 1, 1), ((1,), (2,)), ((2, 0), (1, -1), (-1, -1)), ((2, 2),) * 3, (0, 0), ("eos", "eos"))
+    accepted = ((2, 0), (1, -1), (-1, -1))
+    decoded = Decoded(3, (1, 1, 1), ((1,), (2,)), accepted, ((2, 2),) * 3, (0, 0), (Finish.EOS,) * 2)
     assert tree_counters(None, decoded, Fault(0)) == {}
     found = tree_counters(tree, decoded, Fault.MASK_INTEGRITY | Fault.KV_INTEGRITY)
     assert found == {"tree_tokens": 9, "mask_checked_steps": 3, "mask_integrity_failures": 1}

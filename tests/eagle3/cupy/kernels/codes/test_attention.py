@@ -12,6 +12,7 @@ from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConf
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, OUTER_BYTES, SCALE_POSITIONS, Heads
 from specgate.backends.eagle3.lib.kv.modes import FP8_POSITIONS, MODES, KvMode, position_bytes
 from tests.eagle3.cupy.kernels.codes.caches import CODES, POSITIONS, Cache
+from tests.eagle3.cupy.kernels.crossed import crossed
 from tests.eagle3.cupy.kernels.device import normal, relative_error
 
 EDGES = [0, 1, 14, 15, 16, 61, 127, 250]
@@ -39,12 +40,11 @@ def test_the_kernels_and_the_format_agree_on_sizes(kv: KvMode) -> None:
         assert pages - OUTER_BYTES * kv_heads * (kv == "nvfp4") == BLOCK * heads.position_bytes
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
-@pytest.mark.parametrize("rows", [1, 4, 7])
+@crossed(kv=CODES, heads=HEADS, rows=(1, 4, 7))
 def test_it_agrees_with_float64_over_what_the_reference_engine_would_have_cached(
-    device: str, kv: KvMode, heads: int, kv_heads: int, head_dim: int, rows: int
+    device: str, kv: KvMode, heads: tuple[int, int, int], rows: int
 ) -> None:
-    cache = Cache(Heads(heads, kv_heads, head_dim, POSITIONS, kv), len(EDGES), device)
+    cache = Cache(Heads(*heads, POSITIONS, kv), len(EDGES), device)
     qkv = cache.qkv(len(EDGES) * rows)
     got = cache.attend(qkv, EDGES, rows)
     queries = cache.append(qkv, EDGES, rows)
@@ -52,13 +52,12 @@ def test_it_agrees_with_float64_over_what_the_reference_engine_would_have_cached
     assert relative_error(got, cache.oracle(queries, EDGES)) < ROUNDED + 2e-3  # what leaves is bfloat16
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), HEADS)
-@pytest.mark.parametrize("window", [None, 100])
+@crossed(kv=CODES, heads=HEADS, window=(None, 100))
 def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
-    device: str, kv: KvMode, heads: int, kv_heads: int, head_dim: int, window: int | None
+    device: str, kv: KvMode, heads: tuple[int, int, int], window: int | None
 ) -> None:
     """Positions 61 + 7 and 127 + 7 lie in other scales' blocks than the rows before them."""
-    sizes, most = Heads(heads, kv_heads, head_dim, POSITIONS, kv), 8
+    sizes, most = Heads(*heads, POSITIONS, kv), 8
     together = Cache(sizes, len(EDGES), device)
     qkv = together.qkv(len(EDGES) * most).view(len(EDGES), most, -1)
     whole = together.attend(qkv.flatten(0, 1), EDGES, most, window).view(len(EDGES), most, -1)

@@ -1,6 +1,6 @@
-"""Which of the codes each architecture compiles.
+"""Codes that each architecture compiles.
 
-Where no such GPU is, an architecture compiles every code of every kernel but one. Attention has half of the codes and
+An architecture compiles every code of every kernel but one. Attention has half of the codes and
 takes four fifths of the time, since what a launch has of rows and nodes is compiled into it, in every geometry. Of it
 
 - codes that differ in such numbers alone are one kind as long as the source asks the same of them (`kind_of`), and that
@@ -10,7 +10,8 @@ takes four fifths of the time, since what a launch has of rows and nodes is comp
 - of chains, which take at most 192, every architecture compiles every geometry with every format of the cache and with
   every kind of rows, every format with every kind of rows, and so on (`dealt`), and some architecture every kind.
 
-`--every-code` compiles all of it for all architectures: for whoever changes attention, or the compiler.
+`./run_suite.sh kernels --every-code` compiles all of it for all architectures: for whoever changes attention, or the
+compiler.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Container, Hashable, Mapping, Sequence, Set
 from itertools import combinations
 
 from specgate.backends.eagle3.cupy.kernels.loader import Spec
-from tests.eagle3.cupy.kernels.compiled.sweep import ARCHITECTURES, SIZES, architecture_here, without_twins
+from tests.eagle3.cupy.kernels.compiled.sweep import ARCHITECTURES, SIZES, without_twins
 
 Kind = tuple[tuple[str, Hashable], ...]
 """Of an attention what its code depends on, by name: see `kind_of`."""
@@ -93,7 +94,7 @@ def largest_of_kind(codes: Sequence[Spec]) -> Mapping[Kind, Spec]:
 
 
 def covering(specs: Sequence[Spec]) -> Mapping[str, list[Spec]]:
-    """Architecture → what it compiles where there is no such GPU, as the head of this file says."""
+    """Architecture → the codes that it compiles, as the head of this file says."""
     codes = without_twins(specs)
     others = [spec for spec in codes if spec.stem != "attention"]
     trees = largest_of_kind([spec for spec in codes if spec.stem == "attention" and is_tree(spec)])
@@ -103,9 +104,3 @@ def covering(specs: Sequence[Spec]) -> Mapping[str, list[Spec]]:
         name: [*others, *trees.values(), *(spec for kind, spec in chains.items() if kind in hand)]
         for name, hand in hands.items()
     }
-
-
-def chosen(specs: Sequence[Spec], *, every_code: bool) -> Mapping[str, list[Spec]]:
-    """Architecture → what it compiles: everything where such a GPU is."""
-    elsewhere = dict.fromkeys(ARCHITECTURES, without_twins(specs)) if every_code else covering(specs)
-    return {name: [*specs] if name == architecture_here() else elsewhere[name] for name in ARCHITECTURES}

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-import torch
-
-import specgate
 from specgate.backends.eagle3.cupy.engine.prefill import kernels as prefill_kernels
 from specgate.backends.eagle3.cupy.kernels.loader import Spec
 from specgate.backends.eagle3.cupy.kernels.read_memory import ReadMemory
@@ -21,6 +17,7 @@ from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
+from specgate.backends.eagle3.pairs.demo import DRAFT_FOLDER
 from specgate.checkpoints.hf.draft import draft_geometry
 from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.trees.shape import TreeShape
@@ -103,13 +100,12 @@ BROAD = TreeShape.of([*((rank,) for rank in range(5)), *((rank, 0) for rank in r
 """A tree of which the draft runs on more than 16 rows of four slots."""
 CODES = (KvModes("fp8", "fp8"), KvModes("nvfp4", "nvfp4"))
 """Caches that hold codes."""
-DEMO_DRAFT = Path(specgate.__file__).parent / "pairs" / "demo_draft"
 
 
 def demo() -> PairGeometry:
     """The demo pair: SmolLM2-135M, and a draft whose attention has a window."""
     smollm2 = GEOMETRIES["smollm2-135m"]()
-    draft, capture = draft_geometry(read_config(DEMO_DRAFT), smollm2.target, ("lm_head.weight",))
+    draft, capture = draft_geometry(read_config(DRAFT_FOLDER), smollm2.target, ("lm_head.weight",))
     low, middle, high = capture.boundaries
     return PairGeometry(smollm2.target, draft, (low, middle, high), context=0, written=True)
 
@@ -186,11 +182,6 @@ def code_of(spec: Spec) -> tuple[object, ...]:
     by_head = spec.stem in ("attention", "wide_attention", "block_scores")
     shared = int(constants["HEADS"]) // int(constants["KV_HEADS"]) if by_head else None
     return spec.stem, shared, *((name, value) for name, value in spec.constants if name not in sizes)
-
-
-def architecture_here() -> str | None:
-    """That of this machine's GPU; None without one."""
-    return "sm_{}{}".format(*torch.cuda.get_device_capability()) if torch.cuda.is_available() else None
 
 
 def without_twins(specs: Sequence[Spec]) -> list[Spec]:

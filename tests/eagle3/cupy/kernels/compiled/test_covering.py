@@ -7,14 +7,13 @@ from collections.abc import Hashable, Sequence, Set
 from specgate.backends.eagle3.cupy.kernels.loader import Spec, entry_points, kernel_files
 from tests.eagle3.cupy.kernels.compiled.covering import (
     Kind,
-    chosen,
     covering,
     is_tree,
     kind_of,
     largest_of_kind,
     pairs_of,
 )
-from tests.eagle3.cupy.kernels.compiled.sweep import SIZES, architecture_here, code_of, without_twins
+from tests.eagle3.cupy.kernels.compiled.sweep import SIZES, code_of, without_twins
 
 
 def test_every_file_takes_part_in_a_step_or_a_prefill_or_measures_the_device(specs: list[Spec]) -> None:
@@ -29,10 +28,8 @@ def test_no_code_but_of_attention_is_left_out_on_any_architecture(specs: list[Sp
     def codes(of: Sequence[Spec]) -> set[tuple[object, ...]]:
         return {code_of(spec) for spec in of if spec.stem != "attention"}
 
-    usual, everything = chosen(specs, every_code=False), chosen(specs, every_code=True)
-    assert all(codes(kept) == codes(specs) for kept in usual.values())
-    assert all({*map(code_of, kept)} == {*map(code_of, specs)} for kept in everything.values())
-    assert all(swept[name] == specs for swept in (usual, everything) for name in swept if name == architecture_here())
+    assert all(codes(kept) == codes(specs) for kept in covering(specs).values())
+    assert {*map(code_of, without_twins(specs))} == {*map(code_of, specs)}
     left_out = {spec.stem for spec in {*specs} - {*without_twins(specs)}}
     assert left_out == SIZES.keys()  # each has something that it spares
 

@@ -16,7 +16,7 @@ from specgate.backends.eagle3.cupy.kernels.loader import ENTRY, FOLDER, Spec, ke
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_heads import PrefillHeads
 from specgate.backends.eagle3.lib.kv.modes import MODES
-from tests.eagle3.cupy.kernels.compiled.compiler import Compiler, with_constant
+from tests.eagle3.cupy.kernels.compiled.compiler import outcomes, with_constant
 from tests.eagle3.cupy.kernels.launches import Switches, compiled_text
 
 
@@ -92,10 +92,8 @@ def test_every_kernel_waits_for_the_one_before_it_since_it_may_be_started_early(
         ),
     ],
 )
-def test_a_size_that_no_kernel_is_made_for_is_refused_with_a_sentence(
-    spec: Spec, said: str, compiler: Compiler
-) -> None:
-    (outcome,) = compiler.compile_all("sm_80", [spec])
+def test_a_size_that_no_kernel_is_made_for_is_refused_with_a_sentence(spec: Spec, said: str) -> None:
+    (outcome,) = outcomes("sm_80", [spec])
     assert not outcome.compiled
     assert re.search(rf"^{spec.stem}\.cu\(\d+\): .*{said}", outcome.log, re.MULTILINE)
 
@@ -131,7 +129,7 @@ def test_a_header_comes_once_however_often_it_is_included(folder: Path) -> None:
 @pytest.mark.parametrize(
     "file", ["bf16.cuh", "block.cuh", "norm.cuh", "argmax.cuh", "draft_row.cuh", "slots.cuh", "draft_token.cu"]
 )
-def test_an_error_is_reported_in_its_own_file_and_line(folder: Path, file: str, compiler: Compiler) -> None:
+def test_an_error_is_reported_in_its_own_file_and_line(folder: Path, file: str) -> None:
     main, edited = kernel_files()["draft_token.cu"], kernel_files()[file]
     assert edited.is_relative_to(folder)
     # Twice: an include that is left out must not shift what follows it.
@@ -140,6 +138,6 @@ def test_an_error_is_reported_in_its_own_file_and_line(folder: Path, file: str, 
     edited.write_text(f"{text}typedef unknown planted;\n")
     constants = {"hidden": 64, "draft_vocab": 96, "max_rows": 4, "threads": 256}
     switches = {"norm_output": 0, "norm_before_residual": 0}
-    (outcome,) = compiler.compile_all("sm_80", [Spec.of("draft_token", {**constants, **switches})])
+    (outcome,) = outcomes("sm_80", [Spec.of("draft_token", {**constants, **switches})])
     errors = re.findall(r"^(\S+)\((\d+)\): error", outcome.log, re.MULTILINE)
     assert errors == [(file, str(text.count("\n") + 1))]

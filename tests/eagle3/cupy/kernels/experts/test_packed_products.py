@@ -28,7 +28,6 @@ from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_down import Pr
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_gate_up import PrefillGateUp
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_parties import PrefillParties
 from specgate.checkpoints.geometry import ExpertGeometry
-from tests.eagle3.cupy.kernels.compiled.compiler import Compiler
 from tests.eagle3.cupy.kernels.device import normal, poisoned, relative_error
 from tests.eagle3.cupy.kernels.experts.mixtures import Mixture
 
@@ -211,22 +210,3 @@ def test_work_is_divided_by_the_shape_and_by_what_shared_memory_holds(
     assert (product.weight_tiles, product.stages) == expected
     assert product.shared_bytes <= limit and product.threads == 32 * WARPS
     assert product.blocks(1000) == 3 and product.blocks(1) == min(3, -(-tiles // (WARPS * expected[0])))
-
-
-@pytest.mark.slow("compiles kernels")
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
-def test_the_products_have_registers_where_there_is_more_shared_memory(
-    architecture: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The sweep compiles them as the smallest GPU has them."""
-    monkeypatch.setattr(packed_products, "shared_memory_limit", lambda: 162 * 1024)
-    experts = ExpertGeometry(128, 4, mxfp4=True)
-    specs = [
-        kernel.spec
-        for width in (2880, 1440)
-        for kernel in (PrefillGateUp(width, 2880, experts), PrefillDown(2880, width, experts))
-    ]
-    assert {dict(spec.constants)["WEIGHT_TILES"] for spec in specs} == {"3"}
-    for outcome in Compiler(None).compile_all(architecture, specs):
-        assert outcome.compiled and not outcome.spilled
-        assert 32 * WARPS * outcome.registers <= 65536

@@ -18,6 +18,7 @@ from specgate.backends.eagle3.cupy.kernels.partial.block_scores import BlockScor
 from specgate.backends.eagle3.cupy.kernels.partial.choose_blocks import ChooseBlocks
 from specgate.backends.eagle3.cupy.kernels.partial.wide_attention import WideAttention
 from specgate.backends.eagle3.reference.partial.blocks import block_scores, choose, first_of_window, summaries
+from tests.eagle3.cupy.kernels.crossed import crossed
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error, rotated, rows_of
 from tests.eagle3.cupy.kernels.trees.test_attention import Cache
 
@@ -56,13 +57,12 @@ def seen_by(q: Tensor, keys: Tensor, values: Tensor, positions: Sequence[int]) -
 
 
 @pytest.mark.slow("compiles attention as C++")
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
-@pytest.mark.parametrize("rows", [2, 4, 6])
-@pytest.mark.parametrize(("sink", "retrieval"), [(2, 5), (0, 0), (1, 16), (3, 2)])
+@crossed(sizes=SHAPES, rows=(2, 4, 6), blocks=((2, 5), (0, 0), (1, 16), (3, 2)))
 def test_a_partial_pass_sees_what_is_kept_of_each_head_and_all_behind_it(
-    device: str, heads: int, kv_heads: int, head_dim: int, rows: int, sink: int, retrieval: int
+    device: str, sizes: tuple[int, int, int], rows: int, blocks: tuple[int, int]
 ) -> None:
     """Behind windows that begin anywhere in a cache block, and lengths that end anywhere in a chunk."""
+    (heads, kv_heads, head_dim), (sink, retrieval) = sizes, blocks
     dice, shape, window = random.Random(rows + sink), Heads(heads, kv_heads, head_dim, POSITIONS), 2
     kept = KeptBlocks(sink, retrieval, window, 40)
     lengths, chosen_at = [*range(410, 660, 36), 655], list[int]()
@@ -94,8 +94,8 @@ def test_a_partial_pass_sees_what_is_kept_of_each_head_and_all_behind_it(
             assert torch.equal(values[:, length + row], value.bfloat16().double())
             want = torch.empty(heads, head_dim, dtype=torch.float64)
             for head in range(kv_heads):
-                blocks = [*range(sink), *lists[slot, head].tolist()]
-                at = [b * KEPT + i for b in blocks for i in range(KEPT)]
+                seen = [*range(sink), *lists[slot, head].tolist()]
+                at = [b * KEPT + i for b in seen for i in range(KEPT)]
                 at += range(begins[slot] * KEPT, length + row + 1)
                 of = slice(head * heads // kv_heads, (head + 1) * heads // kv_heads)
                 want[of] = seen_by(q[of], keys[head : head + 1], values[head : head + 1], at)

@@ -1,0 +1,81 @@
+"""Figures of a token check for verdicts and messages."""
+
+from __future__ import annotations
+
+from specgate.analysis.tokens.partings import mean_gap
+from specgate.contract import Divergence, NearTies, Rule, TokenCheck
+
+Evidence = dict[str, float | int | str | None]
+
+
+def ties_of(rule: Rule) -> NearTies:
+    keys = ("near_tie_margin", "near_tie_ulps", "rare_tie_ulps")
+    return NearTies(*(float(rule.params.get(key, 0.0)) for key in keys))
+
+
+def too_many_rare(check: TokenCheck, ties: NearTies) -> bool:
+    """Whether every text that leaves the baseline's, and should not, would be allowed to if they were fewer."""
+    partings = {d.parting for d in check.divergences if d.near_tie}
+    rare = {d.parting for d in check.mismatches}
+    few = len(rare) <= ties.allowed_rare(len(partings | rare))
+    return not few and all(ties.rarely_covers(d.margin, d.unit) for d in check.mismatches)
+
+
+def margin_of(d: Divergence) -> str:
+    """The gap at a divergence, in logits and, where they are known, in units in the last place."""
+    if d.margin is None:
+        return "unknown"
+    return f"{d.margin:.3g}" + (f", {d.margin / d.unit:.3g} units in the last place" if d.unit else "")
+
+
+def parted(check: TokenCheck, ties: NearTies) -> str:
+    """How many texts leave the baseline's at a near tie, as a message; none is the best of them."""
+    if not check.divergences:
+        return f"{check.compared_tokens:,} tokens of {check.sequences} texts, all the baseline's"
+    largest = max((d.margin / d.unit for d in check.divergences if d.margin is not None and d.unit), default=0.0)
+    rare = len({d.parting for d in check.divergences if ties.rarely_covers(d.margin, d.unit)})
+    allowed = f"{ties.ulps:g} allowed" + (f", {ties.rare_ulps:g} at {rare} of them" if rare else "")
+    message = (
+        f"{len(check.divergences)} of {check.sequences} texts leave the baseline's at a near tie (at most "
+        f"{largest:.3g} units in the last place, {allowed}); {check.compared_tokens:,} tokens were compared"
+    )
+    if (found := check.followed) is not None and found.sequences:
+        again = f", {found.near_ties} leave it at another near tie" if found.near_ties else ""
+        message += f"; behind it {found.tokens:,} tokens of {found.sequences} texts are plain decoding's own{again}"
+    return message
+
+
+def evidence_of(check: TokenCheck) -> Evidence:
+    found: Evidence = {
+        "compared_tokens": check.compared_tokens,
+        "mismatches": len(check.mismatches),
+        "near_ties": len(check.divergences) - len(check.mismatches),
+    }
+    if check.emitted_tokens is not None:
+        found["emitted_tokens"] = check.emitted_tokens
+    if check.sequences is not None:
+        found |= {"sequences": check.sequences, "parted": len(check.divergences)}
+    if check.followed is not None:
+        found |= {"followed": check.followed.sequences, "followed_tokens": check.followed.tokens}
+        found |= {"followed_wrong": check.followed.wrong}
+    if check.logits is not None:
+        found |= {"compared_logits": check.logits.compared, "different_logits": check.logits.different}
+    return found
+
+
+def gaps_of(rule: Rule, check: TokenCheck) -> Evidence:
+    """The mean gap where texts part, for a rule that has a bound for it."""
+    if not rule.params.get("mean_tie_ulps") or (found := mean_gap(check.divergences)) is None:
+        return {}
+    return {"parting_places": found.places, "mean_gap_ulps": found.mean, "mean_gap_ulps_at_least": found.at_least}
+
+
+def extent(check: TokenCheck) -> str:
+    """How many tokens were not compared, and how many rows of logits were, as a part of a message."""
+    said = ""
+    if check.emitted_tokens is not None and check.emitted_tokens != check.compared_tokens:
+        said += f" ({check.emitted_tokens - check.compared_tokens} more in prompt sets that this run does not sample)"
+    if check.logits is not None:
+        same = check.logits.compared - check.logits.different
+        said += f", {same} of {check.logits.compared} rows of logits bit for bit"
+    return said

@@ -1,0 +1,99 @@
+"""Values of a scenario that are right alone and contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from specgate.contract import Scenario
+from specgate.contract.reading import Problem
+
+MIN_PROMPTS: Final = 8
+"""Different prompts that a cell must have. Fewer would say more about the prompts than about the engine."""
+
+
+def contradictions(scenario: Scenario) -> Iterator[Problem]:
+    """Problems that lie in the combination of several keys."""
+    sets, rounds, batch = scenario.workload.prompt_sets, scenario.schedule.rounds, scenario.grid.batch[0]
+    yield from load_contradictions(scenario)
+    if not scenario.grid.spec:
+        yield Problem(("grid", "spec"), "must not be empty: at least one draft length")
+    if scenario.kind == "micro" and scenario.budget.steps is None:
+        yield Problem(("budget",), "a micro scenario counts engine steps: set steps, not new_tokens")
+    if scenario.kind == "micro" and scenario.goodput is not None:
+        yield Problem(("goodput",), "a micro scenario measures no whole requests, so it has no goodput: leave it out")
+    if scenario.draws is not None and scenario.sampling is None:
+        yield Problem(("draws",), "greedy decoding draws nothing: set sampling, or leave this out")
+    if (
+        scenario.draws is not None
+        and scenario.sampling is not None
+        and scenario.sampling.filters
+        and scenario.needs != "cpu"
+    ):
+        why = "engines that round differently part at a filter's last token: leave out top_p, top_k and min_p"
+        yield Problem(("draws",), f"{why}, or say needs: cpu")
+    if scenario.sampling is not None and scenario.kind == "load":
+        yield Problem(("sampling",), "a server under load is asked greedily: leave it out")
+    yield from contradicting_variants(scenario)
+    yield from contradicting_prompts(scenario)
+    in_set, what = batch, f"batch {batch}"
+    if scenario.load is not None:
+        in_set = max(scenario.load.requests, scenario.load.per_client * batch)
+        what = f"{in_set} requests"
+    if sets * in_set < MIN_PROMPTS:
+        enough = -(-MIN_PROMPTS // in_set)
+        why = f"{sets} × {what} = {sets * in_set} different prompts; {MIN_PROMPTS} are needed: {enough} or more"
+        yield Problem(("workload", "prompt_sets"), why)
+    if sets * rounds % 2:
+        why = f"with {sets} prompt sets an odd number of rounds, so the roles' two orders cannot balance: make one even"
+        yield Problem(("schedule", "rounds"), why)
+
+
+def contradicting_variants(scenario: Scenario) -> Iterator[Problem]:
+    """Problems that a variant has beyond those of the scenario, each with the key that has it."""
+    if not scenario.variants:
+        return
+    plain = replace(scenario, variants={})
+    known = set(contradictions(plain))
+    for name, variant in scenario.variants.items():
+        said = {key: value for key in ("sampling", "draws") if (value := getattr(variant, key)) is not None}
+        for problem in contradictions(replace(plain, **said)):
+            if problem not in known:
+                yield Problem(("variants", name, *problem.key), problem.why)
+
+
+def contradicting_prompts(scenario: Scenario) -> Iterator[Problem]:
+    """Yield one problem for each contradiction between the prompts' source and their lengths."""
+    work, grid = scenario.workload, scenario.grid
+    if work.file is None:
+        if work.source == "file":
+            yield Problem(("workload", "source"), "no file: set workload.file, or a source: mixed, code, docs, …")
+        if not grid.context:
+            yield Problem(
+                ("grid", "context"), "exact prompt lengths are needed; only prompts from a file have their own"
+            )
+    if work.max_tokens is not None and work.max_tokens < work.min_tokens:
+        yield Problem(("workload", "max_tokens"), f"less than min_tokens, which is {work.min_tokens}")
+    if work.shared_prefix and grid.batch[-1] == 1:
+        yield Problem(("workload", "shared_prefix"), "sets of one prompt share nothing: ask for a larger batch")
+
+
+def load_contradictions(scenario: Scenario) -> Iterator[Problem]:
+    """Problems of a scenario of `kind: load`, and of `load` in any other."""
+    if (scenario.kind == "load") != (scenario.load is not None):
+        why = "a load scenario says what it offers: load: {requests: …}"
+        yield Problem(
+            ("load",), why if scenario.load is None else f"only a scenario of kind: load has it, not {scenario.kind}"
+        )
+    if scenario.kind != "load":
+        return
+    if scenario.budget.new_tokens is None:
+        yield Problem(("budget",), "a load scenario sends whole requests: set new_tokens, not steps")
+    if scenario.perf_mode:
+        yield Problem(("perf_mode",), "the loop of a server cannot be profiled: leave it out")
+    if scenario.load is not None and scenario.load.rates and len(scenario.grid.batch) > 1:
+        why = "an open loop has one: the most requests that the server decodes together; its levels are load.rates"
+        yield Problem(("grid", "batch"), why)
+    if scenario.load is not None and scenario.load.rates and scenario.load.per_client > 1:
+        yield Problem(("load", "per_client"), "an open loop has no clients: requests says how many a block has")

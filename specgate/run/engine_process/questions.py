@@ -1,0 +1,252 @@
+"""The calls that look into an engine after its blocks, and what contradicts a request in their answers.
+
+    top2      the two largest logits at a place    → top2
+    ranked    the most likely tokens at a place    → ranked
+    follow    plain decoding from a text on        → followed
+    extend    more of the last block's text        → text
+    logits    hashes of the logits at places       → logits
+    score     what it thinks of another text       → scores
+    draw      independent texts after a prompt     → drawn
+    distribution  which one tokens come from       → law
+    origin    which files its code comes from      → origin
+
+An answer is None where the engine cannot give one.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import specgate
+from specgate.contract import Role, Score, TopTokens
+from specgate.contract.draws import TokenLaw
+from specgate.contract.protocols import (
+    DrawsTexts,
+    Engine,
+    ExtendsText,
+    FollowsText,
+    RanksTokens,
+    ScoresTokens,
+    ShowsDistribution,
+    ShowsLogits,
+    Text,
+)
+from specgate.contract.two_builds import Origin
+from specgate.contract.types import Count, Counts, Digest, Finite
+from specgate.run.engine_process.blocks import PROMPTS, wrong_in_text
+from specgate.run.engine_process.wire import MOST_BYTES, Call, Wrong, counted, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Top2(Call[tuple[Finite, Finite] | None]):
+    """`Engine.top2`."""
+
+    kind: ClassVar = "top2"
+    answer: ClassVar = "top2"
+    field: ClassVar = "logits"
+
+    slot: int
+    continuation: tuple[int, ...]
+
+    def ask(self, engine: Engine) -> object:
+        return engine.top2(self.slot, self.continuation)
+
+    def wrong(self, answer: tuple[float, float] | None, slots: int) -> Wrong:
+        if answer is not None and answer[0] < answer[1]:
+            yield "logits", shown(str(answer)), "the larger logit comes first"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked(Call[TopTokens | None]):
+    """`RanksTokens.ranked`. An engine that shows no more has its two largest logits, as `Engine.top2` has them."""
+
+    kind: ClassVar = "ranked"
+    answer: ClassVar = "ranked"
+    field: ClassVar = "top"
+
+    slot: int
+    continuation: tuple[int, ...]
+    count: int
+
+    def ask(self, engine: Engine) -> object:
+        if isinstance(engine, RanksTokens):
+            return engine.ranked(self.slot, self.continuation, self.count)
+        top2 = engine.top2(self.slot, self.continuation)
+        return None if top2 is None else TopTokens(top2)
+
+    def wrong(self, answer: TopTokens | None, slots: int) -> Wrong:
+        if answer is None:
+            return
+        values, tokens = answer.values, answer.tokens
+        if not 2 <= len(values) <= max(self.count, 2):
+            yield "values", f"a list of {len(values)}", f"2 to {self.count} of the largest logits"
+        if any(a < b for a, b in pairwise(values)):
+            yield "values", shown(str(values[:4])), "the larger ones come first"
+        if tokens and (len(tokens) != len(values) or len(set(tokens)) != len(tokens)):
+            yield "tokens", f"a list of {len(tokens)}", f"a token of its own for each of the {len(values)} values"
+
+
+@dataclass(frozen=True, slots=True)
+class Follow(Call[Counts | None]):
+    """`FollowsText.follow`."""
+
+    kind: ClassVar = "follow"
+    answer: ClassVar = "followed"
+    field: ClassVar = "tokens"
+
+    slot: int
+    continuation: tuple[int, ...]
+    new_tokens: int
+
+    def ask(self, engine: Engine) -> object:
+        if not isinstance(engine, FollowsText):
+            return None
+        return engine.follow(self.slot, self.continuation, self.new_tokens)
+
+    def wrong(self, answer: tuple[int, ...] | None, slots: int) -> Wrong:
+        if answer is not None:
+            yield from counted("tokens", answer, self.new_tokens, "tokens that were asked for")
+
+
+@dataclass(frozen=True, slots=True)
+class Extend(Call[Text | None]):
+    """`ExtendsText.extend`. Only the engine knows how long the text is that is extended."""
+
+    kind: ClassVar = "extend"
+    answer: ClassVar = "text"
+    field: ClassVar = "text"
+
+    steps: int
+
+    def ask(self, engine: Engine) -> object:
+        return engine.extend(self.steps) if isinstance(engine, ExtendsText) else None
+
+    def wrong(self, answer: Text | None, slots: int) -> Wrong:
+        if answer is not None:
+            yield from wrong_in_text(answer, slots)
+
+    def most_bytes(self, slots: int) -> int:
+        return MOST_BYTES
+
+
+ShownLogits = tuple[tuple[tuple[Count, Digest], ...], ...]
+"""Slot → (token, SHA-256 of the logits) of every position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Logits(Call[ShownLogits | None]):
+    """`ShowsLogits.logits`."""
+
+    kind: ClassVar = "logits"
+    answer: ClassVar = "logits"
+    field: ClassVar = "logits"
+
+    role: Role
+    positions: tuple[int, ...]
+
+    def ask(self, engine: Engine) -> object:
+        return engine.logits(self.role, self.positions) if isinstance(engine, ShowsLogits) else None
+
+    def wrong(self, answer: ShownLogits | None, slots: int) -> Wrong:
+        if answer is None:
+            return
+        yield from counted("logits", answer, slots, PROMPTS)
+        for slot, row in enumerate(answer):
+            yield from counted(f"logits[{slot}]", row, len(self.positions), "positions")
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreText(Call[tuple[Score, ...] | None]):
+    """`ScoresTokens.score`."""
+
+    kind: ClassVar = "score"
+    answer: ClassVar = "scores"
+    field: ClassVar = "scores"
+
+    prompt: tuple[int, ...]
+    continuation: tuple[int, ...]
+    positions: tuple[int, ...]
+
+    def ask(self, engine: Engine) -> object:
+        if not isinstance(engine, ScoresTokens):
+            return None
+        return engine.score(self.prompt, self.continuation, self.positions)
+
+    def wrong(self, answer: tuple[Score, ...] | None, slots: int) -> Wrong:
+        if answer is None:
+            return
+        yield from counted("scores", answer, len(self.positions), "positions")
+        for index, score in enumerate(answer):
+            if score.logit > score.best_logit:
+                yield f"scores[{index}].logit", str(score.logit), f"at most best_logit, {score.best_logit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Draw(Call[tuple[tuple[Count, ...], ...] | None]):
+    """`DrawsTexts.draw`."""
+
+    kind: ClassVar = "draw"
+    answer: ClassVar = "drawn"
+    field: ClassVar = "texts"
+
+    role: Role
+    prompt: tuple[int, ...]
+    tokens: int
+    first: int
+    count: int
+
+    def ask(self, engine: Engine) -> object:
+        if not isinstance(engine, DrawsTexts):
+            return None
+        return engine.draw(self.role, self.prompt, self.tokens, self.first, self.count)
+
+    def wrong(self, answer: tuple[tuple[int, ...], ...] | None, slots: int) -> Wrong:
+        if answer is None:
+            return
+        yield from counted("texts", answer, self.count, "requests")
+        for index, text in enumerate(answer):
+            yield from counted(f"texts[{index}]", text, self.tokens, "tokens that were asked for")
+
+
+@dataclass(frozen=True, slots=True)
+class ShowLaw(Call[TokenLaw | None]):
+    """`ShowsDistribution.distribution`."""
+
+    kind: ClassVar = "distribution"
+    answer: ClassVar = "law"
+    field: ClassVar = "law"
+
+    prompt: tuple[int, ...]
+    continuation: tuple[int, ...]
+    least: float
+
+    def ask(self, engine: Engine) -> object:
+        if not isinstance(engine, ShowsDistribution):
+            return None
+        return engine.distribution(self.prompt, self.continuation, self.least)
+
+    def wrong(self, answer: TokenLaw | None, slots: int) -> Wrong:
+        if answer is not None and answer.given != self.continuation:
+            yield "given", str(list(answer.given)), f"{list(self.continuation)}, the tokens that were given"
+
+
+@dataclass(frozen=True, slots=True)
+class Where(Call[Origin]):
+    """The files that the process has imported the engine and specgate from."""
+
+    kind: ClassVar = "origin"
+    answer: ClassVar = "origin"
+    field: ClassVar = "origin"
+
+    def ask(self, engine: Engine) -> object:
+        module = sys.modules[type(engine).__module__]
+        return Origin(
+            backend_file=str(module.__file__),
+            specgate_file=str(specgate.__file__),
+            specgate_version=specgate.__version__,
+            python=platform.python_version(),
+        )
