@@ -29,7 +29,7 @@ from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import read_config
-from specgate.contract import BASELINE, Block, Margin, RescoredText
+from specgate.contract import BASELINE, Block, Margin, RescoredText, Rescoring
 from specgate.files.run_folder import RunFolder
 from specgate.pairs.resolve import resolve_pair
 from specgate.planning.prompts import random_prompts
@@ -136,7 +136,7 @@ def text_of(folder: RunFolder, place: Margin, vocab: int) -> tuple[Text, int, in
 
 def not_all_chosen(folder: RunFolder) -> list[RescoredText]:
     """The scored texts with a token that is not the second engine's choice."""
-    texts = [text for found in folder.rescorings().values() for text in found.texts]
+    texts = [text for found in folder.keyed(Rescoring).values() for text in found.texts]
     return [t for t in texts if any(s.best != token for s, token in zip(t.scores, t.tokens, strict=True))]
 
 

@@ -110,7 +110,7 @@ def find(
             engines=journals[name].engines,
             checked=Checked(
                 journals[name].texts,
-                journals[name].logits,
+                tuple(journals[name].logits.values()),
                 asked=asked.policy.checks,
                 run_id=name,
                 followed=journals[name].followed,
@@ -146,7 +146,7 @@ def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journa
     """The whole comparison, as ab.json stores it. Where the measuring was cut short, no word is said."""
     looked = list(looks(asked, journals, processes))
     last, found, _ = looked[-1]
-    warnings = warnings_of(last, journals, folder.top.samples(), processes.resumed)
+    warnings = warnings_of(last, journals, folder.top.lines(Sample), processes.resumed)
     engines: dict[str, Mapping[str, EngineFacts]] = {name: journals[name].engines for name in SIDES}
     acceptance = next((f.acceptance for side in engines.values() for f in side.values() if f.acceptance), None)
     word, reason, code = found.word, found.reason, CODES[found.word] if found.word else ExitCode.INVALID

@@ -118,11 +118,11 @@ def without_unfinished(folder: AbFolder, processes: Processes) -> Processes:
     whole = processes.whole()
     for name in SIDES:
         side = folder.sides[name]
-        blocks = [b for b in side.blocks() if b.worker_generation in whole]
+        blocks = [b for b in side.lines(Block) if b.worker_generation in whole]
         kept = {(b.cell.key, b.prompt_set, b.round) for b in blocks}
-        texts = [t for t in side.texts() if t.worker_generation in whole]
-        margins = [m for m in side.margins() if (m.cell, m.prompt_set, m.round) in kept]
-        if len(blocks) < len(side.blocks()):
+        texts = [t for t in side.lines(BaselineText) if t.worker_generation in whole]
+        margins = [m for m in side.lines(Margin) if (m.cell, m.prompt_set, m.round) in kept]
+        if len(blocks) < len(side.lines(Block)):
             # Blocks come last: while they are there, a rewriting that was cut off is done again.
             write_journal(side, "margins", [to_plain(Margin, m) for m in margins])
             write_journal(side, "texts", [to_plain(BaselineText, t) for t in texts])

@@ -21,6 +21,7 @@ from specgate.contract import Block, Budget, EngineFacts, NearTies, Plan, Point,
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.two_builds import Origin, Process, SideName
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.files.journal import PointEngine
 from specgate.machine.cpu_counters import CpuProbe, between
 from specgate.planning.prompts import Prompts, PromptSet
 from specgate.promotion.claim import engine_fingerprint
@@ -86,7 +87,7 @@ class AbRunner:
     ) -> None:
         self.sides, self.prompts, self.folder, self.report, self.total = sides, prompts, folder, report, total
         self._request_of = open_request_of
-        self.blocks: dict[SideName, list[Block]] = {name: side.blocks() for name, side in folder.sides.items()}
+        self.blocks: dict[SideName, list[Block]] = {name: side.lines(Block) for name, side in folder.sides.items()}
         self.engines: dict[SideName, dict[str, EngineFacts]] = {
             name: side.engines() for name, side in folder.sides.items()
         }
@@ -231,7 +232,7 @@ class AbRunner:
                     hint="two builds can only be compared on the same weights, device and number format",
                 )
         if before is counted:
-            folder.append_engine(point.key, counted)
+            folder.append(PointEngine(point.key, counted))
 
     # ── a visit ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -15,6 +15,7 @@ from specgate.ab.request import AbRequest, Build, builds, check
 from specgate.ab.resuming import earlier, refuse_changes, resumption, without_unfinished
 from specgate.ab.runner import AbRunner, SideSetup, blocks_of
 from specgate.contract import Plan, Point
+from specgate.contract.conditions import Sample
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
 from specgate.errors import ExitCode, SpecgateError, UsageError
@@ -63,7 +64,7 @@ def go_on(path: Path, more: int | None, plain: bool, request_of: Callable[[Seque
             again, prompts = asked_of(before.request, sides)
             refuse_changes(before, again)
             folder.top.put_manifest_aside()
-            folder.top.samples()
+            folder.top.lines(Sample)
             folder.write_asked(before.asked)
             processes = without_unfinished(folder, before.processes)
             said = (*processes.resumed, resumption(before, now()))

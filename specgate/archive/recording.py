@@ -23,7 +23,7 @@ def tape_of(path: Path, point_key: str | None) -> Tape:
     folder = RunFolder.open(path)
     # Reading cuts a torn last line off the journal, which must not happen while a run is writing it.
     with folder.lock():
-        config, run, engines, journal = folder.read_config(), folder.read_run(), folder.engines(), folder.blocks()
+        config, run, engines, journal = folder.read_config(), folder.read_run(), folder.engines(), folder.lines(Block)
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     point = pick_point(plan, point_key, path)
     blocks = [b for b in whole_rounds(plan, journal) if b.point == point and not b.warmup and b.role.speculative]

@@ -19,8 +19,8 @@ from specgate.archive.drawing_ahead import Ahead, report_files
 from specgate.archive.json_comparison import same_figure, short
 from specgate.contract import Run
 from specgate.files.config import Config
+from specgate.files.journal import JOURNALS
 from specgate.files.manifest import UNLISTED, Difference, plain_files
-from specgate.files.samples import JOURNALS
 from specgate.files.writing import as_stored
 from specgate.machine import inventory
 

@@ -32,7 +32,7 @@ class StoredRun:
     def blocks(self) -> list[Block]:
         """The blocks behind the run's figures: those of whole measured rounds, without warm-up."""
         plan = build_plan(tuple(self.config.scenarios.values()), self.config.backend)
-        found = RunFolder.open(self.path, read_only=True).blocks()
+        found = RunFolder.open(self.path, read_only=True).lines(Block)
         return [b for b in whole_rounds(early_stop.truncated_plan(plan, self.run.ended_early), found) if not b.warmup]
 
 

@@ -1,10 +1,10 @@
 """Files on disk: run folders, JSON records, YAML, the cache.
 
 run_folder.py     the run folder: written as the run goes, finished atomically, readable again
-samples.py        its journals, typed: what was measured, and what that is checked by
+samples.py        its journals: appended to and read, as `journal.py` declares them
 own_files.py      its files as such: written by the harness alone, remembered, and held to that
 run_schema.py     the schema of run.json, and which version added which field
-journal.py        what a run has written down so far: everything that its figures and verdicts follow from
+journal.py        all samples of a run, and the table of its journals: file, noun of a line, key
 manifest.py       MANIFEST.sha256: the hash of every file of a run, and whether its folder agrees
 written.py        what the harness itself has written to a run folder, so that whoever else writes there is noticed
 config.py         what decides a run, as `config.resolved.yaml` holds it

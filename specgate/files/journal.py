@@ -1,9 +1,14 @@
-"""The samples that a run has stored so far. All its figures and verdicts follow from them."""
+"""The samples that a run has stored so far. All its figures and verdicts follow from them.
+
+Every field of `Journal` is a file of JSON lines below `samples/`, and its mark says how it is written and read. A new
+journal is one field here, and the place that appends to it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, get_type_hints
 
 from specgate.contract import BaselineText, Block, BlockTrace, EngineFacts, Followed, LogitSample, Margin, Rescoring
 from specgate.contract.conditions import Sample
@@ -11,30 +16,74 @@ from specgate.contract.draws import DrawnTexts
 
 
 @dataclass(frozen=True, slots=True)
+class PointEngine:
+    """The engine that measures the point with key `point`."""
+
+    point: str
+    facts: EngineFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Mark of a field of `Journal`: `noun` is what a line of its file holds.
+
+    `key`: the field of the noun by which lines replace each other; None where all of them count. The newest line of a
+        key counts, or with `first` the first one.
+    `value`: the field of the noun that the journal shows of a line; None for the whole noun.
+    """
+
+    file: str
+    noun: type[Any]
+    key: str | None = None
+    first: bool = False
+    value: str | None = None
+
+    def shown(self, nouns: Sequence[Any]) -> Any:
+        """Return the journal's field for the nouns of all lines."""
+        if self.key is None:
+            return nouns
+        ordered = reversed(nouns) if self.first else nouns
+        keyed = {getattr(noun, self.key): getattr(noun, self.value) if self.value else noun for noun in ordered}
+        return dict(reversed(keyed.items())) if self.first else keyed
+
+
+@dataclass(frozen=True, slots=True)
 class Journal:
     """The samples of a run folder.
 
+    `blocks`: one line per block, on disk as soon as it ends.
     `engines`: point key → the engine that measured it first.
     `traces`: cell key → its traced block.
-    `samples`: what the machine did, in the order in which it was observed.
-    `texts`, `logits`: the untimed blocks that tokens and logits are compared with.
+    `samples`: what the machine did, in the order in which it was observed: one line per half second, the GPU's clock
+        ten times a second, written by the monitor process.
+    `texts`, `logits`: the untimed blocks that tokens and logits are compared with; `logits` by cell key.
     `rescorings`: point key → how its tokens were scored by a second engine.
     `draws`: point key → the texts that were drawn of it for their distribution.
     `followed`: how plain decoding went on from texts that had left the baseline's.
     """
 
-    blocks: Sequence[Block]
-    margins: Sequence[Margin]
-    engines: Mapping[str, EngineFacts]
-    traces: Mapping[str, BlockTrace] = field(default_factory=dict)
-    samples: Sequence[Sample] = ()
-    texts: Sequence[BaselineText] = ()
-    logits: Sequence[LogitSample] = ()
-    rescorings: Mapping[str, Rescoring] = field(default_factory=dict)
-    followed: Sequence[Followed] = ()
-    draws: Mapping[str, DrawnTexts] = field(default_factory=dict)
+    blocks: Annotated[Sequence[Block], Lines("blocks", Block)]
+    margins: Annotated[Sequence[Margin], Lines("margins", Margin)]
+    engines: Annotated[Mapping[str, EngineFacts], Lines("engines", PointEngine, "point", first=True, value="facts")]
+    traces: Annotated[Mapping[str, BlockTrace], Lines("traces", BlockTrace, "cell")] = field(default_factory=dict)
+    samples: Annotated[Sequence[Sample], Lines("environment", Sample)] = ()
+    texts: Annotated[Sequence[BaselineText], Lines("texts", BaselineText)] = ()
+    logits: Annotated[Mapping[str, LogitSample], Lines("logits", LogitSample, "cell")] = field(default_factory=dict)
+    rescorings: Annotated[Mapping[str, Rescoring], Lines("rescored", Rescoring, "point")] = field(default_factory=dict)
+    followed: Annotated[Sequence[Followed], Lines("followed", Followed)] = ()
+    draws: Annotated[Mapping[str, DrawnTexts], Lines("draws", DrawnTexts, "point")] = field(default_factory=dict)
 
     @property
     def forced(self) -> bool:
         """Whether an engine was told how many drafts to accept, so that its tokens are wrong by design."""
         return any(facts.acceptance == "forced" for facts in self.engines.values())
+
+
+FIELDS: Final[Mapping[str, Lines]] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Journal, include_extras=True).items()
+}
+"""Field of `Journal` → its file."""
+FILES: Final[Mapping[type[Any], Lines]] = {lines.noun: lines for lines in FIELDS.values()}
+"""Noun → the file that has it on its lines."""
+JOURNALS: Final = frozenset(f"samples/{lines.file}.jsonl" for lines in FIELDS.values())
+"""The files below a run folder."""

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from specgate.contract import EngineFacts, Plan
+from specgate.contract import Block, EngineFacts, Plan
+from specgate.contract.conditions import Sample
 from specgate.errors import InvalidResult
+from specgate.files.journal import JOURNALS
 from specgate.files.run_folder import RunFolder
-from specgate.files.samples import JOURNALS
 from specgate.files.writing import disk
 from specgate.fleet.local import put
 from specgate.fleet.machines import Files, NodeLost
@@ -61,11 +62,11 @@ def merge(
         part = RunFolder(Path(name))
         put(part.path, {"config.resolved.yaml": b"", **journals})
         check_samples(part, only(plan, task.points))
-        generations = {block.worker_generation for block in part.blocks()}
+        generations = {block.worker_generation for block in part.lines(Block)}
         if not generations <= set(task.generations):
             raise InvalidResult(f"{task.name}: engine processes {sorted(generations)} are none of this task's")
-        blocks, engines = len(part.blocks()), part.engines()
-        watched = {sample.worker_generation for sample in part.samples()}
+        blocks, engines = len(part.lines(Block)), part.engines()
+        watched = {sample.worker_generation for sample in part.lines(Sample)}
     if blocks and watched != {task.first_generation}:
         raise NodeLost("its monitor has watched nothing")
     if torn := next((name for name, content in journals.items() if not content.endswith(b"\n")), None):

@@ -78,10 +78,10 @@ def _problems(own: Document, mine: list[Item], inherited: list[object]) -> Itera
         if rule not in known:
             yield Problem(("without", i), f"no inherited rule has this id; {nearest(str(rule), known)}")
     kept = [rule for rule in known if rule not in left_out]
-    seen: dict[object, int] = {}
+    seen: dict[str, int] = {}
     for i, item in enumerate(mine):
         rule, replaced = item.data.get("id"), item.data.get("replaces")
-        if rule in seen:
+        if isinstance(rule, str) and rule in seen:
             yield Problem(("rules", i, "id"), f"rule {seen[rule] + 1} of this file has this id already")
         elif replaced is not None and replaced not in kept:
             yield Problem(("rules", i, "replaces"), f"no inherited rule has this id; {nearest(str(replaced), kept)}")

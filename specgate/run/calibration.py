@@ -49,11 +49,11 @@ def calibrate(request: Request, margin_pct: float, processes: int) -> ExitCode:
     whole = build_plan(tuple(config.scenarios.values()), config.backend)
     plan = twice(whole)
     folder, runner = measure(plan, config, request)
-    blocks = [folder.blocks()]
+    blocks = [folder.lines(Block)]
     for _ in range(1, processes):
         again, _ = measure(once(whole), config, request)
         again.write_manifest()
-        blocks.append(again.blocks())
+        blocks.append(again.lines(Block))
     made_of = fingerprint(config, inventory.source_tree_sha256(), next(iter(runner.engines.values())))
     passport = reduce(plan, blocks, margin_pct, folder.id, made_of)
     write_record(Passport, passport, folder.path / "noise.json", SCHEMA)

@@ -52,7 +52,7 @@ class Drawer:
 
     def __init__(self, plan: Plan, prompts: Mapping[str, Prompts], folder: RunFolder) -> None:
         self.plan, self.prompts, self.folder = plan, prompts, folder
-        self.done = folder.draws()
+        self.done = folder.keyed(DrawnTexts)
         self._drawn: dict[Point, Drawn] = {}
 
     def wanting(self, point: Point) -> bool:
@@ -112,7 +112,7 @@ class Drawer:
                 own_engine=drawn.engine,
                 own_unshown=drawn.why,
             )
-            self.folder.append_draws(found)
+            self.folder.append(found)
             self.done[point.key] = found
         self._drawn.clear()
 

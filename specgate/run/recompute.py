@@ -47,13 +47,13 @@ from specgate.files.config import plain_policy
 from specgate.files.journal import Journal
 from specgate.files.plain import to_plain
 from specgate.planning.gates import (
-    asked,
     draw_allowance,
     floors_of,
     kinds_of,
     machine_limits,
     near_ties,
     needs_earlier_run,
+    rules_with,
     verdicts_of,
 )
 from specgate.run import early_stop
@@ -87,7 +87,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
     plan, engines = early_stop.truncated_plan(plan, early), journal.engines
     blocks = whole_rounds(plan, journal.blocks)
     drawn_by = near_ties(own) if stopped_by is not None else None
-    seen = (journal.texts, journal.logits, journal.rescorings)
+    seen = (journal.texts, tuple(journal.logits.values()), journal.rescorings)
     checked = Checked(*seen, policy.checks, run.id, journal.followed, drawn_by)
     ties, grounds = near_ties(policy), Grounds(engines, run.bandwidth)
     hosts = judge_hosts(plan, blocks, machine_limits(policy), engines)
@@ -183,7 +183,7 @@ def check_seconds(journal: Journal) -> dict[str, float]:
     spans = {
         "blocks": [b.span_ns for b in journal.blocks if b.span_ns],
         "text": [t.span_ns for t in journal.texts],
-        "logits": [s.span_ns for s in journal.logits],
+        "logits": [s.span_ns for s in journal.logits.values()],
         "rescoring": [look.span_ns for r in journal.rescorings.values() for look in (r, r.again) if look],
     }
     if journal.draws:
@@ -238,7 +238,7 @@ def stepped_down(run: Run, policy: Policy, verdicts: Sequence[Verdict]) -> list[
     each, as Holm (1979) has it, and as Maurer and Bretz (2013) have it for interim looks. A verdict that is not open
     stays as it is.
     """
-    rules = {rule.id: rule for rule, _ in asked(policy, Sequential) if rule.required}
+    rules = {rule.id: rule for rule, _ in rules_with(policy, Sequential) if rule.required}
     found, failed = list(verdicts), -1
     while failed < (failed := sum(v.rule in rules and v.state is State.FAIL for v in found)):
         left = max(run.required_decisions - failed, 1)

@@ -46,7 +46,7 @@ class Rescorer:
         self.plan, self.prompts, self.config, self.folder, self.engines = plan, prompts, config, folder, engines
         self.bandwidth = bandwidth
         self.asked = config.policy.checks
-        self.done = folder.rescorings()
+        self.done = folder.keyed(Rescoring)
 
     def run(self, points: Sequence[Point], journal: Journal) -> None:
         """Score `points`, whose blocks are all in `journal`. An engine that fails costs the scores, never the run."""
@@ -230,7 +230,7 @@ class Rescorer:
         return Rescoring(point.key, self.asked.rescored_by or "none", device, dtype, tuple(texts), why, span_ns)
 
     def _store(self, found: Rescoring) -> None:
-        self.folder.append_rescoring(found)
+        self.folder.append(found)
         self.done[found.point] = found
 
 

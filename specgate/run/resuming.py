@@ -173,7 +173,7 @@ def check_samples(folder: RunFolder, plan: Plan) -> None:
     """Raises InvalidResult for a block that the plan does not have, that is there twice, or that contradicts itself."""
     rounds: dict[tuple[object, ...], Round] = {(r.point, r.prompt_set, r.index, r.warmup): r for r in plan.rounds}
     seen, engines = set[tuple[object, ...]](), folder.engines()
-    for number, block in enumerate(folder.blocks(), 1):
+    for number, block in enumerate(folder.lines(Block), 1):
         where = f"{folder.path}/samples/blocks.jsonl:{number}"
         if not is_planned(block, rounds):
             raise InvalidResult(f"{where}: {block.cell.key} set {block.prompt_set} round {block.round} is not planned")
@@ -196,7 +196,7 @@ def left_open(folder: RunFolder, entry: Entry | None) -> str | None:
     """What cannot be known about the samples that a run is continued from; None if manifest and ledger vouch for
     them.
     """
-    if not (blocks := len(folder.blocks())):
+    if not (blocks := len(folder.lines(Block))):
         return None
     if (folder.path / MANIFEST).is_file():
         alone = (

@@ -38,13 +38,14 @@ from specgate.contract import (
     Scenario,
     TraceSource,
 )
+from specgate.contract.conditions import Sample
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.memory import MemoryUse
 from specgate.contract.protocols import Activity, Decoded, OpenRequest
 from specgate.contract.types import fields_of
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
-from specgate.files.journal import Journal
+from specgate.files.journal import Journal, PointEngine
 from specgate.files.run_folder import RunFolder
 from specgate.machine.cpu_counters import CpuProbe, between
 from specgate.machine.memory_in_use import MemoryProbe
@@ -116,13 +117,13 @@ class Runner:
         self.plan, self.prompts, self.config = plan, prompts, config
         self.folder, self.progress = folder, progress
         self.may_stop, self.admit, self.sampling = may_stop, admit, sampling
-        self.blocks, self.engines, self.traces = folder.blocks(), folder.engines(), folder.traces()
+        self.blocks, self.engines, self.traces = folder.lines(Block), folder.engines(), folder.keyed(BlockTrace)
         self.evidence = TokenEvidence(
             plan, folder, self.blocks, self.engines, config.policy.checks, near_ties(config.policy)
         )
         self.drawer = Drawer(plan, prompts, folder)
         self.rescorer = Rescorer(plan, prompts, config, folder, self.engines, bandwidth)
-        watched = (s.worker_generation for s in folder.samples())
+        watched = (s.worker_generation for s in folder.lines(Sample))
         self.worker_generation = max(
             (*(b.worker_generation for b in self.blocks), *watched), default=first_generation - 1
         )
@@ -233,7 +234,7 @@ class Runner:
             if (old := then.get(key)) != (new := now.get(key)):
                 hint = "start a new run: blocks of two engines must not be paired"
                 raise UsageError(f"{self.folder.path}: {point.key}: {key}: it was {old}, it is {new} now", hint=hint)
-        self.folder.append_engine(point.key, facts)
+        self.folder.append(PointEngine(point.key, facts))
 
     def _run_point(self, point: Point, engine: EngineWorker) -> None:
         scenario = self.plan.scenarios[point.scenario]
@@ -339,7 +340,7 @@ class Runner:
                 allowed=seen.allowed,
                 notes=seen.notes,
             )
-            self.folder.append_trace(trace)
+            self.folder.append(trace)
             self.traces[trace.cell] = trace
 
     def _untraced(self, point: Point) -> list[Cell]:

@@ -77,8 +77,8 @@ class TokenEvidence:
     ) -> None:
         self.plan, self.folder, self.blocks, self.engines, self.asked = plan, folder, blocks, engines, asked
         self.ties = ties
-        self.texts, self.margins, self.logits = folder.texts(), folder.margins(), folder.logits()
-        self.followed = folder.followed()
+        self.texts, self.margins = folder.lines(BaselineText), folder.lines(Margin)
+        self.logits, self.followed = folder.keyed(LogitSample), folder.lines(Followed)
         self.sampled_after: str | None = None
         self._ranked: dict[tuple[str, int, int, tuple[int, ...]], TopTokens | None] = {}
 
@@ -123,7 +123,7 @@ class TokenEvidence:
         finish = tuple(map(Finish, text.finish))
         span = (began_ns, time.monotonic_ns())
         found = BaselineText(point, prompt_set, worker_generation, text.tokens, finish, span)
-        self.folder.append_text(found)
+        self.folder.append(found)
         self.texts.append(found)
 
     def _text_steps(self, point: Point, prompt_set: int) -> int:
@@ -219,7 +219,7 @@ class TokenEvidence:
             shown = top if self.ties.ulps else TopTokens(())
             where = cell.key, d.prompt_set, d.round, d.slot, d.position
             margin = Margin(*where, top.values[0], top.values[1], shown.values, shown.tokens)
-            self.folder.append_margin(margin)
+            self.folder.append(margin)
             self.margins.append(margin)
 
     def _divergences_without_margin(
@@ -249,7 +249,7 @@ class TokenEvidence:
             shown = top or TopTokens(())
             place = text.cell.key, text.prompt_set, text.round, text.slot, text.position
             found = Followed(*place, tokens, shown.values, shown.tokens)
-            self.folder.append_followed(found)
+            self.folder.append(found)
             self.followed.append(found)
 
     def _not_followed(self, point: Point, prompt_set: int | None) -> Iterator[Parted]:
@@ -284,7 +284,7 @@ class TokenEvidence:
 
     def lacks_logits(self, point: Point) -> bool:
         """Whether blocks of `point` wait to have their logits sampled."""
-        if self.asked is None or any(Cell(point, BASELINE).key == s.cell for s in self.logits):
+        if self.asked is None or Cell(point, BASELINE).key in self.logits:
             return False
         return bool(self._judged(point, 0))
 
@@ -306,5 +306,5 @@ class TokenEvidence:
             span = (began, time.monotonic_ns())
             cell = Cell(point, role).key
             sample = LogitSample(cell, 0, worker_generation, positions, tokens, digests, span)
-            self.folder.append_logits(sample)
-            self.logits = [*(s for s in self.logits if s.cell != cell), sample]
+            self.folder.append(sample)
+            self.logits[cell] = sample

@@ -72,7 +72,7 @@ def environment_verdicts(run_folder: Path, change: Callable[[GpuReading], GpuRea
     folder = RunFolder.open(run_folder)
     config, run = folder.read_config(), folder.read_run()
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    blocks = folder.blocks()
+    blocks = folder.lines(Block)
     disturbed = replace(run, conditions=conditions_of(plan, blocks, samples(blocks, change)))
     return [(v.state, v.reason_code) for v in verdicts_of(RULE, disturbed)]
 

@@ -14,7 +14,8 @@ import pytest
 
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.rounds import whole_rounds
-from specgate.contract.conditions import CpuUse
+from specgate.contract import Block
+from specgate.contract.conditions import CpuUse, Sample
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
 from tests.support import in_process
@@ -121,13 +122,13 @@ def test_a_policy_without_gpu_passes_where_there_is_no_driver(folder: Path) -> N
 def test_every_block_has_its_time_and_the_conditions_can_be_recomputed(folder: Path) -> None:
     _, path = measured(folder, Driver([Gpu().busy()]), gpu=True)
     run = RunFolder.open(path)
-    blocks, stored = run.blocks(), run.read_run()
+    blocks, stored = run.lines(Block), run.read_run()
     spans = [b.span_ns for b in blocks]
     assert all(span is not None and span[0] < span[1] for span in spans)
     assert spans == sorted(spans, key=lambda span: span or (0, 0))
     config = run.read_config()
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    assert conditions_of(plan, whole_rounds(plan, blocks), run.samples()) == stored.conditions
+    assert conditions_of(plan, whole_rounds(plan, blocks), run.lines(Sample)) == stored.conditions
 
 
 def test_a_block_that_was_stored_without_a_time_reads_back(folder: Path) -> None:
@@ -135,7 +136,7 @@ def test_a_block_that_was_stored_without_a_time_reads_back(folder: Path) -> None
     file = path / "samples" / "blocks.jsonl"
     old = [{k: v for k, v in json.loads(line).items() if k != "span_ns"} for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps(line) + "\n" for line in old))
-    assert {b.span_ns for b in RunFolder.open(path).blocks()} == {None}
+    assert {b.span_ns for b in RunFolder.open(path).lines(Block)} == {None}
 
 
 # ── block by block ───────────────────────────────────────────────────────────────────────────────────────────────────

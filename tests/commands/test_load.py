@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from specgate.contract import Block
 from specgate.files.run_folder import RunFolder
 from tests.backends.servers.helpers import program
 from tests.support.command import Cli
@@ -90,10 +91,12 @@ def test_an_open_loop_compares_latencies_at_the_same_arrivals(sweep: Cli) -> Non
     assert {c.speedup.metric for c in folder.read_run().comparisons} == {"latency_speedup_ratio"}
     due = {
         (b.point.key, b.warmup, b.prompt_set, b.round, tuple(r.due_ns for r in b.served.requests))
-        for b in folder.blocks()
+        for b in folder.lines(Block)
         if b.served is not None
     }
-    assert 2 * len(due) == len(folder.blocks()), "both roles of a round have the same arrivals, and no other round has"
+    assert 2 * len(due) == len(folder.lines(Block)), (
+        "both roles of a round have the same arrivals, and no other round has"
+    )
     assert sweep.run("verify", sweep.newest(), pair=False).returncode == 0
 
 

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer, models
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.facts.engine import check_request
 from specgate.backends.servers.options import Options
+from specgate.contract import Block
 from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
 from tests.backends.servers.helpers import program, request_of, running_stub
@@ -159,7 +160,7 @@ def test_a_server_that_dies_costs_its_point_and_no_finished_block(cli: Cli) -> N
     assert done.returncode == 7
     assert "the server ended with exit code 9" in done.stderr
     folder = RunFolder.open(cli.newest())
-    assert len(folder.blocks()) > 3 and {c.status for c in folder.read_run().cells} <= {"partial", "failed"}
+    assert len(folder.lines(Block)) > 3 and {c.status for c in folder.read_run().cells} <= {"partial", "failed"}
 
 
 @pytest.mark.slow("starts servers")

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from specgate.contract import BlockTrace
 from specgate.contract.protocols import Activity
 from specgate.files.run_folder import RunFolder
 from specgate.run.runner import source_of
@@ -88,7 +89,7 @@ def test_a_run_on_a_server_that_profiles_itself_is_certified_and_its_trace_is_co
     done = cli.micro("--backend", "vllm", "--perf-mode", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = RunFolder.open(cli.newest())
-    run, traces = folder.read_run(), folder.traces()
+    run, traces = folder.read_run(), folder.keyed(BlockTrace)
     assert {trace.source for trace in traces.values()} == {"server-profiler"}
     spec = next(key for key in traces if key.endswith("spec-3"))
     quiet = next(i for i in run.certificates[spec] if i.id == "I6")

@@ -16,6 +16,7 @@ from specgate.contract import Block, Finish
 from specgate.contract.tape import SCHEMA, Slots, Tape
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
+from specgate.files.journal import PointEngine
 from specgate.files.run_folder import RunFolder
 from tests.support.factories import POLICY, blocks_of, plan_of, run_of, scenario
 
@@ -116,7 +117,7 @@ def journal(
     run = RunFolder.create(folder, "micro", "demo", "0" * 64)
     run.write_config(Config("micro", "fake", made.pair, POLICY, made.scenarios))
     run.write_run(replace(made, id=run.id, engines={}, prompts={point.key: {"set_sha256": hashes}}))
-    run.append_engine(point.key, replace(engines[point.key], acceptance="stand-in", eos_token_ids=()))
+    run.append(PointEngine(point.key, replace(engines[point.key], acceptance="stand-in", eos_token_ids=())))
     for block in blocks_of(plan, change=change)[:blocks]:
         run.append(block)
     return run.path

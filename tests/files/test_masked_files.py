@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from specgate import redaction
+from specgate.contract import Block
+from specgate.files.journal import PointEngine
 from specgate.files.run_folder import RunFolder, without_credentials
 from specgate.files.writing import as_json, write_json, write_text
 from tests.support.factories import blocks_of, plan_of, run_of
@@ -50,10 +52,10 @@ def test_the_journal_is_masked_and_its_blocks_read_back_equal(folder: RunFolder)
     blocks = [replace(block, elapsed_ns=int(NUMBER)) for block in blocks_of(plan_of())]
     for block in blocks:
         folder.append(block)
-    assert folder.blocks() == blocks
+    assert folder.lines(Block) == blocks
     usual = next(iter(run_of(plan_of(), blocks).engines.values()))
     facts = replace(usual, details={"version": f"1.0 for {KEY}", "n": int(NUMBER)}, warnings=(KEY,))
-    folder.append_engine("point", facts)
+    folder.append(PointEngine("point", facts))
     assert KEY not in (folder.path / "samples" / "engines.jsonl").read_text()
     assert folder.engines()["point"].details == {"version": "1.0 for ***", "n": int(NUMBER)}
     assert folder.engines()["point"].warnings == ("***",)

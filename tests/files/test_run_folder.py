@@ -30,6 +30,7 @@ from specgate.contract import (
 )
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
+from specgate.files.journal import PointEngine
 from specgate.files.run_folder import RunFolder
 from tests.support.factories import plan_of, run_of
 
@@ -95,7 +96,7 @@ def test_the_journal_gives_back_the_blocks_it_was_given(tmp_path: Path, written:
     folder = new_folder(tmp_path)
     for block in written:
         folder.append(block)
-    assert folder.blocks() == written
+    assert folder.lines(Block) == written
 
 
 def test_the_resolved_config_reads_back_equal(tmp_path: Path) -> None:
@@ -131,16 +132,16 @@ def test_a_line_torn_by_a_kill_is_cut_and_the_journal_goes_on(
     end_of_first = raw.index(b"\n") + 1
     file.write_bytes(raw[: data.draw(st.integers(end_of_first, len(raw) - 1))])
     folder = RunFolder(folder.path)  # the process that continues it
-    assert folder.blocks() == [first]
+    assert folder.lines(Block) == [first]
     folder.append(second)
-    assert folder.blocks() == [first, second]
+    assert folder.lines(Block) == [first, second]
 
 
 def test_margins_read_back_equal(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
     margin = Margin("one/fake/c64/b2/spec-3", 0, 1, 0, 17, 12.5, 12.4999)
-    folder.append_margin(margin)
-    assert folder.margins() == [margin]
+    folder.append(margin)
+    assert folder.lines(Margin) == [margin]
 
 
 def test_engine_facts_read_back_equal_and_those_of_an_older_journal_have_no_draft_error(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_engine_facts_read_back_equal_and_those_of_an_older_journal_have_no_draf
     (facts,) = run_of(plan_of(), ()).engines.values()
     torn = replace(facts, draft_sha256=None, has_draft=False, draft_error="fc.weight is missing")
     for point, stated in (("new", torn), ("old", facts)):
-        folder.append_engine(point, stated)
+        folder.append(PointEngine(point, stated))
     file = folder.path / "samples" / "engines.jsonl"
     new, old = map(json.loads, file.read_text().splitlines())
     del old["facts"]["draft_error"]
@@ -160,7 +161,7 @@ def test_a_damaged_line_is_named_with_its_number(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
     (folder.path / "samples" / "blocks.jsonl").write_text("{}x\n")
     with pytest.raises(InvalidResult, match=r"blocks\.jsonl:1"):
-        folder.blocks()
+        folder.lines(Block)
 
 
 def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_a_full_disk_is_an_environment_refused_with_what_to_do(tmp_path: Path, m
 
     monkeypatch.setattr("specgate.files.own_files.os.fsync", full)
     with pytest.raises(EnvironmentRefused, match="No space left") as caught:
-        folder.append_margin(Margin("c", 0, 0, 0, 0, 1.0, 0.5))
+        folder.append(Margin("c", 0, 0, 0, 0, 1.0, 0.5))
     assert "--resume" in str(caught.value)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.contract import Margin
+from specgate.contract.conditions import Sample
 from specgate.errors import InvalidResult
 from specgate.files.run_folder import RunFolder
 from specgate.files.written import content_of
@@ -22,8 +23,8 @@ MARGIN = Margin("one/fake/c64/b2/spec-3", 0, 1, 0, 17, 12.5, 12.25)
 def folder(tmp_path: Path) -> RunFolder:
     made = RunFolder.create(tmp_path, "micro", "one", "ab" * 32)
     made.write_json("env.json", {"a": 1})
-    made.append_margin(MARGIN)
-    made.append_margin(MARGIN)
+    made.append(MARGIN)
+    made.append(MARGIN)
     return made
 
 
@@ -36,7 +37,7 @@ def test_content_is_known_by_size_and_hash(known: bytes, found: bytes) -> None:
 def test_what_the_harness_wrote_passes(folder: RunFolder) -> None:
     folder.log("worker-0.log").write_text("an engine may write its log\n")
     folder.check()
-    assert folder.margins() == [MARGIN, MARGIN]
+    assert folder.lines(Margin) == [MARGIN, MARGIN]
 
 
 def rewrite(file: Path) -> None:
@@ -77,10 +78,10 @@ def test_a_rewritten_journal_is_neither_read_nor_continued(folder: RunFolder) ->
     file = folder.path / "samples" / "margins.jsonl"
     rewrite(file)
     with pytest.raises(InvalidResult, match="its SHA-256 is"):
-        folder.margins()
+        folder.lines(Margin)
     file.write_bytes(file.read_bytes() + b"\n")
     with pytest.raises(InvalidResult, match="the harness wrote"):
-        folder.append_margin(MARGIN)
+        folder.append(MARGIN)
 
 
 def test_the_manifest_lists_what_the_harness_wrote_whatever_lies_there(folder: RunFolder) -> None:
@@ -92,9 +93,9 @@ def test_the_manifest_lists_what_the_harness_wrote_whatever_lies_there(folder: R
 
 
 def test_the_monitors_journal_may_grow_and_ends_as_its_writer_says(folder: RunFolder) -> None:
-    assert folder.samples() == []
+    assert folder.lines(Sample) == []
     folder.watch_file.write_bytes(b"1\n")
-    folder.append_margin(MARGIN)
+    folder.append(MARGIN)
     folder.watch_file.write_bytes(b"1\n2\n")
     folder.adopt_watch(0, 4, hashlib.sha256(b"1\n2\n").hexdigest())
     folder.check()
@@ -104,9 +105,9 @@ def test_the_monitors_journal_may_grow_and_ends_as_its_writer_says(folder: RunFo
 
 
 def test_what_the_monitor_wrote_before_a_block_ended_cannot_be_rewritten_after_it(folder: RunFolder) -> None:
-    assert folder.samples() == []
+    assert folder.lines(Sample) == []
     folder.watch_file.write_bytes(b"1\n")
-    folder.append_margin(MARGIN)
+    folder.append(MARGIN)
     folder.watch_file.write_bytes(b"2\n")
     with pytest.raises(InvalidResult, match=r"environment\.jsonl"):
         folder.check()

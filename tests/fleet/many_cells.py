@@ -23,7 +23,7 @@ from subprocess import Popen
 
 from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.cli import cli
-from specgate.contract import Plan
+from specgate.contract import Block, Plan
 from specgate.files.run_folder import RunFolder
 from specgate.fleet import local
 from specgate.planning.plan import build_plan
@@ -75,7 +75,9 @@ def kill_some(count: int, slots: int) -> list[int]:
 
 def twice_or_missing(folder: RunFolder, plan: Plan) -> tuple[int, int]:
     """(blocks that are there more than once, blocks that are missing)"""
-    found = Counter((block.cell.key, block.prompt_set, block.round) for block in folder.blocks() if not block.warmup)
+    found = Counter(
+        (block.cell.key, block.prompt_set, block.round) for block in folder.lines(Block) if not block.warmup
+    )
     planned = sum(len(round_.order) for round_ in plan.rounds if not round_.warmup)
     return sum(count - 1 for count in found.values()), planned - len(found)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from specgate.contract import Block
 from specgate.files.run_folder import RunFolder
 from specgate.fleet import coordinator, local, merging
 from tests.support.command import Cli
@@ -41,7 +42,7 @@ def check_whole(cli: Cli) -> Path:
     """Every planned block once, all of a point by one engine process, and a run folder that can be recomputed."""
     path = cli.newest()
     folder = RunFolder.open(path, read_only=True)
-    blocks = [block for block in folder.blocks() if not block.warmup]
+    blocks = [block for block in folder.lines(Block) if not block.warmup]
     times = Counter((block.cell.key, block.prompt_set, block.round) for block in blocks)
     assert len(times) == 2 * 2 * 8 * 2 and set(times.values()) == {1}
     processes = {(block.point.key, block.worker_generation) for block in blocks}

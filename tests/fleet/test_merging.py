@@ -11,6 +11,7 @@ import pytest
 from specgate.analysis.rounds import whole_rounds
 from specgate.contract import Block, EngineFacts, Plan
 from specgate.errors import InvalidResult, OrderRefused
+from specgate.files.journal import PointEngine
 from specgate.files.run_folder import RunFolder
 from specgate.fleet.machines import Files, NodeLost
 from specgate.fleet.merging import engines_of, log_name, merge
@@ -39,7 +40,7 @@ def part(
     made = RunFolder.create(folder, "micro", "part", "0" * 64)
     points = (measured or asked).points
     for point in points:
-        made.append_engine(point, engine or facts())
+        made.append(PointEngine(point, engine or facts()))
     for block in blocks_of(plan()):
         if block.point.key in points:
             made.append(replace(block, worker_generation=(measured or asked).first_generation))
@@ -67,7 +68,7 @@ def test_tasks_together_are_the_run_and_its_folder_still_vouches_for_itself(tmp_
         mine = [b for b in blocks_of(plan()) if b.point == plan().points[number]]
         expected += [replace(block, worker_generation=first) for block in mine]
     run.check()
-    assert run.blocks() == expected and run.engines().keys() == {point.key for point in plan().points}
+    assert run.lines(Block) == expected and run.engines().keys() == {point.key for point in plan().points}
     assert sorted(file.name for file in (run.path / "logs").iterdir()) == [
         "rescoring-0.log",
         "rescoring-1000.log",
@@ -80,7 +81,7 @@ def test_a_point_that_is_measured_anew_counts_as_the_newer_machine_measured_it(t
     for first in (0, 1000):
         files, done = part(tmp_path, task(0, first))
         take(files, done, task(0, first), run)
-    judged = [block for block in whole_rounds(only(plan(), asked.points), run.blocks()) if not block.warmup]
+    judged = [block for block in whole_rounds(only(plan(), asked.points), run.lines(Block)) if not block.warmup]
     assert {block.worker_generation for block in judged} == {1000}
     assert len(judged) == sum(not block.warmup for block in blocks_of(only(plan(), asked.points)))
 
@@ -92,7 +93,7 @@ def test_samples_that_nothing_watched_are_lost(tmp_path: Path) -> None:
     run = whole(tmp_path)
     with pytest.raises(NodeLost, match="its monitor has watched nothing"):
         take(kept, Done(told), task(0), run)
-    assert not run.blocks()
+    assert not run.lines(Block)
 
 
 def test_half_a_line_is_refused_before_anything_is_taken_in(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_half_a_line_is_refused_before_anything_is_taken_in(tmp_path: Path) -> N
     run = whole(tmp_path)
     with pytest.raises(InvalidResult):
         take(torn, Done(told), task(0), run)
-    assert not run.blocks() and not run.engines()
+    assert not run.lines(Block) and not run.engines()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_other_weights_and_other_devices_are_not_mixed(tmp_path: Path, said: str
     files, done = part(tmp_path, task(1, 1000), engine=engine)
     with pytest.raises(InvalidResult, match=f"(?s){said}, but .* need the same weights"):
         take(files, done, task(1, 1000), run)
-    assert {block.point for block in run.blocks()} == {plan().points[0]}, "nothing of it was taken in"
+    assert {block.point for block in run.lines(Block)} == {plan().points[0]}, "nothing of it was taken in"
 
 
 def test_an_engine_that_the_run_may_not_be_measured_with_is_refused(tmp_path: Path) -> None:
@@ -167,4 +168,4 @@ def test_an_engine_that_the_run_may_not_be_measured_with_is_refused(tmp_path: Pa
     run = whole(tmp_path)
     with pytest.raises(OrderRefused):
         merge(task(0), files, done, run, plan(), admit, {})
-    assert not run.blocks()
+    assert not run.lines(Block)

@@ -29,7 +29,7 @@ def test_even_an_empty_body_lies_between_two_samples(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
     with watching(folder.watch_file, 3, (), interval_s=60.0):
         pass
-    first, last = folder.samples()
+    first, last = folder.lines(Sample)
     assert first.worker_generation == last.worker_generation == 3
     assert first.monotonic_ns < last.monotonic_ns
     assert first.gpu is None and first.nvml
@@ -41,7 +41,7 @@ def test_samples_are_written_while_the_body_runs(tmp_path: Path) -> None:
     with watching(folder.watch_file, 0, (), interval_s=0.005):
         while folder.watch_file.read_text().count("\n") < 4:
             pass
-    times = [s.monotonic_ns for s in folder.samples()]
+    times = [s.monotonic_ns for s in folder.lines(Sample)]
     assert len(times) >= 5
     assert times == sorted(times)
 
@@ -51,7 +51,7 @@ def test_a_watch_that_is_killed_leaves_its_samples_and_the_run_alone(tmp_path: P
     with watching(folder.watch_file, 0, (), interval_s=60.0):
         (watch,) = [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
         watch.send_signal(signal.SIGKILL)
-    assert len(folder.samples()) == 1
+    assert len(folder.lines(Sample)) == 1
 
 
 def test_a_watch_that_cannot_write_leaves_the_run_alone(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +86,7 @@ def test_a_line_reads_back_as_the_sample_it_was(tmp_path: Path, monkeypatch: pyt
     assert sorted(p.owner for p in sample.gpu.processes) == ["foreign", "ours", "unseen"]
     folder = new_folder(tmp_path)
     folder.watch_file.write_text(line_of(sample) + '{"torn')
-    assert folder.samples() == [sample]
+    assert folder.lines(Sample) == [sample]
 
 
 def test_the_clock_is_read_between_samples_and_goes_with_the_next_one(
@@ -106,7 +106,7 @@ def test_the_clock_is_read_between_samples_and_goes_with_the_next_one(
     assert [c.monotonic_ns for c in clock_readings(second)] == sorted(c.monotonic_ns for c in clock_readings(second))
     folder = new_folder(tmp_path)
     folder.watch_file.write_text(line_of(second))
-    assert folder.samples() == [second]
+    assert folder.lines(Sample) == [second]
 
 
 def test_a_clock_that_the_driver_refuses_is_unknown_and_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_without_a_gpu_there_is_no_clock_to_read(tmp_path: Path) -> None:
     with watching(folder.watch_file, 0, (), interval_s=0.2):
         while folder.watch_file.read_text().count("\n") < 3:
             pass
-    assert not any(s.clocks for s in folder.samples())
+    assert not any(s.clocks for s in folder.lines(Sample))
 
 
 def test_a_gpu_that_is_lost_while_sampling_leaves_samples_that_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def test_a_point_whose_texts_are_stored_is_not_drawn_again(tmp_path: Path) -> No
     folder = RunFolder.create(tmp_path, "micro", "demo", "0" * 64)
     drawer = Drawer(plan, {}, folder)
     assert (drawer.wanting(drawn), drawer.wanting(greedy)) == (True, False)
-    folder.append_draws(DrawnTexts(drawn.key, (1,), {"spec-3": (((5,), 10),)}, (), None, "nobody", None, (0, 1)))
+    folder.append(DrawnTexts(drawn.key, (1,), {"spec-3": (((5,), 10),)}, (), None, "nobody", None, (0, 1)))
     assert not Drawer(plan, {}, folder).wanting(drawn)
 
 

@@ -34,7 +34,7 @@ def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scored]:
         cli.write("policy.yaml", yaml.safe_dump(policy))
         done = cli.micro("--backend", "reference", "-o", "device=cpu", "--plain", *options)
         folder = RunFolder.open(cli.newest())
-        return done.returncode, folder.read_run(), tuple(folder.rescorings().values())
+        return done.returncode, folder.read_run(), tuple(folder.keyed(Rescoring).values())
 
     yield run
     plugins.registered.cache_clear()

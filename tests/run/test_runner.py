@@ -12,6 +12,7 @@ from specgate.contract import BASELINE, EngineFacts, EngineIdentity, Finish, Poi
 from specgate.contract.protocols import Decoded
 from specgate.errors import UsageError
 from specgate.files.config import Config
+from specgate.files.journal import PointEngine
 from specgate.files.run_folder import RunFolder
 from specgate.machine.monitor import line_of
 from specgate.run.runner import Runner, make_block
@@ -39,7 +40,7 @@ def test_a_point_is_measured_on_one_engine_with_one_tape(
     plan = plan_of()
     run, (point,) = run_of(plan, ()), plan.points
     folder = RunFolder.create(tmp_path, "micro", "demo", "0" * 64)
-    folder.append_engine(point.key, run.engines[point.key])
+    folder.append(PointEngine(point.key, run.engines[point.key]))
     config = Config("micro", "fake", run.pair, POLICY, run.scenarios)
     runner = Runner(plan, {}, config, folder, lambda block, done, total: None)
     runner._register(point, run.engines[point.key])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from specgate.contract import Run
+from specgate.contract import BaselineText, Block, Run
 from specgate.files.run_folder import RunFolder
 from tests.support.command import Cli
 
@@ -37,11 +37,11 @@ def test_texts_are_compared_whole_until_a_green_run_of_the_fingerprint_and_sampl
 def test_a_text_is_decoded_once_per_prompt_set_and_is_no_timed_block(cli: Cli) -> None:
     run = micro(cli)
     folder = RunFolder.open(cli.newest())
-    texts = folder.texts()
+    texts = folder.lines(BaselineText)
     assert [t.prompt_set for t in texts] == [0, 1, 2, 3]
-    longest = max(len(t) for b in folder.blocks() for t in b.tokens)
+    longest = max(len(t) for b in folder.lines(Block) for t in b.tokens)
     assert {len(t) for text in texts for t in text.tokens} == {longest}
-    timed = [b.span_ns for b in folder.blocks() if b.span_ns]
+    timed = [b.span_ns for b in folder.lines(Block) if b.span_ns]
     assert not [t for t in texts for begin, end in timed if t.span_ns[0] < end and begin < t.span_ns[1]]
     assert run.check_seconds["text"] > 0
 

@@ -13,7 +13,7 @@ import pytest
 
 from specgate import plugins
 from specgate.backends.fake import BACKEND, FakeEngine
-from specgate.contract import Budget, EngineFacts, Role, Run, TopTokens
+from specgate.contract import BaselineText, Block, Budget, EngineFacts, Role, Run, TopTokens
 from specgate.contract.protocols import Availability, Decoded, OpenRequest
 from specgate.files.run_folder import RunFolder
 from tests.support.command import Cli
@@ -147,11 +147,11 @@ def test_a_baseline_that_parts_at_a_near_tie_is_compared_with_how_it_goes_on(cli
     baseline = next(c for c in run.cells if not c.cell.role.speculative)
     assert baseline.values["repeat_mismatches"].value == 0 and baseline.values["repeat_near_ties"].value == 4
     folder = RunFolder.open(cli.newest())
-    longest = {s: max(len(t) for b in folder.blocks() if b.prompt_set == s for t in b.tokens) for s in range(4)}
-    assert [t.prompt_set for t in folder.texts()] == [0, 0, 1, 1, 2, 2, 3, 3], (
+    longest = {s: max(len(t) for b in folder.lines(Block) if b.prompt_set == s for t in b.tokens) for s in range(4)}
+    assert [t.prompt_set for t in folder.lines(BaselineText)] == [0, 0, 1, 1, 2, 2, 3, 3], (
         "what was decoded again, and what went on"
     )
-    for text in folder.texts()[1::2]:
+    for text in folder.lines(BaselineText)[1::2]:
         assert max(map(len, text.tokens)) == longest[text.prompt_set]
     assert cli.run("verify", cli.newest(), pair=False).returncode == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 
+from specgate.contract import Block
 from specgate.files.run_folder import RunFolder
 from tests.support.command import POLICY, SCENARIO, Cli
 from tests.support.stored_runs import as_if_killed
@@ -24,7 +25,7 @@ def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None
     done = cli.micro("--backend", "reference", "--plain")
     assert done.returncode == 0, done.stdout + done.stderr
     path = cli.newest()
-    run, blocks = RunFolder.open(path).read_run(), RunFolder.open(path).blocks()
+    run, blocks = RunFolder.open(path).read_run(), RunFolder.open(path).lines(Block)
 
     # every variant is decoded by an engine of its own, with its own baseline
     assert [(r.cell.role_name, r.status) for r in run.cells] == [(role, "ok") for role in ROLES]

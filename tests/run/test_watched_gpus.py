@@ -14,6 +14,7 @@ from specgate import plugins
 from specgate.backends.fake import FakeBackend
 from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import Scenario
+from specgate.contract.conditions import Sample
 from specgate.contract.protocols import Engine, OpenRequest
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
@@ -98,7 +99,7 @@ def test_a_variant_on_two_gpus_is_watched_apart_from_the_role_on_one(cli: Cli, m
     assert done.returncode == 0, done.stdout + done.stderr
 
     folder = RunFolder.open(cli.newest())
-    clocks = {(s.worker_generation, s.gpu.sm_clock_mhz) for s in folder.samples() if s.gpu is not None}
+    clocks = {(s.worker_generation, s.gpu.sm_clock_mhz) for s in folder.lines(Sample) if s.gpu is not None}
     assert clocks == {(0, 1980), (1, 345)}
     run = folder.read_run()
     idle = {key.split("/")[0]: c.gpu.clock_event_reasons for key, c in run.conditions.items()}

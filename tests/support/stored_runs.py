@@ -9,6 +9,7 @@ from typing import Any
 
 from specgate.contract import Block, Run, Scenario
 from specgate.files.config import Config
+from specgate.files.journal import PointEngine
 from specgate.files.manifest import MANIFEST
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
@@ -41,7 +42,7 @@ def store(
     for block in made:
         stored.append(block)
     for key, facts in run.engines.items():
-        stored.append_engine(key, facts)
+        stored.append(PointEngine(key, facts))
     write(run, plan, config, stored, ending(run, None))
     return folder
 

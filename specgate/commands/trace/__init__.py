@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.contract import BlockTrace
 from specgate.errors import ExitCode
 from specgate.terminal import echo, echo_json
 
@@ -97,7 +98,7 @@ def belonging(recording: Recording, loop: Loop, folder: Path | None, key: str | 
         if key not in cells:
             said = "--cell is missing" if key is None else f"--cell {key}: the run has no such cell"
             raise UsageError(f"{folder}: {said}", hint=f"it has: {', '.join(cells)}")
-        wrong += objections(recording, loop, run, cells[key], opened.traces().get(key))
+        wrong += objections(recording, loop, run, cells[key], opened.keyed(BlockTrace).get(key))
     if wrong:
         raise InvalidResult("the trace is of another run: " + "; ".join(wrong))
     return key

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from specgate.analysis.checks.clocks import unexplained_ns
+from specgate.contract import Block
 from specgate.files.run_folder import RunFolder
 
 STARVED_NS: Final = 30_000_000
@@ -24,13 +25,13 @@ T = TypeVar("T")
 
 def starved_ns(run: Path) -> int:
     """The longest time for which a thread of this run waited for a CPU, or a CPU was stolen, within one block."""
-    cpus = [block.cpu for block in RunFolder.open(run).blocks() if block.cpu is not None]
+    cpus = [block.cpu for block in RunFolder.open(run).lines(Block) if block.cpu is not None]
     return max((max(cpu.waited_ns or 0, cpu.stolen_ns or 0, cpu.throttled_ns or 0) for cpu in cpus), default=0)
 
 
 def stood_still(run: Path) -> bool:
     """Whether a block of this run of a scripted engine took far longer than the engine says."""
-    blocks = (block for block in RunFolder.open(run).blocks() if block.span_ns is not None)
+    blocks = (block for block in RunFolder.open(run).lines(Block) if block.span_ns is not None)
     return any(unexplained_ns(block, whole=False) > STOOD_STILL_NS for block in blocks)
 
 

@@ -215,7 +215,7 @@ def emitted_ids(folder: Path, target: CountedTarget) -> Iterator[Sequence[int]]:
     run = RunFolder.open(folder, read_only=True)
     check_same_target(run, target)
     longest = dict[tuple[str, int, int], tuple[int, ...]]()
-    spoken: list[Block | BaselineText] = [*run.blocks(), *run.texts()]
+    spoken: list[Block | BaselineText] = [*run.lines(Block), *run.lines(BaselineText)]
     for text in spoken:
         for slot, tokens in enumerate(text.tokens):
             key = (text.point.key, text.prompt_set, slot)

@@ -11,9 +11,10 @@ from tokenizers import Tokenizer
 
 from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.pair_tools.draft_vocab.sources import PIECE, Asked, CountedTarget, Counts, count, pieces
-from specgate.contract import EngineFacts, PairRef
+from specgate.contract import Block, EngineFacts, PairRef
 from specgate.errors import UsageError
 from specgate.files.config import Config
+from specgate.files.journal import PointEngine
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
 from tests.support.factories import POLICY, blocks_of, scenario
@@ -69,13 +70,13 @@ def run(tmp_path: Path) -> RunFolder:
     for block in blocks_of(plan):
         stored.append(block)
     facts = EngineFacts("fake", "clock", "float32", 49_152, 8192, (0,), "a" * 64, "b" * 64, None, True)
-    stored.append_engine(plan.points[0].key, facts)
+    stored.append(PointEngine(plan.points[0].key, facts))
     return stored
 
 
 def test_of_a_run_each_emitted_text_counts_once_without_its_first_token(run: RunFolder, target: CountedTarget) -> None:
     longest = dict[object, tuple[int, ...]]()
-    for block in run.blocks():
+    for block in run.lines(Block):
         for slot, tokens in enumerate(block.tokens):
             key = (block.point, block.prompt_set, slot)
             longest[key] = max(longest.get(key, ()), tokens, key=len)
