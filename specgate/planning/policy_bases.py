@@ -81,7 +81,7 @@ def _problems(own: Document, mine: list[Item], inherited: list[object]) -> Itera
     seen: dict[object, int] = {}
     for i, item in enumerate(mine):
         rule, replaced = item.data.get("id"), item.data.get("replaces")
-        if rule in seen:
+        if isinstance(rule, str) and rule in seen:
             yield Problem(("rules", i, "id"), f"rule {seen[rule] + 1} of this file has this id already")
         elif replaced is not None and replaced not in kept:
             yield Problem(("rules", i, "replaces"), f"no inherited rule has this id; {nearest(str(replaced), kept)}")
