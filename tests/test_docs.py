@@ -9,11 +9,17 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+from specgate.contract import Run
 from specgate.errors import ExitCode
+from specgate.files.plain import to_plain
+from specgate.files.yamlfile import load
+from tests import key_tables
 from tests.support.command import ROOT
 from tests.support.kept_runs import KEPT, RESULTS, file_of
+from tests.support.loaded import loaded_run
 
 DOCS = ROOT / "docs"
 ENGINE = ROOT / "backends" / "eagle3"
@@ -205,6 +211,29 @@ def test_every_environment_variable_that_is_read_or_set_is_in_the_reference_and_
 def test_the_reference_has_every_exit_code_by_its_name() -> None:
     rows = re.findall(r"^\| (\d+) \| `([A-Z_]+)` \|", REFERENCE.read_text(encoding="utf-8"), re.MULTILINE)
     assert [(int(code), name) for code, name in rows] == [(int(code), code.name) for code in ExitCode]
+
+
+def test_tables_of_keys_and_schemas_are_those_of_the_nouns() -> None:
+    written = dict(key_tables.written())
+    assert {DOCS / "reference.md", DOCS / "schemas" / "run.json"} <= written.keys()
+    stale = [name_of(file) for file, text in written.items() if file.read_text(encoding="utf-8") != text]
+    assert not stale, f"python -m tests.key_tables --write would change {', '.join(stale)}"
+
+
+@pytest.mark.parametrize(("name", "folder"), [("scenario", "scenarios"), ("policy", "gates/policies")])
+def test_every_shipped_file_fits_its_schema(name: str, folder: str) -> None:
+    schema = key_tables.schema(name)
+    for file in sorted((ROOT / folder).rglob("*.yaml")):
+        jsonschema.validate(load(file).data, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"kind": 3, "unreachable": 3}, schema)
+
+
+def test_a_run_fits_its_schema() -> None:
+    plain = json.loads(json.dumps(to_plain(Run, loaded_run())))
+    jsonschema.validate(plain, key_tables.schema("run"))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**plain, "cells": 3}, key_tables.schema("run"))
 
 
 def test_every_stored_run_backs_a_claim_and_every_result_version_is_among_them() -> None:

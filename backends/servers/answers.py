@@ -90,7 +90,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
         tokens=tuple(tokens),
         usage=said.usage,
         finish=finish_of(said.finish, ask, where),
-        times=ServedRequest(recording.sent_ns, tuple(times), tuple(counts), recording.due_ns),
+        times=ServedRequest(recording.sent_ns, tuple(times), tuple(counts), recording.due_ns, said.usage.cached),
         spec=said.spec,
         top=said.top,
         top_tokens=said.top_tokens,

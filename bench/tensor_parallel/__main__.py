@@ -6,7 +6,6 @@ import click
 
 from bench.tensor_parallel.exchange import exchange
 from bench.tensor_parallel.shapes import shapes
-from bench.tensor_parallel.steps import steps
 
 
 @click.group()
@@ -14,7 +13,7 @@ def main() -> None:
     """GPUs that share a target."""
 
 
-for command in (exchange, steps, shapes):
+for command in (exchange, shapes):
     main.add_command(command)
 
 if __name__ == "__main__":

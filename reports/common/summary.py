@@ -12,7 +12,9 @@ from specgate.analysis.load.words import in_words
 from specgate.analysis.variants import variation
 from specgate.analysis.verdict import overall
 from specgate.contract import Cell, CellResult, Gap, Role, Run, State, Verdict
+from specgate.contract.metrics import metric
 from specgate.errors import ExitCode
+from specgate.reports.common import figures
 
 MARKS = {
     State.PASS: "✓",
@@ -152,8 +154,8 @@ def acceptance_label(run: Run) -> str | None:
 
 
 def cell_note(run: Run, result: CellResult) -> str | None:
-    """The note on a cell: what varies in a variant, missing blocks, times that were set aside, an unusable draft; None
-    where there is nothing of these.
+    """The note on a cell: what varies in a variant, missing blocks, times that were set aside, an unusable draft, and
+    figures whose metric has a note; None where there is nothing of these.
     """
     trouble = run.draft_trouble(result)
     aside = f"times of {result.set_aside} of {result.blocks} blocks set aside: the host was disturbed"
@@ -162,6 +164,7 @@ def cell_note(run: Run, result: CellResult) -> str | None:
         result.reason,
         aside if result.set_aside else None,
         f"draft unusable: {trouble}" if trouble else None,
+        *(f"{note} {figures.figure(v)}" for v in result.values.values() if v.value and (note := metric(v.metric).note)),
     )
     return "; ".join(text for text in said if text) or None
 

@@ -98,6 +98,9 @@ def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
     counted = [b.counters["cache_hit_tokens"] for b in blocks if "cache_hit_tokens" in b.counters]
     if counted:
         yield Value("cache_hit_tokens", float(sum(counted)), "count", len(counted))
+    requests = [request for block in blocks if block.served for request in block.served.requests]
+    if hits := [r.prefix_hit_tokens for r in requests if r.prefix_hit_tokens is not None]:
+        yield Value("prefix_hit_tokens", statistics.fmean(hits), "mean", len(hits))
 
 
 def asked_again(blocks: Sequence[Block]) -> Iterator[Value]:

@@ -23,7 +23,7 @@ from specgate.contract import CellResult, Rule, Run, Scenario, State, Verdict
 from specgate.contract.protocols import GrantsNearTies, JudgesSetup
 from specgate.errors import ExitCode, UsageError
 from specgate.files.yamlfile import dump_yaml, loads
-from specgate.planning.gates import asked, near_ties, verdicts_of
+from specgate.planning.gates import near_ties, rules_with, verdicts_of
 from specgate.planning.policy import parse_policy
 from specgate.planning.scenario import shipped
 from specgate.promotion.claim import digests
@@ -171,7 +171,7 @@ def tokens_lines(stored: Sequence[StoredRun], margin_pct: float) -> Iterator[str
         params["near_tie_ulps"] = ulps
         if rare:
             params["rare_tie_ulps"] = rare
-        means = [r.params.get("mean_tie_ulps") for one in stored for r, _ in asked(one.policy, GrantsNearTies)]
+        means = [r.params.get("mean_tie_ulps") for one in stored for r, _ in rules_with(one.policy, GrantsNearTies)]
         if bounds := [float(mean) for mean in means if mean]:
             params |= {"mean_tie_ulps": max(bounds)} if len(bounds) == len(means) else {}
         how = f"but for near ties: a top-2 margin of up to {ulps:g} units in the last place is too close to call"
@@ -187,7 +187,7 @@ def tokens_lines(stored: Sequence[StoredRun], margin_pct: float) -> Iterator[str
 
 
 def copied_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
-    rules = [rule for rule, _ in asked(stored[0].policy, JudgesSetup)]
+    rules = [rule for rule, _ in rules_with(stored[0].policy, JudgesSetup)]
     if rules:
         yield f"  # As in policy {stored[0].policy.name}, which the run was made with."
     for rule in rules:

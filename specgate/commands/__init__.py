@@ -9,7 +9,7 @@
     door.py         groups that commands of plug-ins can join
     speculation/    `specgate smoke`, `align`, `parity`, `cache`: speculation itself
     scenarios.py    `specgate scenarios` and `specgate plan`
-    policy.py       `specgate policy init`: floors for the scenarios of measured runs
+    policy.py       `specgate policy`: floors for the scenarios of measured runs, and a policy with all that it inherits
     pairs.py        `specgate pairs`: list and fetch; plug-ins add to it
     ab.py           `specgate ab`: an old and a new build of an engine in one session
     report.py       `specgate report`: the reports of stored runs, rendered anew

@@ -123,15 +123,15 @@ def own_lengths(context: object) -> object:
 class Grid:
     """The axes of a scenario. Each axis ascends."""
 
-    context: Annotated[tuple[Positions, ...], Length(0, VALUES), ASCENDING, Convert(own_lengths)]
-    """Exact prompt lengths in tokens. For prompts from a file: the upper ends of classes of length, each of which
-    begins above the one before. () or `own`: prompts from a file keep their lengths; once they are chosen, it is the
+    context: Annotated[tuple[Positions, ...], Length(0, VALUES), ASCENDING, Convert(own_lengths, {"const": "own"})]
+    """Exact prompt lengths in tokens, ascending. For prompts from a file: the upper ends of classes of length, each of
+    which begins above the one before; or `own`: such prompts keep their lengths, and once they are chosen, this is the
     length of the longest.
     """
     batch: Annotated[tuple[Annotated[int, Range(ge=1, le=BATCH)], ...], Length(1, VALUES), ASCENDING]
-    """Prompts that are decoded together."""
+    """Prompts that are decoded together, ascending."""
     spec: Annotated[tuple[Annotated[int, Range(ge=1, le=DRAFT_TOKENS)], ...], ASCENDING]
-    """Draft lengths K of the speculative roles; () for the baseline alone, which no file asks for."""
+    """Draft lengths K of the speculative roles, ascending. No file asks for the baseline alone, which has none."""
 
 
 PromptSource = Literal["mixed", "code", "docs", "prose", "random", "file"]
@@ -239,7 +239,7 @@ class Sampling:
     """Pairs of a token and what is added to its logit."""
     method: SamplingMethod = "coupled"
     """How a draft is verified."""
-    seed: Seed = 0
+    seed: Annotated[int, Range(ge=0, le=(1 << 64) - 1)] = 0
     """Of the random numbers."""
 
     @property
@@ -271,7 +271,7 @@ def option_text(value: object) -> object:
 
 
 OptionName = Annotated[str, Pattern("^[A-Za-z][A-Za-z0-9_.-]*$"), Length(most=64)]
-Options = Annotated[Mapping[OptionName, Annotated[Text, Convert(option_text)]], Length(most=VALUES)]
+Options = Annotated[Mapping[OptionName, Annotated[Text, Convert(option_text, {"type": "number"})]], Length(most=VALUES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +399,7 @@ class Scenario:
     perf_mode: bool = False
     """Whether a profiler checks the decode loop, outside the timed blocks."""
     rope: Rope | None = None
-    """RoPE scaling that overrides the target's; None keeps the checkpoint's."""
+    """RoPE scaling that overrides the target's, with the keys of its Hugging Face config."""
     default: bool = True
     """Whether a command that names no scenario runs this one."""
     source_file: Annotated[Path | None, FILLED_IN] = None
@@ -412,7 +412,7 @@ class Scenario:
     a run that is held against no earlier one is measured as far as a later one needs.
     """
     goodput: LatencyLimits | None = None
-    """The latency limits of a request; None where none are asked for, so that there is no goodput."""
+    """The latency limits of a request. Without them there is no goodput."""
     definitions: Annotated[int, FILLED_IN] = 1
     """Which definitions the figures follow (`contract.metrics`). A file cannot set it: what is read from one has the
     newest, and stored runs without this field have the first.
@@ -423,17 +423,15 @@ class Scenario:
     with speculation on, measured by itself.
     """
     sampling: Sampling | None = None
-    """How tokens are drawn; None for greedy decoding."""
+    """How tokens are drawn. Without it decoding is greedy."""
     draws: Draws | None = None
-    """The texts to draw of every role after all timing, for their distribution to be judged; None for none."""
+    """The texts to draw of every role after all timing, for their distribution to be judged."""
     load: Load | None = None
-    """What a server is offered in a scenario of `kind: load`; None in every other."""
+    """The requests that a server gets in a scenario of `kind: load`."""
     options: Options = field(default_factory=dict)
-    """Options of the engine that belong to this scenario, beside those of the command line."""
+    """Options of the engine that belong to this scenario, as `-o` has them. A command line cannot set them again."""
     variants: Annotated[Mapping[VariantName, Variant], Length(most=VALUES)] = field(default_factory=dict)
-    """Name → what is measured beside the scenario itself. `planning.variants` makes a scenario of each, which is then
-    called `SCENARIO+VARIANT` and has no variants.
-    """
+    """Name → what is measured beside the scenario itself, under the name `SCENARIO+VARIANT`."""
 
     @property
     def repeats_baseline(self) -> bool:

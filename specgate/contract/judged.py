@@ -143,7 +143,7 @@ class TokenChecks:
     of the same fingerprint was green; from then on it does so for one prompt set of every point, which the run's id
     draws, and compares the others as far as the timed baseline blocks go.
     """
-    rescored_by: Annotated[str, Convert(engine_or_none)] = "reference"
+    rescored_by: Annotated[str, Convert(engine_or_none, {"const": "none"})] = "reference"
     """The back end that scores a sample of the tokens again; `none`, or empty, for none."""
     positions: Annotated[int, Range(ge=1, le=65_536)] = 64
     """Tokens of every cell that it scores."""
@@ -175,8 +175,8 @@ class Policy:
     """The rules; every one has an id of its own."""
     source_file: Annotated[Path | None, FILLED_IN] = None
     micro: tuple[Text, ...] = ()
-    """Micro scenarios that must be green before a full run, by name or by file relative to `source_file`. An empty
-    tuple means all micro scenarios that the machine runs by default.
+    """Micro scenarios that must be green before a full run, by name or by file relative to the policy's. Without any:
+    all micro scenarios that the machine runs by default.
     """
     checks: TokenChecks | None = None
     """None in runs that were stored before there were such checks."""

@@ -179,12 +179,14 @@ class ServedRequest:
     `chunk_ns`: when each chunk that carried tokens arrived. A chunk may hold several tokens.
     `chunk_tokens`: how many tokens each of these chunks held; () in runs stored before this was recorded.
     `due_ns`: when the request was to be sent in an open loop; None where nothing but the client set the time.
+    `prefix_hit_tokens`: prompt tokens that came from a prefix cache, by the answer's own count; None where it has none.
     """
 
     sent_ns: Count
     chunk_ns: Annotated[Counts, Length(1)]
     chunk_tokens: Counts = ()
     due_ns: Count | None = None
+    prefix_hit_tokens: Count | None = None
 
     @property
     def began_ns(self) -> int:

@@ -25,12 +25,14 @@ class Metric:
     """One metric.
 
     `direction`: what is better. `equal` metrics are exact and must not change; `none` metrics only describe.
+    `note`: words for a figure that is not 0, behind which it stands in the note on its cell; empty: no note names it.
     """
 
     name: str
     unit: str
     direction: Direction
     definition: str
+    note: str = ""
 
 
 PERCENTILES: Final = (50, 90, 99)
@@ -138,6 +140,13 @@ _METRICS = (
         "asked_again", "requests", "equal", "how often a server was asked for a block again that was seen in one piece"
     ),
     Metric("cache_hit_tokens", "tokens", "equal", "prompt tokens that a cache saved from being prefilled"),
+    Metric(
+        "prefix_hit_tokens",
+        "tokens",
+        "none",
+        "prompt tokens of a request that came from a prefix cache, by its answer's own count; mean over requests",
+        note="prompt tokens of a request from a prefix cache:",
+    ),
     Metric(
         "client_clock_ratio",
         "ratio",

@@ -7,7 +7,7 @@ calls the constraints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from itertools import pairwise
 from typing import Annotated, Any, Final
@@ -86,15 +86,20 @@ class Check:
 class Convert:
     """A function that turns another notation of a value into the one that is then checked.
 
-    It returns what it does not know as it is, and tuples in the place of lists.
+    It returns what it does not know as it is, and tuples in the place of lists. `notation`: the JSON schema of the
+    other notation.
     """
 
-    def __init__(self, convert: Callable[[Any], object]) -> None:
-        self.convert = convert
+    def __init__(self, convert: Callable[[Any], object], notation: Mapping[str, object]) -> None:
+        self.convert, self.notation = convert, notation
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         """Return the schema of `source`, after the conversion."""
         return {"type": "function-before", "schema": handler(source), "function": _plain(self.convert)}
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Return the JSON schema of both notations."""
+        return {"anyOf": [handler(schema), dict(self.notation)]}
 
 
 def ascending(values: Sequence[float]) -> Sequence[float]:

@@ -26,7 +26,7 @@ from specgate.contract.protocols import (
 T = TypeVar("T")
 
 
-def asked(policy: Policy, declaration: type[T]) -> Iterator[tuple[Rule, T]]:
+def rules_with(policy: Policy, declaration: type[T]) -> Iterator[tuple[Rule, T]]:
     """Yield each rule of `policy` whose gate makes the declaration, with its gate."""
     for rule in policy.rules:
         gate: object = plugins.gate(rule.gate)
@@ -53,19 +53,19 @@ def floor_of(rule: Rule) -> Floor | None:
 
 def floors_of(policy: Policy) -> list[tuple[Rule, Floor]]:
     """Return the rules of `policy` that set a floor, each with it."""
-    return [(rule, gate.floor(rule)) for rule, gate in asked(policy, SetsFloor)]
+    return [(rule, gate.floor(rule)) for rule, gate in rules_with(policy, SetsFloor)]
 
 
 def kinds_of(policy: Policy) -> Mapping[str, tuple[Kind, ...]]:
     """Return rule id → the kinds of judgement that its verdicts are."""
-    return {rule.id: gate.judges(rule) for rule, gate in asked(policy, Gate)}
+    return {rule.id: gate.judges(rule) for rule, gate in rules_with(policy, Gate)}
 
 
 def near_ties(policy: Policy) -> NearTies:
     """Return the gaps that the policy takes for near ties; none if no rule grants any. Of several rules the strictest
     counts.
     """
-    granted = [gate.near_ties(rule) for rule, gate in asked(policy, GrantsNearTies)]
+    granted = [gate.near_ties(rule) for rule, gate in rules_with(policy, GrantsNearTies)]
     names = ("margin", "ulps", "rare_ulps")
     return NearTies(*(min((getattr(ties, name) for ties in granted), default=0.0) for name in names))
 
@@ -74,25 +74,25 @@ def draw_allowance(policy: Policy) -> Allowance:
     """Return the rounding that the policy allows for in drawn texts; none if no rule does. Of several rules the
     strictest counts.
     """
-    granted = [gate.allowance(rule) for rule, gate in asked(policy, GrantsRounding)]
+    granted = [gate.allowance(rule) for rule, gate in rules_with(policy, GrantsRounding)]
     return Allowance(*(min((getattr(a, name) for a in granted), default=0.0) for name in ("another", "own")))
 
 
 def margins_of(policy: Policy) -> list[tuple[Rule, AllowedLoss]]:
     """Return the rules of `policy` that allow a loss up to a margin, each with it."""
-    return [(rule, gate.margin(rule)) for rule, gate in asked(policy, HasMargin)]
+    return [(rule, gate.margin(rule)) for rule, gate in rules_with(policy, HasMargin)]
 
 
 def machine_limits(policy: Policy) -> list[tuple[Rule, MachineLimits]]:
     """Return the rules of `policy` that limit the machine, each with its limits."""
-    return [(rule, gate.machine_limits(rule)) for rule, gate in asked(policy, LimitsMachine)]
+    return [(rule, gate.machine_limits(rule)) for rule, gate in rules_with(policy, LimitsMachine)]
 
 
 def needs_earlier_run(policy: Policy) -> bool:
     """Return whether a rule of `policy` holds a run against an earlier one."""
-    return any(True for _ in asked(policy, NeedsEarlierRun))
+    return any(True for _ in rules_with(policy, NeedsEarlierRun))
 
 
 def bases_of(policy: Policy) -> list[str]:
     """Return the git revisions that a build must have been compared with."""
-    return list(dict.fromkeys(gate.base(rule) for rule, gate in asked(policy, NeedsBuilds)))
+    return list(dict.fromkeys(gate.base(rule) for rule, gate in rules_with(policy, NeedsBuilds)))

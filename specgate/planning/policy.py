@@ -61,7 +61,7 @@ def parse_policy(document: Document, gates: Gates) -> Policy:
     """As `load_policy`, of a document that was read already."""
     document = POLICIES.whole(document)
     bare, parameters = _without_parameters(document)
-    policy = parse(Policy, bare, SCHEMA, filled_in={"name": document.path.stem}, other_keys=("base",))
+    policy = parse(Policy, bare, SCHEMA, filled_in={"name": document.path.stem}, other_keys=("base", "without"))
     policy = replace(policy, source_file=document.path, micro=tuple(_micro_names(policy, document)))
     if problems := [*_problems(policy.rules, parameters, gates), *_micro_problems(policy, document)]:
         raise refusal(document, problems)

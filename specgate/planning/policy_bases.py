@@ -78,7 +78,7 @@ def _problems(own: Document, mine: list[Item], inherited: list[object]) -> Itera
         if rule not in known:
             yield Problem(("without", i), f"no inherited rule has this id; {nearest(str(rule), known)}")
     kept = [rule for rule in known if rule not in left_out]
-    seen: dict[object, int] = {}
+    seen: dict[str, int] = {}
     for i, item in enumerate(mine):
         rule, replaced = item.data.get("id"), item.data.get("replaces")
         if isinstance(rule, str) and rule in seen:

@@ -55,6 +55,7 @@ def scenario_of(document: Document) -> Scenario:
     Raises UsageError that lists every problem.
     """
     named = {"name": document.path.stem, "question": document.head or ""}
+    document = _with_lengths(document)
     versions = {"statistics": STATISTICS, "definitions": DEFINITIONS}
     scenario = parse(
         Scenario, document, SCHEMA, list(_title_problems(document)), {**named, **versions}, other_keys=("extends",)
@@ -65,6 +66,14 @@ def scenario_of(document: Document) -> Scenario:
     if too_much := [Problem(key, why) for key, why in excesses(scenario)]:
         raise refusal(document, too_much)
     return scenario
+
+
+def _with_lengths(document: Document) -> Document:
+    """The document with `context: own` where its grid has no contexts."""
+    grid = document.data.get("grid")
+    if not isinstance(grid, Mapping) or "context" in grid:
+        return document
+    return replace(document, data={**document.data, "grid": {"context": "own", **grid}})
 
 
 FILE_KEYS: Final = ("format", "chat", "min_tokens", "max_tokens", "sha256")

@@ -22,7 +22,7 @@ from specgate.analysis.stats import planned_looks
 from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State
 from specgate.contract.protocols import Counting, Sequential
 from specgate.files.journal import Journal
-from specgate.planning.gates import asked, machine_limits, near_ties, needs_earlier_run, verdicts_of
+from specgate.planning.gates import machine_limits, near_ties, needs_earlier_run, rules_with, verdicts_of
 
 DECIDED = {State.PASS, State.IMPROVED, State.FAIL}
 """States that stop a point. INVALID does not: the margin of a divergence may not be recorded yet, and the divergence
@@ -86,7 +86,7 @@ def decided(
     times = cell_times(plan, cells, journal.blocks, aside) if needs_earlier_run(policy) else {}
     cells = with_drifts(cells, answered, journal.blocks, journal.engines)
     cut = replace(run, engines=journal.engines, cells=cells, comparisons=comparisons, failures={}, times=times)
-    verdicts = [v for rule, _ in asked(policy, Sequential) for v in verdicts_of(rule, cut)]
+    verdicts = [v for rule, _ in rules_with(policy, Sequential) for v in verdicts_of(rule, cut)]
     states = {v.state for v in verdicts if v.state is not State.SKIPPED}
     scenario = plan.scenarios[plan.points[0].scenario]
     if scenario.load is not None:
@@ -98,7 +98,7 @@ def required_decisions(plan: Plan, policy: Policy) -> int:
     """How many decisions the policy's required rules take by samples: one per rule and spec cell, unless the gate
     counts them itself.
     """
-    rules = [(rule, gate) for rule, gate in asked(policy, Sequential) if rule.required]
+    rules = [(rule, gate) for rule, gate in rules_with(policy, Sequential) if rule.required]
     return sum(
         decisions_of(gate, rule, cell, plan) for rule, gate in rules for cell in plan.cells if rule.matches(cell)
     )

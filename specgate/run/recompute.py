@@ -47,13 +47,13 @@ from specgate.files.config import plain_policy
 from specgate.files.journal import Journal
 from specgate.files.plain import to_plain
 from specgate.planning.gates import (
-    asked,
     draw_allowance,
     floors_of,
     kinds_of,
     machine_limits,
     near_ties,
     needs_earlier_run,
+    rules_with,
     verdicts_of,
 )
 from specgate.run import early_stop
@@ -238,7 +238,7 @@ def stepped_down(run: Run, policy: Policy, verdicts: Sequence[Verdict]) -> list[
     each, as Holm (1979) has it, and as Maurer and Bretz (2013) have it for interim looks. A verdict that is not open
     stays as it is.
     """
-    rules = {rule.id: rule for rule, _ in asked(policy, Sequential) if rule.required}
+    rules = {rule.id: rule for rule, _ in rules_with(policy, Sequential) if rule.required}
     found, failed = list(verdicts), -1
     while failed < (failed := sum(v.rule in rules and v.state is State.FAIL for v in found)):
         left = max(run.required_decisions - failed, 1)

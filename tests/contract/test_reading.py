@@ -42,7 +42,7 @@ class Noun:
     factor: Annotated[float, Range(gt=0, le=1e6)] = 1.0
     sha256: Digest = "0" * 64
     pairs: Annotated[int, Check(even)] = 2
-    options: Mapping[str, Annotated[str, Convert(as_text)]] = field(default_factory=dict)
+    options: Mapping[str, Annotated[str, Convert(as_text, {"type": "integer"})]] = field(default_factory=dict)
     details: Mapping[str, str | bool | Integer | Finite] = field(default_factory=dict)
     by_rows: Mapping[Size, Mapping[str, int]] = field(default_factory=dict)
     others: Mapping[str, Limit] = field(default_factory=dict)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from specgate import plugins
+from specgate.cli import cli
 from specgate.contract import Policy, Rule
 from specgate.errors import UsageError
 from specgate.planning.policy import find_policy, load_policy, micro_scenarios, whole_text
@@ -111,6 +113,9 @@ def test_a_scenario_file_that_a_base_names_lies_beside_the_base(tmp_path: Path) 
         ("rules: [{id: loops, share: 1}]", 4, "neither a rule's own key nor a parameter of degeneracy"),
         ("rules: 5", 4, "rules: 5: "),
         ("rules: [{near_tie_margin: 0}]", 4, "this key is required"),
+        ("rules: [{id: [tokens], near_tie_margin: 0}]", 4, "rules[2].id: ['tokens']: "),
+        ("without: [[tokens]]", 4, "without[0]: ['tokens']: no inherited rule has this id"),
+        ("withuot: [tokens]", 4, "withuot: ['tokens']: no such key; did you mean 'without'?"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_merged_is_refused_with_file_and_line(tmp_path: Path, text: str, line: int, says: str) -> None:
@@ -162,6 +167,12 @@ def test_a_policy_is_shown_as_one_file_that_means_the_same(tmp_path: Path, name:
     shown, shipped = load_policy(file, GATES), find_policy(name, GATES)
     assert shown.rules == shipped.rules and "\nbase:" not in text and "\nwithout:" not in text
     assert (shown.checks, shown.not_judged, shown.micro) == (shipped.checks, shipped.not_judged, shipped.micro)
+
+
+def test_the_command_shows_the_whole() -> None:
+    shown = CliRunner().invoke(cli, ["policy", "show", "mlperf-gpt-oss"])
+    assert (shown.exit_code, shown.output) == (0, whole_text("mlperf-gpt-oss", GATES))
+    assert "records-valid" in shown.output and "pays-up-to-8" not in shown.output
 
 
 def test_the_policies_for_a_gpu_state_what_they_share_once() -> None:

@@ -1,8 +1,8 @@
 """Traces that a profiler wrote into a file: what the decode loop of somebody else's engine did on the GPU.
 
     reading.py      a file → a recording: by its content, torch profiler or nsys; refused with file, size and remedy
-    json_stream.py  the events of a large JSON document, one by one, without holding the document
     chrome.py       torch profiler's Chrome trace (vLLM, SGLang, torch.profiler.profile)
+    events.py       its events, one by one, without holding the document
     nsys.py         the SQLite export of Nsight Systems
     recording.py    what both are read into: host calls, work on the device, ranges
     steps.py        the decode steps in a recording: by the ranges that an engine sets around them

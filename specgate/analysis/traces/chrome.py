@@ -15,8 +15,8 @@ from math import isfinite
 from sys import intern
 from typing import Any, Final
 
-from specgate.analysis.traces.json_stream import Malformed, Text, TraceDocument
-from specgate.analysis.traces.recording import Call, Mark, Recording, Work, WorkKind
+from specgate.analysis.traces.events import Text, TraceDocument
+from specgate.analysis.traces.recording import Call, Malformed, Mark, Recording, Work, WorkKind
 from specgate.files.json_text import shown
 
 HOST: Final = ("cuda_runtime", "cuda_driver")

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specgate.analysis.traces.chrome import MOST_EVENTS
-from specgate.analysis.traces.json_stream import Malformed
-from specgate.analysis.traces.recording import Call, Mark, Recording, Work, WorkKind
+from specgate.analysis.traces.recording import Call, Malformed, Mark, Recording, Work, WorkKind
 
 ACTIVITY: Final = "CUPTI_ACTIVITY_KIND_"
 COPY_KINDS: Final[Mapping[int, str]] = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}

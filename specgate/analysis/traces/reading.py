@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from specgate.analysis.traces.chrome import read_chrome
-from specgate.analysis.traces.json_stream import Malformed, Text
+from specgate.analysis.traces.events import Text
 from specgate.analysis.traces.nsys import read_nsys
-from specgate.analysis.traces.recording import Recording
+from specgate.analysis.traces.recording import Malformed, Recording
 from specgate.errors import UsageError
 from specgate.redaction import visible
 

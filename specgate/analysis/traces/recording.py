@@ -9,6 +9,10 @@ from typing import Literal, NamedTuple
 WorkKind = Literal["kernel", "copy", "set"]
 
 
+class Malformed(ValueError):
+    """Reason why a file holds no recording, and where in the file it lies."""
+
+
 class Call(NamedTuple):
     """A CUDA function that the host called. `correlation` links it to the work that it launched; 0 for none."""
 

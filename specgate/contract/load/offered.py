@@ -20,7 +20,9 @@ class Load:
     per_client: Requests = 1
     """At least so many per client of a closed loop, so that a block lasts about as long at every level."""
     rates: Annotated[tuple[Annotated[float, Range(ge=1 / SECONDS, le=RATE)], ...], Length(0, VALUES), ASCENDING] = ()
-    """Requests per second of an open loop, one level each; () for a closed loop, whose levels are `Grid.batch`."""
+    """Requests per second of an open loop, one level each, ascending. A closed loop has none: its levels are
+    `grid.batch`.
+    """
 
     def in_block(self, clients: int) -> int:
         """The requests of one block at a level of `clients`."""

@@ -21,6 +21,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from specgate.contract.protocols import Engine
+from specgate.contract.reading import ABSENT, dotted, problems_in
 from specgate.contract.types import FROM_ENGINE, fields_of
 from specgate.errors import BackendError
 from specgate.run.engine_process import failures
@@ -164,7 +165,7 @@ def read(request: Call[A], body: bytes, number: int, backend: str) -> A:
     try:
         message = _answers(request.kind).validate_json(body, strict=True, extra="forbid", context=FROM_ENGINE)
     except ValidationError as error:
-        raise malformed(backend, request.kind, *_first(error)) from None
+        raise malformed(backend, request.kind, *_first(error, message_of(request.kind))) from None
     if message.id != number:
         raise malformed(backend, request.kind, "id", str(message.id), f"it answers request {number}")
     if isinstance(message, Failed):
@@ -184,19 +185,13 @@ def malformed(backend: str, call: str, field: str, value: str, right: str) -> Ba
     return BackendError(f"back end {backend}: malformed answer to {call}: {field}: {value}", hint=right)
 
 
-def _first(error: ValidationError) -> tuple[str, str, str]:
+def _first(error: ValidationError, message: Any) -> tuple[str, str, str]:
     """Return field, value, and what would be right, of the first thing that is wrong."""
-    first = error.errors(include_url=False)[0]
-    path = [part for part in first["loc"][1:] if part != "decoded"]
-    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
-    if first["type"] == "missing":
-        return field, "missing", "the field is required"
-    if first["type"] == "unexpected_keyword_argument":
-        return field, shown(first["input"]), "there is no such field"
-    if first["type"] == "value_error":
-        return field, shown(first["input"]), str(first["ctx"]["error"])
-    right = first["msg"].removeprefix("Input ")
-    return field or "the message", shown(first["input"]), f"it {right}" if right != first["msg"] else right
+    first, value = problems_in(error, message, ABSENT)[0], error.errors(include_url=False)[0]
+    # The path begins with the kind of the message. The names of a block's fields say enough.
+    field = dotted(tuple(part for part in first.key[1:] if part != "decoded"))
+    missing = value["type"] in ("missing", "missing_argument")
+    return field or "the message", "missing" if missing else shown(value["input"]), first.why
 
 
 def counted(field: str, items: Sized, count: int, each: str) -> Wrong:

@@ -22,8 +22,6 @@ from bench.simulations.gate_simulation import (
     sequential,
     simulate,
 )
-from bench.simulations.prefill_apart import error_of
-from specgate.analysis.intervals.autocorrelation import fit, model_of
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST, either, half_width, least_counts
 from specgate.analysis.intervals.decision import decide, interval
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, false_fail, spent
@@ -169,15 +167,6 @@ def test_the_simulated_rule_is_the_one_that_judges(name: str, between: BetweenRu
     assert [x.side == "below" for x in slow] == fast.below.tolist()
     assert [x.pairs for x in slow] == fast.pairs.tolist()
     assert name == "2 × 2" or {x.side for x in slow} == {"above", "below", "open"}
-
-
-def test_the_simulation_of_prefill_has_the_error_of_the_rule_that_judges() -> None:
-    turns, noise = Turns.of(SHIPPED["8 × 2"]), np.random.default_rng(9)
-    d = np.concatenate([kind(6, turns, 0.004, noise) for kind in NOISES.values()])
-    when = tuple(range(len(turns.orders)))
-    errors = error_of(d, model_of(turns.orders, turns.prompt_sets, when))
-    fits = [fit(row, turns.orders, turns.prompt_sets, when) for row in d.tolist()]
-    assert [f.error for f in fits if f] == pytest.approx(errors.tolist())
 
 
 def test_the_first_look_that_decides_settles_it_whatever_comes_after() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from specgate.analysis.requests.goodput import share_interval
 from specgate.analysis.requests.timing import requests_of
-from specgate.contract import Block, CellResult, LatencyLimits, Plan, Role, Run, Served, ServedRequest
+from specgate.contract import Block, CellResult, LatencyLimits, Plan, Role, Round, Run, Served, ServedRequest
 from specgate.contract.metrics import DEFINITIONS, METRICS, PER_REQUEST, RENAMED, STATISTICS, per_request
 from tests.analysis.checks import test_served as served
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
@@ -101,6 +101,21 @@ def test_a_run_of_an_older_schema_keeps_its_figures() -> None:
     assert set(RENAMED) - {"icl_ms"} <= spec_of(run).values.keys()
     assert not any(per_request(s, q) in spec_of(run).values for s in STATISTICS for q in PER_REQUEST)
     assert run.comparisons[0].beside == () and run.comparisons[0].speedup.metric == "speedup_vs_ar_ratio"
+
+
+def test_prefix_hits_of_a_cell_are_the_mean_over_the_requests_whose_answers_count_them() -> None:
+    asked = plan_of(replace(scenario(batch=(2,), steps=10), definitions=DEFINITIONS))
+
+    def answered(round_: Round, role: Role) -> Block:
+        made = served.block(round_, role)
+        assert made.served is not None
+        first, second = made.served.requests
+        hits = replace(first, prefix_hit_tokens=12 if role.speculative else None), second
+        return replace(made, served=replace(made.served, requests=hits))
+
+    baseline, spec = run_of(asked, [answered(r, role) for r in asked.rounds for role in r.order]).cells
+    assert (spec.values["prefix_hit_tokens"].value, spec.values["prefix_hit_tokens"].n) == (12, 8)
+    assert "prefix_hit_tokens" not in baseline.values
 
 
 # ── goodput ──────────────────────────────────────────────────────────────────────────────────────────────────────────

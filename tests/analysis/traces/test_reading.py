@@ -16,10 +16,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.traces import json_stream, reading
-from specgate.analysis.traces.json_stream import Malformed, TraceDocument
+from specgate.analysis.traces import events, reading
+from specgate.analysis.traces.events import TraceDocument
 from specgate.analysis.traces.loop import loop_of
 from specgate.analysis.traces.reading import read_trace
+from specgate.analysis.traces.recording import Malformed
 from specgate.errors import UsageError
 from tests.support.traces import BASE_NS, FLASH, GEMM, H200, IDS_TO_HOST, US, Timeline, vllm_loop
 
@@ -69,17 +70,12 @@ def test_a_trace_that_torch_itself_has_written_is_read(tmp_path: Path) -> None:
 
 
 @settings(max_examples=40)
-@given(st.lists(JSON, max_size=6), st.dictionaries(st.text(max_size=4), JSON, max_size=3), st.integers(1, 40))
-def test_events_are_those_of_the_whole_document_whatever_the_pieces(events: Any, beside: Any, piece: int) -> None:
-    beside.pop("traceEvents", None)
-    text = json.dumps({**beside, "traceEvents": events, "traceName": 12})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_stream, "PIECE", piece)
-        document = TraceDocument(io.StringIO(text))
-        assert list(document.events()) == events
-        assert document.facts == {**beside, "traceName": 12}
-        alone = TraceDocument(io.StringIO(json.dumps(events, indent=2)))
-        assert list(alone.events()) == events
+@given(st.lists(JSON, max_size=6), st.dictionaries(st.text(max_size=4), JSON, max_size=3))
+def test_events_and_facts_are_those_of_the_whole_document(listed: Any, beside: Any) -> None:
+    document = TraceDocument(io.StringIO(json.dumps({**beside, "traceEvents": listed, "traceName": 12})))
+    assert list(document.events()) == listed
+    assert document.facts == {**beside, "traceName": 12}
+    assert list(TraceDocument(io.StringIO(json.dumps(listed, indent=2))).events()) == listed
 
 
 @settings(max_examples=40)
@@ -87,7 +83,7 @@ def test_events_are_those_of_the_whole_document_whatever_the_pieces(events: Any,
 def test_a_document_that_ends_too_early_is_malformed(data: st.DataObject) -> None:
     text = json.dumps(vllm_loop(steps=1).chrome())
     cut = text[: data.draw(st.integers(0, len(text) - 1))]
-    with pytest.raises(Malformed, match="character"):
+    with pytest.raises(Malformed, match=r"after \d+ events: parse error: premature EOF"):
         list(TraceDocument(io.StringIO(cut)).events())
 
 
@@ -108,14 +104,20 @@ def event(**changes: object) -> str:
         ("a.json", "plain text", "it begins with b'plain te'"),
         ("a.json", '{"events": []}', "no list traceEvents among the keys events"),
         ("a.json", '{"traceEvents": 3}', "traceEvents is not a list"),
-        ("a.json", '{"traceEvents": [] } x', "more text follows"),
+        ("a.json", '{"traceEvents": [] } x', "after 0 events: parse error: trailing garbage, near"),
+        ("a.json", '{"traceEvents": 3, "traceEvents": []}', "traceEvents is not a list"),
+        ("a.json", '[{}, {"name": "{"device": 1}"}]', "after 1 events: lexical error: invalid char in json text, near"),
+        ("a.json", '[{"name": "run\x01"}]', "invalid character inside string, near"),
+        ("a.json", "[" + "9" * 5_000 + "]", "after 0 events: a number of more than 2,000 digits"),
+        ("a.json", "[1e99999999999999999999]", "after 0 events: a number with too large an exponent"),
         ("a.json", '{"traceEvents": ["text"]}', "event 1 is not an object"),
         ("a.json", event(ts="soon"), "event 1 ('k'): ts: 'soon': microseconds are needed"),
         ("a.json", event(dur=-1), "lasts -1 µs: no event does"),
         ("a.json", event(dur=True), "dur: True"),
         ("a.json", event(name=7), "name: 7: a text is needed"),
         ("a.json", event(ts=1e300), "no event does"),
-        ("a.json", "[" * 100_000, "no value"),
+        ("a.json", event().replace("1.5", "1e400"), "ts: inf: microseconds are needed"),
+        ("a.json", "[" * 100_000, "too many lists and objects within each other"),
         ("a.json.gz", gzip.compress(event().encode(), mtime=0)[:-12], "Compressed file ended"),
         ("a.json.gz", b"\x1f\x8b" + b"nonsense" * 4, "Unknown compression method"),
         ("a.nsys-rep", b"\x00\x01binary", "nsys export --type sqlite a.nsys-rep"),
@@ -145,10 +147,9 @@ def test_a_trace_that_unpacks_beyond_the_limit_is_refused(tmp_path: Path, monkey
 
 
 def test_a_single_event_beyond_the_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_stream, "LONGEST_VALUE", 5_000)
-    monkeypatch.setattr(json_stream, "PIECE", 1_000)
-    with pytest.raises(UsageError, match="one value of more than 5,000 characters"):
-        read_trace(write(tmp_path / "a.json", event(name="x" * 9_000)))
+    monkeypatch.setattr(events, "LONGEST_VALUE", 5_000)
+    with pytest.raises(UsageError, match="one value of more than 5,000 bytes"):
+        read_trace(write(tmp_path / "a.json", event(name="x" * 200_000)))
 
 
 # nsys

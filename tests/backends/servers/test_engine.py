@@ -112,6 +112,7 @@ def test_cached_prompt_tokens_are_counted(pair: tuple[Path, Path], tmp_path: Pat
         engine.prefill(PROMPTS, draft=True)
         block = engine.decode(BASELINE, STEPS, ())
     assert block.counters["cache_hit_tokens"] == 4
+    assert block.served is not None and [r.prefix_hit_tokens for r in block.served.requests] == [2, 2]
     # SGLang sizes its KV cache by what other servers have left.
     assert block.memory is not None and block.memory.kv_tokens and block.memory.kv_beside == (servers == "together")
 

@@ -77,14 +77,13 @@ def test_the_picture_has_every_node_with_its_rank_and_no_two_nodes_in_one_place(
     done = cli.run("tree", "inspect", "tree.yaml", "--svg", "--out", "out", pair=False)
     assert "wrote out/tree.svg" in done.stdout
     root = ElementTree.parse(cli.folder / "out" / "tree.svg").getroot()
-    places = [(c.get("cx"), c.get("cy")) for c in root.iter(f"{SVG}circle")]
+    assert root.findtext(f"{SVG}title") == "tree.yaml: 7 draft tokens on 3 levels, 4 leaves"
+    places = [(float(c.get("x") or -1), float(c.get("y") or -1)) for c in root.iter(f"{SVG}use")]
     assert len(set(places)) == len(places) == 8
-    assert [c[0].text for c in root.iter(f"{SVG}circle")][-1] == "node 7: 0 → 0 → 0"
-    labels = [t.text for t in root.iter(f"{SVG}text") if t.get("class") is None]
-    assert labels == ["0", "1", "2", "0", "1", "0", "0"]
-    assert len(list(root.iter(f"{SVG}line"))) == 7
-    width, height = (float(root.get(side) or 0) for side in ("width", "height"))
-    assert all(0 < float(x or -1) < width and 0 < float(y or -1) < height for x, y in places)
+    labels = [t.text for t in root.iter(f"{SVG}text")]
+    assert labels == ["root", "level 1", "level 2", "level 3", "0", "1", "2", "0", "1", "0", "0"]
+    width, height = map(float, (root.get("viewBox") or "").split()[2:])
+    assert all(0 < x < width and 0 < y < height for x, y in places)
 
 
 @pytest.mark.parametrize(

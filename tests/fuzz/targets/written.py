@@ -110,7 +110,7 @@ def attention_grid(folder: Path) -> Ready:
 
 
 def draft_tree(folder: Path) -> Ready:
-    """Trees of draft tokens. What is read has whole masks, sizes and a picture."""
+    """Trees of draft tokens. What is read has whole masks, sizes and places in a picture."""
     from specgate.checkpoints.trees.file import read_tree
 
     file = folder / "fuzzed.yaml"
@@ -118,7 +118,7 @@ def draft_tree(folder: Path) -> Ready:
     def read() -> None:
         import torch
 
-        from specgate.backends.eagle3.commands.tree_picture import picture
+        from specgate.backends.eagle3.commands.tree_picture import places
         from specgate.backends.eagle3.lib.trees.masks import broken_rows, pack
         from specgate.backends.eagle3.lib.trees.topology import ancestors
         from specgate.checkpoints.trees.sizes import Room, buffers
@@ -126,7 +126,7 @@ def draft_tree(folder: Path) -> Ready:
         shape = read_tree(file)
         parents = torch.tensor([shape.parents])
         assert not broken_rows(pack(ancestors(parents, shape.depth)), parents).any()
-        assert buffers(shape, Room(2)) and picture(shape, "a tree")
+        assert buffers(shape, Room(2)) and len({*places(shape)}) >= len(shape.leaves)
 
     inputs = yaml_texts(seeds.TREES) | json_texts([{"choices": [[0], [1], [0, 0], [0, 1]]}, {"parents": [0, 1, 1, 2]}])
     return Ready(inputs, seeds.TREES[0].encode(), read, file, USAGE)

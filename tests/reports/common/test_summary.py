@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from specgate.contract import Run, State, Verdict
+from specgate.contract import Run, State, Value, Verdict
 from specgate.errors import ExitCode
-from specgate.reports.common.summary import duration, headline, reproduction, tally
+from specgate.reports.common.summary import cell_note, duration, headline, reproduction, tally
+from specgate.reports.texts.csv import METRICS
 from tests.support.factories import POLICY, blocks_of, judged, plan_of, run_of
 
 PLAN = plan_of()
@@ -30,6 +31,17 @@ def test_the_worst_required_verdict_gives_reason_and_advice() -> None:
     assert (found.state, found.code) == ("FAIL", ExitCode.FAIL)
     assert found.reason == "extra on demo-64 c64 b1 spec-3: because so"
     assert found.advice == "do that"
+
+
+def test_a_figure_whose_metric_has_a_note_stands_beside_its_cell_unless_it_is_nothing() -> None:
+    spec = GREEN.cells[1]
+    hits, none = (
+        replace(spec, values={**spec.values, "prefix_hit_tokens": Value("prefix_hit_tokens", tokens, "mean", 4)})
+        for tokens in (12.5, 0.0)
+    )
+    assert cell_note(GREEN, hits) == "prompt tokens of a request from a prefix cache: 12.50"
+    assert cell_note(GREEN, none) is None
+    assert ",prefix_hit_tokens,mean,12.5,tokens," in METRICS.render(replace(GREEN, cells=(hits,)), POLICY)
 
 
 def test_an_advisory_failure_is_mentioned_and_changes_nothing() -> None:

@@ -186,22 +186,17 @@ def read(
     graphs: Sequence[int],
     elapsed_ns: Sequence[int],
     touched: torch.Tensor | None = None,
-    chain_lengths: torch.Tensor | None = None,
 ) -> tuple[Decoded, Fault]:
     """Everything that a decode run of spec-`k` over `count` slots has left on the device, and what went wrong.
 
     Graph i had `graphs[i]` steps and took `elapsed_ns[i]` nanoseconds. `touched` int32 [steps, layers]: how many
-    experts of each layer each step reached, of a target that has them. `chain_lengths` int32 [steps, S]: how many
-    tokens each step drafted, where these may be fewer than `k`.
+    experts of each layer each step reached, of a target that has them.
     """
     steps = int(slots.step)
     stamps = slots.stamps[:steps].cpu()
     times = step_times(graphs, elapsed_ns, stamps)
     accepted = [tuple(row) for row in slots.accepted_log[:steps, :count].tolist()]
-    lengths = [[k] * count] * steps if chain_lengths is None else chain_lengths[:steps, :count].tolist()
-    drafted = tuple(
-        tuple(d if a >= 0 else -1 for a, d in zip(*step, strict=True)) for step in zip(accepted, lengths, strict=True)
-    )
+    drafted = tuple(tuple(k if a >= 0 else -1 for a in row) for row in accepted)
     text = text_of(slots, count)
     decoded = Decoded(
         elapsed_ns=sum(times),

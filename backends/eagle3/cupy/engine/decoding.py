@@ -255,8 +255,7 @@ class DecodingEngine:
             lengths_of = [len(of) for of in graphs[: len(elapsed_ns)]]
             mixture = self.b.target.layer.mixture
             touched = mixture.touched if mixture else None
-            lengths = self.b.chains.length_log if self.b.chains and self.sizes.confidence_of(k) is not None else None
-            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched, lengths)
+            decoded, fault = read(self.b.slots, count, k, lengths_of, elapsed_ns, touched)
             in_part = self._partial_counters(k, kinds, decoded)
         fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.

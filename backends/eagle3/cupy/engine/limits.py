@@ -7,7 +7,6 @@ from pathlib import Path
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import MOST_EXPERTS, MOST_PLACES, MOST_ROWS
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.backends.eagle3.cupy.kernels.sampling.draw_rows import MOST_COLUMNS
-from specgate.backends.eagle3.lib.chains.lengths import CONFIDENCE, GREEDY_ALONE, ChainLengths, lengths_of
 from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
 from specgate.contract import Sampling
 from specgate.contract.protocols import OpenRequest
@@ -37,34 +36,6 @@ def check_request(request: OpenRequest) -> None:
         )
     if request.sampling is not None:
         check_settings(request.sampling)
-
-
-def chosen_lengths(request: OpenRequest) -> ChainLengths | None:
-    """Where the options end chains before K tokens; None where they end none.
-
-    Raises UsageError for what cannot be meant, and for a confidence where tokens are drawn or several GPUs share the
-    target.
-    """
-    lengths = lengths_of(request.options)
-    if lengths is None or lengths.confidence is None:
-        return lengths
-    if request.sampling is not None:
-        raise UsageError(f"option {CONFIDENCE} with sampling: {GREEDY_ALONE}", hint="leave one out")
-    if (ranks := request.options.get("tp", "1")) != "1":
-        raise UsageError(
-            f"option {CONFIDENCE} with tp = {ranks}: GPUs that share a target verify whole chains",
-            hint="leave one of them out",
-        )
-    return lengths
-
-
-def check_lengths(lengths: ChainLengths | None, target: TargetGeometry) -> None:
-    """Raise UsageError for a target of which rows behind the end of a chain would reach experts of their own."""
-    if lengths is not None and lengths.confidence is not None and target.experts is not None:
-        raise UsageError(
-            f"option {CONFIDENCE}: back end cupy ends chains of dense targets alone, and this one has experts",
-            hint="--backend reference has it",
-        )
 
 
 def check_vocabulary(asked: Sampling | None, target: TargetGeometry, where: Path) -> None:

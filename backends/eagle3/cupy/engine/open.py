@@ -30,7 +30,7 @@ from specgate.backends.eagle3.cupy.step.partial import FULL, PLAIN
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.cupy.tuned.required import describe, require
 from specgate.backends.eagle3.cupy.tuned.shape_log import ShapeLog
-from specgate.backends.eagle3.lib.chains.lengths import BY_BATCH, CONFIDENCE
+from specgate.backends.eagle3.lib.chains.lengths import BY_BATCH, lengths_of
 from specgate.backends.eagle3.lib.kv.asked import kv_modes
 from specgate.backends.eagle3.lib.kv.calibration import calibration_warnings
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes
@@ -50,7 +50,6 @@ from specgate.errors import BackendError, CheckpointError, UsageError
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "capture": None,
-    CONFIDENCE: None,
     "draft_kv": None,
     "draft_tp": ("1", "2", "4"),
     "fmha": None,
@@ -78,18 +77,18 @@ DTYPE = torch.bfloat16
 def open_engine(request: OpenRequest) -> CupyEngine:
     """Load `request.pair`.
 
-    Options: `capture` (boundaries such as 2,18,34), `confidence` (a greedy chain ends where the draft is less sure),
-    `draft_tp` (among how many of the target's GPUs the draft is divided), `k_by_batch` (the most draft tokens by how
-    many requests a decode run begins with), `fmha` (knobs of attention such as kv_tile:512,warps:4), `graphs` (on, off:
-    every launch on its own, for profilers), `kv` and `draft_kv` (the formats of the caches of target and draft: bf16,
-    fp8, nvfp4), `on_draft_error` (fail; baseline: decode spec roles plainly and say so), `prefill` (fused: what stands
-    between products by one kernel each; torch: operation by operation), `prefill_attention` (best; torch: what torch
-    takes; cudnn or flash: by that library alone, of a target with experts the layers without a window),
-    `prefill_experts` (packed: those of short prompts multiply as they lie in memory; decoded: each is decoded first),
-    `spec_config` (a speculative config that this one's must agree with), `specpv` (lossy: most verifications look at a
-    part of the cache) and what `specpv.asked` has beside it, `tp` (how many GPUs share the target), `tree` (a file of a
-    draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a file of tuned configurations, in place of those that are
-    found by themselves), `log_shapes` (a file for the products that are run).
+    Options: `capture` (boundaries such as 2,18,34), `draft_tp` (among how many of the target's GPUs the draft is
+    divided), `k_by_batch` (the most draft tokens by how many requests a decode run begins with), `fmha` (knobs of
+    attention such as kv_tile:512,warps:4), `graphs` (on, off: every launch on its own, for profilers), `kv` and
+    `draft_kv` (the formats of the caches of target and draft: bf16, fp8, nvfp4), `on_draft_error` (fail; baseline:
+    decode spec roles plainly and say so), `prefill` (fused: what stands between products by one kernel each; torch:
+    operation by operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone,
+    of a target with experts the layers without a window), `prefill_experts` (packed: those of short prompts multiply as
+    they lie in memory; decoded: each is decoded first), `spec_config` (a speculative config that this one's must agree
+    with), `specpv` (lossy: most verifications look at a part of the cache) and what `specpv.asked` has beside it, `tp`
+    (how many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a
+    file of tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the products
+    that are run).
 
     Raises UsageError for options, draft lengths and contexts that cannot be meant, CheckpointError for a bad pair or
     sizes that no kernel is made for, EnvironmentRefused where a GPU is missing, too old, too small or out of reach of
@@ -97,7 +96,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     """
     check_options(request.options)
     limits.check_request(request)
-    kv, lengths = kv_modes(request.options), limits.chosen_lengths(request)
+    kv, lengths = kv_modes(request.options), lengths_of(request.options)
     tree, asked = tree_option.chosen_tree(request), asked_plan(request)
     plan = used_plan(request, asked)
     ranks, fmha = option.chosen_ranks(request), chosen_fmha(request.options)
@@ -111,7 +110,6 @@ def open_engine(request: OpenRequest) -> CupyEngine:
             raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
     geometry = check_target(request)
     tree_option.check_target(tree, geometry)
-    limits.check_lengths(lengths, geometry)
     check_partial_target(asked, geometry, request.pair.target / "config.json")
     option.check_target(ranks, geometry, request.pair.target / "config.json")
     tuned, shape_log = chosen_files(request.options)
@@ -124,9 +122,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         draft_ranks = option.chosen_draft_ranks(ranks, asked_draft_ranks, draft.geometry, where)
     draft_part = Shard(0, draft_ranks).of_draft(draft.geometry) if draft else None
     split_width = draft_part.hidden if draft_part and draft_ranks > 1 else None
-    confidence = lengths.confidence if lengths and draft else None
     sizes = sizes_of(request, tree if draft else None, plan if draft else None)
-    sizes = replace(sizes, kv=kv, confidence=confidence)
+    sizes = replace(sizes, kv=kv)
     sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(part)
     tree_option.check_memory(sizes, part)
     ways = [chosen_way(request.options, part, device) for device in devices]

@@ -17,8 +17,6 @@ from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.peers.mailboxes import Mailboxes
-from specgate.backends.eagle3.cupy.kernels.state.chains import Chains
-from specgate.backends.eagle3.cupy.kernels.state.end_chains import parts_of
 from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.eagle3.cupy.kernels.state.slots import Slots
 from specgate.backends.eagle3.cupy.memory.nvfp4_pages import blank
@@ -177,8 +175,8 @@ class DraftBuffers:
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """`sampling`: None where decoding is greedy. `tree`: None where drafts are chains. `chains`: None where no chain
-    ends before its K tokens. `partial`: None where all verifications are full.
+    """`sampling`: None where decoding is greedy. `tree`: None where drafts are chains. `partial`: None where all
+    verifications are full.
     """
 
     slots: Slots
@@ -187,7 +185,6 @@ class Buffers:
     draft: DraftBuffers | None
     sampling: SamplingBuffers | None
     tree: TreeBuffers | None = None
-    chains: Chains | None = None
     partial: PartialBuffers | None = None
 
     @classmethod
@@ -206,7 +203,6 @@ class Buffers:
             if sizes.sampling
             else None,
             tree=TreeBuffers.allocate(sizes.tree, draft, sizes.slots, device) if sizes.tree and draft else None,
-            chains=chain_buffers(draft, sizes, device) if draft else None,
             partial=PartialBuffers.allocate(
                 *(sizes.partial, sizes.heads(target), target.layers, sizes.blocks, sizes.slots, sizes.max_rows, device)
             )
@@ -288,14 +284,6 @@ def draft_buffers(geometry: DraftGeometry, sizes: Sizes, device: torch.device | 
         input=of(torch.bfloat16, rows, 2 * geometry.hidden),
         choices=of(torch.int64, sizes.slots),
     )
-
-
-def chain_buffers(geometry: DraftGeometry, sizes: Sizes, device: torch.device | str) -> Chains | None:
-    """None where no chain ends before its K tokens."""
-    most, parts = sizes.most_drafts, parts_of(geometry.draft_vocab)
-    if sizes.confidence_of(most) is None:
-        return None
-    return Chains.allocate(sizes.slots, most, sizes.positions, parts, geometry.hidden, device)
 
 
 def tensors_of(buffers: object) -> Iterator[Tensor]:

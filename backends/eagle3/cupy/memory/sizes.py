@@ -24,9 +24,8 @@ class Sizes:
 
     `fmha`: how all attention is tiled. `sampling`: how tokens are drawn; None for greedy decoding. `tree`: what the
     longest role drafts, with all its rows in `max_rows`; None for chains. `kv`: the formats of the caches of target and
-    draft. `confidence`: how sure of all its tokens up to one the draft must be for a greedy chain to go on behind that;
-    None: chains have K tokens. `partial`: what a part of the target's cache is, over which most greedy chains are
-    verified; None: all are verified over the whole cache.
+    draft. `partial`: what a part of the target's cache is, over which most greedy chains are verified; None: all are
+    verified over the whole cache.
     """
 
     slots: int
@@ -36,7 +35,6 @@ class Sizes:
     sampling: Sampling | None = None
     tree: DraftTree | None = None
     kv: KvModes = AS_COMPUTED
-    confidence: float | None = None
     partial: PartialPlan | None = None
 
     def usual(self, target: TargetGeometry) -> Sizes:
@@ -77,10 +75,6 @@ class Sizes:
         """Positions per slot that spec-`k` needs blocks for: of its rows, and of those that the draft runs on."""
         tree = self.tree_of(k)
         return max(tree.rows, tree.forest) if isinstance(tree, DynamicGrowth) else self.full_rows_of(k)
-
-    def confidence_of(self, k: int) -> float | None:
-        """That of chains of spec-`k`, of which one token is always drafted; None where nothing can end them earlier."""
-        return self.confidence if k > 1 and self.tree is None else None
 
     @property
     def most_drafts(self) -> int:

@@ -57,7 +57,7 @@ class Verify:
         `k`: drafts per slot; None: as many as rows behind the first.
 
         Raises ValueError for a tree of a target with experts, and for what a target that is split among GPUs cannot do:
-        trees, sampling, and chains that end early.
+        trees and sampling.
         """
         g, rows = target.geometry, slots * rows_per_slot
         if target.shard.ranks > 1 and (tree or sizes.sampling):
@@ -73,9 +73,6 @@ class Verify:
         elif kind == PARTIAL:
             attention = partial_attention(g, sizes, drafts)
         self.selection = Selection(heads, sizes, drafts) if kind == FULL else None
-        early = draft is not None and sizes.confidence_of(drafts) is not None
-        if early and (target.shard.ranks > 1 or g.experts is not None):
-            raise ValueError("chains end early of a dense target on one GPU alone")
         depth = sizes.tree.depth if sizes.tree and tree else 0
         nodes = TreeNodes(0, sizes.max_rows, depth) if depth else None
         self.target, self.draft, self.boundaries = target, draft, draft.boundaries if draft else ()
@@ -115,7 +112,7 @@ class Verify:
             of_text = rows_per_slot, sizes.max_rows, sizes.positions
             self.accept = AcceptReplayed(sizes.kept_of(drafts), drafts, *of_text)
         else:
-            self.accept = Accept(rows_per_slot, sizes.max_rows, ends_early=sizes.slots if early else 0)
+            self.accept = Accept(rows_per_slot, sizes.max_rows)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order. `capture` is there without boundaries, too, where it never runs."""
@@ -180,7 +177,7 @@ class Verify:
     def settle(self, b: Buffers, rows: Rows) -> None:
         """Decide how many drafts of each slot are accepted. Of a tree, put the accepted path where a chain would be."""
         if isinstance(self.accept, Accept):
-            self.accept(b.target.choices, b.slots, rows, b.chains if self.accept.ends_early else None)
+            self.accept(b.target.choices, b.slots, rows)
             return
         if isinstance(self.accept, AcceptReplayed):
             assert b.partial is not None

@@ -9,6 +9,8 @@ import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.lib.chains.table import table_of
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import BASELINE, Budget, Role
 from tests.eagle3.cupy.engine.tracing import nearness, same_prefixes, tokens, trace
@@ -129,3 +131,18 @@ def test_the_draft_is_accepted_as_often_as_the_float32_references(name: str, rec
 def oracle(name: str, recipe: str, dtype: torch.dtype) -> ReferenceEngine:
     checkpoints = checkpoints_of(name, recipe, dtype)
     return ReferenceEngine(*checkpoints, max_batch=8, max_positions=1024, device="cuda")
+
+
+def test_the_number_of_requests_picks_the_chain_of_a_decode_run() -> None:
+    """Each shorter chain is the shorter role's own: the same tokens, counts and logits."""
+    made, plain = engine_of(*checkpoints_of("4:1 of 64", "A", torch.bfloat16), SIZES), engine("4:1 of 64")
+    made.lengths = ChainLengths(table=table_of("1:5,2:3,4:1", "here"))
+    for batch, k in ((1, 5), (2, 3), (3, 3), (4, 1), (8, 1)):
+        for each in (made, plain):
+            each.prefill(random_prompts(RAGGED[-batch:], seed=batch), draft=True)
+        block, want = made.decode(Role(5), Budget(steps=STEPS), ()), plain.decode(Role(k), Budget(steps=STEPS), ())
+        assert (block.tokens, block.accepted, block.drafted) == (want.tokens, want.accepted, want.drafted)
+        assert block.counters["chains_ended_early"] == (STEPS * batch if k < 5 else 0)
+        assert made.logits(Role(5), (1, 9)) == plain.logits(Role(k), (1, 9)) == plain.logits(Role(0), (1, 9))
+    shorter = made.decode(Role(1), Budget(steps=STEPS), ())
+    assert {d for row in shorter.drafted for d in row} == {1} and shorter.counters["chains_ended_early"] == 0

@@ -7,21 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.cupy.engine.limits import (
-    check_geometry,
-    check_lengths,
-    check_request,
-    check_window,
-    chosen_lengths,
-)
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
-from specgate.backends.eagle3.lib.chains.table import table_of
+from specgate.backends.eagle3.cupy.engine.limits import check_geometry, check_request, check_window
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
-from specgate.contract import PairRef, Sampling
+from specgate.contract import PairRef
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import CheckpointError, UsageError
-from tests.eagle3.cupy.pairs import DRAFT, MIXTURE, TARGET
+from tests.eagle3.cupy.pairs import DRAFT, TARGET
 
 FILE = Path("pair/config.json")
 REQUEST = OpenRequest(
@@ -92,52 +84,3 @@ def test_a_window_is_at_most_what_the_draft_has_positions_for() -> None:
         CheckpointError, match=r"sliding_window = 513 .*max_position_embeddings = 512\n  a window of at"
     ):
         check_window(replace(DRAFT, window=513), FILE)
-
-
-def test_chains_end_where_the_options_say() -> None:
-    assert chosen_lengths(REQUEST) is None
-    both = {"confidence": "0.3", "k_by_batch": "1:5,4:3"}
-    assert chosen_lengths(replace(REQUEST, options=both)) == ChainLengths(0.3, table_of("1:5,4:3", "here"))
-
-
-@pytest.mark.parametrize(
-    ("options", "sampling", "said"),
-    [
-        ({"confidence": "1"}, None, r"option confidence = 1: not a probability\n  above 0 and below 1, such as 0.3"),
-        ({"confidence": "0"}, None, "option confidence = 0: not a probability"),
-        ({"confidence": "nan"}, None, "option confidence = nan: not a probability"),
-        (
-            {"confidence": "0.3", "tree": "dynamic:8"},
-            None,
-            r"option confidence with tree = dynamic:8: it has its own shape\n  leave one of them out",
-        ),
-        ({"k_by_batch": "1:3", "tree": "t.yaml"}, None, r"option k_by_batch with tree = t\.yaml: it has its own shape"),
-        (
-            {"confidence": "0.3"},
-            Sampling(),
-            r"option confidence with sampling: it is a chain of greedy tokens\n  leave one out",
-        ),
-        (
-            {"confidence": "0.3", "tp": "2"},
-            None,
-            "option confidence with tp = 2: GPUs that share a target verify whole",
-        ),
-        ({"k_by_batch": "1:3,1:4"}, None, "a number of requests twice"),
-    ],
-)
-def test_what_chains_cannot_end_by_is_refused(options: dict[str, str], sampling: Sampling | None, said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        chosen_lengths(replace(REQUEST, options=options, sampling=sampling))
-
-
-def test_a_table_goes_with_sampling_and_with_several_gpus() -> None:
-    table = {"k_by_batch": "1:5,4:3"}
-    assert chosen_lengths(replace(REQUEST, options=table, sampling=Sampling()))
-    assert chosen_lengths(replace(REQUEST, options={**table, "tp": "2"}))
-
-
-def test_a_confidence_is_refused_for_a_target_with_experts_and_a_table_is_not() -> None:
-    check_lengths(ChainLengths(0.3), TARGET)
-    check_lengths(ChainLengths(table=table_of("1:5,4:3", "here")), MIXTURE)
-    with pytest.raises(UsageError, match=r"option confidence: .* this one has experts\n  --backend reference has it"):
-        check_lengths(ChainLengths(0.3), MIXTURE)

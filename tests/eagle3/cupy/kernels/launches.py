@@ -127,7 +127,6 @@ def step(
     kv: KvModes = AS_COMPUTED,
     ranks: int = 1,
     draft_ranks: int = 1,
-    confidence: float | None = None,
     partial: PartialPlan | None = None,
     kind: Kind = "plain",
 ) -> Step:
@@ -153,9 +152,7 @@ def step(
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(nvtx=nvtx))
     rows = tree.rows if tree else k + 2
-    sizes = Sizes(
-        slots + 1, POSITIONS, rows, sampling=sampling, tree=tree, kv=kv, confidence=confidence, partial=partial
-    )
+    sizes = Sizes(slots + 1, POSITIONS, rows, sampling=sampling, tree=tree, kv=kv, partial=partial)
     shard = Shard(0, ranks)
     target, draft = parts_without_weights(pair, POSITIONS, shard, Shard(0, draft_ranks))
     all_of = [Buffers.allocate(target.geometry, draft.geometry, sizes, "meta") for _ in range(ranks)]
@@ -170,12 +167,11 @@ def step(
 @dataclass(frozen=True, slots=True)
 class Switches:
     """What the preprocessor leaves in a kernel: for trees, or for chains; for a cache in the format `kv`, all of it or
-    a `part`; for chains that may end early; for rows that are run again; of attention, for one that joins chunks.
+    a `part`; for rows that are run again; of attention, for one that joins chunks.
     """
 
     tree: bool = False
     kv: KvMode = "bf16"
-    ends_early: bool = False
     part: bool = False
     replays: bool = False
     joins: bool = False
@@ -186,7 +182,6 @@ class Switches:
         return cls(
             tree="TREE_ROWS" in names,
             kv="nvfp4" if "KV_NVFP4" in names else "fp8" if "KV_FP8" in names else "bf16",
-            ends_early="ENDS_EARLY" in names,
             part="KEPT_BLOCKS" in names,
             replays="REPLAYS" in names,
             joins="JOINS" in names,
@@ -201,7 +196,6 @@ class Switches:
             "#if KV_NVFP4": self.kv != "nvfp4",
             "#if KV_CODES": self.kv == "bf16",
             "#if !KV_CODES": self.kv != "bf16",
-            "#if ENDS_EARLY": not self.ends_early,
             "#if JOINS": not self.joins,
             "#if KEPT_BLOCKS": not self.part,
             "#if REPLAYS": not self.replays,
@@ -254,8 +248,6 @@ def source(launch: Launch) -> Source:
     switches = Switches(
         tree="masks" in launch.arguments,
         kv=kv,
-        ends_early=launch.stem in ("draft_token", "accept")
-        and not {"onward", "chain_length"}.isdisjoint(launch.arguments),
         part=launch.stem == "attention" and "dropped" in launch.arguments,
         replays=launch.stem in ("embed_rows", "feature_capture") and "verified" in launch.arguments,
         joins=launch.name == "attention" and "finished" in launch.arguments,

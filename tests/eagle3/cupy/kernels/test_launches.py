@@ -136,62 +136,6 @@ def test_a_role_whose_part_of_a_tree_is_a_chain_drafts_the_chain(monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["small", "smollm2-135m", "llama-3.1-8b"])
-@pytest.mark.parametrize(("k", "slots"), [(1, 3), (2, 1), (5, 4)])
-def test_each_argument_of_a_step_whose_chains_end_early_is_what_its_field_declares(
-    monkeypatch: pytest.MonkeyPatch, name: str, k: int, slots: int
-) -> None:
-    launches = step(monkeypatch, PAIRS[name], k, slots, confidence=0.3).launches
-    check_arguments(launches)
-    assert all(0 < blocks <= 65535 for launch in launches for blocks in launch.grid)
-
-
-def test_chains_that_may_end_early_take_one_launch_more_per_draft_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind each draft token but the last, between the head and what makes the token of its choice."""
-    whole, unsure = (
-        [launch.name for launch in step(monkeypatch, SMALL, 4, 3, confidence=p).launches] for p in (None, 0.3)
-    )
-    assert [name for name in unsure if name != "end_chains"] == whole
-    assert unsure.count("end_chains") == 3
-    for at in (n for n, name in enumerate(unsure) if name == "end_chains"):
-        assert unsure[at - 1].startswith("matmul") and unsure[at + 1] == "draft_token"
-
-
-def test_each_draft_step_behind_the_first_is_over_the_slots_that_the_one_before_has_listed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made = step(monkeypatch, SMALL, 4, 3, confidence=0.3)
-    chains, counts = made.buffers.chains, list[Tensor]()
-    assert chains is not None
-    for launch in made.launches:
-        count = launch.arguments.get("active_count")
-        if isinstance(count, Tensor) and (not counts or counts[-1] is not count):
-            counts.append(count)
-        if launch.name == "end_chains":
-            assert launch.arguments["active_count"] is counts[-1]
-            listed = launch.arguments["live_count"]
-            assert isinstance(listed, Tensor) and not any(listed is count for count in counts)
-    places = [(count.untyped_storage()._cdata, count.storage_offset()) for count in counts]
-    of_live = chains.live_count.untyped_storage()._cdata
-    assert [at for storage, at in places if storage == of_live] == [0, 1, 2]
-    assert places[0] == places[-1] and places[0][0] != of_live  # before and behind the draft's steps, all active slots
-
-
-def test_the_draft_of_one_token_has_nothing_that_could_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    launches = [step(monkeypatch, SMALL, 1, 3, confidence=p).launches for p in (None, 0.3)]
-    plain, unsure = ([(launch.name, launch.grid, [*launch.arguments]) for launch in of] for of in launches)
-    assert unsure == plain
-
-
-@pytest.mark.parametrize("name", ["small", "smollm2-135m"])
-@pytest.mark.parametrize("k", [2, 5])
-def test_where_chains_end_early_nothing_is_touched_early_that_may_still_be_written(
-    monkeypatch: pytest.MonkeyPatch, name: str, k: int
-) -> None:
-    found = mixed_up(step(monkeypatch, PAIRS[name], k, 3, times=3, confidence=0.3).launches)
-    assert found == {"feature_rows.active_count while kv_reserve may write active_count"}
-
-
-@pytest.mark.parametrize("name", ["small", "smollm2-135m", "llama-3.1-8b"])
 @pytest.mark.parametrize(("k", "slots"), [(1, 3), (3, 1), (5, 4)])
 @pytest.mark.parametrize("kind", [FULL, PARTIAL])
 def test_each_argument_of_a_step_that_verifies_in_part_or_behind_such_is_what_its_field_declares(
@@ -240,20 +184,6 @@ def test_an_engine_that_verifies_in_full_launches_what_it_launched_before_any_ve
         target, draft = without_weights(SMALL.target, SMALL.draft, SMALL.boundaries, POSITIONS)
         kernels = Cycle(target, draft, Sizes(4, POSITIONS, k + 2, partial=plan), 3, k).kernels().values()
         assert not [n for kernel in kernels for n, _ in kernel.spec.constants if n in ("KEPT_BLOCKS", "REPLAYS")]
-
-
-@pytest.mark.parametrize("k", [0, 1, 3, 5])
-def test_an_engine_of_whole_chains_launches_what_it_launched_before_any_ended_early(
-    monkeypatch: pytest.MonkeyPatch, k: int
-) -> None:
-    """No kernel of it has a constant or an argument of chains that end."""
-    made = step(monkeypatch, SMALL, k, 3)
-    assert made.buffers.chains is None
-    of_ends = {"onward", "next_stream", "chain_length", "chain_length_log"}
-    assert not [launch.name for launch in made.launches if of_ends & {*launch.arguments} or launch.name == "end_chains"]
-    target, draft = without_weights(SMALL.target, SMALL.draft, SMALL.boundaries, POSITIONS)
-    kernels = Cycle(target, draft, Sizes(4, POSITIONS, k + 2), 3, k).kernels().values()
-    assert not [n for kernel in kernels for n, _ in kernel.spec.constants if n == "ENDS_EARLY"]
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 5])

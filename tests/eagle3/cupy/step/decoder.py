@@ -70,19 +70,18 @@ class Decoder:
         cls,
         tree: DraftTree | None,
         k: int = 3,
-        confidence: float | None = None,
         partial: PartialPlan | None = None,
         prompts: Sequence[Sequence[int]] | None = None,
         kv: KvModes = AS_COMPUTED,
     ) -> Decoder:
-        """It drafts `tree`, or chains of up to `k` tokens, which end where the draft is less than `confidence` sure,
-        and are verified in part as `partial` says. `kv`: the formats of the caches.
+        """It drafts `tree`, or chains of `k` tokens, which are verified in part as `partial` says. `kv`: the formats of
+        the caches.
         """
         prompts = prompts or random_prompts(LENGTHS)
         slots, lengths = len(prompts), [*map(len, prompts)]
         target, draft = made_pair(torch.bfloat16)
         tiling = FmhaConfig(kv_tile=128, warps=4, stages=2)
-        sizes = Sizes(slots, 230, tree.rows if tree else k + 1, fmha=tiling, tree=tree, confidence=confidence, kv=kv)
+        sizes = Sizes(slots, 230, tree.rows if tree else k + 1, fmha=tiling, tree=tree, kv=kv)
         sizes = replace(sizes, positions=max(230, max(lengths) + 120), partial=partial)
         b = Buffers.allocate(target.geometry, draft.geometry, sizes, "cpu")
         model = Target.of(target, sizes.positions)
@@ -137,6 +136,4 @@ class Decoder:
                     node = int(self.b.tree.path[slot, t]) if cycle.tree and self.b.tree else t
                     row = self.b.target.layer.logits[a * cycle.rows + node]
                     found[slot, lengths[slot] + t] = row.clone()
-        early = self.sizes.confidence_of(k) is not None
-        log = self.b.chains.length_log if self.b.chains and early else None
-        return read(slots, count, k, [1] * steps, [0] * steps, chain_lengths=log)[0], found
+        return read(slots, count, k, [1] * steps, [0] * steps)[0], found

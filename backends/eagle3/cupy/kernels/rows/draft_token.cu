@@ -5,10 +5,6 @@
 // Where `input` is given, input[a] = [norm(embed(token)), norm(hidden)]. `hidden` is the draft's own: stream[a] or, with
 // NORM_OUTPUT, its norm, which is normed[a] divided by the root mean square that squares[a] tells.
 //
-// With ENDS_EARLY, the next step is over the slots whose chains go on: what is said of it above holds of row onward[a], and
-// the stream goes to next_stream, since another row's may still be read. Where onward[a] is -1, the chain has ended, and the
-// drafts behind it are the same token: they are verified with the others and never accepted, and so may be any.
-//
 // Layouts: drafts [slot][MAX_ROWS]; input [a][2 · HIDDEN]; stream and normed [a][HIDDEN]; squares [a][HIDDEN / 8].
 //
 // An embedding is the end of a chain of reads, and no cache holds it: the hidden state is normed meanwhile. The next kernel
@@ -35,10 +31,6 @@ struct DraftTokenArguments {
     const int* active_count;
     int index;
     float eps;
-#if ENDS_EARLY
-    float* next_stream;
-    const int* onward;
-#endif
 };
 
 // The hidden state of the slot's row.
@@ -63,11 +55,6 @@ extern "C" __global__ __launch_bounds__(THREADS) void draft_token(const __grid_c
     await_previous();
     const int count = *args.active_count, slot = args.active[a];
     const Choice best = args.choices[a];
-#if ENDS_EARLY
-    const int next = args.input ? args.onward[a] : a;
-#else
-    const int next = a;
-#endif
     __syncthreads();  // all threads have read the choice, and requested all three at once
     if (a >= count) return;
     // A choice that was taken already, as when this kernel is timed alone, holds no index; what is read must be a token even
@@ -79,17 +66,10 @@ extern "C" __global__ __launch_bounds__(THREADS) void draft_token(const __grid_c
     if (threadIdx.x == 0) {
         args.choices[a] = 0;
         args.drafts[slot * MAX_ROWS + args.index] = (int)token;
-#if ENDS_EARLY
-        for (int t = args.index + 1; next < 0 && t < MAX_ROWS - 1; ++t) args.drafts[slot * MAX_ROWS + t] = (int)token;
-#endif
         if (!is_finite(best)) atomicOr(args.fault, DRAFT_NOT_FINITE);
     }
     if (!args.input) return;
-#if ENDS_EARLY
-    if (next < 0) return;
-    mine = args.next_stream + (long long)next * HIDDEN;
-#endif
-    bf16* row = args.input + (long long)next * 2 * HIDDEN;
+    bf16* row = args.input + (long long)a * 2 * HIDDEN;
     load_embedding(embedded, args.embedding + token * HIDDEN, args.embedding_norm);
     finish_hidden(hidden, row, mine, args.eps);
     let_next_start();

@@ -22,16 +22,8 @@ class DraftToken(Kernel):
     """
 
     def __init__(
-        self,
-        hidden: int,
-        draft_vocab: int,
-        *,
-        norm_output: bool,
-        norm_before_residual: bool,
-        max_rows: int,
-        ends_early: bool = False,
+        self, hidden: int, draft_vocab: int, *, norm_output: bool, norm_before_residual: bool, max_rows: int
     ) -> None:
-        """`ends_early`: the next step is over the slots whose chains go on, and its rows are packed anew."""
         super().__init__(
             "draft_token",
             hidden=hidden,
@@ -40,9 +32,8 @@ class DraftToken(Kernel):
             norm_before_residual=int(norm_before_residual),
             max_rows=max_rows,
             threads=THREADS,
-            **({"ends_early": 1} if ends_early else {}),
         )
-        self.hidden, self.draft_vocab, self.ends_early = hidden, draft_vocab, ends_early
+        self.hidden, self.draft_vocab = hidden, draft_vocab
 
     @announced
     def __call__(
@@ -58,25 +49,14 @@ class DraftToken(Kernel):
         *,
         index: int,
         eps: float,
-        onward: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """`onward`: where chains end early, the stream of the next step, float32 [S, H], and the row there of each row,
-        int32 [S], −1 for none. Raises ValueError where this launcher was made for the other case.
-        """
-        if (onward is not None) != self.ends_early:
-            raise ValueError(f"made for chains that end early: {self.ends_early}")
         expect("choices", choices, (rows.slots,), torch.int64)
         expect("stream", stream, (rows.slots, self.hidden), torch.float32)
         pre_norm.check(rows.slots, self.hidden)
         expect("target_ids", target_ids, (self.draft_vocab,), torch.int32)
         if out is not None:
             expect("out", out, (rows.slots, 2 * self.hidden), torch.bfloat16)
-        w, packed = weights, dict[str, Tensor]()
-        if onward is not None:
-            next_stream, places = onward
-            expect("next stream", next_stream, (rows.slots, self.hidden), torch.float32)
-            expect("onward", places, (rows.slots,), torch.int32)
-            packed = {"next_stream": next_stream, "onward": places}
+        w = weights
         self.launch(
             "draft_token",
             (rows.slots,),
@@ -97,6 +77,5 @@ class DraftToken(Kernel):
                 "active_count": rows.active_count,
                 "index": index,
                 "eps": eps,
-                **packed,
             },
         )

@@ -3,8 +3,6 @@
 slots.py       the arrays of a decode run, and which rows of a step there are
 kv_blocks.py   who holds which block of the cache
 kv_reserve.py  begins a step: blocks for what it may write
-chains.py      the arrays of chains that end early
-end_chains.py  ends chains of which the draft is not sure, and lists those that go on
 accept.py      how many drafts of each slot the target agrees with
 commit.py      ends a step: emit, rewind, give blocks back
 """

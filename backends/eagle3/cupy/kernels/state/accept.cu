@@ -1,8 +1,7 @@
 // accepted[slot] = length of the longest prefix of the drafts that the target would have chosen itself.
 //
 // One block, one thread per active slot. Layouts: choices [active slot][ROWS], as the LM head leaves them, cleared again;
-// drafts and target_tokens [slot][MAX_ROWS]. With ENDS_EARLY, a slot has chain_length[slot] drafts; the log of these is
-// chain_length_log [step][SLOTS].
+// drafts and target_tokens [slot][MAX_ROWS].
 #include "argmax.cuh"
 #include "dependent.cuh"
 #include "slots.cuh"
@@ -17,20 +16,11 @@ struct AcceptArguments {
     const int* active_count;
     long long* stamps;
     const int* step;
-#if ENDS_EARLY
-    int* chain_length_log;
-    const int* chain_length;
-#endif
 };
 
 extern "C" __global__ void accept(const AcceptArguments args) {
     // The kernel before this one, the LM head, writes nothing but choices: all else is requested before it has ended.
     const int a = threadIdx.x, count = *args.active_count, slot = args.active[a], now = *args.step;
-#if ENDS_EARLY
-    const int proposed = args.chain_length[slot];
-#else
-    const int proposed = ROWS - 1;
-#endif
     int drafted[ROWS];
 #pragma unroll
     for (int t = 0; t < ROWS - 1; ++t) drafted[t] = args.drafts[slot * MAX_ROWS + t];
@@ -48,11 +38,8 @@ extern "C" __global__ void accept(const AcceptArguments args) {
         args.choices[a * ROWS + t] = 0;
         args.target_tokens[slot * MAX_ROWS + t] = token;
         if (!is_finite(best[t])) atomicOr(args.fault, TARGET_NOT_FINITE);
-        if (prefix == t && t < ROWS - 1 && t < proposed && drafted[t] == token) ++prefix;
+        if (prefix == t && t < ROWS - 1 && drafted[t] == token) ++prefix;
     }
     args.accepted[slot] = prefix;
-#if ENDS_EARLY
-    args.chain_length_log[now * SLOTS + slot] = proposed;
-#endif
     if (a == 0) args.stamps[now * STAMPS + ACCEPTED] = device_nanoseconds();
 }

@@ -40,7 +40,6 @@ SIZES = {
     "feature_rows": ("HIDDEN",),
     "draft_input": ("HIDDEN",),
     "draft_token": ("HIDDEN", "DRAFT_VOCAB"),
-    "end_chains": ("COLUMNS", "PARTS", "DRAFTS", "SLOTS"),
     "all_reduce": ("HIDDEN", "MAX_ROWS"),
     "combine_choices": ("PART", "MAX_ROWS"),
     "kv_reserve": ("BLOCKS", "MAX_BLOCKS", "MAX_POSITIONS"),
@@ -127,9 +126,6 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
         for k in LENGTHS:
             over_codes = Cycle(target, draft, Sizes(4, positions, 6, kv=kv), 4, k).kernels().values()
             yield from (kernel.spec for kernel in over_codes if kernel.spec.stem == "attention")
-    if pair.target.experts is None:
-        unsure = Cycle(target, draft, Sizes(4, positions, 6, confidence=0.3), 4, 5).kernels().values()
-        yield from (kernel.spec for kernel in unsure if kernel.spec.stem in ("end_chains", "draft_token", "accept"))
     for tree in TREES if pair.target.experts is None else ():
         growing = Cycle(target, draft, Sizes(4, positions, tree.rows, tree=tree), 4, tree.depth).kernels().values()
         stems = ("attention", "commit", "maxima", "tree")

@@ -1,4 +1,0 @@
-"""Narrower caches of the reference engine.
-
-speed.py   what they cost beside the cache in the engine's own dtype
-"""
