@@ -34,7 +34,14 @@ import. The built-in back ends, gates and reports import nothing else either. `d
 kind. The built-in EAGLE-3 engine is a house of its own, `backends/eagle3/`, and a plug-in like any other.
 """
 
+from __future__ import annotations
+
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specgate.archive.tables import RunTables
 
 __version__ = "0.1.0"
 
@@ -44,4 +51,16 @@ __version__ = "0.1.0"
 if not (Path(__file__).parent / "backends" / "__init__.py").is_file():
     __path__.append(str(Path(__file__).parent.parent))
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "open_run"]
+
+
+def open_run(folder: str | os.PathLike[str]) -> RunTables:
+    """Return the stored run in `folder` as pandas tables: cells, figures, blocks, requests and verdicts.
+
+    The files are read as by every command: checked against the manifest, never written. Raises
+    `specgate.errors.UsageError` for what is no run folder, and `InvalidResult` for a run that was changed since.
+    """
+    from specgate.archive.stored import load_run
+    from specgate.archive.tables import RunTables
+
+    return RunTables(load_run(Path(folder)))

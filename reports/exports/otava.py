@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from specgate.analysis.rows import Row
 from specgate.contract import Cell
 from specgate.contract.metrics import metric
 from specgate.contract.trends import Series, Trends
-from specgate.reports.texts.csv import Row, table
+from specgate.reports.texts.csv import table
 
 ATTRIBUTES = ("run", "source", "verdict")
 _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")

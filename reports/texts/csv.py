@@ -14,12 +14,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from specgate.analysis.rows import Row, Scalar, identity, withheld
 from specgate.contract import BASELINE, Cell, CellResult, Comparison, Policy, Run, State, Value, Verdict
 from specgate.contract.metrics import PER_REQUEST, STATISTICS, TIMES_OVER, metric, per_request
 from specgate.contract.protocols import visible
-
-Scalar = str | int | float | None
-Row = Mapping[str, Scalar]
 
 SCHEMA = "specgate.metrics/v1"
 _IDENTITY = ("run_id", "kind", "scenario", "backend", "role", "context_len", "batch", "k")
@@ -90,7 +88,7 @@ def break_even_rows(run: Run) -> Iterator[Row]:
 def sample_rows(run: Run, result: CellResult, comparison: Comparison | None) -> Iterator[Row]:
     """The samples behind a cell's figures: the time per token of every block, and the speed-up of every pair."""
     head = identity(run, result.cell)
-    if not withheld(comparison):
+    if not withheld(run, result.cell):
         name = "tpot_ms" if run.scenarios[result.cell.point.scenario].definitions < 2 else "decode_ms_per_token"
         for i, (pair, slot, ms) in enumerate(result.series_ms):
             yield {**head, "pair": pair, "slot": slot, "block": i, **columns_of(Value(name, ms, "block"))}
@@ -100,38 +98,11 @@ def sample_rows(run: Run, result: CellResult, comparison: Comparison | None) -> 
             yield {**head, "pair": pair, **columns_of(value)}
 
 
-def withheld(comparison: Comparison | None) -> bool:
-    """Whether no time of the cell may be quoted, because its tokens differ from the baseline's."""
-    return comparison is not None and bool(comparison.tokens.defects)
-
-
-def identity(run: Run, cell: Cell) -> Row:
-    """The columns that say which run and cell a row belongs to."""
-    return {"schema": SCHEMA, "run_id": run.id, "kind": run.kind, **place(cell), "acceptance_source": source(run, cell)}
-
-
-def place(cell: Cell) -> Row:
-    """Return the columns that say which cell of a run a row belongs to."""
-    point = cell.point
-    return {
-        "scenario": point.unvaried,
-        "backend": point.backend,
-        "role": cell.role_name,
-        "context_len": point.context,
-        "batch": point.batch,
-        "k": cell.role.k,
-    }
-
-
-def source(run: Run, cell: Cell) -> str | None:
-    """Return where the acceptance of a cell comes from; None for a cell without a draft."""
-    return run.acceptance if cell.role.speculative else None
-
-
 def columns_of(value: Value) -> Row:
     """The columns of one value."""
     kind = metric(value.metric)
     return {
+        "schema": SCHEMA,
         "metric": value.metric,
         "stat": value.stat,
         "value": value.value,
@@ -186,19 +157,27 @@ def summary_rows(run: Run) -> Iterator[Row]:
     """The rows of summary.csv: one per cell."""
     verdicts = by_cell(run.verdicts)
     for result in run.cells:
-        length = result.values.get("acceptance_length")
         verdict = worst(verdicts[result.cell.key])
         yield {
-            **identity(run, result.cell),
-            "status": result.status,
-            "blocks": result.blocks,
-            "acceptance_ci_low": length.ci_low if length else None,
-            "acceptance_ci_high": length.ci_high if length else None,
-            **{name: value.value for name, value in result.values.items() if name in SUMMARY_COLUMNS},
-            **_paired(run.comparison(result.cell.key)),
+            **summary_row(run, result),
             "verdict": verdict.state.value if verdict else None,
             "reason_code": verdict.reason_code if verdict else None,
         }
+
+
+def summary_row(run: Run, result: CellResult) -> Row:
+    """Return the figures of a cell, with None for those that it has not."""
+    length = result.values.get("acceptance_length")
+    return {
+        **dict.fromkeys(SUMMARY_COLUMNS),
+        **identity(run, result.cell),
+        "status": result.status,
+        "blocks": result.blocks,
+        "acceptance_ci_low": length.ci_low if length else None,
+        "acceptance_ci_high": length.ci_high if length else None,
+        **{name: value.value for name, value in result.values.items() if name in SUMMARY_COLUMNS},
+        **_paired(run.comparison(result.cell.key)),
+    }
 
 
 def _paired(comparison: Comparison | None) -> Row:

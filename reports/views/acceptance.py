@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
+from specgate.analysis.rows import Row
 from specgate.analysis.speculation.summary import AcceptanceSummary, Group
 from specgate.analysis.speculation.summary_layout import Acceptance, Key, Layout, SummedRun
 from specgate.analysis.tokens.repetition import LOOPS
@@ -17,7 +18,6 @@ from specgate.reports.common.summary import short
 from specgate.reports.pictures import acceptance_summary as pictures
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.sheets.view import SheetView, Tables
-from specgate.reports.texts.csv import Row
 
 COUNTS: Final = (
     *("runs", "cells", "prompts", "requests", "num_drafts", "undrafted", "total_draft_tokens"),

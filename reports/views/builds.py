@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
+from specgate.analysis.rows import Row, place
 from specgate.analysis.verdict import overall_of_contrast
 from specgate.contract import Cell, Run, State, Value, Verdict
 from specgate.contract.contrast import Change, Contrast, How, TokenContrast
@@ -19,7 +20,6 @@ from specgate.reports.pictures import effects
 from specgate.reports.pictures.effects import Effect
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
 from specgate.reports.sheets.view import SheetView, Tables
-from specgate.reports.texts.csv import Row, place
 from specgate.reports.texts.csv import worst as gravest
 from specgate.reports.views.differences import Difference, differences
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from specgate.analysis.rows import Row, identity
 from specgate.contract import Value
 from specgate.contract.matrix import Column, Matrix
 from specgate.contract.matrix import Entry as MatrixEntry
 from specgate.contract.matrix import Row as MatrixRow
-from specgate.contract.metrics import TIMES_OVER, metric
+from specgate.contract.metrics import metric
 from specgate.reports.common import figures, provenance
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.tables import speedup_entry, tokens_entry
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.sheets.view import SheetView
-from specgate.reports.texts.csv import Row, place, source
+from specgate.reports.texts.csv import summary_row
 
 HEAD = ("scenario", "context", "batch", "role")
-FIGURES = (
-    *("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s", "tpot_ms", "ttft_ms"),
-    *("decode_tok_s", "mean_tpot_ms", "p50_ttft_ms", "joint_decode_tok_s", "joint_tpot_ms", "joint_decode_share"),
-)
 MARKS_SAID = (
     "★ best of a row, where two or more of its figures may be compared. ▼ slower than its own baseline: the whole 95 % "
     "interval lies below 1."
@@ -150,38 +147,21 @@ def tokens(column: Column, entry: MatrixEntry) -> Shown:
 
 
 def rows(matrix: Matrix) -> Iterator[Row]:
-    """Yield a row per cell and back end."""
+    """Yield a row per cell and back end: what was measured, and whether it may be compared."""
     for row in matrix.rows:
         for column, entry in zip(matrix.columns, row.entries, strict=True):
-            result, comparison = entry.result, entry.comparison
-            point = result.cell.point if result else row.cell.point
-            engine, values = column.run.engines.get(point.key), result.values if result else {}
-            prompts = column.run.prompts.get(point.key, {}).get("sha256")
-            length, tokens = values.get("acceptance_length"), comparison.tokens if comparison else None
-            ratios = {r.metric: r for r in (comparison.speedup, *comparison.beside)} if comparison else {}
+            run, result = column.run, entry.result
+            key = result.cell.point.key if result else ""
+            engine, prompts = run.engines.get(key), run.prompts.get(key, {}).get("sha256")
             yield {
-                **place(row.cell),
+                **(summary_row(run, result) if result else identity(run, row.cell)),
                 "backend": column.backend,
-                "run_id": column.run.id,
                 "device": engine.device if engine else None,
                 "dtype": engine.dtype if engine else None,
                 "prompts_sha256": str(prompts) if prompts else None,
-                "acceptance_source": source(column.run, row.cell),
                 "comparable": "no" if entry.why_not else "yes",
                 "why_not": entry.why_not,
-                **{name: value_of(values.get(name)) for name in FIGURES},
-                "acceptance_ci_low": length.ci_low if length else None,
-                "acceptance_ci_high": length.ci_high if length else None,
-                **{name: value_of(ratios.get(name)) for name in TIMES_OVER},
-                "speedup_ci_low": comparison.speedup.ci_low if comparison else None,
-                "speedup_ci_high": comparison.speedup.ci_high if comparison else None,
-                "compared_tokens": tokens.compared_tokens if tokens else None,
-                "mismatches": len(tokens.mismatches) if tokens else None,
             }
-
-
-def value_of(value: Value | None) -> float | None:
-    return value.value if value else None
 
 
 VIEW = SheetView("engines", sheet, lambda matrix: {"cells": rows(matrix)})

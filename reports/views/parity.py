@@ -7,13 +7,13 @@ from dataclasses import asdict
 
 from specgate.analysis.parity.comparing import Parity, StageFinding
 from specgate.analysis.parity.words import hints, verdict
+from specgate.analysis.rows import Row
 from specgate.contract import State
 from specgate.errors import ExitCode
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.pictures.stages import stages
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
 from specgate.reports.sheets.view import SheetView
-from specgate.reports.texts.csv import Row
 
 HEAD = ("stage", "rows", "mean abs", "max abs", "worst cosine", "last cosine", "error", "worst row", "at", "")
 ABOUT = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from specgate.analysis.rows import Row, place
 from specgate.analysis.verdict import overall_of_agreement
 from specgate.contract import Divergence, State
 from specgate.contract.agreement import Agreement, Match, Share, Side
@@ -13,7 +14,6 @@ from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.summary import label
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
 from specgate.reports.sheets.view import SheetView, Tables
-from specgate.reports.texts.csv import Row, place
 
 SHOWN_DIVERGENCES = 50
 CUT = "Chains end with the request: the reference is counted as if its did too."

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from specgate.analysis.rows import Row, place, source
 from specgate.contract import Point, Run
 from specgate.contract.metrics import metric
 from specgate.contract.trends import ChangePoint, Series, Trends
@@ -18,7 +19,6 @@ from specgate.reports.common.summary import headline, label
 from specgate.reports.common.tables import name_of
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.sheets.view import SheetView, Tables
-from specgate.reports.texts.csv import Row, place, source
 from specgate.reports.views.builds import percent, shown
 from specgate.reports.views.trend_chart import trend
 

@@ -6,6 +6,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from specgate.analysis.rows import Row
 from specgate.contract import EngineFacts
 from specgate.contract.protocols import Format, visible
 from specgate.contract.two_builds import NAMES, SIDES, Process, Quantity, Side, TwoBuilds, Word
@@ -15,7 +16,6 @@ from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.pictures.builds import losses, name_of
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
 from specgate.reports.sheets.view import SheetView
-from specgate.reports.texts.csv import Row
 from specgate.reports.texts.junit import element
 
 STATES: Final[Mapping[ExitCode, str]] = {

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from specgate.analysis.machine.memory import size_in_words
-from specgate.analysis.tradeoff import MEMORY, Group, Mode, records
+from specgate.analysis.rows import Row
+from specgate.analysis.tradeoff import MEMORY, Group, Mode
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.tables import speedup_entry
 from specgate.reports.common.variants import BESIDE
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.sheets.view import SheetView
+from specgate.reports.texts.csv import summary_row
 
 PLACE = ("scenario", "context", "batch")
 SPEED = ("tok/s", "of plain", "over own baseline", "acceptance length", "target passes per token")
@@ -152,4 +154,28 @@ def text_of(group: Group, mode: Mode) -> str:
     return "its tokens are drawn" if share is None else f"{figures.percent(share)} of the text"
 
 
-VIEW: SheetView[Sequence[Group]] = SheetView("variants", sheet, lambda groups: {"roles": records(groups)})
+def rows(groups: Sequence[Group]) -> Iterator[Row]:
+    """Yield a row per role: what was measured, then what it is held against. Sizes are in bytes, shares from 0 to 1."""
+    for group in groups:
+        for mode in group.modes:
+            values, passes = mode.result.values, mode.passes
+            yield {
+                **summary_row(group.run, mode.result),
+                "variant": mode.cell.point.variant or None,
+                "varies": mode.varies or None,
+                "lossy": "yes" if mode.lossy else "no",
+                "tok_s": mode.tok_s,
+                "times_plain": group.times_plain(mode),
+                **{name: values[name].value if name in values else None for name in MEMORY},
+                "full_passes_per_token": passes.full if passes is not None else None,
+                "partial_passes_per_token": passes.partial if passes is not None else None,
+                "cache_read_bytes_per_token": mode.read_bytes,
+                "cache_held_bytes": mode.held_bytes,
+                "equal_to_own": mode.equal_to_own,
+                "equal_to_plain": mode.equal_to_plain,
+                "plain_cache_share": group.cache_share,
+                "cache_half_from": group.even_at,
+            }
+
+
+VIEW: SheetView[Sequence[Group]] = SheetView("variants", sheet, lambda groups: {"roles": rows(groups)})

@@ -11,6 +11,7 @@
     paired_blocks.py        spec blocks beside the baseline blocks they were paired with: tokens and speed
     stats.py                intervals for mean log-ratios, interim looks, and when such an interval decides
     intervals/              what a run may say of a speed: between runs, and where neighbouring pairs are alike
+    rows.py                 blocks, requests and verdicts of a run as rows of tables
     block_figures.py        the figures of single blocks
     cell_figures.py         those of a cell
     load/                   a server under load: figures of a level, and up to which level speculation pays
@@ -33,6 +34,6 @@
     variants.py             what a variant of a role does otherwise, in words
     verdict.py              many verdicts → one state and one exit code
 
-Stable for gates and reports from outside, as the built-in ones use them: `stats`, `environment_diff` and `verdict`. The
-other files are what `reduce` is made of; their results reach a plug-in as fields of `contract.Run`.
+Stable for gates and reports from outside, as the built-in ones use them: `stats`, `environment_diff`, `rows` and
+`verdict`. The other files are what `reduce` is made of; their results reach a plug-in as fields of `contract.Run`.
 """

@@ -232,37 +232,3 @@ def plain_step(traffic: Traffic | None, point: Point) -> tuple[float | None, int
     cache = point.batch * seen
     even_at = -(-weights // (point.batch * whole)) if whole else None
     return cache / (cache + weights), even_at
-
-
-def records(groups: Iterable[Group]) -> Iterator[dict[str, str | int | float | None]]:
-    """One record per mode, for a table and for JSON. Sizes are in bytes, shares from 0 to 1."""
-    for group in groups:
-        for mode in group.modes:
-            comparison, values, passes = mode.comparison, mode.result.values, mode.passes
-            speedup = comparison.speedup if comparison is not None else None
-            yield {
-                "run_id": group.run.id,
-                "scenario": group.scenario,
-                "context_len": group.context,
-                "batch": group.batch,
-                "role": mode.cell.role_name,
-                "k": mode.cell.role.k,
-                "variant": mode.cell.point.variant or None,
-                "varies": mode.varies or None,
-                "lossy": "yes" if mode.lossy else "no",
-                "acceptance_source": group.run.acceptance if mode.cell.role.speculative else None,
-                "output_tok_s": mode.tok_s,
-                "times_plain": group.times_plain(mode),
-                "speedup": speedup.value if speedup is not None else None,
-                "speedup_ci_low": speedup.ci_low if speedup is not None else None,
-                "speedup_ci_high": speedup.ci_high if speedup is not None else None,
-                **{n: values[n].value if n in values else None for n in ("acceptance_length", *MEMORY)},
-                "full_passes_per_token": passes.full if passes is not None else None,
-                "partial_passes_per_token": passes.partial if passes is not None else None,
-                "cache_read_bytes_per_token": mode.read_bytes,
-                "cache_held_bytes": mode.held_bytes,
-                "equal_to_own": mode.equal_to_own,
-                "equal_to_plain": mode.equal_to_plain,
-                "plain_cache_share": group.cache_share,
-                "cache_half_from": group.even_at,
-            }

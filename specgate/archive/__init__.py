@@ -1,6 +1,7 @@
 """What is done with runs that are stored. Nothing in their folders is written.
 
 stored.py            a run as it was left
+tables.py            a run as pandas tables (`specgate.open_run`)
 verification.py      a run checked against itself: its manifest, then every figure and table from the samples
 builds_check.py      a comparison of two builds, checked against itself likewise
 recomputing.py       the run computed again, and where run.json, gates.json and env.json say anything else

@@ -9,9 +9,10 @@ import pytest
 
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import measure
-from specgate.analysis.tradeoff import Group, Mode, equal_to_own, records, tradeoff_of
+from specgate.analysis.tradeoff import Group, Mode, equal_to_own, tradeoff_of
 from specgate.contract import BASELINE, LOSSY, Block, NearTies, Run, Sampling, Scenario
 from specgate.contract.traffic import AttentionTraffic, DraftTraffic, PassTraffic, Traffic
+from specgate.reports.views.variants import rows
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
 
 POSITION = 2 * 3 * 64 * 4 * 30
@@ -139,4 +140,4 @@ def test_without_traffic_no_bytes_are_claimed() -> None:
     (group,) = tradeoff_of([(run, [b for b in blocks if not b.warmup])])
     assert (group.cache_share, group.even_at) == (None, None)
     assert all((m.read_bytes, m.held_bytes) == (None, None) for m in group.modes)
-    assert [r["role"] for r in records([group])] == ["baseline", "spec-3"]
+    assert [r["role"] for r in rows([group])] == ["baseline", "spec-3"]

@@ -3,7 +3,7 @@
     engines.py       Backend and Engine; OpenRequest in, EngineFacts and Decoded out; block_marker for the profiler
     capabilities.py  what an engine or a back end may be able to do besides, for single commands and gates
     judges.py        Gate and what it may declare besides, and ContrastGate for one run beside another
-    renderers.py     Report, and View and Export for what is made of several stored runs
+    renderers.py     Report, and what it may be besides; View and Export for what is made of several stored runs
     sources.py       PairSource and Profiler: pairs by name, and what looks at an engine from outside
     option_values.py values of back-end options that several back ends read alike
 
@@ -74,7 +74,7 @@ from specgate.contract.protocols.judges import (
     SetsFloor,
     StatesNeeds,
 )
-from specgate.contract.protocols.renderers import Combined, Export, Format, Report, View
+from specgate.contract.protocols.renderers import Combined, Export, Format, Report, Tabular, View
 from specgate.contract.protocols.sources import PairSource, Profiler
 from specgate.redaction import cleaned, is_telling, masked, remember, visible
 
@@ -127,6 +127,7 @@ __all__ = [
     "StatesLogitOptions",
     "StatesNeeds",
     "SwitchesPrefixCache",
+    "Tabular",
     "Text",
     "UsesGpus",
     "View",

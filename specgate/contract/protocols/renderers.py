@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from specgate.contract import Policy, Run
@@ -30,6 +30,16 @@ class Combined(Protocol):
 
     def render_all(self, runs: Sequence[Run]) -> str:
         """The text of all `runs` together."""
+
+
+@runtime_checkable
+class Tabular(Protocol):
+    """Optional for a report: one table. A row is column → value, and may lack columns."""
+
+    columns: Sequence[str]
+
+    def rows(self, run: Run) -> Iterable[Mapping[str, str | int | float | None]]:
+        """Return the rows of one run."""
 
 
 Format = Literal["console", "plain", "html", "md", "csv", "json", "junit"]
