@@ -8,7 +8,7 @@ from dataclasses import asdict
 from specgate.analysis.rows import Row, place
 from specgate.analysis.verdict import overall_of_agreement
 from specgate.contract import Divergence, State
-from specgate.contract.agreement import Agreement, Match, Share
+from specgate.contract.agreement import Agreement, Match
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.summary import label
@@ -60,9 +60,10 @@ def reasons(agreement: Agreement, state: State) -> Iterator[str]:
             yield f"{where}: {match.why_not or differing}."
         for share in match.shares:
             if share.state is state:
+                ends = figures.ends(share.ci_low, share.ci_high) or figures.NONE
                 yield (
                     f"{where}: {share.name} is {share.engine:.3f}, the reference's {share.reference:.3f}; 95 % "
-                    f"interval of the ratio {interval(share)}, {agreement.margin_pct:g} % either way are let through."
+                    f"interval of the ratio {ends}, {agreement.margin_pct:g} % either way are let through."
                 )
 
 
@@ -91,18 +92,12 @@ def share_rows(match: Match) -> Iterator[list[str | Entry]]:
             f"{share.reference:.3f}",
             f"{share.engine:.3f}",
             figures.NONE if share.ratio is None else f"{share.ratio:.3f}×",
-            interval(share),
+            figures.ends(share.ci_low, share.ci_high) or figures.NONE,
             share.state.value,
         ]
     if not match.shares:
         reason = match.why_not or "no steps with a draft on texts that are the same"
         yield [label(match.cell), match.label, Entry(figures.NONE, reason), *[figures.NONE] * 5]
-
-
-def interval(share: Share) -> str:
-    if share.ci_low is None or share.ci_high is None:
-        return figures.NONE
-    return f"{share.ci_low:.3f}–{share.ci_high:.3f}"
 
 
 TEXT_HEAD = ("cell", "engine", "prompt sets alike", "tokens compared", "differ", "near ties", "verdict")
