@@ -19,7 +19,8 @@ Cheating = Callable[[str], tuple[int, Run]]
 def cheating(cli: Cli, monkeypatch: pytest.MonkeyPatch, no_processes: None) -> Iterator[Cheating]:
     """A micro run on the cheat with this name, without pages. Returns the exit code and the run."""
     entries = tuple(("specgate.backends", e.__name__, f"tests.cheats.engines:PLUGIN_{e.__name__}") for e in ENGINES)
-    monkeypatch.setattr(plugins, "_BUILT_IN", (*plugins._BUILT_IN, *entries))
+    built_in = (*plugins.built_in(), *entries)
+    monkeypatch.setattr(plugins, "built_in", lambda: built_in)
     plugins.registered.cache_clear()
 
     def run(engine: str) -> tuple[int, Run]:

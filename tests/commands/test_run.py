@@ -32,7 +32,7 @@ def last_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 @pytest.mark.slow("a run in processes of its own")
 def test_a_run_leaves_every_file_and_prints_folder_and_verdict_last(cli: Cli) -> None:
-    done = cli.micro_apart(drawn=True)
+    done = cli.micro_apart("--backend", "fake", drawn=True)
     assert done.returncode == 0, done.stdout + done.stderr
     run = cli.newest()
     assert {p.name for p in run.iterdir()} >= FILES
@@ -40,7 +40,7 @@ def test_a_run_leaves_every_file_and_prints_folder_and_verdict_last(cli: Cli) ->
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "complete"
     assert record["schema"] == "specgate.result/v1"
-    speculation = record["eagle_speculation"]["tiny/reference/c24/b2/spec-3"]
+    speculation = record["eagle_speculation"]["tiny/fake/c24/b2/spec-3"]
     assert speculation["num_drafts"] == 8 * 2 * 6
     assert speculation["disabled_multitoken_other"] == 0
     assert not any(key.endswith("baseline") for key in record["eagle_speculation"])

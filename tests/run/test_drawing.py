@@ -119,7 +119,7 @@ def served(
 
     `second`: the engine that is asked, too. The stub draws from a distribution of its own, which is not the pair's.
     """
-    asked = SAMPLED.replace("top_k: 4, method: METHOD", scenario).replace("texts: 240", "texts: 1200")
+    asked = SAMPLED.replace("top_k: 4, method: METHOD", scenario).replace("texts: 240", "texts: 600")
     cli.write("tiny.yaml", asked)
     cli.write("policy.yaml", yaml.safe_dump(yaml.safe_load(POLICY) | {"checks": {"rescored_by": second}}))
     server = program(cli.folder, dialect, "--draws", "--rate", "1e6", *faults)

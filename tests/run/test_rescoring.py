@@ -21,7 +21,8 @@ Scored = Callable[..., tuple[int, Run, Sequence[Rescoring]]]
 def scored(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scored]:
     """A micro run of the reference engine with another one that scores its tokens: (exit code, run, the scores)."""
     entries = tuple(("specgate.backends", n.title(), f"tests.run.second_engines:{n}") for n in NAMES)
-    monkeypatch.setattr(plugins, "_BUILT_IN", (*plugins._BUILT_IN, *entries))
+    built_in = (*plugins.built_in(), *entries)
+    monkeypatch.setattr(plugins, "built_in", lambda: built_in)
     plugins.registered.cache_clear()
 
     def run(

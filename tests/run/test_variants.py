@@ -83,7 +83,8 @@ def test_an_option_of_a_variant_that_the_engine_does_not_know_is_named(cli: Cli)
 
 
 def test_micro_gates_with_variants_are_green_only_with_all_of_them(cli: Cli) -> None:
-    cli.write("gate.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6") + VARIANTS)
+    tree = "variants:\n  tree: {options: {tree: 'dynamic:6', tree_width: 2}}\n"
+    cli.write("gate.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6") + tree)
     cli.write("policy.yaml", POLICY.replace("MIN", "1.0").replace("role: baseline", 'role: "baseline*"'))
     alone = cli.run("micro", "--scenario", "gate.yaml", "--only", "gate", "--policy", "policy.yaml")
     assert "green 0 of 3 times in a row" in alone.stdout

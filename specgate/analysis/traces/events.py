@@ -54,7 +54,7 @@ class TraceDocument:
         except RecursionError:
             raise self._malformed("too many lists and objects within each other") from None
         except ijson.JSONError as error:
-            why, near = [line.strip() for line in (*str(error).splitlines(), "")[:2]]
+            why, near = [" ".join(line.split()) for line in (*str(error).splitlines(), "")[:2]]
             raise self._malformed(why.rstrip(".") + f", near {near}" * bool(near)) from error
         except ArithmeticError:
             raise self._malformed("a number with too large an exponent") from None

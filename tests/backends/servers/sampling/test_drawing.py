@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow("starts two servers per test")
 PROMPT = (1, 2, 3)
 SPEC = Role(3)
 DRAWN = Sampling(temperature=0.8, method="rejection")
-TEXTS = 600
+TEXTS = 300
 SHOWN = ("vllm", "sglang", "llamacpp")
 """The engines whose requests are answered with log-probabilities of the model's own. Of the others, speculation is held
 against the baseline's draws alone.

@@ -288,7 +288,7 @@ def test_the_tree_is_the_one_that_the_reference_drafts_from_the_same_logits(
 ) -> None:
     growth, columns = SHAPES[name]
     drafting = Drafting.of(growth, growth, columns, device)
-    for seed in range(3 if columns > 1000 else 8):
+    for seed in range(2 if columns > 1000 else 4):
         logits_of = KINDS[kind](seed, columns)
         drafting.run(logits_of)
         check_choices(drafting, logits_of)
