@@ -108,7 +108,7 @@ def test_every_gpu_has_a_file_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ),
         (
             '{"schema": "specgate.bandwidth/v1", "device": "cpu"}',
-            r"cpu-bandwidth.json: measured: Field required",
+            r"cpu-bandwidth.json: measured: this key is required",
         ),
     ],
 )
