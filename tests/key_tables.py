@@ -1,4 +1,4 @@
-"""Tables of keys and JSON schemas in the documentation, written from the nouns themselves.
+"""Tables of keys and columns and JSON schemas in the documentation, written from the nouns themselves.
 
     python -m tests.key_tables --write
 
@@ -26,6 +26,7 @@ from pydantic import TypeAdapter
 from specgate.contract import Exemption, Policy, Rule, Run, Scenario, TokenChecks
 from specgate.contract.reading import field_types, is_filled_in, noun_in
 from specgate.contract.types import LARGEST, Constraint, Range
+from specgate.reports.texts.csv import METRIC_COLUMNS, SUMMARY_COLUMNS
 from tests.support.command import ROOT
 
 DOCS = ROOT / "docs"
@@ -40,7 +41,9 @@ MORE_KEYS: Mapping[str, tuple[str, ...]] = {
     "Run": ("schema", "schema_version"),
 }
 """Keys of a file that are no fields of its noun."""
-TABLE = re.compile(r"(<!-- keys of (\w+): begin -->\n)(.*?)(<!-- keys of \2: end -->)", re.DOTALL)
+TABLE = re.compile(
+    r"(<!-- (?:keys|columns) of (\w+): begin -->\n)(.*?)(<!-- (?:keys|columns) of \2: end -->)", re.DOTALL
+)
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -71,6 +74,12 @@ def rows(noun: type, prefix: str = "", seen: set[type] | None = None) -> Iterato
         if not known:
             seen.add(inner)
             yield from rows(inner, f"{key}{many}.", seen)
+
+
+def columns(meanings: Mapping[str, str]) -> str:
+    """Return the columns of a CSV file as a table of Markdown."""
+    lines = (f"| `{name}` | {text} |" for name, text in meanings.items())
+    return "\n".join(["| column | meaning |", "|---|---|", *lines]) + "\n"
 
 
 def default_of(field: Any) -> str:
@@ -191,11 +200,12 @@ def every_noun_in(annotation: Any) -> Iterator[type]:
 
 def written() -> Iterator[tuple[Path, str]]:
     """Yield every file that holds something from here, with what it should hold."""
-    by_name = {noun.__name__: noun for noun in NOUNS}
+    tables = {noun.__name__: table(noun) for noun in NOUNS}
+    tables |= {"metrics": columns(METRIC_COLUMNS), "summary": columns(SUMMARY_COLUMNS)}
     for file in sorted(DOCS.glob("*.md")):
         text = file.read_text(encoding="utf-8")
         if TABLE.search(text):
-            yield file, TABLE.sub(lambda found: found[1] + table(by_name[found[2]]) + found[4], text)
+            yield file, TABLE.sub(lambda found: found[1] + tables[found[2]] + found[4], text)
     for name in SCHEMAS:
         yield DOCS / "schemas" / f"{name}.json", json.dumps(schema(name), ensure_ascii=False) + "\n"
 

@@ -17,6 +17,7 @@ from specgate.backends.offline.library import Library, Opening
 from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.offline.replies import began_of, loop_of, ranking_of, requests_of, tokens_of
 from specgate.backends.offline.wire import Driven
+from specgate.backends.servers.blocks import check_prompts
 from specgate.backends.servers.evidence.told import told_by
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.identity import Seen
@@ -58,12 +59,7 @@ class OfflineEngine:
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
         """Keep the prompts, because every block prefills anew. Raises BackendError where they do not fit."""
-        longest = max(map(len, prompts), default=0)
-        if not 0 < len(prompts) <= self.request.max_batch or not 0 < longest < self.request.max_positions:
-            raise BackendError(
-                f"{len(prompts)} prompts of up to {longest} tokens, but the engine was opened for "
-                f"{self.request.max_batch} requests of {self.request.max_positions} positions"
-            )
+        check_prompts(prompts, self.request)
         self.prompts = [list(map(int, prompt)) for prompt in prompts]
         for process in self.processes.values():
             process.ask("prompts_are", {"prompts": self.prompts})

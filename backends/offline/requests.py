@@ -11,8 +11,9 @@ from specgate.backends.offline.replies import Loop, Request
 from specgate.backends.offline.steps import refuse_miscounted
 from specgate.backends.servers.accounting import record_of
 from specgate.backends.servers.answers import Answer, refuse_strange_ids
+from specgate.backends.servers.blocks import request_block
 from specgate.backends.servers.exchange import NOTHING, SpecCounts, Usage
-from specgate.contract import Budget, Finish, Role, Served, ServedRequest
+from specgate.contract import Budget, Finish, Role, ServedRequest
 from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
 
@@ -115,19 +116,5 @@ def block_of(role: Role, answers: Sequence[Answer], spec: SpecCounts, cached: in
     if spec.steps and not role.speculative:
         raise BackendError(f"{where}: it drafts, and is to be the baseline")
     acceptance, undrafted = record_of(role.k, spec, answers, where) if role.speculative else (None, None)
-    first = min(a.times.chunk_ns[0] for a in answers)
-    return Decoded(
-        elapsed_ns=max(a.times.chunk_ns[-1] for a in answers) - first,
-        step_ns=(),
-        tokens=tuple(a.tokens for a in answers),
-        accepted=(),
-        drafted=(),
-        truncated=(0,) * len(answers),
-        finish=tuple(a.finish for a in answers),
-        counters={
-            **({"undrafted_steps": undrafted} if undrafted is not None else {}),
-            "cache_hit_tokens": cached,
-        },
-        prefill_ns=first,
-        served=Served(tuple(a.times for a in answers), acceptance),
-    )
+    steps_without = {} if undrafted is None else {"undrafted_steps": undrafted}
+    return request_block(answers, {**steps_without, "cache_hit_tokens": cached}, acceptance)

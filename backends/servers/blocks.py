@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,9 +11,9 @@ from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.evidence.outputs import joined_outputs
 from specgate.backends.servers.exchange import NOTHING, Reading
-from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
+from specgate.contract import ENGINE_DECODE_NS, AcceptanceRecord, RefusedRequest, Role, Served
 from specgate.contract.counters import JOINED_OUTPUTS, NO_DRAFT_COUNTERS, UNCOUNTED_TOKENS
-from specgate.contract.protocols import Decoded
+from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.errors import BackendError
 
 AT_ONCE: Final = 32
@@ -38,9 +38,24 @@ def decoded(
     acceptance, undrafted = record_of(role.k, own or spec, answers, where) if role.speculative else (None, None)
     joined = joined_outputs(role.k, own or spec, answers) if counts_outputs and role.speculative else 0
     refuse_unstreamed(answers, where)
-    first = min(a.times.chunk_ns[0] for a in answers)
     cached = cache_hits(answers, counted)
     uncounted = role.speculative and own is None and counted.speculative is False
+    counters = {
+        **({"undrafted_steps": undrafted} if undrafted is not None and not joined else {}),
+        **({JOINED_OUTPUTS: joined, UNCOUNTED_TOKENS: undrafted} if undrafted is not None and joined else {}),
+        **({"cache_hit_tokens": cached} if cached is not None else {}),
+        **({NO_DRAFT_COUNTERS: 1} if uncounted else {}),
+        **({ENGINE_DECODE_NS: round(counted.decode_s * 1e9)} if counted.decode_s else {}),
+    }
+    # The beginning is one for all of a block.
+    return replace(request_block(answers, counters, acceptance), began_ns=answers[0].began_ns)
+
+
+def request_block(
+    answers: Sequence[Answer], counters: Mapping[str, int], acceptance: AcceptanceRecord | None
+) -> Decoded:
+    """Return the block of whole requests with these answers. It has no steps; its prefill ends with the first token."""
+    first = min(a.times.chunk_ns[0] for a in answers)
     return Decoded(
         elapsed_ns=max(a.times.chunk_ns[-1] for a in answers) - first,
         step_ns=(),
@@ -49,17 +64,20 @@ def decoded(
         drafted=(),
         truncated=(0,) * len(answers),
         finish=tuple(a.finish for a in answers),
-        counters={
-            **({"undrafted_steps": undrafted} if undrafted is not None and not joined else {}),
-            **({JOINED_OUTPUTS: joined, UNCOUNTED_TOKENS: undrafted} if undrafted is not None and joined else {}),
-            **({"cache_hit_tokens": cached} if cached is not None else {}),
-            **({NO_DRAFT_COUNTERS: 1} if uncounted else {}),
-            **({ENGINE_DECODE_NS: round(counted.decode_s * 1e9)} if counted.decode_s else {}),
-        },
+        counters=dict(counters),
         prefill_ns=first,
         served=Served(tuple(a.times for a in answers), acceptance),
-        began_ns=answers[0].began_ns,  # one for all of a block
     )
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], request: OpenRequest) -> None:
+    """Raise BackendError for prompts that an engine was not opened for."""
+    longest = max(map(len, prompts), default=0)
+    if not 0 < len(prompts) <= request.max_batch or not 0 < longest < request.max_positions:
+        raise BackendError(
+            f"{len(prompts)} prompts of up to {longest} tokens, but the engine was opened for "
+            f"{request.max_batch} requests of {request.max_positions} positions"
+        )
 
 
 def with_refused(block: Decoded, found: Sequence[Answer | TurnedAway]) -> Decoded:

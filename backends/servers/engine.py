@@ -15,7 +15,7 @@ from typing import Final
 
 from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
-from specgate.backends.servers.blocks import decoded, in_one_piece, with_refused
+from specgate.backends.servers.blocks import check_prompts, decoded, in_one_piece, with_refused
 from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
 from specgate.backends.servers.evidence.profilers import PROFILERS
 from specgate.backends.servers.evidence.told import told_by
@@ -102,12 +102,7 @@ class ServerEngine:
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
         """Keep the prompts, because a server prefills with every request. Raises BackendError where they do not fit."""
-        longest = max(map(len, prompts), default=0)
-        if not 0 < len(prompts) <= self.request.max_batch or not 0 < longest < self.request.max_positions:
-            raise BackendError(
-                f"{len(prompts)} prompts of up to {longest} tokens, but the engine was opened for "
-                f"{self.request.max_batch} requests of {self.request.max_positions} positions"
-            )
+        check_prompts(prompts, self.request)
         self.prompts = [tuple(prompt) for prompt in prompts]
         return 0
 

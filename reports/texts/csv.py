@@ -20,28 +20,72 @@ from specgate.contract.metrics import PER_REQUEST, STATISTICS, TIMES_OVER, metri
 from specgate.contract.protocols import visible
 
 SCHEMA = "specgate.metrics/v1"
-_IDENTITY = ("run_id", "kind", "scenario", "backend", "role", "context_len", "batch", "k")
-METRIC_COLUMNS = (
-    *("schema", *_IDENTITY, "pair", "slot", "block"),
-    *("metric", "stat", "value", "unit", "direction", "n", "ci_low", "ci_high"),
-    *("baseline", "ratio", "margin", "verdict", "reason_code", "acceptance_source"),
-)
-_FIGURES = (
-    *("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s", "output_tok_s_per_user"),
-    *("tpot_ms", "step_ms", "ttft_ms", "e2e_ms", "prefill_tok_s", "repeated_8gram_share"),
-)
-SUMMARY_COLUMNS = (
-    *_IDENTITY,
-    *("status", "blocks", "acceptance_source", "acceptance_ci_low", "acceptance_ci_high"),
-    *_FIGURES,
-    *("speedup_vs_ar_ratio", "speedup_ci_low", "speedup_ci_high", "pairs"),
-    *("compared_tokens", "mismatches", "near_ties", "verdict", "reason_code"),
-    *("decode_tok_s", "decode_tok_s_per_user"),
-    *(per_request(statistic, quantity) for quantity in PER_REQUEST for statistic in STATISTICS),
-    *("goodput_share", "goodput_req_s", *TIMES_OVER[1:]),
-    *("joint_decode_tok_s", "joint_tpot_ms", "joint_decode_share"),
-)
-"""New columns are added at the end."""
+
+
+def _figures(*names: str) -> Mapping[str, str]:
+    """Return metric → its definition."""
+    return {name: metric(name).definition for name in names}
+
+
+_IDENTITY: Mapping[str, str] = {
+    "run_id": "the run",
+    "kind": "`micro`, `full` or `load`",
+    "scenario": "the scenario, without its variant",
+    "backend": "the back end",
+    "role": "`baseline` or `spec-K`, with the variant",
+    "context_len": "prompt length, tokens",
+    "batch": "prompts decoded together; clients under load",
+    "k": "draft tokens per cycle; 0 for the baseline",
+}
+_SOURCE: Mapping[str, str] = {
+    "acceptance_source": "`real`, `planted`, `stand-in`, `forced` or `scripted`, in rows of spec cells",
+}
+METRIC_COLUMNS: Mapping[str, str] = {
+    "schema": "`specgate.metrics/v1`",
+    **_IDENTITY,
+    "pair": "number of the pair, in rows with `stat` `block` or `pair`",
+    "slot": "position of the block in its round, in rows with `stat` `block`",
+    "block": "number of the block, in rows with `stat` `block`",
+    "metric": "name of the figure",
+    "stat": "how it was taken from the samples",
+    "value": "the figure",
+    "unit": "its unit",
+    "direction": "what is better: `higher`, `lower`, `equal` or `none`",
+    "n": "how many samples it comes from",
+    "ci_low": "lower end of its interval",
+    "ci_high": "upper end of its interval",
+    "baseline": "the same figure of the baseline cell",
+    "ratio": "the figure over the baseline's",
+    "margin": "the bound that the worst verdict on it applied",
+    "verdict": "the worst verdict on it",
+    "reason_code": "the verdict's reason, or why there is no figure",
+    **_SOURCE,
+}
+"""Column of metrics.csv → meaning."""
+SUMMARY_COLUMNS: Mapping[str, str] = {
+    **_IDENTITY,
+    "status": "`ok`, or why the cell has no figures",
+    "blocks": "measured blocks",
+    **_SOURCE,
+    "acceptance_ci_low": "lower end of the interval of `acceptance_length`",
+    "acceptance_ci_high": "upper end of it",
+    **_figures("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s"),
+    **_figures("output_tok_s_per_user", "tpot_ms", "step_ms", "ttft_ms", "e2e_ms", "prefill_tok_s"),
+    **_figures("repeated_8gram_share", "speedup_vs_ar_ratio"),
+    "speedup_ci_low": "lower end of the interval of the speed-up that the run judges",
+    "speedup_ci_high": "upper end of it",
+    "pairs": "pairs of blocks behind that speed-up",
+    "compared_tokens": "tokens that were compared with the baseline's",
+    "mismatches": "first tokens that differ and are no near ties",
+    "near_ties": "first tokens that differ and are near ties",
+    "verdict": "the worst verdict on the cell",
+    "reason_code": "its reason",
+    **_figures("decode_tok_s", "decode_tok_s_per_user"),
+    **_figures(*(per_request(statistic, quantity) for quantity in PER_REQUEST for statistic in STATISTICS)),
+    **_figures("goodput_share", "goodput_req_s", *TIMES_OVER[1:]),
+    **_figures("joint_decode_tok_s", "joint_tpot_ms", "joint_decode_share"),
+}
+"""Column of summary.csv → meaning. New columns are added at the end."""
 FORMULA_STARTS = tuple("=+-@\t\r\n＝＋－＠")
 """First characters of a formula. The last four are full-width forms, which some spreadsheets treat alike."""
 _SEVERITY = (
@@ -224,13 +268,13 @@ class CsvReport:
     name: str
     filename: str
     rows: Callable[[Run], Iterator[Row]]
-    columns: Sequence[str]
+    columns: Mapping[str, str]
 
     def render(self, run: Run, policy: Policy) -> str:
         return self.render_all([run])
 
     def render_all(self, runs: Sequence[Run]) -> str:
-        return table((row for run in runs for row in self.rows(run)), self.columns)
+        return table((row for run in runs for row in self.rows(run)), tuple(self.columns))
 
 
 METRICS = CsvReport("metrics_csv", "metrics.csv", metric_rows, METRIC_COLUMNS)

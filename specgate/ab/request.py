@@ -11,13 +11,14 @@ from typing import Final
 
 from specgate.ab import revision
 from specgate.ab.sides import Asked, asked_of, launch_of, package_folder, side_of
-from specgate.contract import Budget, Policy, Scenario
+from specgate.contract import Budget, Scenario
 from specgate.contract.two_builds import SIDES, Margins, Side, SideName
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
 from specgate.machine.checkout import checkout_of
+from specgate.planning.policy import micro_names
 from specgate.planning.request import Request
-from specgate.planning.resolution import policy_of, resolve
+from specgate.planning.resolution import resolve
 from specgate.run.engine_process.launch import AS_THE_HARNESS, Launch
 
 LEAST_PAIRS: Final = 3
@@ -137,18 +138,8 @@ def config_of(request: AbRequest, asked: Asked) -> Config:
         perf_mode=False,
         options={**request.options, **asked.options},
     )
-    if not request.scenarios:
-        run = replace(run, scenarios=gates_of(policy_of(run)))
-    config = resolve(run, foreign=asked.foreign)
+    config = resolve(run, foreign=asked.foreign, usual=micro_names)
     return replace(config, scenarios={name: shortened(s, request.steps) for name, s in config.scenarios.items()})
-
-
-def gates_of(policy: Policy) -> tuple[str, ...]:
-    """The micro scenarios of a policy, by name or by path."""
-    if policy.source_file is None:
-        return policy.micro
-    beside = {name: policy.source_file.parent / name for name in policy.micro}
-    return tuple(str(file) if file.is_file() else name for name, file in beside.items())
 
 
 def shortened(scenario: Scenario, steps: int | None) -> Scenario:

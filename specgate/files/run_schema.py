@@ -95,12 +95,12 @@ LATER_FIELDS: Mapping[str, tuple[str, ...]] = {
         "verdicts*.covers",  # and of gates.json
         "verdicts*.judges",
         "verdicts*.floor",
-        "scenarios.*.workload.format",
-        "scenarios.*.workload.chat",
-        "scenarios.*.workload.min_tokens",
-        "scenarios.*.workload.max_tokens",
-        "scenarios.*.workload.sha256",
-        "scenarios.*.rope.*",
+        "*.workload.format",
+        "*.workload.chat",
+        "*.workload.min_tokens",
+        "*.workload.max_tokens",
+        "*.workload.sha256",
+        "*.rope.*",
     ),
 }
 """Schema version → fields of run.json that it added (`fnmatch` patterns). In an older file such a field is missing or

@@ -108,13 +108,14 @@ def whole_text(name_or_path: str, gates: Gates, folder: Path = SHIPPED) -> str:
 
 
 def micro_scenarios(policy: Policy) -> list[Scenario]:
-    """The scenarios that `policy.micro` names, with their variants. File names are relative to the policy's folder."""
-    return [s for name in policy.micro for s in _beside(name, policy.source_file)]
+    """The scenarios that `policy.micro` names, with their variants."""
+    return [scenario for name in micro_names(policy) for scenario in find_all(name)]
 
 
-def _beside(name: str, policy_file: Path | None) -> list[Scenario]:
-    folder = policy_file.parent if policy_file else Path()
-    return find_all(str(folder / name) if name.endswith((".yaml", ".yml")) else name)
+def micro_names(policy: Policy) -> tuple[str, ...]:
+    """What `policy.micro` names, as a command line would: names, and files, which the policy has relative to itself."""
+    folder = policy.source_file.parent if policy.source_file else Path()
+    return tuple(str(folder / name) if name.endswith((".yaml", ".yml")) else name for name in policy.micro)
 
 
 def find_policy(name_or_path: str, gates: Gates, folder: Path = SHIPPED) -> Policy:
@@ -208,9 +209,9 @@ def _micro_problems(policy: Policy, document: Document) -> Iterator[Problem]:
     if document.data.get("micro") == []:
         yield Problem(("micro",), "must not be empty: leave it out for those that the machine runs by default")
     required = [rule.scenario for rule in policy.rules if rule.required]
-    for i, name in enumerate(policy.micro):
+    for i, name in enumerate(micro_names(policy)):
         try:
-            scenario = _beside(name, policy.source_file)[0]
+            scenario = find_all(name)[0]
         except UsageError as error:
             yield Problem(("micro", i), str(error))
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -46,14 +46,21 @@ FIXED_BY_A_RUN = (
 """Fields of a request that cannot be given together with `--resume`. `measurement_runs` can: see `continued`."""
 
 
-def resolve(request: Request, *, foreign: bool = False) -> Config:
-    """The configuration of a new run. `foreign`: the engine runs in an environment of its own, which alone knows
-    whether its back end can run and what its options mean.
+def resolve(
+    request: Request, *, foreign: bool = False, usual: Callable[[Policy], Sequence[str]] | None = None
+) -> Config:
+    """Return the configuration of a new run.
+
+    `foreign`: the engine runs in an environment of its own, which alone knows whether its back end can run and what its
+    options mean. `usual`: names the scenarios of a request that names none; without it those that this machine runs.
 
     Raises UsageError where a name or option is wrong, and EnvironmentRefused where the back end cannot run here or a
     scenario needs a GPU and there is none.
     """
     size = machine_size()
+    policy = policy_of(request)
+    if usual and not request.scenarios:
+        request = replace(request, scenarios=usual(policy))
     backend = request.backend if request.backend and foreign else usable_backend(request)
     if not request.baseline and another_engine(backend) is None:
         raise UsageError(
@@ -82,7 +89,7 @@ def resolve(request: Request, *, foreign: bool = False) -> Config:
         kind=request.kind,
         backend=backend,
         pair=pair,
-        policy=policy_of(request),
+        policy=policy,
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )

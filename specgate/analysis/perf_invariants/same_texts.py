@@ -33,21 +33,27 @@ def deterministic(
     In its near-tie form, for engines that are not to be bit-exact, texts may part where `ties` says that it was too
     close to call. A traced block that is another text is then no evidence against the timed ones.
     """
-    if ties.ulps:
-        return but_for_near_ties(result, comparison, ties)
     mismatches = result.values.get("repeat_mismatches")
     if mismatches is None or mismatches.value is None or mismatches.n < 2:
         return Invariant("I7", Held.UNSEEN, "no_repeats", "no prompt set was decoded twice")
+    count = {"blocks": mismatches.n}
     if mismatches.value:
-        message = f"{mismatches.value:.0f} of {mismatches.n} blocks do not repeat the tokens of the first"
-        return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
-    if near_ties := result.values.get("repeat_near_ties"):
+        differing = f"{mismatches.value:.0f} of {mismatches.n} blocks"
+        message = f"{differing} do not repeat the tokens of the first"
+        if ties.ulps:
+            message = f"{differing} leave the first one's tokens, and not at a near tie"
+        return Invariant("I7", Held.BROKEN, "token_mismatch", message, count)
+    near_ties = result.values.get("repeat_near_ties")
+    if near_ties and not ties.ulps:
         message = f"{near_ties.value:.0f} texts leave the first one's tokens at a near tie"
-        return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
+        return Invariant("I7", Held.BROKEN, "token_mismatch", message, count)
     if comparison is None and result.cell.role.speculative:
         return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
     if comparison is not None and comparison.tokens.lossy:
         return Invariant("I7", Held.UNSEEN, "lossy", BY_DESIGN)
+    if ties.ulps:
+        repeats = int(near_ties.value or 0) if near_ties is not None else 0
+        return but_for_near_ties(mismatches.n, repeats, comparison, ties)
     if comparison is not None and not comparison.tokens.identical:
         first = comparison.tokens.divergences[0]
         message = (
@@ -70,27 +76,15 @@ def drawn_anew(found: Invariant, facts: EngineFacts | None) -> Invariant:
     return Invariant("I7", Held.UNSEEN, "own_random_numbers", "the engine draws with random numbers of its own")
 
 
-def but_for_near_ties(result: CellResult, comparison: Comparison | None, ties: NearTies) -> Invariant:
-    """I7 in its near-tie form."""
-    mismatches = result.values.get("repeat_mismatches")
-    if mismatches is None or mismatches.value is None or mismatches.n < 2:
-        return Invariant("I7", Held.UNSEEN, "no_repeats", "no prompt set was decoded twice")
-    if mismatches.value:
-        message = f"{mismatches.value:.0f} of {mismatches.n} blocks leave the first one's tokens, and not at a near tie"
-        return Invariant("I7", Held.BROKEN, "token_mismatch", message, {"blocks": mismatches.n})
-    if comparison is None and result.cell.role.speculative:
-        return Invariant("I7", Held.UNSEEN, "no_baseline", "no baseline was measured whose tokens these could be")
-    if comparison is not None and comparison.tokens.lossy:
-        return Invariant("I7", Held.UNSEEN, "lossy", BY_DESIGN)
-    found = result.values.get("repeat_near_ties")
-    repeats = int(found.value or 0) if found is not None else 0
+def but_for_near_ties(blocks: int, repeats: int, comparison: Comparison | None, ties: NearTies) -> Invariant:
+    """Return I7 in its near-tie form. `blocks`: how many repeat; `repeats`: texts that leave the first at a tie."""
     check = comparison.tokens if comparison is not None else None
     leaving = check.mismatches if check is not None else ()
     wrong = sum(d.margin is not None for d in leaving)
     unknown = len(leaving) - wrong
     behind = check.followed.wrong if check is not None and check.followed is not None else 0
     parted = len(check.divergences) - wrong - unknown if check is not None else 0
-    evidence = {"near_tie_ulps": ties.ulps, "repeat_near_ties": repeats, "parted": parted, "blocks": mismatches.n}
+    evidence = {"near_tie_ulps": ties.ulps, "repeat_near_ties": repeats, "parted": parted, "blocks": blocks}
     if wrong or behind:
         where = f"{wrong} texts leave the baseline's, and not at a near tie"
         message = where if wrong else f"{behind} texts are not greedy behind their near tie"
@@ -98,7 +92,7 @@ def but_for_near_ties(result: CellResult, comparison: Comparison | None, ties: N
     if unknown:
         message = f"{unknown} texts leave the baseline's, and nobody has told how close the two tokens are there"
         return Invariant("I7", Held.UNSEEN, "gap_unknown", message, {**evidence, "unknown": unknown})
-    message = f"{mismatches.n} blocks repeat their tokens" + (" and are the baseline's" if comparison else "")
+    message = f"{blocks} blocks repeat their tokens" + (" and are the baseline's" if comparison else "")
     if repeats or parted:
         parts = f"{repeats + parted} texts that part at a near tie"
         message += f", but for {parts} (at most {ties.ulps:g} units in the last place)"

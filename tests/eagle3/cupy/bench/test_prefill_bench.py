@@ -4,6 +4,7 @@ that each part is right, and that a wrong one is seen.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,13 +151,15 @@ def test_a_wrong_part_is_seen(stage: PrefillStage, monkeypatch: pytest.MonkeyPat
 def test_a_way_that_fails_is_reported_unless_it_is_the_engines(
     stage: PrefillStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = {(part.part, part.how): part for part in timed_parts(stage, monkeypatch)}
-    failed = made["o", "into the stream"]  # torch has it on a GPU alone
-    assert failed.us is None and failed.reason and failed.right and failed.us_per_prompt == 0.0
-
     def refuse(*arguments: object) -> None:
         raise RuntimeError("no such kernel")
 
+    timed_as(1e-3, monkeypatch)
+    no_stream: Any = SimpleNamespace()
+    other = replace(stage.variants()["gate"][0], used=False, run=refuse)
+    failed = bench.timed(other, by_part(SMALL, 130)["gate"], 130, no_stream, lambda: None)
+    assert failed.us is None and failed.reason == "RuntimeError: no such kernel"
+    assert failed.right and failed.us_per_prompt == 0.0
     monkeypatch.setattr(prefill, "gated", refuse)
     with pytest.raises(RuntimeError, match="no such kernel"):
         timed_parts(stage, monkeypatch)

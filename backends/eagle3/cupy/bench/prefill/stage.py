@@ -1,4 +1,4 @@
-"""A random pair and a prompt's operands, and every part of a prefill on them, in each way that is known.
+"""A random pair and a prompt's operands, and every part of a prefill on them, in each way to do it.
 
 A part goes over the whole prompt, chunk by chunk where a prefill does. It is checked on a few rows, against float64,
 before it is timed.
@@ -7,7 +7,6 @@ before it is timed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -39,10 +38,6 @@ from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 
 CARRIED: Final = 0.1
 """Tolerance of what comes out of all layers: they carry on the roundings of norms that differ in their last bit."""
-ADDED: Final = 1e-4
-"""Tolerance of a product that is added up in float32 by a library, in its own order."""
-OTHER_CHUNKS: Final = (2 * CHUNK, 4 * CHUNK, 8 * CHUNK)
-"""Rows per product that the whole is also timed with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +116,17 @@ class PrefillStage:
         layer, eps = w.layers[0], g.rms_eps
         for how, way in self.ways:
             yield self.embedding(how, way)
-        yield from self.products("qkv", self.normed, layer.qkv, self.qkv)
+        yield self.product("qkv", self.normed, layer.qkv, self.qkv)
         for how, way in self.ways:
             yield self.caching("heads", how, way, self.qkv, self.target.rope, self.pages, g, self.blocks)
         yield from self.attending()
-        yield from self.products("o", self.mixed, layer.o)
-        yield self.into_the_stream("o", self.mixed, layer.o)
+        yield self.product("o", self.mixed, layer.o)
         for how, way in self.ways:
             yield self.adding(how, way)
-        yield from self.products("gate_up", self.normed, layer.gate_up)
+        yield self.product("gate_up", self.normed, layer.gate_up)
         for how, way in self.ways:
             yield self.gating(how, way)
-        yield from self.products("down", self.act, layer.down)
-        yield self.into_the_stream("down", self.act, layer.down)
+        yield self.product("down", self.act, layer.down)
 
         def last_row() -> Tensor:
             q, k, v = split_heads(self.qkv, self.heads)
@@ -180,8 +173,8 @@ class PrefillStage:
 
         return Variant("embed", how, how == self.ways[0][0], run, check)
 
-    def products(self, part: str, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Iterator[Variant]:
-        """Chunk by chunk, by either library of NVIDIA's. Where `x` is a chunk, it takes the place of every chunk."""
+    def product(self, part: str, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Variant:
+        """Chunk by chunk. Where `x` is a chunk, it takes the place of every chunk."""
 
         def once(rows: slice) -> Tensor:
             given = x[rows] if len(x) >= rows.stop else x[: rows.stop - rows.start]
@@ -199,39 +192,7 @@ class PrefillStage:
             found = once(slice(0, min(CHUNK, len(x))))[inside]
             yield close(found, oracles.matmul_rows(x[inside], weight), ROUNDED)
 
-        yield Variant(part, "cuBLAS", True, run, check)
-        if x.is_cuda:
-
-            def run_lt() -> None:
-                with products_by("cublaslt"):
-                    run()
-
-            def check_lt() -> Iterator[Finding]:
-                with products_by("cublaslt"):
-                    yield from check()
-
-            yield Variant(part, "cuBLASLt", False, run_lt, check_lt)
-
-    def into_the_stream(self, part: str, x: Tensor, weight: Tensor) -> Variant:
-        """A product that adds to the float32 stream itself: what would spare `residual` a reading."""
-        addmm: Any = torch.addmm  # torch's types do not know `out_dtype`
-
-        def once(rows: slice) -> None:
-            given = x[rows] if len(x) >= rows.stop else x[: rows.stop - rows.start]
-            addmm(self.x[rows], given, weight.t(), out_dtype=torch.float32, out=self.x[rows])
-
-        def run() -> None:
-            for rows in self.chunks():
-                once(rows)
-
-        def check() -> Iterator[Finding]:
-            inside = [row for row in self.rows if row < min(CHUNK, len(x))]
-            self.x.normal_()
-            want = self.x[inside].double() + oracles.matmul_rows(x[inside], weight)
-            once(slice(0, min(CHUNK, len(x))))
-            yield close(self.x[inside], want, ADDED)
-
-        return Variant(part, "into the stream", False, run, check)
+        return Variant(part, "cuBLAS", True, run, check)
 
     def caching(
         self,
@@ -271,12 +232,7 @@ class PrefillStage:
         chosen = self.way.attention.library(self.positions, self.heads, self.qkv.device)
         for library in self.way.attention.order:
             yield self.attention(library.value, packed, partial(attend, library=library), used=library is chosen)
-        if not self.qkv.is_cuda:
-            return
-        # What would it be worth to write queries, keys and values apart?
-        apart = tuple(torch.empty(t.shape, dtype=t.dtype, device=t.device).normal_() for t in packed)
-        yield self.attention(f"{chosen.value}, q, k and v apart", apart, partial(attend, library=chosen))
-        if find_spec("flashinfer") is not None:
+        if self.qkv.is_cuda and find_spec("flashinfer") is not None:
             yield self.attention("FlashInfer", packed, flashinfer)
 
     def attention(
@@ -353,7 +309,7 @@ class PrefillStage:
 
         for how, way in self.ways:
             yield joining(how, way)
-        yield from self.products("draft kv", self.draft_in, w.layer.qkv[g.heads * g.head_dim :], self.kv)
+        yield self.product("draft kv", self.draft_in, w.layer.qkv[g.heads * g.head_dim :], self.kv)
         for how, way in self.ways:
             yield self.caching(
                 "draft heads", how, way, self.kv, draft.rope, self.draft_pages, self.draft_heads, self.blocks
@@ -362,25 +318,21 @@ class PrefillStage:
     # ── the whole ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def wholes(self) -> Iterator[Variant]:
-        """The prefill itself: as the engine does it, with other chunks, and by torch with its FlashAttention."""
-        used = self.ways[0][0]
-        yield self.whole(f"{used}, chunks of {CHUNK}", self.way, CHUNK, used=True)
-        for chunk in OTHER_CHUNKS:
-            if chunk < 2 * self.positions:
-                yield self.whole(f"{used}, chunks of {chunk}", self.way, chunk)
+        """Yield the prefill itself: as the engine does it, and by torch with its FlashAttention."""
+        yield self.whole(self.ways[0][0], self.way, used=True)
         if self.way.fused:
             chosen = self.way.attention.library(self.positions, self.heads, self.qkv.device)
             flash = PrefillAttention((Library.TORCH,))
-            yield self.whole(f"torch, attention by {chosen}", self.torch_way, CHUNK)
-            yield self.whole("torch, attention by torch", Way(False, flash), CHUNK)
+            yield self.whole(f"torch, attention by {chosen}", self.torch_way)
+            yield self.whole("torch, attention by torch", Way(False, flash))
 
-    def whole(self, how: str, way: Way, chunk: int, *, used: bool = False) -> Variant:
+    def whole(self, how: str, way: Way, *, used: bool = False) -> Variant:
         def run(way: Way = way) -> Tensor:
             made = prefill.prefill_target(
-                self.target, self.pages, self.tokens, self.blocks, self.boundaries, chunk, way
+                self.target, self.pages, self.tokens, self.blocks, self.boundaries, CHUNK, way
             )
             if self.draft is not None and made[1] is not None:
-                prefill.prefill_draft(self.draft, self.draft_pages, self.tokens, self.blocks, made[1], chunk, way)
+                prefill.prefill_draft(self.draft, self.draft_pages, self.tokens, self.blocks, made[1], CHUNK, way)
             return made[0][-1]
 
         def check() -> Iterator[Finding]:
@@ -390,18 +342,6 @@ class PrefillStage:
             yield close(last, run(self.torch_way), CARRIED)
 
         return Variant(WHOLE, how, used, run, check)
-
-
-@contextmanager
-def products_by(library: str) -> Iterator[None]:
-    """torch's products by that library of NVIDIA's, such as `cublaslt`."""
-    prefer: Any = torch.backends.cuda.preferred_blas_library
-    before = prefer()
-    prefer(library)
-    try:
-        yield
-    finally:
-        prefer(before)
 
 
 def flashinfer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
