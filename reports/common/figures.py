@@ -25,6 +25,16 @@ def percent(share: float | None) -> str:
     return NONE if share is None else f"{100 * share:.1f} %"
 
 
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """Return a count with its noun: `1 run`, `1,200 runs`."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def ends(low: float | None, high: float | None) -> str | None:
+    """Return the interval of a ratio between runs; None if there is none."""
+    return None if low is None or high is None else f"{low:.3f}–{high:.3f}"
+
+
 def ratio(value: float) -> str:
     return f"{value:.2f}×"
 

@@ -5,6 +5,7 @@ engines.py       the same cells on several back ends
 texts.py         texts and acceptance of several engines beside the reference's
 acceptance.py    acceptance over many requests, by engine, class of prompts and more
 variants.py      roles and variants, with what each gives and what it changes
+engine_table.py  the engines that stand side by side
 differences.py   in what two runs differ besides their figures
 parity.py        `specgate parity`: two engines stage by stage
 two_builds.py    `specgate ab`: an old and a new build of an engine

@@ -12,7 +12,7 @@ from specgate.analysis.speculation.summary_layout import Acceptance, Key, Layout
 from specgate.analysis.tokens.repetition import LOOPS
 from specgate.contract import Role, Value
 from specgate.contract.protocols import visible
-from specgate.reports.common.figures import NONE, percent
+from specgate.reports.common.figures import NONE, counted, percent
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.common.summary import short
 from specgate.reports.pictures import acceptance_summary as pictures
@@ -75,10 +75,6 @@ def group_in_words(group: Group) -> str:
     """
     source = () if group.acceptance == "real" else (group.acceptance,)
     return ", ".join((group.pair, Role(group.k).name, *source, *([group.decoding] if group.decoding else [])))
-
-
-def counted(n: int, one: str) -> str:
-    return f"{n:,} {one}" if n == 1 else f"{n:,} {one}s"
 
 
 def banners(acceptance: Acceptance) -> Iterator[str]:

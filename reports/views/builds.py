@@ -254,7 +254,7 @@ def changes(contrast: Contrast, cell: Cell, note: str | None) -> Section:
 
 
 def change_row(change: Change) -> list[str | Entry]:
-    span = interval(change)
+    span = figures.ends(change.ci_low, change.ci_high)
     return [
         change.metric,
         *both(change),
@@ -279,12 +279,6 @@ def both(change: Change) -> tuple[str, str]:
     stated = (change.a, change.b) if change.mean_a is None else (change.mean_a, change.mean_b)
     a, b = (shown(change.metric, value) for value in stated)
     return a, b
-
-
-def interval(change: Change) -> str | None:
-    if change.ci_low is None or change.ci_high is None:
-        return None
-    return f"{change.ci_low:.3f}–{change.ci_high:.3f}"
 
 
 def shown(name: str, value: float | None) -> str:

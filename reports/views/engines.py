@@ -11,12 +11,13 @@ from specgate.contract.matrix import Column, Matrix
 from specgate.contract.matrix import Entry as MatrixEntry
 from specgate.contract.matrix import Row as MatrixRow
 from specgate.contract.metrics import metric
-from specgate.reports.common import figures, provenance
+from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.tables import speedup_entry, tokens_entry
 from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.sheets.view import SheetView
+from specgate.reports.sheets.view import SheetView, Tables
 from specgate.reports.texts.csv import summary_row
+from specgate.reports.views.engine_table import engine_table, facts
 
 HEAD = ("scenario", "context", "batch", "role")
 MARKS_SAID = (
@@ -45,7 +46,7 @@ def sheet(matrix: Matrix) -> Sheet:
             Section("Output tokens per second", table(matrix, lambda _, e: of(e, *figures.SPEED)), UNPAIRED),
             Section("Milliseconds per token", table(matrix, lambda _, e: of(e, *figures.PER_TOKEN))),
             Section("Tokens against the own baseline", table(matrix, tokens, speculative=True)),
-            Section("Columns", columns(matrix)),
+            Section("Engines", engine_table(matrix.columns)),
         ],
     )
 
@@ -57,25 +58,6 @@ def banners(matrix: Matrix) -> Iterator[str]:
         yield f"{held_back} entries cannot be held beside the others of their row: each says why."
     if any(len(row.sources) > 1 for row in matrix.rows if row.role.speculative):
         yield "Acceptance comes from different sources: figures of one source may be compared, those of two may not."
-
-
-def columns(matrix: Matrix) -> Table:
-    head = ("column", "back end", "device", "dtype", "acceptance", "commit", "run")
-    return Table(head, [column_row(c) for c in matrix.columns], texts=len(head))
-
-
-def column_row(column: Column) -> list[str | Entry]:
-    engine = next((e for e in column.run.engines.values() if e.backend == column.backend), None)
-    device, dtype = (engine.device, engine.dtype) if engine else (figures.NONE, figures.NONE)
-    return [
-        column.label,
-        column.backend,
-        device,
-        dtype,
-        column.run.acceptance,
-        provenance.commit(column.run),
-        column.run.id,
-    ]
 
 
 def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Shown], *, speculative: bool = False) -> Table:
@@ -164,4 +146,9 @@ def rows(matrix: Matrix) -> Iterator[Row]:
             }
 
 
-VIEW = SheetView("engines", sheet, lambda matrix: {"cells": rows(matrix)})
+def tables(matrix: Matrix) -> Tables:
+    """Return every cell, then the engines."""
+    return {"cells": rows(matrix), "engines": map(facts, matrix.columns)}
+
+
+VIEW = SheetView("engines", sheet, tables)

@@ -8,12 +8,13 @@ from dataclasses import asdict
 from specgate.analysis.rows import Row, place
 from specgate.analysis.verdict import overall_of_agreement
 from specgate.contract import Divergence, State
-from specgate.contract.agreement import Agreement, Match, Share, Side
+from specgate.contract.agreement import Agreement, Match
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.summary import label
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
 from specgate.reports.sheets.view import SheetView, Tables
+from specgate.reports.views.engine_table import engine_table, facts
 
 SHOWN_DIVERGENCES = 50
 CUT = "Chains end with the request: the reference is counted as if its did too."
@@ -29,7 +30,7 @@ def sheet(agreement: Agreement) -> Sheet:
         ending=ending(agreement),
         banners=list(banners(agreement)),
         sections=[
-            Section("Engines", engines(agreement)),
+            Section("Engines", engine_table(agreement.sides)),
             Section(
                 "Acceptance",
                 Table(SHARE_HEAD, [row for m in drafting for row in share_rows(m)], texts=3),
@@ -59,9 +60,10 @@ def reasons(agreement: Agreement, state: State) -> Iterator[str]:
             yield f"{where}: {match.why_not or differing}."
         for share in match.shares:
             if share.state is state:
+                ends = figures.ends(share.ci_low, share.ci_high) or figures.NONE
                 yield (
                     f"{where}: {share.name} is {share.engine:.3f}, the reference's {share.reference:.3f}; 95 % "
-                    f"interval of the ratio {interval(share)}, {agreement.margin_pct:g} % either way are let through."
+                    f"interval of the ratio {ends}, {agreement.margin_pct:g} % either way are let through."
                 )
 
 
@@ -71,19 +73,11 @@ def banners(agreement: Agreement) -> Iterator[str]:
     for side in others:
         yield from side.warnings
         for what in ("target", "draft"):
-            if getattr(side, f"{what}_sha256") != getattr(reference, f"{what}_sha256"):
+            name = f"{what}_sha256"
+            if getattr(side.engine, name, None) != getattr(reference.engine, name, None):
                 yield f"{side.label} has another {what} than {reference.label}."
     if any(m.cut for m in agreement.matches):
         yield CUT
-
-
-def engines(agreement: Agreement) -> Table:
-    head = ("engine", "version", "device", "dtype", "capture layers", "run")
-    return Table(head, [engine_row(side) for side in agreement.sides], texts=len(head))
-
-
-def engine_row(side: Side) -> list[str | Entry]:
-    return [side.label, side.version, side.device, side.dtype, side.capture_rule or figures.NONE, side.run_id]
 
 
 SHARE_HEAD = ("cell", "engine", "figure", "reference", "engine's", "ratio", "95 % interval", "verdict")
@@ -98,18 +92,12 @@ def share_rows(match: Match) -> Iterator[list[str | Entry]]:
             f"{share.reference:.3f}",
             f"{share.engine:.3f}",
             figures.NONE if share.ratio is None else f"{share.ratio:.3f}×",
-            interval(share),
+            figures.ends(share.ci_low, share.ci_high) or figures.NONE,
             share.state.value,
         ]
     if not match.shares:
         reason = match.why_not or "no steps with a draft on texts that are the same"
         yield [label(match.cell), match.label, Entry(figures.NONE, reason), *[figures.NONE] * 5]
-
-
-def interval(share: Share) -> str:
-    if share.ci_low is None or share.ci_high is None:
-        return figures.NONE
-    return f"{share.ci_low:.3f}–{share.ci_high:.3f}"
 
 
 TEXT_HEAD = ("cell", "engine", "prompt sets alike", "tokens compared", "differ", "near ties", "verdict")
@@ -146,7 +134,7 @@ def divergence_row(match: Match, d: Divergence) -> list[str | Entry]:
 
 def rows(agreement: Agreement) -> Iterator[Row]:
     """Yield a row for the tokens of each cell, and one per figure."""
-    runs = {side.label: side.run_id for side in agreement.sides}
+    runs = {side.label: side.run.id for side in agreement.sides}
     for match in agreement.matches:
         ties = sum(d.near_tie for d in match.divergences)
         about: Row = {
@@ -181,7 +169,7 @@ def tables(agreement: Agreement) -> Tables:
     parted = ((match, d) for match in agreement.matches for d in match.divergences)
     return {
         "figures": rows(agreement),
-        "engines": map(asdict, agreement.sides),
+        "engines": map(facts, agreement.sides),
         "divergences": ({"engine": match.label, **place(match.cell), **asdict(d)} for match, d in parted),
     }
 

@@ -14,6 +14,7 @@ from specgate.contract import Point, Run
 from specgate.contract.metrics import metric
 from specgate.contract.trends import ChangePoint, Series, Trends
 from specgate.reports.common import figures
+from specgate.reports.common.figures import counted
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.common.summary import headline, label
 from specgate.reports.common.tables import name_of
@@ -100,10 +101,6 @@ def said_of(trends: Trends) -> str:
 
 
 # ── grounds ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def counted(n: int, one: str, many: str | None = None) -> str:
-    return f"{n} {one}" if n == 1 else f"{n} {many or one + 's'}"
 
 
 def runs(trends: Trends) -> Table:

@@ -26,6 +26,7 @@ BLOCKS: Final = (
 )
 REQUESTS: Final = (
     *(*IDENTITY, *TURN, "slot", "prompt", "prompt_tokens", "output_tokens", "finish", "ttft_ms", "tpot_ms", "e2e_ms"),
+    "prefix_hit_tokens",
     *DRAFTS,
 )
 VERDICTS: Final = (*("run_id", *PLACE, "rule", "gate", "state", "required", "reason_code", "message", "next_step"),)
@@ -114,6 +115,7 @@ def request_rows(run: Run, blocks: Sequence[Block]) -> Iterator[Row]:
                 "ttft_ms": timing.ttft_ms if quotable else None,
                 "tpot_ms": timing.tpot_ms if quotable else None,
                 "e2e_ms": timing.e2e_ms if quotable else None,
+                "prefix_hit_tokens": block.served.requests[slot].prefix_hit_tokens if block.served else None,
                 "num_drafts": record.steps if record else None,
                 "undrafted": undrafted_in(block, slot) if record else None,
                 "total_draft_tokens": record.drafted if record else None,

@@ -26,7 +26,15 @@ TEXTS: Final = (
 COUNTS: Final = (
     *("context_len", "batch", "k", "blocks", "pairs", "pair", "slot", "block", "n", "compared_tokens", "mismatches"),
     *("near_ties", "prompt_set", "round", "position_in_round", "session", "prompt", "prompt_tokens", "output_tokens"),
-    *("requests", "emitted", "num_drafts", "undrafted", "total_draft_tokens", "total_accepted_tokens"),
+    *(
+        "requests",
+        "emitted",
+        "prefix_hit_tokens",
+        "num_drafts",
+        "undrafted",
+        "total_draft_tokens",
+        "total_accepted_tokens",
+    ),
 )
 FLAGS: Final = ("required", "set_aside")
 """Columns by what they hold. All others are numbers."""
@@ -101,8 +109,8 @@ class RunTables:
 
         `slot` in the batch, `prompt` of the prompt set, `prompt_tokens`, `output_tokens`, `finish` (`steps`, `length`,
         `eos`, `stop`). `ttft_ms`, `tpot_ms` and `e2e_ms` as docs/definitions.md has them; the first and the last are
-        missing where a request has no prefill of its own. Counts of drafts as in `blocks`; missing where a server
-        counts requests together.
+        missing where a request has no prefill of its own. `prefix_hit_tokens`: prompt tokens from a prefix cache, where
+        a server tells. Counts of drafts as in `blocks`; missing where a server counts requests together.
         """
         return frame(request_rows(self.run, self._blocks), REQUESTS)
 

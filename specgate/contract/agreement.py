@@ -4,29 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specgate.contract import AcceptanceSource, Cell, Divergence, State
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One run in an agreement check, with what a reader must know about it.
-
-    `label`: the name of its back end, with the run's name added where two runs have the same back end.
-    """
-
-    label: str
-    run_id: str
-    version: str
-    device: str
-    dtype: str
-    target_sha256: str | None
-    draft_sha256: str | None
-    capture_rule: str | None
-    acceptance: AcceptanceSource
-    warnings: tuple[str, ...]
-    """What the engine itself says about how it decodes this pair."""
-    cut_short: str | None
-    """Why the run is incomplete; None where it is complete."""
+from specgate.contract import Cell, Divergence, State
+from specgate.contract.matrix import Column
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +67,7 @@ class Agreement:
     `margin_pct`: how far a ratio may be from 1 in either direction, in percent.
     """
 
-    sides: tuple[Side, ...]
+    sides: tuple[Column, ...]
     matches: tuple[Match, ...]
     margin_pct: float
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specgate.contract import AcceptanceSource, Cell, CellResult, Comparison, Point, Role, Run
+from specgate.contract import AcceptanceSource, Cell, CellResult, Comparison, EngineFacts, Point, Role, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,23 @@ class Column:
     backend: str
     run: Run
     label: str
+
+    @property
+    def engine(self) -> EngineFacts | None:
+        """The engine of that back end; None if none was loaded."""
+        points = (result.cell.point for result in self.run.cells)
+        keys = (point.key for point in points if point.backend == self.backend)
+        return next((self.run.engines[key] for key in keys if key in self.run.engines), None)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the engine itself says about how it decodes the pair."""
+        return tuple(dict.fromkeys(w for facts in self.run.engines.values() for w in facts.warnings))
+
+    @property
+    def cut_short(self) -> str | None:
+        """Why the run is incomplete; None where it is complete."""
+        return next((why.splitlines()[0] for why in self.run.failures.values()), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,12 +194,15 @@ def _why(error: Any, kind: Any, key: KeyPath) -> str:
             return f"must have at most {context['max_length']} characters"
         case _ if of in LIMITS:
             words, name = LIMITS[of]
-            limit = context[name]
-            return f"must be {words} {int(limit) if float(limit).is_integer() else limit}"
+            return f"must be {words} {_number(context[name])}"
         case _:
             words = next((words for start, words in KINDS.items() if of.startswith(start)), "")
             said = str(error["msg"])
             return f"must be {words}" if words else said.replace("Input should", "must")[:1].lower() + said[1:]
+
+
+def _number(limit: float) -> str:
+    return str(int(limit)) if float(limit).is_integer() else f"{limit:.9f}".rstrip("0")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

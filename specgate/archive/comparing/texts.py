@@ -18,9 +18,9 @@ from specgate.analysis.tokens.comparison import departure, token_at
 from specgate.archive.comparing.cells import by_cell, cell_id, columns_of, same_prompts, target_of
 from specgate.archive.comparing.two_samples import log_ratio_of_ratios
 from specgate.archive.stored import StoredRun
-from specgate.contract import Block, Cell, Divergence, EngineFacts, Finish, Run, State
+from specgate.contract import Block, Cell, Divergence, Finish, Run, State
 from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.agreement import Agreement, Match, Share, Side
+from specgate.contract.agreement import Agreement, Match, Share
 from specgate.errors import UsageError
 
 Records = Mapping[int, AcceptanceRecord]
@@ -38,47 +38,24 @@ def agreement_of(runs: Sequence[StoredRun], margin_pct: float) -> Agreement:
     for run in runs:
         check_full_run(run)
     reference, *others = runs
-    labels = {column.run.id: column.label for column in columns_of([run.run for run in runs])}
+    sides = {column.run.id: column for column in columns_of([run.run for run in runs])}
+    if silent := next((side for side in sides.values() if side.engine is None), None):
+        raise UsageError(f"run {silent.run.id} has loaded no engine")
     theirs = by_cell(reference.blocks())
-    matches = []
+    matches: list[Match] = []
     for other in others:
-        found = list(matches_of(reference.run, theirs, other, labels.get(other.run.id, other.run.id), margin_pct))
+        side = sides.get(other.run.id)
+        found = list(matches_of(reference.run, theirs, other, side.label, margin_pct)) if side else []
         if not found:
             raise UsageError(f"{other.path}: no cell of it is also in {reference.path}")
         matches += found
-    return Agreement(tuple(side_of(run.run, labels) for run in runs), tuple(matches), margin_pct)
+    return Agreement(tuple(sides[run.run.id] for run in runs), tuple(matches), margin_pct)
 
 
 def check_full_run(run: StoredRun) -> None:
     if run.run.kind != "full":
         hint = "measure with specgate full: steps of one engine are not steps of another, requests are"
         raise UsageError(f"{run.path} is a {run.run.kind} run: its engines wrote texts of different lengths", hint=hint)
-
-
-def side_of(run: Run, labels: Mapping[str, str]) -> Side:
-    """What the agreement says of one engine: version, device, weights. Raises UsageError if none was loaded."""
-    engine = next(iter(run.engines.values()), None)
-    if engine is None:
-        raise UsageError(f"run {run.id} has loaded no engine")
-    return Side(
-        label=labels.get(run.id, run.id),
-        run_id=run.id,
-        version=version_of(engine, run),
-        device=engine.device,
-        dtype=engine.dtype,
-        target_sha256=engine.target_sha256,
-        draft_sha256=engine.draft_sha256,
-        capture_rule=engine.capture_rule,
-        acceptance=run.acceptance,
-        warnings=tuple(dict.fromkeys(w for facts in run.engines.values() for w in facts.warnings)),
-        cut_short=next((why.splitlines()[0] for why in run.failures.values()), None),
-    )
-
-
-def version_of(engine: EngineFacts, run: Run) -> str:
-    """The engine's own version if it states one, else specgate's."""
-    said = engine.engine_version or engine.details.get(f"{engine.backend} version")
-    return str(said) if said is not None else f"specgate {run.tool_version}"
 
 
 def matches_of(
