@@ -5,6 +5,7 @@
 #                             download; else, and where anything else is asked for, the demo pair, which is fetched
 #   ./run_suite.sh full       the same, whole requests (specgate full): refused until micro has been green three times
 #   ./run_suite.sh test       set up .venv, then lint, types and tests; what follows goes to pytest
+#   ./run_suite.sh test harness   the same without the tests of the EAGLE-3 engine (tests/eagle3)
 #   ./run_suite.sh test --quick   the same without the tests that take long (marked slow, with the reason): before a commit
 #   ./run_suite.sh kernels    set up .venv, compile the CUDA kernels that were edited, and record them for the tests; no GPU is needed
 #   ./run_suite.sh kernels --every-code   the same with every code of every kernel: after an edit of attention, or a new compiler
@@ -167,8 +168,12 @@ has_browser() { command -v chromium || command -v chromium-browser || command -v
 
 tests() {
     local extras=torch,dev kept=() mypy tested=0 typed=0
+    if [ "${1:-}" = harness ]; then
+        kept=(--ignore tests/eagle3)
+        shift
+    fi
     if [ "${1:-}" = --quick ]; then
-        kept=(-m "not slow")
+        kept+=(-m "not slow")
         shift
     fi
     if has_browser >/dev/null; then extras+=,browser; fi # else the tests that open the page are skipped
@@ -312,6 +317,6 @@ test) tests "$@" ;;
 kernels) kernels "$@" ;;
 servers) if [ "${1:-}" = --gpu ]; then servers_gpu; else servers "$@"; fi ;;
 setup) setup torch ;;
--h | --help) sed -n '2,19s/^# \{0,1\}//p' "$0" ;;
+-h | --help) sed -n '2,20s/^# \{0,1\}//p' "$0" ;;
 *) echo "unknown command: $command (micro, full, test, kernels, servers, setup)" >&2; exit 2 ;;
 esac

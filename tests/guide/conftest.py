@@ -62,5 +62,5 @@ def build_wheel(source: Path, to: Path) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(to), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    (made,) = to.glob("specgate-*.whl")
+    (made,) = to.glob("*.whl")
     return made
