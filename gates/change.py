@@ -9,7 +9,7 @@ from typing import Final
 from specgate.analysis.stats import ALPHA
 from specgate.contract import BASELINE, BetweenRuns, Cell, Rule, State, Verdict
 from specgate.contract.contrast import Change, Contrast, How
-from specgate.contract.metrics import METRICS, RENAMED
+from specgate.contract.metrics import METRICS
 from specgate.gates.samples import Evidence, allowance
 from specgate.gates.select import verdict
 
@@ -45,11 +45,7 @@ class ChangeGate:
 
     def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]:
         found = [c for c in contrast.changes if c.metric == rule.params["metric"] and rule.matches(c.cell)]
-        now = RENAMED.get(str(rule.params["metric"]))
-        if not found and any(c.metric == now for c in contrast.changes):
-            what = f"metric: runs since schema 1.4 have no {rule.params['metric']}: {now} took its place"
-            yield verdict(rule, "", State.INVALID, "renamed_metric", what, next_step=f"write metric: {now}")
-        elif not found:
+        if not found:
             what = (
                 f"no cell of both runs has {rule.params['metric']} under scenario {rule.scenario!r}, role {rule.role!r}"
             )

@@ -58,11 +58,11 @@ class Environment:
 
     `gpu`: whether the GPU is judged as well as the host; a GPU that cannot be read is then rejected.
     `max_other_cpu_share`: the share of the usable CPUs' time that other processes may use. `max_clock_shift`: how far
-    apart the mean SM clocks of two roles may lie, as a share of the higher one; since statistics 6, at the same times
-    since decoding began, and where the samples tell it.
+    apart the mean SM clocks of two roles may lie, as a share of the higher one, at the same
+    times since decoding began, where the samples tell it.
     `own_power`: a role whose own work takes the GPU to its power cap, and so to a lower clock than another's, is named
     and not rejected, whichever it is: blocks of both run in turn, so nothing but the work differs, and on this GPU the
-    clock is a part of what it costs. Since statistics 6.
+    clock is a part of what it costs.
     `max_clock_jump_s`: by how many seconds the wall clock may jump relative to the monotonic clock.
     `max_set_aside`: the host is judged block by block, and this share of the rounds may be set aside because a block of
     theirs was disturbed. Without it, others' share is judged as a mean over the samples, and nothing is set aside.
@@ -147,9 +147,9 @@ def quiet(rule: Rule, found: Conditions, gpu: bool) -> tuple[State, str, str]:
 def clock_asides(rule: Rule, gpu: GpuConditions) -> Iterator[str]:
     """What a reader has to know of clocks that reject nothing: what could not be compared, and the power cap."""
     limit, held = float(rule.params["max_clock_shift"]), gpu.common_clocks
-    if held is not None and (untold := untold_in_words(held, limit)):
+    if untold := untold_in_words(held, limit):
         yield untold
-    if held is not None and rule.params.get("own_power"):
+    if rule.params.get("own_power"):
         yield from power_in_words(held, apart(gpu, held, limit))
     if cap := power_cap(gpu):
         yield cap
@@ -190,15 +190,14 @@ def of_gpu(rule: Rule, gpu: GpuConditions) -> Iterator[Finding]:
 
 
 def different_clocks(gpu: GpuConditions, limit: float, own_power: bool) -> Iterator[Finding]:
-    """Clocks that differ between roles by more than `limit`. Runs of statistics 5 and before compare the means, and so
-    do later ones where the samples do not tell what the clocks were at the same times. Of later ones, `own_power` takes
-    a difference that the power cap explains for none.
+    """Clocks that differ between roles by more than `limit`; by their means, where the samples do not tell what the
+    clocks were at the same times. `own_power` takes a difference that the power cap explains for none.
     """
     held = gpu.common_clocks
-    found = [] if held is None else apart(gpu, held, limit, own_power)
-    if held is not None and any(shift.beyond(limit) for shift in found):
+    found = apart(gpu, held, limit, own_power)
+    if any(shift.beyond(limit) for shift in found):
         clocks = "; ".join([compared_in_words(held), *power_in_words(held, [s for s in found if s.beyond(limit)])])
-    elif (held is not None and not found) or (whole := clock_shift(gpu)) is None or whole <= limit:
+    elif not found or (whole := clock_shift(gpu)) is None or whole <= limit:
         return
     else:
         clocks = ", ".join(f"{role} {mhz:.0f} MHz" for role, mhz in gpu.sm_clock_mhz.items())
@@ -257,8 +256,7 @@ def throttling(gpu: GpuConditions) -> Iterator[Finding]:
 def clock_shift(gpu: GpuConditions) -> float | None:
     """How far apart the mean SM clocks of two roles lie, as a share of the higher; None if fewer than two are known.
 
-    Decoding is compared with decoding, and prefill with prefill where they are told apart, each over all of it. This is
-    the rule of statistics 5 and before.
+    Decoding is compared with decoding, and prefill with prefill where they are told apart, each over all of it.
     """
     parts = [list(of.values()) for of in (gpu.sm_clock_mhz, gpu.prefill_clock_mhz)]
     return max((1 - min(c) / max(c) for c in parts if len(c) > 1 and max(c) > 0), default=None)
@@ -297,11 +295,7 @@ def evidence_of(rule: Rule, found: Conditions, gpu: bool) -> dict[str, float | i
         **evidence,
         "gpu": seen.uuid,
         "clock_events": ", ".join(clock_events(seen.clock_event_reasons)) or "none",
-        **(
-            {"clock_shift": clock_shift(seen)}
-            if seen.common_clocks is None
-            else evidence_of_clocks(seen.common_clocks, float(rule.params["max_clock_shift"]))
-        ),
+        **evidence_of_clocks(seen.common_clocks, float(rule.params["max_clock_shift"])),
         "thermal_violation_ns": seen.thermal_violation_ns,
         "power_violation_ns": seen.power_violation_ns,
         "ecc_uncorrected": seen.ecc_uncorrected,

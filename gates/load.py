@@ -62,8 +62,7 @@ class LoadGate:
             return verdict(rule, key, State.INVALID, code, message, next_step=step)
         levels = levels_of(sweep, run.scenarios[sweep[0].cell.point.scenario], run.between_runs)
         known = next(b for b in run.break_even if b.levels and b.levels[0].cell == sweep[0].cell.key)
-        statistics = run.scenarios[known.scenario].statistics
-        said, evidence = in_words(known, statistics=statistics), evidence_of(known, asked)
+        said, evidence = in_words(known), evidence_of(known, asked)
         if len(levels) < len(sweep):
             few = ", ".join(f"{c.cell.point.level:g}" for c in sweep if not measured_at(c, levels))
             step = "a new run with more --measurement-runs"

@@ -10,7 +10,7 @@ from specgate.analysis.intervals import decision as over_runs
 from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_counts
 from specgate.analysis.intervals.levels import false_fail
 from specgate.analysis.intervals.power import rounds_needed
-from specgate.analysis.stats import POWER, Decision, Interval, Pairs, decide, pairs_needed, planned_looks, t_quantile
+from specgate.analysis.stats import POWER, Decision, Interval, Pairs, planned_looks, t_quantile
 from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView
 
 Evidence = Mapping[str, float | int | str | None]
@@ -24,14 +24,11 @@ def looks_of(result: CellResult, run: RunView) -> tuple[int, ...]:
 def decision_on(
     pairs: Pairs, rule: Rule, result: CellResult, run: RunView, floor: float, between: BetweenRuns | None = None
 ) -> Decision:
-    """Whether the mean of `pairs` of the cell `result` is at least `floor` (log scale), by its scenario's statistics.
+    """Decide if the mean of `pairs` of the cell `result` is at least `floor` (log scale).
 
     `between`: what differs between runs, where that is not what it is for the cell's ratio to the baseline.
     """
-    looks = looks_of(result, run)
-    if run.scenarios[result.cell.point.scenario].statistics == 1:
-        return decide(pairs, result.blocks, looks, floor)
-    error = false_fail(rule.required, run.required_decisions)
+    looks, error = looks_of(result, run), false_fail(rule.required, run.required_decisions)
     return over_runs.decide(pairs, result.blocks, looks, floor, between or between_of(result.cell.key, run), error)
 
 
@@ -43,7 +40,7 @@ def between_of(cell: str, run: RunView) -> BetweenRuns:
 def evidence_of(decision: Decision, mde: float | None) -> Evidence:
     """The figures of the look that decided, or of the last look if none did. They are ratios, not logarithms.
 
-    `mde`: the machine's minimum detectable effect, or None. The stored key `slot_effect` holds the order effect.
+    `mde`: the machine's minimum detectable effect, or None.
     """
     found = decision.interval
     return {
@@ -55,15 +52,15 @@ def evidence_of(decision: Decision, mde: float | None) -> Evidence:
         "look": decision.look,
         "looks": decision.looks,
         "pair_sd": found.sd if found else None,
-        "slot_effect": found.order_effect if found else None,
+        "order_effect": found.order_effect if found else None,
         "mde": mde,
-        **({} if decision.between is None else level_of(decision, decision.between)),
+        **level_of(decision),
     }
 
 
-def level_of(decision: Decision, between: BetweenRuns) -> Evidence:
-    """What statistics 2 has beside the interval: error levels, what is allowed for, and what the interval can tell."""
-    found = decision.interval
+def level_of(decision: Decision) -> Evidence:
+    """Error levels, what the interval allows for between runs, and the difference that it can tell."""
+    found, between = decision.interval, decision.between
     return {
         "error_pass": decision.alpha,
         "error_fail": decision.alpha_below,
@@ -89,10 +86,10 @@ def prefill_share(comparison: Comparison, decision: Decision, looks: Sequence[in
     prefill is not in the pairs.
     """
     found, between = decision.interval, decision.between
-    if not comparison.even_prefill or found is None or between is None:
+    if not comparison.even_prefill or found is None:
         return None
     even = replace(Pairs.of(comparison), log_ratios=comparison.even_prefill).until(looks[decision.look - 1])
-    left = over_runs.interval(even, between, decision.alpha, decision.alpha_below or decision.alpha)
+    left = over_runs.interval(even, between, decision.alpha, decision.alpha_below)
     width = found.high - found.low
     return None if left is None or not width else max(0.0, 1 - (left.high - left.low) / width)
 
@@ -102,8 +99,8 @@ def span(decision: Decision, found: Interval) -> str:
     low, high = math.exp(found.low), math.exp(found.high)
     level = f"{100 * decision.confidence:.4g} % interval {low:.3f}–{high:.3f}"
     look = f", look {decision.look} of {decision.looks}" if decision.looks > 1 else ""
-    allowed = "" if decision.between is None else f", {allowance(decision.between, decision.alpha)}"
-    return f"{math.exp(found.mean):.3f}x, {level}, {decision.pairs} pairs{look}{allowed}"
+    allowed = allowance(decision.between, decision.alpha)
+    return f"{math.exp(found.mean):.3f}x, {level}, {decision.pairs} pairs{look}, {allowed}"
 
 
 def allowance(between: BetweenRuns, error: float) -> str:
@@ -132,31 +129,14 @@ def more_pairs(decision: Decision, floor: float, result: CellResult, run: RunVie
     if found is None:
         return "needs at least 3 pairs"
     gap = abs(found.mean - math.log(floor)) if floor > 0 else 0.0
-    if decision.between is not None:
-        return more_rounds(decision, found, decision.between, gap, floor, result, run)
-    if gap < found.sd / 30:
-        return f"the true ratio is too close to {floor:.4g}x to tell from it"
-    fitted = decision.pairs - found.freedom
-    more = pairs_needed(found.sd, gap, decision.pairs, decision.alpha, fitted)
-    sets = run.scenarios[result.cell.point.scenario].workload.prompt_sets
-    rounds = math.ceil((decision.pairs + more) / sets)
-    return f"needs about {more} more pairs: a new run with --measurement-runs {rounds + rounds % 2}"
+    return more_rounds(decision, found, gap, floor, result, run)
 
 
-def more_rounds(
-    decision: Decision,
-    found: Interval,
-    between: BetweenRuns,
-    gap: float,
-    floor: float,
-    result: CellResult,
-    run: RunView,
-) -> str:
-    """As `more_pairs`, for statistics 2: first whether one process could tell such a gap at all."""
-    error = min(decision.alpha, decision.alpha_below or decision.alpha)
+def more_rounds(decision: Decision, found: Interval, gap: float, floor: float, result: CellResult, run: RunView) -> str:
+    """The rounds that would tell `gap`, in words; or why none would: one process could not tell such a gap at all."""
+    between, error = decision.between, min(decision.alpha, decision.alpha_below)
     difference = 100 * math.expm1(told(found, between))
-    rounded = difference >= 100 and run.scenarios[result.cell.point.scenario].statistics > 5
-    size = f"{difference:,.0f}" if rounded else f"{difference:.2g}"
+    size = f"{difference:,.0f}" if difference >= 100 else f"{difference:.2g}"
     tells = f"this run tells {size} % from {floor:.4g}x in four of five cases"
     if half_width(between, error) >= gap:
         if between.process_freedom is None:

@@ -134,16 +134,15 @@ def nothing_earlier(rule: Rule, result: CellResult, run: RunView, why: str) -> V
     A run that is judged by another policy than its own has not looked for one, and is not measured any further. Neither
     is one of unknown weights, since no later run can be held against it.
     """
-    key, scenario = result.cell.key, run.scenarios[result.cell.point.scenario]
+    key = result.cell.key
     if run.earlier is None:
         return verdict(rule, key, State.SKIPPED, "not_looked_for", why)
     whole, facts = result.blocks >= looks_of(result, run)[-1], run.engines.get(result.cell.point.key)
-    if scenario.statistics > 5 and facts is not None and facts.target_sha256 is None:
+    if facts is not None and facts.target_sha256 is None:
         message = f"{why}; nor can a later run be held against this one: nothing shows its weights"
         return verdict(rule, key, State.SKIPPED, "weights_unknown", message)
-    if not whole and not (scenario.statistics > 5 and serves_later_runs(rule, result, run)):
-        needed = "more rounds" if scenario.statistics > 5 else "the whole"
-        message = f"{why}; later runs are held against this one, so it needs {needed} of its plan"
+    if not whole and not serves_later_runs(rule, result, run):
+        message = f"{why}; later runs are held against this one, so it needs more rounds of its plan"
         return verdict(rule, key, State.INCONCLUSIVE, "plan_unfinished", message, next_step="continue with --resume")
     message = f"{why}; once this run is green, later ones are held against it"
     return verdict(rule, key, State.SKIPPED, "no_earlier_run", message)

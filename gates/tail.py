@@ -59,12 +59,8 @@ class Tail:
 def not_there(rule: Rule, result: CellResult, run: RunView) -> Verdict:
     """The verdict on a cell that lacks the metric: SKIPPED where its kind of run cannot have it, with the reason."""
     metric, scenario = str(rule.params["metric"]), run.scenarios[result.cell.point.scenario]
-    if scenario.definitions < 2:
-        message = f"runs until schema 1.3 have no {metric}: measure anew"
-    elif scenario.kind == "micro" and ("ttft" in metric or "e2e" in metric):
+    if scenario.kind == "micro" and ("ttft" in metric or "e2e" in metric):
         message = f"a micro run measures no whole requests, so it has no {metric}"
-    elif "itl" in metric:
-        message = f"no {metric}: the run does not say how many tokens each chunk held, or no request had a second token"
     else:
         message = f"no {metric}: no request had a second token"
     return verdict(rule, result.cell.key, State.SKIPPED, "not_measured", message)

@@ -72,10 +72,9 @@ class Validity:
                 return lost
             if lengths := inflated_length(result):
                 return inflated(rule, key, *lengths)
-            if run.scenarios[result.cell.point.scenario].statistics > 4:
-                if found := made_up(rule, result, record, run):
-                    return found
-                return complete(rule, result, *short_drafts(result, record, run), *positions(result, record, run))
+            if found := made_up(rule, result, record, run):
+                return found
+            return complete(rule, result, *short_drafts(result, record, run), *positions(result, record, run))
         return complete(rule, result)
 
 

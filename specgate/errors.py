@@ -2,6 +2,7 @@
 
     SpecgateError               70  (base class: only its subclasses are raised)
     ├── UsageError               2  a command line, scenario, policy or plug-in name that is wrong or contradicts itself
+    ├── OtherVersion             3  a stored run of another version of specgate, which has to judge it
     ├── EnvironmentRefused       4  this machine cannot carry out the plan (no GPU, disk full, …)
     ├── OrderRefused             5  `full` before the micro gates are green
     ├── InvalidResult            6  a stored result contradicts itself: nothing in it may be quoted
@@ -66,6 +67,12 @@ class UsageError(SpecgateError):
     """A command line, scenario, policy or plug-in name that is wrong or contradicts itself."""
 
     exit_code = ExitCode.USAGE
+
+
+class OtherVersion(SpecgateError):
+    """A stored run was made by another version of specgate, and only that one can judge it."""
+
+    exit_code = ExitCode.INCONCLUSIVE
 
 
 class EnvironmentRefused(SpecgateError):

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from bench.simulations.first_statistics import bound
+from bench.simulations.error_rates import bound
 from specgate.ab.schedule import other, schedule_of
 from specgate.analysis.intervals.levels import spent
 from specgate.analysis.two_builds.estimates import FITTED_FROM

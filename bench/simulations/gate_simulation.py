@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from bench.simulations.first_statistics import bound
+from bench.simulations.error_rates import bound
 from specgate.analysis.intervals.autocorrelation import CONTRADICTED, model_of
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, spent

@@ -16,14 +16,13 @@ def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
         return verdict(rule, key, State.INVALID, "nothing_compared", message, evidence_of(check))
     if not check.mismatches:
         return None
-    d, now = check.mismatches[0], run.scenarios[comparison.cell.point.scenario].statistics > 5
-    if now:  # a run that was cut short has not asked for every gap: a place whose gap is known says more
-        d = next((d for d in check.mismatches if d.margin is not None), d)
+    # A run that was cut short has not asked for every gap: a place whose gap is known says more.
+    d = next((d for d in check.mismatches if d.margin is not None), check.mismatches[0])
     message = (
         f"{len(check.mismatches)} sequences leave the baseline; first: prompt set {d.prompt_set}, "
         f"slot {d.slot}, token {d.position}: {d.got} instead of {d.expected} (top-2 margin {margin_of(d)})"
     )
-    if now and d.margin is None and ties_of(rule) and run.status == "interrupted":
+    if d.margin is None and ties_of(rule) and run.status == "interrupted":
         step = "continue with --resume: the run ended before it asked how close the two tokens are there"
         return verdict(rule, key, State.INVALID, "margin_not_asked", message, evidence_of(check), step)
     step = "the engine emits wrong tokens: compare verify logits with the baseline's at that position"
@@ -80,8 +79,6 @@ def not_greedy(rule: Rule, comparison: Comparison) -> Verdict | None:
 def not_compared(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
     """Every text must have been compared to its end; of a sampled point, one prompt set's texts."""
     check = comparison.tokens
-    if check.emitted_tokens is None:  # an older version compared no more than this
-        return None
     left = sorted(set(comparison.prompt_sets) - set(check.whole_sets))
     if not left or (run.sampled_after is not None and check.whole_sets):
         return None

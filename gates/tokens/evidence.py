@@ -50,11 +50,10 @@ def evidence_of(check: TokenCheck) -> Evidence:
         "compared_tokens": check.compared_tokens,
         "mismatches": len(check.mismatches),
         "near_ties": len(check.divergences) - len(check.mismatches),
+        "emitted_tokens": check.emitted_tokens,
+        "sequences": check.sequences,
+        "parted": len(check.divergences),
     }
-    if check.emitted_tokens is not None:
-        found["emitted_tokens"] = check.emitted_tokens
-    if check.sequences is not None:
-        found |= {"sequences": check.sequences, "parted": len(check.divergences)}
     if check.followed is not None:
         found |= {"followed": check.followed.sequences, "followed_tokens": check.followed.tokens}
         found |= {"followed_wrong": check.followed.wrong}
@@ -73,7 +72,7 @@ def gaps_of(rule: Rule, check: TokenCheck) -> Evidence:
 def extent(check: TokenCheck) -> str:
     """How many tokens were not compared, and how many rows of logits were, as a part of a message."""
     said = ""
-    if check.emitted_tokens is not None and check.emitted_tokens != check.compared_tokens:
+    if check.emitted_tokens != check.compared_tokens:
         said += f" ({check.emitted_tokens - check.compared_tokens} more in prompt sets that this run does not sample)"
     if check.logits is not None:
         same = check.logits.compared - check.logits.different

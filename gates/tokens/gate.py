@@ -142,15 +142,15 @@ class Tokens:
             return verdict(rule, key, State.PASS, "deterministic", message, scores_of(result.rescored))
         check = comparison.tokens
         evidence = {**evidence_of(check), **gaps_of(rule, check), **scores_of(result.rescored)}
-        if check.sequences is not None:
+        if ties_of(rule).ulps:
             message = parted(check, ties_of(rule)) + said
             code = "near_tie_divergence" if check.divergences else "tokens_equal"
             return verdict(rule, key, State.PASS, code, message, evidence)
         if check.divergences:
-            message = f"{len(check.divergences)} near ties within the margin, otherwise the baseline's tokens"
-            if check.emitted_tokens is not None:
-                message += f" ({check.compared_tokens:,} of {check.emitted_tokens:,} compared)"
-            message += said
+            message = (
+                f"{len(check.divergences)} near ties within the margin, otherwise the baseline's tokens "
+                f"({check.compared_tokens:,} of {check.emitted_tokens:,} compared){said}"
+            )
             return verdict(rule, key, State.PASS, "near_tie_divergence", message, evidence)
         message = f"{check.compared_tokens} tokens, all the baseline's{extent(check)}{said}"
         return verdict(rule, key, State.PASS, "tokens_equal", message, evidence)

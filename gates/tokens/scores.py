@@ -44,7 +44,7 @@ def scores_of(score: ScoreCheck | None) -> Evidence:
 
 
 def scored(score: ScoreCheck | None) -> str:
-    """What a second engine says of the tokens, as a part of a message; empty in runs of older versions."""
+    """What a second engine says of the tokens, as a part of a message; empty if none was asked."""
     if score is None:
         return ""
     if score.unscored is not None:

@@ -80,8 +80,6 @@ def first(result: CellResult, *names: str) -> Value | None:
 
 
 SPEED = ("output_tok_s", "joint_decode_tok_s", "decode_tok_s")
-"""The speed that a run quotes first: of whole requests, else of decoding alone. Older runs have one name for both."""
-PER_TOKEN = ("joint_tpot_ms", "mean_tpot_ms", "tpot_ms")
-"""Milliseconds per output token: while a batch decodes jointly, else by the names since schema 1.4 and before."""
-FIRST_TOKEN = ("p50_ttft_ms", "ttft_ms")
-"""Milliseconds to the first token, by its name since schema 1.4 and by that before."""
+"""The speed that a run quotes first: of whole requests, else of decoding alone."""
+PER_TOKEN = ("joint_tpot_ms", "mean_tpot_ms")
+"""Milliseconds per output token: while a batch decodes jointly, else over all of its decoding."""

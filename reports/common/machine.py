@@ -80,20 +80,20 @@ def clocks(run: Run) -> Table:
         "ms/step at the highest",
         "at the cap",
         "W of",
+        "MHz, at the same times of all roles",
     )
-    compared = any(c.gpu.common_clocks is not None for c in run.conditions.values())
     rows = []
     for result in run.cells:
         found = run.conditions.get(result.cell.point.key)
         if found is not None and found.gpu.max_sm_clock_mhz:
             row = [label(result.cell), *clock_row(result, found.gpu, found.gpu.max_sm_clock_mhz)]
-            rows.append([*row, at_same_time(result, found.gpu)] if compared else row)
-    return Table((*head, "MHz, at the same times of all roles") if compared else head, rows, texts=2)
+            rows.append([*row, at_same_time(result, found.gpu)])
+    return Table(head, rows, texts=2)
 
 
 def at_same_time(result: CellResult, gpu: GpuConditions) -> str:
     """The SM clock that the role of a cell is compared by, with its standard error."""
-    held = gpu.common_clocks.decoding.get(result.cell.role.name) if gpu.common_clocks else None
+    held = gpu.common_clocks.decoding.get(result.cell.role.name)
     if held is None or held.mhz is None:
         return NONE
     return f"{held.mhz:,.0f}" + (f" ± {held.standard_error_mhz:,.0f}" if held.standard_error_mhz is not None else "")

@@ -71,7 +71,7 @@ _OF_A_POLICY = (
 
 def _unjudged(run: Run) -> str:
     """What a run that is NOT_JUDGED lacks."""
-    silent = [gap_in_words(gap) for gap in run.not_judged or () if gap.why is None]
+    silent = [gap_in_words(gap) for gap in run.not_judged if gap.why is None]
     lacking = f"No required rule judges {', '.join(silent)}." if silent else ""
     return (f"{_ALONE} " if _alone(run) else "") + (lacking or "No required rule judged a cell of this run.")
 
@@ -87,7 +87,7 @@ def not_judged(run: Run) -> list[str]:
     Of a run that is NOT_JUDGED the headline says the rest.
     """
     said = overall(run)[0] is State.NOT_JUDGED
-    gaps = [gap for gap in run.not_judged or () if gap.why or not said]
+    gaps = [gap for gap in run.not_judged if gap.why or not said]
     return [f"Not judged: {gap_in_words(gap)}: {gap.why or 'no required rule asks for it'}." for gap in gaps]
 
 

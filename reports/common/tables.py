@@ -35,7 +35,7 @@ def title(run: Run, point: Point, *, variants: bool = False) -> str:
     `variants` it is the title of all variants of the point together.
     """
     shown = replace(point, scenario=point.unvaried) if variants else point
-    name = name_of(shown, own_lengths=run.scenarios[point.scenario].workload.own is not None)
+    name = name_of(shown, own_lengths=run.scenarios[point.scenario].workload.own)
     return " · ".join(part for part in (name, acceptance_label(run)) if part)
 
 
@@ -95,10 +95,8 @@ def tokens_entry(run: Run, comparison: Comparison | None) -> Entry:
         return Entry(figures.NONE)
     check = comparison.tokens
     ties = len(check.divergences) - len(check.mismatches)
-    note = f"{check.compared_tokens:,} compared"
-    if check.emitted_tokens is not None:
-        some = f"{check.compared_tokens:,} of {check.emitted_tokens:,}"
-        note = f"{some if check.compared_tokens < check.emitted_tokens else f'all {check.emitted_tokens:,}'} compared"
+    some = f"{check.compared_tokens:,} of {check.emitted_tokens:,}"
+    note = f"{some if check.compared_tokens < check.emitted_tokens else f'all {check.emitted_tokens:,}'} compared"
     if check.lossy and check.equal_share is not None:
         return Entry(f"{check.equal_share:.1%} equal", f"lossy; {len(check.divergences)} texts differ")
     if check.mismatches:

@@ -24,13 +24,13 @@ def table(run: Run) -> Table:
     rows = []
     for result in run.cells:
         score, comparison = result.rescored, run.comparison(result.cell.key)
-        if score is not None or (comparison is not None and comparison.tokens.emitted_tokens is not None):
+        if score is not None or comparison is not None:
             rows.append([label(result.cell), *compared(comparison), *scored(score)])
     return Table(head, rows)
 
 
 def compared(comparison: Comparison | None) -> list[str]:
-    if comparison is None or comparison.tokens.emitted_tokens is None:
+    if comparison is None:
         return [NONE] * 3
     check = comparison.tokens
     logits = f"{check.logits.compared - check.logits.different} of {check.logits.compared}" if check.logits else NONE

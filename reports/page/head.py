@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.analysis.verdict import wanted
-from specgate.contract import KINDS, CellResult, Kind, Policy, Run, Verdict
+from specgate.contract import CellResult, Kind, Policy, Run, Verdict
 from specgate.errors import ExitCode
 from specgate.reports.common import figures, provenance, summary
 from specgate.reports.common.parts import Entry, Table
@@ -16,8 +15,6 @@ from specgate.reports.common.tables import QUIET, speedup_entry, tokens_entry
 
 SHOWN: Final = 6
 """Most cells in the head: as many as leave the reasons below it on the first screen."""
-NAMES: Final = {"acceptance": "acceptance length"}
-"""Kind of judgement → its name in a sentence, where that is another."""
 ByCell = Mapping[str, Sequence[Verdict]]
 """Cell key → the verdicts on that cell."""
 
@@ -107,19 +104,6 @@ def advice(run: Run) -> list[Advice]:
         Advice(rule, state, len(numbers), numbers[0], run.verdicts[numbers[0]].message)
         for (rule, state), numbers in found.items()
     ]
-
-
-def not_judged(run: Run) -> Iterator[str]:
-    """What no required rule judged, a sentence per kind of judgement."""
-    verdicts = by_cell(run)
-    for kind in KINDS:
-        of = [r for r in run.cells if kind in wanted(r.cell)]
-        silent = [r for r in of if not any(v.required for v in verdicts_on(verdicts, r, kind))]
-        if silent:
-            names = [summary.label(r.cell) for r in silent]
-            cells = " and ".join(names) if len(names) <= 2 else f"{len(names)} cells, {names[0]} among them"
-            advised = any(verdicts_on(verdicts, r, kind) for r in silent)
-            yield f"Not judged: {NAMES.get(kind, kind)} of {cells}" + ("; rules only advise." if advised else ".")
 
 
 # ── facts ────────────────────────────────────────────────────────────────────────────────────────────────────────────

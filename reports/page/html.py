@@ -88,7 +88,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "tally": {required: summary.tally(run, required=required) for required in (True, False)},
         "key_figures": head.key_figures(run),
         "spec_cells": sum(r.cell.role.speculative for r in run.cells),
-        "not_judged": list(head.not_judged(run)) if run.not_judged is None else summary.not_judged(run),
+        "not_judged": summary.not_judged(run),
         "advised": head.advice(run),
         "shown_facts": head.facts(run, policy),
         "command": head.command(run),

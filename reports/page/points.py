@@ -51,7 +51,7 @@ def sections(run: Run) -> Iterator[Section]:
     for n, point in enumerate(points):
         drawn = point in chosen
         yield Section(
-            name_of(point, own_lengths=run.scenarios[point.scenario].workload.own is not None),
+            name_of(point, own_lengths=run.scenarios[point.scenario].workload.own),
             title(run, point),
             list(pictures(f"p{n}", run, point)) if drawn else (),
             all_figures(run, point),
@@ -95,14 +95,14 @@ def pictures(key: str, run: Run, point: Point) -> Iterator[Picture]:
     yield acceptance.by_position(key, drafted)
     yield acceptance.histogram(key, drafted)
     yield uptime.over_requests(key, drafted)
-    own_lengths = run.scenarios[point.scenario].workload.own is not None
+    own_lengths = run.scenarios[point.scenario].workload.own
     yield depth.by_depth(key, [r for r in results if r.by_depth], own_lengths=own_lengths)
     if any(len(result.by_active) > 1 for result in results):
         shown = [result for result in results if result.by_active]
         yield active_slots.by_active(key, shown, active_slots.batches_alone(run, point))
     yield blocks.in_order(key, quoted)
     yield latency.ecdf(key, "tpot_ms", quoted)
-    if any("itl_ms" in result.distributions for result in quoted):  # not in runs of older versions
+    if any("itl_ms" in result.distributions for result in quoted):
         yield latency.ecdf(key, "itl_ms", quoted)
     if run.kind != "micro":
         yield latency.ecdf(key, "ttft_ms", quoted)

@@ -44,12 +44,12 @@ def annotated(run: Run) -> Iterator[Annotation]:
     """The verdict of the run as a notice, then errors, then warnings."""
     head = headline(run)
     yield Annotation("notice", f"specgate {run.kind}: {head.state}", f"{head.reason} (run {run.id})")
-    for gap in run.not_judged or ():
+    for gap in run.not_judged:
         if gap.why is not None:
             yield Annotation("notice", f"{gap.kind} not judged", f"{gap_in_words(gap)}: {gap.why}")
     failures = [Annotation("error", f"{where}: cut short", why) for where, why in run.failures.items()]
     verdicts = [Annotation(kind, title(v), message(v)) for v in run.verdicts if (kind := level_of(v))]
-    silent = [(gap.kind, gap_in_words(gap)) for gap in run.not_judged or () if gap.why is None]
+    silent = [(gap.kind, gap_in_words(gap)) for gap in run.not_judged if gap.why is None]
     unjudged = [Annotation("error", f"{kind} not judged", f"no required rule judges {of}") for kind, of in silent]
     levels: tuple[Level, ...] = ("error", "warning")
     for level in levels:

@@ -70,7 +70,7 @@ SUMMARY_COLUMNS: Mapping[str, str] = {
     "acceptance_ci_low": "lower end of the interval of `acceptance_length`",
     "acceptance_ci_high": "upper end of it",
     **_figures("acceptance_length", "draft_acceptance_rate", "emitted_per_step", "output_tok_s"),
-    **_figures("output_tok_s_per_user", "tpot_ms", "step_ms", "ttft_ms", "e2e_ms", "prefill_tok_s"),
+    **_figures("output_tok_s_per_user", "step_ms", "prefill_tok_s"),
     **_figures("repeated_8gram_share", "speedup_vs_ar_ratio"),
     "speedup_ci_low": "lower end of the interval of the speed-up that the run judges",
     "speedup_ci_high": "upper end of it",
@@ -133,9 +133,14 @@ def sample_rows(run: Run, result: CellResult, comparison: Comparison | None) -> 
     """The samples behind a cell's figures: the time per token of every block, and the speed-up of every pair."""
     head = identity(run, result.cell)
     if not withheld(run, result.cell):
-        name = "tpot_ms" if run.scenarios[result.cell.point.scenario].definitions < 2 else "decode_ms_per_token"
         for i, (pair, slot, ms) in enumerate(result.series_ms):
-            yield {**head, "pair": pair, "slot": slot, "block": i, **columns_of(Value(name, ms, "block"))}
+            yield {
+                **head,
+                "pair": pair,
+                "slot": slot,
+                "block": i,
+                **columns_of(Value("decode_ms_per_token", ms, "block")),
+            }
         for pair, log_ratio in enumerate(comparison.log_ratios if comparison else ()):
             assert comparison is not None
             value = Value(comparison.speedup.metric, math.exp(log_ratio), "pair")

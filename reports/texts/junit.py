@@ -50,7 +50,7 @@ class JunitReport:
 
 def suite(run: Run) -> ET.Element:
     """The test suite of one run."""
-    gaps = (gap_case(run, gap) for gap in run.not_judged or ())
+    gaps = (gap_case(run, gap) for gap in run.not_judged)
     cases = [verdict_case(run), *gaps, *(case(run, verdict) for verdict in run.verdicts)]
     outcomes = Counter(child.tag for c in cases for child in c)
     found = element(

@@ -35,9 +35,7 @@ SHORT: Final[Mapping[str, str]] = {
     "decode_speedup_ratio": "speed-up",
     "joint_decode_speedup_ratio": "speed-up",
     "step_ms": "step time",
-    "e2e_ms": "request time",
     "p50_e2e_ms": "request time",
-    "ttft_ms": "time to first token",
     "p50_ttft_ms": "time to first token",
     "acceptance_length": "acceptance length",
 }
@@ -184,18 +182,8 @@ def banners(contrast: Contrast) -> Iterator[str]:
             else f"Acceptance is {a.acceptance} in A, {b.acceptance} in B: lengths are not compared."
         )
     yield from cut_short(contrast)
-    if definitions(a) != definitions(b):
-        yield (
-            "The figures of the two runs follow different definitions (docs/definitions.md): figures of only one of "
-            "them have no ratio."
-        )
     if any(t.reason_code == "prompts_differ" for t in contrast.tokens):
         yield "The prompts differ: acceptance and tokens depend on them, and neither can be paired."
-
-
-def definitions(run: Run) -> set[int]:
-    """Which definitions the figures of a run follow (`contract.metrics`)."""
-    return {scenario.definitions for scenario in run.scenarios.values()}
 
 
 def cut_short(contrast: Contrast) -> Iterator[str]:

@@ -31,7 +31,6 @@ NAMES: Final[Mapping[str, str]] = {
     "output_tok_s": "tokens per second",
     "decode_tok_s": "tokens per second of decoding",
     "joint_decode_tok_s": "tokens per second of joint decoding",
-    "ttft_ms": "time to first token",
     "p50_ttft_ms": "time to first token",
 }
 """Metric → its name above a picture. Others go by their own."""

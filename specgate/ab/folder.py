@@ -18,18 +18,21 @@ from specgate.contract import PairRef, Policy, Scenario
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import Format
 from specgate.contract.two_builds import SIDES, Margins, Process, Side, SideName, TwoBuilds
-from specgate.errors import InvalidResult, UsageError
+from specgate.errors import InvalidResult, OtherVersion, UsageError
 from specgate.files import manifest
 from specgate.files.journal import Journal
 from specgate.files.json_record import read_record, stored_json
+from specgate.files.json_text import shown
 from specgate.files.plain import to_plain
 from specgate.files.run_folder import RunFolder, label_of
+from specgate.files.run_schema import made_by, that_version
 from specgate.files.writing import disk
 
 ASKED: Final = "asked.json"
 PROCESSES: Final = "processes.json"
 RESULT: Final = "ab.json"
-SCHEMA: Final = "specgate.ab/v1"
+FAMILY: Final = "specgate.ab/"
+SCHEMA: Final = "specgate.ab/v2"
 FILES: Final[tuple[tuple[Format, str], ...]] = (("html", "ab.html"), ("md", "ab.md"), ("junit", "junit.xml"))
 """Format of the view `ab` → the file that it becomes."""
 FOLDERS: Final = frozenset(
@@ -43,8 +46,7 @@ class Asked:
     """What a comparison was asked to do, in full: with the journals, everything else follows.
 
     `pairs`, `visits`, `quads`: see `schedule.schedule_of`.
-    `looks`: numbers of process pairs after which the words are judged, ascending; the last one is `pairs`. Empty in
-        comparisons that could not be extended: those have one look, which spends the whole error.
+    `looks`: numbers of process pairs after which the words are judged, ascending; the last one is `pairs`.
     `begun_with`: what must be the same when the comparison is continued, by name: software, host, GPU and driver.
     """
 
@@ -60,8 +62,8 @@ class Asked:
     started: str
     argv: tuple[str, ...]
     tool_version: str
+    looks: tuple[int, ...]
     bandwidth: Bandwidth | None = None
-    looks: tuple[int, ...] = ()
     begun_with: Mapping[str, str | None] = field(default_factory=dict)
 
 
@@ -129,11 +131,25 @@ class AbFolder:
         self.top.write_json(ASKED, {"schema": SCHEMA, **to_plain(Asked, asked)})
 
     def asked(self) -> Asked:
-        """Raises InvalidResult where the file is missing or holds anything else."""
+        """Raises OtherVersion for a comparison of another version, and InvalidResult where the file is missing or holds
+        anything else.
+        """
+        self._check_schema()
         found = read_record(Asked, self.path / ASKED, SCHEMA)
         if found is None:
             raise InvalidResult(f"{self.path / ASKED}: missing")
         return found
+
+    def _check_schema(self) -> None:
+        try:
+            data = stored_json(self.path / ASKED)
+        except InvalidResult:
+            return  # the reader that comes next says what is wrong
+        schema = data.get("schema") if isinstance(data, dict) else None
+        if isinstance(data, dict) and isinstance(schema, str) and schema != SCHEMA and schema.startswith(FAMILY):
+            run = {"fingerprint": data.get("begun_with")}
+            message = f"{self.path / ASKED}: schema {shown(schema)}; this specgate reads {SCHEMA!r}. It was made by "
+            raise OtherVersion(message + made_by(run), hint=that_version(run))
 
     def write_processes(self, processes: Processes) -> None:
         self.top.write_json(PROCESSES, {"schema": SCHEMA, **to_plain(Processes, processes)})

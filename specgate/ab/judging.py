@@ -37,17 +37,12 @@ def schedules(asked: Asked) -> list[ProcessPair]:
     pairs of their own.
     """
     found: list[ProcessPair] = []
-    for begin, end in pairwise((0, *looks_of(asked))):
+    for begin, end in pairwise((0, *asked.looks)):
         for group in groups(tuple(asked.scenarios.values())):
             points = [(s, p) for s in group for p in points_of(s, asked.sides["old"].backend)]
             for pair in schedule_of(points, end - begin, asked.visits, asked.quads, begin):
                 found.append(ProcessPair(len(found), pair.first, pair.visits))
     return found
-
-
-def looks_of(asked: Asked) -> tuple[int, ...]:
-    """The numbers of process pairs, of every group of scenarios, after which the words are judged."""
-    return asked.looks or (asked.pairs,)
 
 
 def running_until(asked: Asked, pairs: int) -> int:
@@ -76,11 +71,9 @@ def looks(
     many process pairs it saw. Where the pairs of a look are not complete, it is the last one.
     """
     whole = processes.whole()
-    for number, pairs in enumerate(looks_of(asked), 1):
+    for number, pairs in enumerate(asked.looks, 1):
         count = running_until(asked, pairs)
-        error, then = asked.margins.error, None
-        if asked.looks:
-            error, then = share(asked.margins.error, number), share(asked.margins.error, number + 1)
+        error, then = (share(asked.margins.error, n) for n in (number, number + 1))
         found = find(asked, {name: first(journals[name], count) for name in SIDES}, processes.upto(count), error, then)
         yield Look(pairs, error, found.word, found.reason), found, count
         if found.word is not Word.CANNOT_TELL or not whole.issuperset(range(count)):
@@ -97,7 +90,7 @@ def first(journal: Journal, count: int) -> Journal:
 
 
 def find(
-    asked: Asked, journals: Mapping[SideName, Journal], processes: Sequence[Process], error: float, then: float | None
+    asked: Asked, journals: Mapping[SideName, Journal], processes: Sequence[Process], error: float, then: float
 ) -> Found:
     """What the journals of both sides say at an error of `error` a side. `then`: what the next look may spend."""
     planned = plans(asked, schedules(asked))
@@ -177,5 +170,5 @@ def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journa
         word=word,
         reason=reason,
         code=code,
-        looks=(*(look for look, _, _ in looked[:-1]), last) if asked.looks else (),
+        looks=(*(look for look, _, _ in looked[:-1]), last),
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate.ab.folder import FOLDERS, AbFolder, Asked, Processes
-from specgate.ab.judging import looks, looks_of
+from specgate.ab.judging import looks
 from specgate.ab.request import AbRequest
 from specgate.contract import Block, Margin
 from specgate.contract.measured import BaselineText
@@ -53,8 +53,6 @@ def earlier(folder: AbFolder, more: int | None, request_of: Callable[[Sequence[s
     if found := next(contradictions(path, entry, FOLDERS), None):
         raise InvalidResult(f"{path}: {found}", hint="only a comparison as it was stored can go on")
     stored, processes = folder.asked(), folder.processes()
-    if not stored.looks:
-        raise UsageError(f"{path}: made before comparisons could go on", hint="start a new one")
     asked = with_more(folder, stored, processes, more)
     request = request_of([expanded(argument) for argument in stored.argv[1:]])
     if request.base is not None:
@@ -71,7 +69,7 @@ def with_more(folder: AbFolder, stored: Asked, processes: Processes, more: int |
         word = last.word.value if last.word else "INVALID"
         hint = "only CANNOT TELL can be followed by more process pairs, or errors would be as frequent as one likes"
         raise UsageError(f"{path}: it ended with {word}", hint=hint)
-    if ended and len(looked) == len(looks_of(stored)) and last.word is Word.CANNOT_TELL and more is None:
+    if ended and len(looked) == len(stored.looks) and last.word is Word.CANNOT_TELL and more is None:
         raise UsageError(f"{path}: all its process pairs are measured", hint="--processes N says how many more")
     total = stored.looks[-1] + (more or 0)
     return replace(stored, pairs=total, looks=(*stored.looks, total) if more else stored.looks)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from specgate import __version__, plugins
 from specgate.ab.folder import FILES, AbFolder, Asked, Processes
-from specgate.ab.judging import looks, looks_of, plans, result_of, running_until, schedules
+from specgate.ab.judging import looks, plans, result_of, running_until, schedules
 from specgate.ab.recording import enter
 from specgate.ab.request import AbRequest, Build, builds, check
 from specgate.ab.resuming import earlier, refuse_changes, resumption, without_unfinished
@@ -98,7 +98,7 @@ def finish(
 
 def way_on(result: TwoBuilds, folder: Path) -> str | None:
     """The command that may tell more; None where there is none."""
-    if not result.looks or result.word not in (None, Word.CANNOT_TELL) or result.trouble:
+    if result.word not in (None, Word.CANNOT_TELL) or result.trouble:
         return None
     if result.code is ExitCode.USAGE:
         return None  # two sides that cannot be compared
@@ -220,7 +220,7 @@ def measure(
         runner = AbRunner(setups, prompts, request_of, folder, checks, ties, report, blocks_of(pairs), processes)
         try:
             with watching(folder.top.watch_file, 0, gpus) as watch:
-                for look in looks_of(asked):
+                for look in asked.looks:
                     done, until = runner.processes.whole(), running_until(asked, look)
                     runner.run([pair for pair in pairs[:until] if pair.number not in done])
                     if look < asked.pairs and decided(asked, folder, runner.processes, look):

@@ -113,7 +113,7 @@ def launch_of(asked: Asked, unpack_into: Path) -> tuple[Launch, Path | None]:
     """How the processes of a side are started, and the folder that its code is in; None where it is installed."""
     source = asked.source or (unpacked(asked.wheel, unpack_into) if asked.wheel else None)
     if source is not None and too_old(source):
-        hint = "its engine process speaks another protocol: take a revision since schema 1.3.0"
+        hint = "its engine process speaks another protocol: take a later revision"
         raise UsageError(f"{asked.name}: {source}: its specgate is too old to be started by this one", hint=hint)
     return Launch(asked.python, (source,) if source else ()), source
 

@@ -1,4 +1,4 @@
-"""The figures of single blocks, and which of them a run has under which definitions (`contract.metrics`)."""
+"""The figures of single blocks (`contract.metrics`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from specgate.analysis.checks.served import REQUEST_FIGURES, prefill_tok_s
+from specgate.analysis.checks.served import prefill_tok_s
 from specgate.analysis.paired_blocks import speed
 from specgate.analysis.requests.joint import decodes_in_company, joint_decoding
 from specgate.analysis.requests.timing import TimedRequest, requests_of
@@ -19,15 +19,13 @@ Figures = dict[str, Callable[[Block], float]]
 """Metric → how to compute it for one block."""
 
 
-def block_figures(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Figures:
+def block_figures(blocks: Sequence[Block], whole_requests: bool) -> Figures:
     """The metrics that are medians over `blocks`; empty where there is no block."""
     if not blocks:
         return {}
-    if definitions < 2:
-        return former_figures(blocks, whole_requests)
     served = any(b.served for b in blocks)
     return {
-        **joint_figures(blocks, whole_requests, definitions),
+        **joint_figures(blocks, whole_requests),
         "decode_tok_s": lambda b: speed(b, False),
         "decode_tok_s_per_user": lambda b: speed(b, False) / len(b.tokens),
         **(whole_figures() if whole_requests else {}),
@@ -35,9 +33,9 @@ def block_figures(blocks: Sequence[Block], whole_requests: bool, definitions: in
     }
 
 
-def joint_figures(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Figures:
+def joint_figures(blocks: Sequence[Block], whole_requests: bool) -> Figures:
     """What batches do while all their requests decode; nothing where one of the blocks has no such time."""
-    if not all(decodes_in_company(b, whole_requests, definitions) for b in blocks):
+    if not all(decodes_in_company(b, whole_requests) for b in blocks):
         return {}
     found = {id(b): joint for b in blocks if (joint := joint_decoding(b)) is not None}
     if len(found) < len(blocks):
@@ -70,7 +68,7 @@ def step_figures(blocks: Sequence[Block]) -> Figures:
     }
 
 
-def paired_figures(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Figures:
+def paired_figures(blocks: Sequence[Block], whole_requests: bool) -> Figures:
     """The metrics whose ratio between two runs can be taken block by block: medians of blocks, means over requests."""
 
     def mean_of(of: Callable[[TimedRequest], float | None]) -> Callable[[Block], float]:
@@ -80,32 +78,14 @@ def paired_figures(blocks: Sequence[Block], whole_requests: bool, definitions: i
 
         return mean
 
-    figures = block_figures(blocks, whole_requests, definitions)
-    if definitions < 2 or not blocks:
+    figures = block_figures(blocks, whole_requests)
+    if not blocks:
         return figures
     figures[per_request("mean", "tpot")] = mean_of(lambda request: request.tpot_ms)
     if whole_requests or any(b.served for b in blocks):
         figures[per_request("mean", "ttft")] = mean_of(lambda request: request.ttft_ms)
         figures[per_request("mean", "e2e")] = mean_of(lambda request: request.e2e_ms)
     return figures
-
-
-def former_figures(blocks: Sequence[Block], whole_requests: bool) -> Figures:
-    """The figures of single blocks as runs until schema 1.3 have them."""
-    requests: Figures = {
-        "ttft_ms": lambda b: b.prefill_ns / 1e6,
-        "e2e_ms": lambda b: (b.prefill_ns + b.elapsed_ns) / 1e6,
-    }
-    speeds: Figures = {
-        "output_tok_s": lambda b: speed(b, whole_requests),
-        "output_tok_s_per_user": lambda b: speed(b, whole_requests) / len(b.tokens),
-        "tpot_ms": ms_per_token,
-    }
-    if any(b.served for b in blocks):
-        return {**speeds, **REQUEST_FIGURES}
-    steps = step_figures(blocks)
-    last = {"prefill_tok_s": steps.pop("prefill_tok_s")}
-    return {**speeds, **steps, **(requests if whole_requests else {}), **last}
 
 
 def ms_per_step(phase: str, block: Block) -> float:

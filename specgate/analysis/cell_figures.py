@@ -21,13 +21,13 @@ from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.counters import ASKED_AGAIN, ENDED_EARLY, JOINED_OUTPUTS
 
 
-def speed_values(blocks: Sequence[Block], whole_requests: bool, definitions: int) -> Iterator[Value]:
+def speed_values(blocks: Sequence[Block], whole_requests: bool) -> Iterator[Value]:
     """Medians over the blocks. A block that emitted nothing (every request ended at its prefill token) has no speed."""
     live = [b for b in blocks if b.emitted]
-    figures = block_figures(live, whole_requests, definitions)
+    figures = block_figures(live, whole_requests)
     for name, of in figures.items():
         yield Value(name, statistics.median(map(of, live)), "p50", len(live))
-    if any(decodes_in_company(b, whole_requests, definitions) for b in live) and not figures.keys() & set(JOINT):
+    if any(decodes_in_company(b, whole_requests) for b in live) and not figures.keys() & set(JOINT):
         yield from (Value(name, None, n=len(live), reason_code=NO_JOINT_DECODING) for name in JOINT)
 
 

@@ -21,7 +21,7 @@ def compare(
 ) -> Comparison:
     """Compare the speed of a spec cell with that of the baseline of its point. `tokens`: what is known of its text.
 
-    `between`: what differs between runs, for the interval of statistics 2.
+    `between`: what differs between runs.
     """
     scenario = plan.scenarios[cell.point.scenario]
     whole_requests = scenario.whole_requests
@@ -35,32 +35,28 @@ def compare(
         turns=[turns[spec.prompt_set, spec.round] for _, spec in found],
     )
     columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
-    over = between if scenario.statistics > 1 else None
-    if scenario.definitions < 2:
-        return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over))
     if not whole_requests:
         sums = throughput_ratio("decode_throughput_ratio", found, False, tokens)
-        decoded = speedup(pairs, tokens, over, "decode_speedup_ratio")
+        decoded = speedup(pairs, tokens, between, "decode_speedup_ratio")
         if not any(judged_jointly(scenario, spec) for _, spec in found):
             return Comparison(cell, tokens, *columns, decoded, (sums,))
         pairs = jointly(pairs, found)
         columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
-        joint = speedup(pairs, tokens, over, "joint_decode_speedup_ratio")
+        joint = speedup(pairs, tokens, between, "joint_decode_speedup_ratio")
         if not pairs.turns and not tokens.defects:
             joint = replace(joint, n=len(found), reason_code=NO_JOINT_DECODING)
         return Comparison(cell, tokens, *columns, joint, (decoded, sums))
     if scenario.load is not None:
         name = "latency_speedup_ratio" if open_loop else "speedup_vs_ar_ratio"
         sums = throughput_ratio("throughput_ratio", found, True, tokens)
-        return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over, name), (sums,))
+        return Comparison(cell, tokens, *columns, speedup(pairs, tokens, between, name), (sums,))
     decoding = replace(pairs, log_ratios=log_ratios(found, False))
     beside = (
         throughput_ratio("throughput_ratio", found, True, tokens),
-        speedup(decoding, tokens, over, "decode_speedup_ratio"),
+        speedup(decoding, tokens, between, "decode_speedup_ratio"),
         throughput_ratio("decode_throughput_ratio", found, False, tokens),
     )
-    even = tuple(even_prefill(found)) if scenario.statistics > 2 else ()
-    return Comparison(cell, tokens, *columns, speedup(pairs, tokens, over), beside, even)
+    return Comparison(cell, tokens, *columns, speedup(pairs, tokens, between), beside, tuple(even_prefill(found)))
 
 
 def jointly(pairs: Pairs, found: Sequence[tuple[Block, Block]]) -> Pairs:
@@ -116,18 +112,16 @@ def throughput_ratio(
     return Value(name, spec / base, "ratio_of_sums", n)
 
 
-def speedup(pairs: Pairs, tokens: TokenCheck, between: BetweenRuns | None, name: str = "speedup_vs_ar_ratio") -> Value:
+def speedup(pairs: Pairs, tokens: TokenCheck, between: BetweenRuns, name: str = "speedup_vs_ar_ratio") -> Value:
     """The speed-up: the geometric mean over the pairs, with its 95 % interval where there are enough. None where tokens
     differ.
-
-    `between`: None for the interval of statistics 1, which speaks of this process and of independent pairs.
     """
     n = len(pairs.turns)
     if not n:
         return Value(name, None, n=0, reason_code="no_pairs")
     if tokens.defects:
         return Value(name, None, n=n, reason_code="token_mismatch")
-    interval = pairs.interval() if between is None else interval_of(pairs, between)
+    interval = interval_of(pairs, between)
     if interval is None:
         return Value(name, math.exp(statistics.fmean(pairs.log_ratios)), "geomean", n, reason_code="few_pairs")
     return Value(name, math.exp(interval.mean), "geomean", n, math.exp(interval.low), math.exp(interval.high))

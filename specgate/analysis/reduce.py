@@ -60,7 +60,7 @@ from specgate.errors import InvalidResult
 SPEEDS = (
     *("output_tok_s", "output_tok_s_per_user", "decode_tok_s", "decode_tok_s_per_user", "goodput_share"),
     *("joint_decode_tok_s", "joint_tpot_ms"),
-    *("tpot_ms", "step_ms", "e2e_ms", "icl_ms", "goodput_req_s", "throughput_req_s"),
+    *("step_ms", "goodput_req_s", "throughput_req_s"),
     *(per_request(statistic, quantity) for quantity in PER_REQUEST if quantity != "ttft" for statistic in STATISTICS),
 )
 """Metrics that may not be quoted for a spec cell whose tokens are not the baseline's."""
@@ -73,7 +73,7 @@ class Checked:
     """What was recorded beside the blocks to check their tokens by.
 
     `rescorings`: point key → how its tokens were scored by a second engine.
-    `asked`: how far the run set out to check tokens; None in runs stored before there were such checks.
+    `asked`: how far the run set out to check tokens.
     `drawn_by`: the near ties of the run's own policy, where the run is judged by another one: which tokens the second
         engine was asked about follows from them.
     """
@@ -81,7 +81,7 @@ class Checked:
     texts: Sequence[BaselineText] = ()
     logits: Sequence[LogitSample] = ()
     rescorings: Mapping[str, Rescoring] = field(default_factory=dict)
-    asked: TokenChecks | None = None
+    asked: TokenChecks = field(default_factory=TokenChecks)
     run_id: str = ""
     followed: Sequence[Followed] = ()
     drawn_by: NearTies | None = None
@@ -137,10 +137,8 @@ def measure(
             return TokenCheck(0, ())
         mine = [b for b in by_point[cell.point] if b.role in (BASELINE, cell.role)]
         pairs = compared(mine, plan.scenarios[cell.point.scenario])
-        beside, whole = (texts[cell.point], checked.logits), checked.asked is not None
-        check = check_tokens(cell, pairs, margins, ties, *beside, whole=whole)
-        check = replace(check, lossy=is_lossy(cell, grounds))
-        most = checked.asked.followed if checked.asked else None
+        check = check_tokens(cell, pairs, margins, ties, texts[cell.point], checked.logits)
+        check, most = replace(check, lossy=is_lossy(cell, grounds)), checked.asked.followed
         if not most or not ties.ulps:
             return check
         parted = parted_texts(cell, pairs, check.divergences, most)
@@ -220,8 +218,6 @@ Scores = Mapping[Cell, ScoreCheck | str]
 
 def scores_of(blocks: Sequence[Block], comparisons: Sequence[Comparison], found: Rescoring, checked: Checked) -> Scores:
     """What a second engine said of the tokens of one point. `blocks`: its measured blocks."""
-    if checked.asked is None:
-        return {}
     asked = to_be_scored(blocks, comparisons, checked)
     scores: dict[Cell, ScoreCheck | str] = {}
     for cell in {b.cell for b in blocks}:
@@ -234,7 +230,6 @@ def scores_of(blocks: Sequence[Block], comparisons: Sequence[Comparison], found:
 
 def to_be_scored(blocks: Sequence[Block], comparisons: Sequence[Comparison], checked: Checked) -> list[Draw]:
     """The tokens of one point that a second engine is asked about. `blocks`: its measured blocks that are sound."""
-    assert checked.asked is not None
     return draws(checked.run_id, blocks, near_ties_of(comparisons, blocks), checked.asked.positions)
 
 
@@ -281,12 +276,12 @@ def reduce_cell(
     planned, scenario = len(rounds), plan.scenarios[cell.point.scenario]
     prompts = by_prompt(blocks) if cell.role.speculative else {}
     acceptance = pooled(prompts) if cell.role.speculative else None
-    whole_requests, version = scenario.whole_requests, scenario.definitions
+    whole_requests = scenario.whole_requests
     values = {
         v.metric: v
         for v in (
-            *(load_values(clocked) if scenario.load is not None else speed_values(clocked, whole_requests, version)),
-            *(latency_values(clocked, scenario) if version > 1 and clocked else ()),
+            *(load_values(clocked) if scenario.load is not None else speed_values(clocked, whole_requests)),
+            *(latency_values(clocked, scenario) if clocked else ()),
             *active_values(blocks),
             *draft_values(blocks, prompts, acceptance, scenario.budget),
             *repeat_values(blocks, [] if cell.role.speculative else texts_beside, repeats),
@@ -311,6 +306,6 @@ def reduce_cell(
         series_ms=series(rounds, clocked),
         by_depth=by_depth(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
         by_active=by_active(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
-        distributions={} if withhold else distributions(clocked, whole_requests=whole_requests, definitions=version),
+        distributions={} if withhold else distributions(clocked, whole_requests=whole_requests),
         set_aside=len(blocks) - len(clocked),
     )

@@ -1,7 +1,6 @@
-"""Intervals for the mean log-ratio of paired blocks, and when such an interval decides. Pure functions of lists.
+"""Paired blocks, intervals of their mean where pairs are independent, and the interim looks of a plan. Pure functions.
 
-`decide` and `planned_looks` have the rules of statistics 1, which runs were stored with before scenarios had a version
-of them. `analysis/intervals/` has those of statistics 2, which new runs are judged by.
+`analysis/intervals/` has the intervals that verdicts rest on.
 """
 
 from __future__ import annotations
@@ -27,11 +26,9 @@ MIN_FREEDOM = 3
 than it gains.
 """
 ALPHA = 0.025
-"""The error on each side of a 95 % interval. In statistics 1 also that of a decision, over all its looks."""
-LOOKS = (6, 10, 16, 24)
-"""Numbers of pairs after which a run may take an interim look, in statistics 1."""
+"""The error on each side of a 95 % interval."""
 FIRST_LOOK = 8
-"""Pairs before the first interim look of statistics 2."""
+"""Pairs before the first interim look."""
 POWER = 0.8
 """The chance with which a minimum detectable effect is detected."""
 
@@ -188,25 +185,10 @@ def cluster_interval(
 def planned_looks(scenario: Scenario) -> tuple[int, ...]:
     """The numbers of rounds after which a point takes an interim look. The last look is the end of the plan.
 
-    A look comes at the end of a pass, when every prompt set has run equally often and in both orders. It is the first
-    end of a pass at or beyond each number of LOOKS. A plan with fewer pairs than the first of these has one look, at
-    its end. That is statistics 1; for statistics 2 see `doubling_looks`.
-    """
-    if scenario.statistics > 1:
-        return doubling_looks(scenario)
-    total = scenario.workload.prompt_sets * scenario.schedule.rounds
-    a_pass = scenario.workload.prompt_sets * PASS_ROUNDS
-    passes = range(a_pass, total, a_pass)
-    early = {next((end for end in passes if end >= pairs), total) for pairs in LOOKS}
-    return tuple(sorted({*early, total}))
-
-
-def doubling_looks(scenario: Scenario) -> tuple[int, ...]:
-    """The looks of statistics 2: the number of rounds doubles from one interim look to the next.
-
     An interim look comes where every prompt set has run equally often in both orders, at the first such place at or
     beyond 8, 16, 32, … pairs. Where a run was continued with more rounds than it had first been planned with, the ends
-    of the earlier plans (`Schedule.extended`) remain looks, so that none of its looks moves.
+    of the earlier plans (`Schedule.extended`) remain looks, so that none of its looks moves. From one interim look to
+    the next, the number of rounds doubles.
     """
     sets, schedule = scenario.workload.prompt_sets, scenario.schedule
     balanced = sets * PASS_ROUNDS
@@ -228,10 +210,9 @@ class Decision:
     `side`: where the interval lies relative to the floor; `open` where it contains the floor.
     `look`: the look that decided, else the last one taken, counted from 1; 0 where none was taken.
     `looks`: how many looks are planned.
-    `alpha`: the error on each side per look.
+    `alpha`: the error of "above" at that look. `alpha_below`: that of "below".
     `interval`: the interval at that look; None where no look was taken or there were too few pairs.
-    `alpha_below`: the error of "below" at that look, where it is not `alpha`.
-    `between`: what the interval allows for between runs; None where it speaks of one process alone.
+    `between`: what the interval allows for between runs.
     """
 
     side: Literal["above", "below", "open"]
@@ -240,13 +221,13 @@ class Decision:
     alpha: float
     pairs: int
     interval: Interval | None
-    alpha_below: float | None = None
-    between: BetweenRuns | None = None
+    alpha_below: float
+    between: BetweenRuns
 
     @property
     def confidence(self) -> float:
         """The confidence of the two-sided interval."""
-        return 1 - self.alpha - (self.alpha if self.alpha_below is None else self.alpha_below)
+        return 1 - self.alpha - self.alpha_below
 
     @property
     def final(self) -> bool:
@@ -254,51 +235,8 @@ class Decision:
         return self.side != "open" or self.look == self.looks
 
 
-def decide(pairs: Pairs, rounds: int, looks: Sequence[int], floor: float) -> Decision:
-    """Is the mean of `pairs` at least `floor` (log scale)? Asked at every look that `rounds` rounds have reached.
-
-    The first look whose interval lies on one side of `floor` decides; later pairs change nothing. Each look spends an
-    equal share of ALPHA (Bonferroni). The error on either side therefore stays below ALPHA, whatever the looks depend
-    on.
-    """
-    alpha = ALPHA / len(looks)
-    decision = Decision("open", 0, len(looks), alpha, 0, None)
-    for number, look in enumerate(looks, 1):
-        if look > rounds:
-            break
-        seen = pairs.until(look)
-        interval = seen.interval(alpha)
-        decision = Decision(side_of(interval, floor), number, len(looks), alpha, len(seen.turns), interval)
-        if decision.side != "open":
-            break
-    return decision
-
-
 def side_of(interval: Interval | None, floor: float) -> Literal["above", "below", "open"]:
     """Where `interval` lies relative to `floor`; `open` where it contains it, or where there is none."""
     if interval is None or interval.low < floor <= interval.high:
         return "open"
     return "above" if interval.low >= floor else "below"
-
-
-# ── how much would be enough ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def pairs_needed(sd: float, gap: float, have: int, alpha: float = ALPHA, fitted: int = 2) -> int:
-    """Further pairs until the half-width of the interval is below `gap` (both on the log scale), if `sd` stays as it
-    is.
-
-    `have`: pairs so far.
-    `fitted`: parameters that the interval fits, which is pairs minus degrees of freedom.
-    """
-    if gap <= 0:
-        return 0
-    n = max(have, fitted + 1)
-    while t_quantile(1 - alpha, n - fitted) * sd / math.sqrt(n) > gap and n < 10_000:
-        n += 1
-    return n - have
-
-
-def minimum_detectable_effect(sd: float, pairs: int, freedom: int, alpha: float = ALPHA) -> float:
-    """The true mean (log scale) that an interval over `pairs` pairs excludes from zero with probability POWER."""
-    return (t_quantile(1 - alpha, freedom) + t_quantile(POWER, freedom)) * sd / math.sqrt(pairs)

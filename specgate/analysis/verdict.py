@@ -27,13 +27,12 @@ def overall(run: Run) -> tuple[State, ExitCode]:
     ends with BACKEND_ERROR whatever the measured cells say.
 
     A run is green only if it was judged: one that lacks a judgement which its policy does not give up with a reason is
-    NOT_JUDGED, and so is one of which nothing required was judged at all. A run that was stored before that was asked
-    has no such record. It keeps the verdict that it had, and is inconclusive where nothing required was judged.
+    NOT_JUDGED, and so is one of which nothing required was judged at all.
     """
     if run.failures:
         return State.INVALID, ExitCode.BACKEND_ERROR
     states = required_states(run.verdicts)
-    if run.not_judged is not None and (not states or any(gap.why is None for gap in run.not_judged)):
+    if not states or any(gap.why is None for gap in run.not_judged):
         states.append(State.NOT_JUDGED)
     return worst_of(states)
 
@@ -83,10 +82,8 @@ def wanted(cell: Cell, policy: Policy | None = None, kinds: KindsOf = MappingPro
     yield from dict.fromkeys(kind for rule in mine for kind in kinds.get(rule.id, ()) if kind not in KINDS)
 
 
-def not_judged(run: Run, policy: Policy, kinds: KindsOf) -> tuple[Gap, ...] | None:
-    """What `run` lacks in judgements, by its verdicts; None for a policy of a version that did not ask."""
-    if policy.not_judged is None:
-        return None
+def not_judged(run: Run, policy: Policy, kinds: KindsOf) -> tuple[Gap, ...]:
+    """What `run` lacks in judgements, by its verdicts."""
     decisive = [v for v in run.verdicts if v.required and v.state is not State.SKIPPED]
     judged = {(kind, cell) for v in decisive for kind in v.judges for cell in (v.cell, *v.covers)}
     return gaps([result.cell for result in run.cells], judged, policy, kinds)
@@ -107,7 +104,7 @@ def gaps(
     for cell in cells:
         for kind in wanted(cell, policy, kinds):
             if (kind, cell.key) not in judged:
-                why = next((e.why for e in policy.not_judged or () if e.covers(kind, cell)), None)
+                why = next((e.why for e in policy.not_judged if e.covers(kind, cell)), None)
                 found.setdefault((kind, why), []).append(cell.key)
     return tuple(Gap(kind, tuple(keys), why) for (kind, why), keys in found.items())
 

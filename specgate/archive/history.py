@@ -22,9 +22,9 @@ from specgate.promotion.claim import digests
 
 FOLLOWED = (
     *("speedup_vs_ar_ratio", "decode_speedup_ratio", "acceptance_length", "output_tok_s", "decode_tok_s"),
-    *("ttft_ms", "p50_ttft_ms", "joint_decode_speedup_ratio", "joint_decode_tok_s"),
+    *("p50_ttft_ms", "joint_decode_speedup_ratio", "joint_decode_tok_s"),
 )
-"""Figures that are followed. A run has those of its own definitions: a name that changed begins a new series."""
+"""Figures that are followed."""
 
 
 def trends_of(folder: Path) -> Trends:

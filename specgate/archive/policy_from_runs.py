@@ -155,9 +155,8 @@ def name_for(scenario: Scenario, folder: Path) -> str | None:
 def checks_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
     """How far tokens are checked: as in the run's own policy."""
     checks = stored[0].policy.checks
-    if checks is not None:
-        values = {name: getattr(checks, name) for name in checks.__slots__}
-        yield f"checks: {flow({**values, 'rescored_by': checks.rescored_by or 'none'})}"
+    values = {name: getattr(checks, name) for name in checks.__slots__}
+    yield f"checks: {flow({**values, 'rescored_by': checks.rescored_by or 'none'})}"
 
 
 def tokens_lines(stored: Sequence[StoredRun], margin_pct: float) -> Iterator[str]:

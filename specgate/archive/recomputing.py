@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from specgate.archive.drawing_ahead import stored_run
@@ -17,7 +16,7 @@ from specgate.files.json_record import stored_json
 from specgate.files.manifest import Difference
 from specgate.files.plain import to_plain
 from specgate.files.run_folder import RunFolder
-from specgate.files.run_schema import LATER_FIELDS, SCHEMA, SCHEMA_VERSION
+from specgate.files.run_schema import SCHEMA, SCHEMA_VERSION
 from specgate.planning.plan import build_plan
 from specgate.run import early_stop
 from specgate.run.recompute import ending, judge, judgement, loaded, speculation_blocks, with_figures
@@ -34,41 +33,30 @@ def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
     stored = stored_run(folder, config)
     run = judge(with_figures(stored, plan, config.policy, folder.journal()), config.policy)
-    if stored.files:  # a run that never ended, or that an older version wrote, has none
+    if stored.files:  # a run that never ended has none
         run = replace(run, files=folder.evidence_hashes())
     return run, early_stop.truncated_plan(plan, run.ended_early), config
 
 
 def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) -> Iterator[Difference]:
-    """Where run.json, gates.json and env.json are not what was recomputed."""
-    stored = stored_json(folder.path / "run.json")
-    version, later = later_fields(stored)
+    """Where run.json and gates.json are not what was recomputed."""
     again = {
         "schema": SCHEMA,
-        "schema_version": version,
+        "schema_version": SCHEMA_VERSION,
         **to_plain(Run, run),
         "eagle_speculation": speculation_blocks(run, plan, folder.journal()),
     }
-    found = differences_of("run.json", stored, again)
-    yield from (d for d in found if not (d.absent and any(fnmatchcase(d.place, pattern) for pattern in later)))
-    for pattern in later:
-        if "*" not in pattern and isinstance(stored, dict) and stored.get(pattern) is not None:
-            yield Difference("run.json", "schema_version", f"{version}; that version stores no {pattern}")
-    yield from fingerprint_differences(run, config)
+    yield from differences_of("run.json", stored_json(folder.path / "run.json"), again)
     if run.status == "complete" and (wanting := [c.cell.key for c in run.cells if c.status != "ok"]):
         yield Difference("run.json", "status", f"complete; recomputed: {', '.join(wanting)} is not")
     gates = stored_json(folder.path / "gates.json")
     # What stopped a run does not follow from its samples, so the stored exit code is taken.
     end = ending(run, None) if "run" not in run.failures else ("not reached", stated_code(gates))
-    judged = differences_of("gates.json", gates, judgement(run, config.policy, end))
-    absent = ["policy.checks"] if config.policy.checks is None else []
-    absent += [pattern for pattern in later if pattern.startswith("verdicts")]
-    yield from (d for d in judged if not (d.absent and any(fnmatchcase(d.place, pattern) for pattern in absent)))
-    yield from differences_of("env.json", stored_json(folder.path / "env.json"), run.environment)
+    yield from differences_of("gates.json", gates, judgement(run, config.policy, end))
 
 
-def fingerprint_differences(run: Run, config: Config) -> Iterator[Difference]:
-    """Where the fingerprint in run.json is not the one of the configuration, the environment and the engines.
+def fingerprint_differences(folder: RunFolder, run: Run, config: Config) -> Iterator[Difference]:
+    """Where run.json says another thing of configuration, environment and engines than the files about these.
 
     Reports are compared line by line only if this source tree has written them, so a source tree that is stated in the
     fingerprint alone must not be believed. The name of a run holds the beginning of its source tree too.
@@ -84,6 +72,7 @@ def fingerprint_differences(run: Run, config: Config) -> Iterator[Difference]:
     for key, (value, ground) in stated.items():
         if run.fingerprint.get(key) != value:
             yield Difference("run.json", f"fingerprint.{key}", f"{run.fingerprint.get(key)}; {ground} gives {value}")
+    yield from differences_of("env.json", stored_json(folder.path / "env.json"), run.environment)
     yield from package_differences(run)
     yield from device_differences(run)
     named = _TREE_IN_NAME.search(run.id)
@@ -113,19 +102,6 @@ def device_differences(run: Run) -> Iterator[Difference]:
         if facts.device.startswith("NVIDIA ") and facts.device not in names:
             known = ", ".join(sorted(names)) or "no GPU"
             yield Difference("run.json", f"engines.{key}.device", f"{facts.device}; env.json has {known}")
-
-
-def later_fields(stored: object) -> tuple[str, list[str]]:
-    """The schema version that the stored run.json states, and patterns of the places that later versions added.
-
-    If it states no known version, the current one is returned.
-    """
-    version = stored.get("schema_version") if isinstance(stored, dict) else None
-    known = ["1.0.0", *LATER_FIELDS]
-    if version not in known:
-        return SCHEMA_VERSION, []
-    newer = known[known.index(version) + 1 :]
-    return version, [pattern for name in newer for pattern in LATER_FIELDS[name]]
 
 
 def stated_code(gates: object) -> ExitCode:

@@ -33,14 +33,11 @@ PLOTTING: Final = "matplotlib"
 
 
 def report_differences(path: Path, run: Run, config: Config, ahead: Ahead) -> tuple[list[Difference], list[str]]:
-    """(what in the reports of the run folder `path` contradicts the run, what is worth knowing about them)."""
-    rendered = report_files()
-    ours = run.fingerprint.get("source_tree_sha256") == inventory.source_tree_sha256()
+    """(where the reports of the run folder `path` differ from those of this version, what is worth knowing of them)."""
+    rendered, ours = report_files(), made_here({"fingerprint": run.fingerprint})
     drawn_alike = ours and plotting_library(run) == installed(PLOTTING)
-    found, notes = [*missing_reports(path, run), *foreign_files(path, run)], []
-    if not ours:
-        notes.append("the run was made by another source tree: check that one out if figures differ")
-    for file in sorted(set(run.reports or ()) - rendered.keys()):
+    found, notes = list[Difference](), list[str]()
+    for file in sorted(set(run.reports) - rendered.keys()):
         notes.append(f"{file} is not compared: the plug-in that renders it is not installed")
     for file, report in rendered.items():
         if not (path / file).is_file():
@@ -58,10 +55,15 @@ def report_differences(path: Path, run: Run, config: Config, ahead: Ahead) -> tu
     return found, notes
 
 
+def made_here(run: Mapping[str, Any]) -> bool:
+    """Return whether this source tree made a run; true where its run.json, `run`, does not tell."""
+    fingerprint = run.get("fingerprint")
+    tree = fingerprint.get("source_tree_sha256") if isinstance(fingerprint, Mapping) else None
+    return tree is None or tree == inventory.source_tree_sha256()
+
+
 def missing_reports(path: Path, run: Run) -> Iterator[Difference]:
     """Reports that run.json says were written and are gone, and reports that it does not know."""
-    if run.reports is None:
-        return  # a run that never ended, or that an older version wrote
     for file in run.reports:
         if not (path / file).is_file():
             yield Difference(file, "", "is missing; run.json says that it was written")
@@ -73,7 +75,7 @@ def missing_reports(path: Path, run: Run) -> Iterator[Difference]:
 def foreign_files(path: Path, run: Run) -> Iterator[Difference]:
     """Files that no run writes. Logs are left out: every engine has its own."""
     written = {"config.resolved.yaml", "env.json", "run.json", "gates.json", *JOURNALS, *UNLISTED}
-    for file in sorted(plain_files(path) - written - {*report_files(), *(run.reports or ())}):
+    for file in sorted(plain_files(path) - written - {*report_files(), *run.reports}):
         if not file.startswith("logs/"):
             yield Difference(file, "", "is a file that no run writes")
 

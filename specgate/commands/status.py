@@ -104,7 +104,7 @@ def plain(found: PromotionStatus) -> dict[str, object]:
                 "state": e.state.value,
                 "exit_code": e.exit_code,
                 "effect": effect,
-                "not_judged": None if e.not_judged is None else list(e.not_judged),
+                "not_judged": list(e.not_judged),
             }
             for e, effect in streak.steps[-LAST:]
         ],
@@ -174,7 +174,7 @@ def step_lines(steps: Sequence[tuple[Entry, str]]) -> Iterator[str]:
     for entry, effect in steps:
         yield f"  {entry.state.value:12} {entry.run}"
         yield from wrapped(f"{entry.time}: {'starts anew, as the run above' if effect == before else effect}", 15)
-        for gap in entry.not_judged or ():
+        for gap in entry.not_judged:
             yield from wrapped(f"not judged: {gap}", 15)
         before = effect if effect.startswith("starts anew: ") else None
 

@@ -31,7 +31,7 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
 
     RUN may also be the folder of a comparison (`specgate ab`). Nothing is measured and nothing is written. Exit code 0
     if everything agrees, else 6; the file and the place of every difference are printed, and what could not be checked
-    is said.
+    is said. Exit code 3 if another version of specgate made RUN and only that version can tell: the version is named.
     """
     from specgate.ab.folder import is_comparison
 
@@ -45,11 +45,19 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
     found = verified(run, allowed_signers)
     for difference in found.differences:
         echo(f"differs: {difference}")
+    for difference in found.untold:
+        echo(f"differs: {difference}")
     for note in found.notes:
         echo(f"note: {note}")
     if found.differences:
         echo(f"run {run.name} does not hold: {len(found.differences)} differences")
         sys.exit(ExitCode.INVALID)
+    if found.untold:
+        count = len(found.untold)
+        places = f"{count} place{'s' * (count > 1)}"
+        echo(f"run {run.name} cannot be judged by this version: it computes {places} differently")
+        echo(f"next: {found.next_step}")
+        sys.exit(ExitCode.INCONCLUSIVE)
     assert found.run is not None
     again = found.run
     counted = f"{len(again.cells)} cells, {len(again.comparisons)} comparisons, {len(again.verdicts)} verdicts"
@@ -59,7 +67,7 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
     else:
         verdict, code = ending(again, None)
         echo(f"verdict {verdict} (exit {int(code)})")
-        for gap in again.not_judged or ():
+        for gap in again.not_judged:
             echo(f"not judged: {in_words(gap)}")
 
 
@@ -73,9 +81,17 @@ def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
     found = replace(found, differences=(*found.differences, *beside), notes=(*found.notes, *said))
     for difference in found.differences:
         echo(f"differs: {difference}")
+    for difference in found.untold:
+        echo(f"differs: {difference}")
     if found.differences:
         echo(f"comparison {path.name} does not hold: {len(found.differences)} differences")
         sys.exit(ExitCode.INVALID)
+    if found.untold:
+        count = len(found.untold)
+        places = f"{count} place{'s' * (count > 1)}"
+        echo(f"comparison {path.name} cannot be judged by this version: it computes {places} differently")
+        echo(f"next: {found.next_step}")
+        sys.exit(ExitCode.INCONCLUSIVE)
     assert found.result is not None
     again = found.result
     for note in found.notes:
@@ -143,5 +159,5 @@ def verdict_lines(run: Run) -> Iterator[str]:
         yield f"{v.state.value}{kind} {f'{v.rule} on {v.cell}' if v.cell else v.rule}: {v.message}"
         if v.next_step:
             yield f"  next: {v.next_step}"
-    for gap in run.not_judged or ():
+    for gap in run.not_judged:
         yield f"not judged: {in_words(gap)}"

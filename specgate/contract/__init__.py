@@ -38,7 +38,6 @@ from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.asked import (
     BASELINE,
     PASS_ROUNDS,
-    STATISTICS,
     VARIANT_MARK,
     AcceptanceSource,
     Budget,
@@ -139,7 +138,6 @@ __all__ = [
     "OWN_NUMBERS",
     "PASS_ROUNDS",
     "SPEEDUP",
-    "STATISTICS",
     "VARIANT_MARK",
     "AcceptanceDrift",
     "AcceptanceRecord",

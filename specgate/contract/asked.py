@@ -364,10 +364,6 @@ class Schedule:
     """The rounds of earlier plans of a run that was continued with more, in ascending order."""
 
 
-STATISTICS: Final = 6
-"""The statistics that new runs are planned and judged by."""
-
-
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """One question to an engine, with all its settings resolved."""
@@ -403,21 +399,8 @@ class Scenario:
     default: bool = True
     """Whether a command that names no scenario runs this one."""
     source_file: Annotated[Path | None, FILLED_IN] = None
-    statistics: Annotated[Literal[1, 2, 3, 4, 5, 6], FILLED_IN] = 1
-    """By which rules its rounds are ordered, its interim looks placed and its pairs judged (docs/statistics.md). Runs
-    that were stored before there was a choice have 1. In 3, verdicts are those of 2, and verdicts on whole requests
-    say what prefill does to their interval. In 4, SM clocks of prefill and of decoding are told apart, and PERF_MODE
-    takes what a server's client sees for evidence. In 5, acceptance that is forced, or looks so, is held to its shape,
-    and short drafts are said. In 6, roles' SM clocks are compared over as much of the decoding as all of them have, and
-    a run that is held against no earlier one is measured as far as a later one needs.
-    """
     goodput: LatencyLimits | None = None
     """The latency limits of a request. Without them there is no goodput."""
-    definitions: Annotated[int, FILLED_IN] = 1
-    """Which definitions the figures follow (`contract.metrics`). A file cannot set it: what is read from one has the
-    newest, and stored runs without this field have the first.
-    """
-
     baseline: Annotated[bool, FILLED_IN] = True
     """Whether the baseline runs too. Without it there is no speed-up, and nothing to compare tokens with: one server
     with speculation on, measured by itself.

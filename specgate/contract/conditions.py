@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
-
-from specgate.contract.types import stored_keys
+from typing import Literal, NamedTuple
 
 CLOCK_EVENTS: Mapping[int, str] = {
     0x1: "gpu_idle",
@@ -104,8 +102,7 @@ class HostReading:
     available_memory_bytes: int
     swap_used_bytes: int
     work_ns: int | None = None
-    """CPU time of a fixed piece of work (`machine.cpu_pace`). None before results 1.17.0, and where the clock of CPU
-    time is too coarse.
+    """CPU time of a fixed piece of work (`machine.cpu_pace`). None where the clock of CPU time is too coarse.
     """
 
 
@@ -129,8 +126,6 @@ class Sample:
     `wall_ns`: on the wall clock.
     """
 
-    __pydantic_config__: ClassVar = stored_keys(worker_generation="session")
-
     worker_generation: int
     monotonic_ns: int
     wall_ns: int
@@ -139,7 +134,7 @@ class Sample:
     nvml: str | None
     """Why there is no GPU reading."""
     clocks: tuple[ClockReading, ...] = ()
-    """What was read of the GPU's clock since the sample before this one; empty before results 1.12.0."""
+    """What was read of the GPU's clock since the sample before this one."""
 
 
 def clock_readings(sample: Sample) -> tuple[ClockReading, ...]:
@@ -193,7 +188,7 @@ class GpuConditions:
     `zeros`: fields that read 0 where 0 is impossible.
     `seen_at_work`: whether at least one sample lists the engine's process or shows a busy GPU.
     `foreign`: processes on the GPU that are not ours.
-    `sm_clock_mhz`: role name → the mean SM clock within the blocks of that role; since statistics 4, while they decode.
+    `sm_clock_mhz`: role name → the mean SM clock of that role while it decodes.
     `temperature_c`: (lowest, highest).
     """
 
@@ -214,7 +209,7 @@ class GpuConditions:
     sm_clock_mhz: Mapping[str, float]
     temperature_c: tuple[int, int] | None
     max_sm_clock_mhz: int | None = None
-    """None in runs that were stored before it was sampled, and where the driver does not tell."""
+    """None where the driver does not tell."""
     power_w: float | None = None
     """The mean within the blocks; None where `max_sm_clock_mhz` was not sampled."""
     capped: float | None = None
@@ -224,10 +219,8 @@ class GpuConditions:
 
     Prefill draws more power than decoding, so its clocks are lower, and roles differ in how much of a block it is.
     """
-    common_clocks: ClockComparison | None = None
-    """The clocks by which the roles are compared since statistics 6; before, those were `sm_clock_mhz` and
-    `prefill_clock_mhz`.
-    """
+    common_clocks: ClockComparison = field(default_factory=lambda: ClockComparison({}))
+    """The clocks by which the roles are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,8 +408,6 @@ class Conditions:
     gpu: GpuConditions
     timeline: Timeline = field(default_factory=Timeline)
     host: HostJudgement | None = None
-    """The CPUs block by block. None where the policy does not ask for it, where the engine's clock is scripted, and in
-    runs that were stored before there was such a judgement.
-    """
+    """The CPUs block by block. None where the policy does not ask for it, or where the engine's clock is scripted."""
     cpu_pace: CpuPace | None = None
-    """None where too few samples tell it, and before results 1.17.0."""
+    """None where too few samples tell it."""

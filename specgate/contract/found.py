@@ -201,20 +201,20 @@ class TokenCheck:
     """Spec tokens compared with the baseline's.
 
     `compared_tokens`: how many were compared, prefill tokens included.
-    `emitted_tokens`: how many there are; None in runs that compared no more than the timed baseline blocks have.
+    `emitted_tokens`: how many there are.
     `whole_sets`: prompt sets whose texts were compared to their ends.
     `logits`: None where the engine does not show its logits.
-    `sequences`: how many texts were compared; None in runs stored before this was counted.
+    `sequences`: how many texts were compared.
     `followed`: None where the policy does not ask for it, or no text left the baseline's.
     `lossy`: the engine says that its tokens may differ (`measured.LOSSY`), so that another one is no defect.
     """
 
     compared_tokens: int
     divergences: tuple[Divergence, ...]
-    emitted_tokens: int | None = None
+    emitted_tokens: int = 0
     whole_sets: tuple[int, ...] = ()
     logits: LogitCheck | None = None
-    sequences: int | None = None
+    sequences: int = 0
     followed: FollowCheck | None = None
     lossy: bool = False
 
@@ -235,8 +235,8 @@ class TokenCheck:
 
     @property
     def equal_share(self) -> float | None:
-        """Share of the emitted tokens that stand before the first one which is not the baseline's; None where it is not
-        known how many were emitted.
+        """Share of the emitted tokens that stand before the first one which is not the baseline's; None where none was
+        emitted.
         """
         if not self.emitted_tokens:
             return None
@@ -363,9 +363,7 @@ class CellResult:
     by_active: tuple[ActiveBin, ...] = ()
     """From the fewest active slots to the most; empty of engines that show no steps."""
     distributions: Mapping[str, Distribution] = field(default_factory=dict)
-    """Quantity → times of single requests: `tpot_ms`; `ttft_ms` in full runs; and since schema 1.4 `itl_ms`, of single
-    output tokens.
-    """
+    """Quantity → times of single requests: `tpot_ms`; `ttft_ms` in full runs; `itl_ms`, of single output tokens."""
     rescored: ScoreCheck | None = None
     """What a second engine says of the tokens; None where none was asked."""
     reason_code: str | None = None
@@ -398,7 +396,7 @@ class Comparison:
     even_prefill: tuple[float, ...] = ()
     """`log_ratios` as they would be if every prefill of a role had taken the mean time of that role's prefills.
 
-    Empty in a micro run, and before statistics 3.
+    Empty in a micro run.
     """
 
 
@@ -411,8 +409,7 @@ class BetweenRuns:
         and was not measured.
     `machine_sd`, `machine_freedom`: the same between machines; 0 and None where it is not known.
     `least_process_sd`: the standard deviation between processes that is allowed for however little was measured; it is
-        taken as known, so it goes with the normal quantile. 0 where what was measured counts alone, as before schema
-        1.5.0.
+        taken as known, so it goes with the normal quantile. 0 where what was measured counts alone.
 
     Raises ValueError for a standard deviation that is negative or not finite, and for no degree of freedom.
     """

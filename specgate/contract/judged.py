@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from specgate.contract.asked import AcceptanceSource, Cell, PairRef, RunKind, Scenario
 from specgate.contract.conditions import Conditions
@@ -18,7 +18,7 @@ from specgate.contract.load.break_even import BreakEven
 from specgate.contract.measured import EngineFacts
 from specgate.contract.references import Builds, CellTimes, Earlier
 from specgate.contract.traces import Invariant
-from specgate.contract.types import FILLED_IN, Convert, Length, Range, Share, Text, stored_keys
+from specgate.contract.types import FILLED_IN, Convert, Length, Range, Share, Text
 
 
 class State(StrEnum):
@@ -153,10 +153,8 @@ class TokenChecks:
     """A token that is not its greedy choice is a near tie if the gap between their logits is at most this."""
     max_near_ties: Share = 0.1
     """The largest share of scored tokens that may be near ties."""
-    followed: Annotated[int, Range(ge=0, le=4096)] | None = None
-    """Texts of a cell for which plain decoding is asked, behind a near tie, how it goes on. None in runs that were
-    stored before there was this check.
-    """
+    followed: Annotated[int, Range(ge=0, le=4096)] = 8
+    """Texts of a cell for which plain decoding is asked, behind a near tie, how it goes on."""
     followed_tokens: Annotated[int, Range(ge=1, le=65_536)] = 64
     """Tokens that it decodes for each."""
     second_look: Literal["none", "float32"] = "none"
@@ -178,15 +176,11 @@ class Policy:
     """Micro scenarios that must be green before a full run, by name or by file relative to the policy's. Without any:
     all micro scenarios that the machine runs by default.
     """
-    checks: TokenChecks | None = None
-    """None in runs that were stored before there were such checks."""
-    not_judged: tuple[Exemption, ...] | None = None
-    """What the policy leaves unjudged on purpose. None in runs that were stored before a verdict had to judge anything:
-    they keep the verdict that they had.
-    """
-    unreachable: Literal["warn", "refuse"] | None = None
-    """What becomes of a required floor that cannot be reached. None in runs that were stored before it was looked for.
-    """
+    checks: TokenChecks = field(default_factory=TokenChecks)
+    not_judged: tuple[Exemption, ...] = ()
+    """What the policy leaves unjudged on purpose."""
+    unreachable: Literal["warn", "refuse"] = "warn"
+    """What becomes of a required floor that cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +263,7 @@ class RunView:
     what is assumed (`analysis.intervals.between_runs`).
     """
     required_decisions: int = 0
-    """How many cells required rules decide by samples. The error of a FAIL is split over them; 0 in runs stored before
-    it was.
-    """
+    """How many cells required rules decide by samples. The error of a FAIL is split over them."""
     bandwidth: Bandwidth | None = None
     """The read bandwidth of this machine's memory; None where it had not been measured when the run began."""
     budgets: Mapping[str, CycleBudget] = field(default_factory=dict)
@@ -321,8 +313,6 @@ class RunView:
 class Run(RunView):
     """A whole run as reports see it: what gates look at, what they decided, and where and when it was measured."""
 
-    __pydantic_config__: ClassVar = stored_keys(promotion="order")
-
     id: str
     kind: RunKind
     started: str
@@ -339,15 +329,13 @@ class Run(RunView):
     last_green: LastGreen | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     """File of the run folder → SHA-256, for the files that were finished before the reports were written."""
-    reports: tuple[str, ...] | None = None
-    """Files of the reports that were written beside it; None in runs stored before this was recorded."""
+    reports: tuple[str, ...] = ()
+    """Files of the reports that were written beside it."""
     check_seconds: Mapping[str, float] = field(default_factory=dict)
     """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took.
     """
-    not_judged: tuple[Gap, ...] | None = None
-    """What a run has to be judged by and was not, with the policy's reasons. None where nobody asked: see
-    `Policy.not_judged`.
-    """
+    not_judged: tuple[Gap, ...] = ()
+    """What a run has to be judged by and was not, with the policy's reasons."""
 
     @property
     def view(self) -> RunView:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.asked import AcceptanceSource, Cell, Point, Role
@@ -25,7 +25,6 @@ from specgate.contract.types import (
     Size,
     Tallies,
     Tokens,
-    stored_keys,
 )
 
 MAY_NOT_DRAFT: Final = "may draft nothing: "
@@ -145,9 +144,8 @@ class EngineFacts:
     """Which build of somebody else's engine this is, and how it is set up; None for engines of specgate's own process,
     whose code and packages the fingerprint has.
     """
-    follows: Annotated[bool | None, HARNESS_ONLY] = None
-    """Whether it can decode on from any text (`protocols.FollowsText`); None in runs stored before this was recorded.
-    The harness's code beside the engine sees it.
+    follows: Annotated[bool, HARNESS_ONLY] = False
+    """Whether it can decode on from any text (`protocols.FollowsText`). The harness's code beside the engine sees it.
     """
 
     @property
@@ -177,14 +175,14 @@ class ServedRequest:
 
     `sent_ns`: when the request was sent.
     `chunk_ns`: when each chunk that carried tokens arrived. A chunk may hold several tokens.
-    `chunk_tokens`: how many tokens each of these chunks held; () in runs stored before this was recorded.
+    `chunk_tokens`: how many tokens each of these chunks held.
     `due_ns`: when the request was to be sent in an open loop; None where nothing but the client set the time.
     `prefix_hit_tokens`: prompt tokens that came from a prefix cache, by the answer's own count; None where it has none.
     """
 
     sent_ns: Count
     chunk_ns: Annotated[Counts, Length(1)]
-    chunk_tokens: Counts = ()
+    chunk_tokens: Counts
     due_ns: Count | None = None
     prefix_hit_tokens: Count | None = None
 
@@ -297,13 +295,11 @@ class Block(DecodeRun):
     `worker_generation`: counts engine processes, so that a resumed run never pairs blocks of two processes.
     `prefill_ns`: the prefill that belongs to this block. In a full run it is the block's own, in a micro run the one
         that all blocks of the prompt set share.
-    `span_ns`: when the harness asked for the block and when it had the result, on the host's monotonic clock; None in
-        runs stored before this was recorded.
+    `span_ns`: when the harness asked for the block and when it had the result, on the host's monotonic clock; None
+        where the harness did not time it.
     `own_prefill`: the block prefilled anew within its span, in a micro run too. A server's always does.
-    `began_ns`: None too where the back end does not come with specgate, and in runs stored before this was recorded.
+    `began_ns`: None too where the back end does not come with specgate.
     """
-
-    __pydantic_config__: ClassVar = stored_keys(position_in_round="slot", worker_generation="session")
 
     point: Point
     role: Role
@@ -315,14 +311,12 @@ class Block(DecodeRun):
     prefill_ns: Count
     span_ns: tuple[int, int] | None = None
     cpu: CpuUse | None = None
-    """What the CPUs did meanwhile; None in runs stored before this was recorded."""
+    """What the CPUs did meanwhile; None where the harness did not count it."""
     own_prefill: bool = False
     prompt_tokens: tuple[int, ...] = ()
     """Slot → length of its prompt in tokens; () where each has as many as the point's context says."""
     memory: MemoryUse | None = None
-    """What was in use when it had been answered; None of an engine that only pretends to decode, and in runs stored
-    before this was recorded.
-    """
+    """What was in use when it had been answered; None of an engine that only pretends to decode."""
 
     @property
     def prompt_lengths(self) -> tuple[int, ...]:
@@ -365,8 +359,6 @@ class BaselineText:
     `span_ns`: as in `Block`.
     """
 
-    __pydantic_config__: ClassVar = stored_keys(worker_generation="session")
-
     point: Point
     prompt_set: int
     worker_generation: int
@@ -383,8 +375,6 @@ class LogitSample:
     `tokens[slot][i]`, `digests[slot][i]`: the token at `positions[i]`, and the SHA-256 of its row of target logits
         (float32, little-endian, one per vocabulary entry).
     """
-
-    __pydantic_config__: ClassVar = stored_keys(worker_generation="session")
 
     cell: str
     prompt_set: int

@@ -1,11 +1,5 @@
 """The metrics that specgate reports: name, unit, direction and definition. Reports format a figure by its unit, never
 by its name.
-
-A name keeps its meaning for ever. Which names a run has depends on `contract.Scenario.definitions`:
-
-    1   until schema 1.3: one name for decoding alone (micro) and for whole requests (full); medians over blocks
-    2   since schema 1.4: the field's definitions, per request, with percentiles (docs/definitions.md)
-    3   as 2, and micro runs of batches have joint decoding: that of a server's batch is what is judged
 """
 
 from __future__ import annotations
@@ -13,9 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
-
-DEFINITIONS: Final = 3
-"""What a new run's figures follow; see above."""
 
 Direction = Literal["higher", "lower", "equal", "none"]
 
@@ -87,14 +78,10 @@ _METRICS = (
         "output_tok_s",
         "tok/s",
         "higher",
-        "output tokens per second of whole requests, prefill included; until schema 1.3 in micro runs as decode_tok_s",
+        "output tokens per second of whole requests, prefill included",
     ),
     Metric("output_tok_s_per_user", "tok/s", "higher", "the same of one request"),
     *_LATENCIES,
-    Metric("tpot_ms", "ms", "lower", "until schema 1.3: decode time per emitted token, median over blocks"),
-    Metric("ttft_ms", "ms", "lower", "until schema 1.3: prefill time of a block, median over blocks"),
-    Metric("e2e_ms", "ms", "lower", "until schema 1.3: request start to its block's last token, median over blocks"),
-    Metric("icl_ms", "ms", "lower", "until schema 1.3: gap between two chunks of an answer, median over blocks"),
     Metric("decode_ms_per_token", "ms", "lower", "decode time of one block per token, averaged over its requests"),
     Metric("throughput_req_s", "req/s", "higher", "answered requests per second, from first sending to last token"),
     Metric("in_flight_avg", "requests", "none", "mean over time of the requests that were sent and not yet answered"),
@@ -201,7 +188,7 @@ _METRICS = (
         "speedup_vs_ar_ratio",
         "ratio",
         "higher",
-        "geometric mean over pairs of spec / baseline output_tok_s; until schema 1.3 in micro runs of decode_tok_s",
+        "geometric mean over pairs of spec / baseline output_tok_s",
     ),
     Metric("decode_speedup_ratio", "ratio", "higher", "geometric mean over pairs of spec / baseline decode_tok_s"),
     Metric(
@@ -231,14 +218,6 @@ TIMES_OVER: Final = (
     "joint_decode_speedup_ratio",
 )
 """Ratios of a spec cell over its baseline. They are written as 1.63×, where other ratios are shares."""
-
-RENAMED: Final[Mapping[str, str]] = {
-    "tpot_ms": "mean_tpot_ms",
-    "ttft_ms": "p50_ttft_ms",
-    "e2e_ms": "p50_e2e_ms",
-    "icl_ms": "p50_icl_ms",
-}
-"""Metrics that runs since schema 1.4 do not have → the metric that took their place."""
 
 _INDEXED = {
     "acceptance_at_pos": Metric(

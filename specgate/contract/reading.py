@@ -85,7 +85,7 @@ def from_stored(kind: type[T], data: object) -> T:
 
 def to_data(kind: type[T], value: T) -> Any:
     """Return a noun as JSON-ready dicts and lists."""
-    return adapter(kind).dump_python(value, mode="json", by_alias=True)
+    return adapter(kind).dump_python(value, mode="json")
 
 
 def problems_of(kind: type[T], value: T) -> tuple[Problem, ...]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar, Literal
+from typing import Literal
 
-from specgate.contract.types import Count, Size, stored_keys
+from specgate.contract.types import Count, Size
 
 TraceSource = Literal["profiler", "engine", "server-profiler"]
 """Who looked at a traced block.
@@ -89,8 +89,6 @@ class BlockTrace:
     `allowed`: patterns (`fnmatch`) of the kernels that may run in the loop, where the user has given them.
     `notes`: what whoever reads the trace should know, such as which ranges tell its steps.
     """
-
-    __pydantic_config__: ClassVar = stored_keys(worker_generation="session")
 
     cell: str
     prompt_set: int

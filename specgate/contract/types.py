@@ -131,7 +131,7 @@ class HarnessOnly:
     @staticmethod
     def refuse_engine(value: object, info: Any) -> object:
         """Return `value`. Raise ValueError if an engine states it."""
-        if value is not None and info.context == FROM_ENGINE:
+        if value not in (None, False) and info.context == FROM_ENGINE:
             raise ValueError("must be null: only the harness fills it in")
         return value
 
@@ -192,13 +192,6 @@ Tallies = Annotated[tuple[Annotated[tuple[Tally, ...], FAIL_FAST], ...], FAIL_FA
 """Counts of draft tokens: one row per step, with one entry per slot."""
 Tokens = Annotated[tuple[Annotated[tuple[Count, ...], Length(1), FAIL_FAST], ...], FAIL_FAST]
 """Token ids of every slot, beginning with the prefill token."""
-
-
-def stored_keys(**keys: str) -> dict[str, object]:
-    """Return the `__pydantic_config__` of a dataclass: field name → key in stored JSON, an older name of the field.
-    Other fields keep their names.
-    """
-    return {"alias_generator": lambda field: keys.get(field, field)}
 
 
 def fields_of(noun: type[Any], value: object) -> dict[str, Any]:

@@ -26,10 +26,10 @@ from filelock import FileLock, Timeout
 from specgate.contract import Run
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 from specgate.files.config import Config
-from specgate.files.json_text import read_json, shown
+from specgate.files.json_text import read_json
 from specgate.files.manifest import FORMER, LOCK, MANIFEST, manifest_of
 from specgate.files.plain import from_plain, to_plain
-from specgate.files.run_schema import SCHEMA, SCHEMA_VERSION
+from specgate.files.run_schema import CONFIG_SCHEMA, SCHEMA, SCHEMA_VERSION, check_schema, refuse_other_schema
 from specgate.files.samples import Samples
 from specgate.files.writing import disk, without_home
 from specgate.files.yamlfile import dump_yaml, load
@@ -89,18 +89,22 @@ class RunFolder(Samples):
 
     def write_config(self, config: Config) -> None:
         """Write config.resolved.yaml."""
-        plain = {"schema": "specgate.config/v1", **to_plain(Config, config)}
+        plain = {"schema": CONFIG_SCHEMA, **to_plain(Config, config)}
         self._write("config.resolved.yaml", without_home(dump_yaml(masked_data(plain))))
 
     def read_config(self) -> Config:
-        """The configuration, with `~` in paths expanded. Raises InvalidResult where the file holds anything else."""
+        """The configuration, with `~` in paths expanded.
+
+        Raises OtherVersion for a run of another version, and InvalidResult where the file holds anything else.
+        """
         file = self.path / "config.resolved.yaml"
         try:
             data = dict(load(file).data)
         except UsageError as error:
             raise InvalidResult(error.message, hint=error.hint) from error
-        if data.pop("schema", None) != "specgate.config/v1":
-            raise InvalidResult(f"{file}: schema is not specgate.config/v1: written by another version of specgate")
+        if data.pop("schema", None) != CONFIG_SCHEMA:
+            refuse_other_schema(self.path)
+            raise InvalidResult(f"{file}: schema is not {CONFIG_SCHEMA}: written by another version of specgate")
         config = from_plain(Config, data, file)
         pair = config.pair
         draft = pair.draft.expanduser() if pair.draft else None
@@ -116,7 +120,8 @@ class RunFolder(Samples):
     def read_run(self) -> Run:
         """The run in run.json.
 
-        Raises UsageError where there is no such file, and InvalidResult where it is not JSON or has another schema.
+        Raises UsageError where there is no such file, OtherVersion for a run of another version, and InvalidResult
+        where it is no run.json.
         """
         file = self.path / RUN
         try:
@@ -125,9 +130,7 @@ class RunFolder(Samples):
             raise UsageError(f"{file} does not exist", hint="the run never started; start it again") from None
         except ValueError as error:
             raise InvalidResult(f"{file}: not JSON: {error}") from error
-        schema = data.get("schema") if isinstance(data, dict) else None
-        if schema != SCHEMA:
-            raise InvalidResult(f"{file}: schema: {shown(schema)}; this specgate reads {SCHEMA!r}")
+        check_schema(file, data)
         return from_plain(Run, data, file)
 
     def evidence_hashes(self) -> dict[str, str]:

@@ -178,7 +178,5 @@ def _told_to_stop(conn: Connection, sampler: Sampler, interval_s: float) -> bool
 
 def line_of(sample: Sample) -> str:
     """The sample as one line of JSON."""
-    # `session` is the key in stored JSON (see `Sample`). It is written by hand, because importing pydantic, which knows
-    # about it, would make this process heavy.
-    record = {"session" if key == "worker_generation" else key: value for key, value in asdict(sample).items()}
-    return json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"
+    # Not by way of pydantic, whose import would make this process heavy.
+    return json.dumps(asdict(sample), allow_nan=False, separators=(",", ":")) + "\n"

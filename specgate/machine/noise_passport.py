@@ -12,18 +12,15 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST
 from specgate.analysis.intervals.power import detectable
-from specgate.analysis.stats import ALPHA, MIN_FREEDOM, MIN_PAIRS, minimum_detectable_effect, planned_looks
 from specgate.contract import AllowedLoss, BetweenRuns, Cell, Plan, Rule, Scenario, State
-from specgate.contract.types import stored_keys
 from specgate.errors import UsageError
 from specgate.files.json_record import read_record
 from specgate.machine import inventory
 
-SCHEMA = "specgate.noise/v1"
+SCHEMA = "specgate.noise/v2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +34,6 @@ class CellNoise:
     `mean`, `low`, `high`: the A/A difference with its 95 % interval.
     `process_means`: per process, the mean of ln(speed / baseline's speed) over the same prompts; none for a baseline.
     """
-
-    __pydantic_config__: ClassVar = stored_keys(order_effect="slot_effect")
 
     pairs: int
     sd: float
@@ -138,17 +133,10 @@ def effect(sd: float, scenario: Scenario, between: BetweenRuns = ASSUMED) -> flo
     """Minimum detectable effect of a cell at the last look of `scenario`, as a ratio less 1; None where pairs are too
     few.
 
-    `sd`: standard deviation of a pair, on the log scale. `between`: what differs between runs (statistics 2).
+    `sd`: standard deviation of a pair, on the log scale. `between`: what differs between runs.
     """
-    if scenario.statistics > 1:
-        found = detectable(scenario, sd, between)
-        return None if found is None else math.expm1(found)
-    looks, sets = planned_looks(scenario), scenario.workload.prompt_sets
-    pairs = looks[-1]
-    if pairs < MIN_PAIRS:
-        return None
-    fitted = sets + 1 if pairs - sets - 1 >= MIN_FREEDOM else 2
-    return math.expm1(minimum_detectable_effect(sd, pairs, pairs - fitted, ALPHA / len(looks)))
+    found = detectable(scenario, sd, between)
+    return None if found is None else math.expm1(found)
 
 
 def effects(plan: Plan, passport: Passport | None) -> dict[str, float]:

@@ -12,10 +12,6 @@ are of either kind. Every second time, each set runs in the other order than the
 After every second time, each prompt has been measured equally often in both orders. A point can end there if its gates
 have decided. That the rounds of a prompt set lie far apart shows what drifts slowly, which would otherwise be taken for
 a difference between prompts.
-
-Scenarios of statistics 1, of older runs, have two neighbouring rounds on each prompt set, in a fixed order:
-
-    set 0: A B · B A    set 1: B A · A B    set 2: A B · B A    …    and again
 """
 
 from __future__ import annotations
@@ -54,17 +50,11 @@ def rounds_of(scenario: Scenario, point: Point) -> Iterator[Round]:
     for prompt_set in range(workload.warmup_sets):
         for i in range(schedule.warmup_rounds):
             yield Round(point, prompt_set, i, running_order(scenario.roles, prompt_set + i), warmup=True)
-    if scenario.statistics > 1:
-        yield from quads_by_lot(scenario, point)
-        return
-    for first in range(0, schedule.rounds, PASS_ROUNDS):
-        for prompt_set in range(workload.prompt_sets):
-            for i in range(first, min(first + PASS_ROUNDS, schedule.rounds)):
-                yield Round(point, prompt_set, i, running_order(scenario.roles, prompt_set + i), warmup=False)
+    yield from quads_by_lot(scenario, point)
 
 
 def quads_by_lot(scenario: Scenario, point: Point) -> Iterator[Round]:
-    """The measured rounds of statistics 2: quads of two neighbouring rounds, drawn by lot."""
+    """The measured rounds: quads of two neighbouring rounds, drawn by lot."""
     sets = scenario.workload.prompt_sets
     turns: list[int] = []
     for index in range(scenario.schedule.rounds):
@@ -95,12 +85,9 @@ def running_order(roles: tuple[Role, ...], turn: int) -> tuple[Role, ...]:
     return roles[::-1] if turn % 2 else roles
 
 
-def prefill_group(scenario: Scenario, round_: Round) -> tuple[object, ...]:
+def prefill_group(round_: Round) -> tuple[object, ...]:
     """A key of the round. Rounds that follow each other and have the same key share one prefill of a micro run."""
-    if round_.warmup:
-        return True, round_.prompt_set
-    visit = round_.index if scenario.statistics > 1 else round_.index // PASS_ROUNDS
-    return False, round_.prompt_set, visit
+    return (True, round_.prompt_set) if round_.warmup else (False, round_.prompt_set, round_.index)
 
 
 # ── does it fit ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -247,7 +234,7 @@ def estimate_seconds(plan: Plan, cost: CostModel) -> dict[Point, float]:
     seconds = {}
     for point in plan.points:
         scenario, rounds = plan.scenarios[point.scenario], list(plan.rounds_of(point))
-        prefills = len({prefill_group(scenario, r) for r in rounds})
+        prefills = len({prefill_group(r) for r in rounds})
         blocks = sum(round_seconds(scenario, r, cost) for r in rounds)
         seconds[point] = cost.open + prefills * cost.prefill_s(point) + blocks + check_seconds(scenario, point, cost)
     return seconds

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Final, get_args
 
-from specgate.contract import KINDS, VARIANT_MARK, Kind, Policy, Rule, Scenario, TokenChecks
+from specgate.contract import KINDS, VARIANT_MARK, Kind, Policy, Rule, Scenario
 from specgate.contract.protocols import ChecksRules, ContrastGate, Gate
 from specgate.contract.reading import Problem, keys_at, nearest
 from specgate.contract.types import PARAMETER
@@ -42,8 +42,6 @@ FOR_CONTRASTS = SHIPPED / "contrast"
 Gates = Mapping[str, Gate | ContrastGate]
 """Gate name → gate, for all that a policy may name."""
 
-FOLLOWED: Final = 8
-"""Texts of a cell that are followed behind a near tie, unless a policy says otherwise."""
 SCHEMA: Final = "specgate.policy/v1"
 Parameters = Mapping[str, object]
 """The parameters of a rule's gate, as the file has them."""
@@ -73,14 +71,7 @@ def parse_policy(document: Document, gates: Gates) -> Policy:
         replace(rule, unless=tuple(_left_to_others(rule, judges, policy))) if rule.otherwise else rule
         for rule, judges in zip(rules, kinds, strict=True)
     ]
-    checks = policy.checks or TokenChecks()
-    policy = replace(
-        policy,
-        rules=tuple(rules),
-        checks=replace(checks, followed=FOLLOWED if checks.followed is None else checks.followed),
-        not_judged=policy.not_judged or (),
-        unreachable=policy.unreachable or "warn",
-    )
+    policy = replace(policy, rules=tuple(rules))
     if problems := list(_contradictions(policy, kinds)):
         raise refusal(document, problems)
     return policy

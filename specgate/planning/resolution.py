@@ -225,12 +225,10 @@ def read_back(request: Request) -> Config:
 def continued(config: Config, rounds: int) -> Config:
     """The configuration of a run that goes on to `rounds` rounds per prompt set. The ends of its plans so far are kept.
 
-    Raises UsageError where a scenario has as many rounds already, or has statistics 1, whose looks have no error left.
+    Raises UsageError where a scenario has as many rounds already.
     """
     longer = {}
     for name, old in config.scenarios.items():
-        if old.statistics == 1:
-            raise UsageError(f"{name}: statistics 1: its looks leave no error for more rounds", hint="start a new run")
         if rounds <= old.schedule.rounds:
             asked = f"{name}: {old.schedule.rounds} rounds per prompt set are planned, and {rounds} are asked for"
             raise UsageError(asked, hint="a run can only be continued with more of them")

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Final
 
 from specgate.contract import (
-    STATISTICS,
     VARIANT_MARK,
     Machine,
     RunKind,
@@ -24,7 +23,6 @@ from specgate.contract import (
     Schedule,
     Workload,
 )
-from specgate.contract.metrics import DEFINITIONS
 from specgate.contract.reading import Problem, nearest
 from specgate.contract.types import REPEATS
 from specgate.errors import EnvironmentRefused, UsageError
@@ -56,10 +54,7 @@ def scenario_of(document: Document) -> Scenario:
     """
     named = {"name": document.path.stem, "question": document.head or ""}
     document = _with_lengths(document)
-    versions = {"statistics": STATISTICS, "definitions": DEFINITIONS}
-    scenario = parse(
-        Scenario, document, SCHEMA, list(_title_problems(document)), {**named, **versions}, other_keys=("extends",)
-    )
+    scenario = parse(Scenario, document, SCHEMA, list(_title_problems(document)), named, other_keys=("extends",))
     if problems := [*contradictions(scenario), *_of_no_file(document)]:
         raise refusal(document, problems)
     scenario = replace(scenario, workload=_with_file(scenario.workload, document))

@@ -47,15 +47,15 @@ def promotion_of(request: Request, config: Config, ledger: Ledger, software: Sof
     depends on none.
 
     A resumed run keeps the gates that it began with. Raises OrderRefused for a full run whose micro gates have not been
-    green often enough, InvalidResult if the ledger was changed, and UsageError if the run to be resumed was begun by a
-    version of specgate that stored no promotion.
+    green often enough, InvalidResult if the ledger was changed, and UsageError if the run.json of the run to be resumed
+    has no promotion.
     """
     if request.kind == "load":
         return NO_ORDER
     if request.resume:
         began = RunFolder.open(request.resume).read_run().promotion
         if began is None:
-            raise UsageError(f"{request.resume}: run.json has no order: another version began it", hint="begin anew")
+            raise UsageError(f"{request.resume}: run.json has no promotion", hint="begin anew")
         promotion = replace(began, override=request.override_order or began.override)
     else:
         gates, command = micro_gates(request, config)
@@ -96,7 +96,7 @@ def sampling(
     """
 
     def found(facts: EngineFacts) -> str | None:
-        if config.policy.checks is None or config.policy.checks.text != "sampled":
+        if config.policy.checks.text != "sampled":
             return None
         counted = current_streak(ledger, claim_of(config, promotion.gates, software), facts).runs
         return next((entry.run for entry in counted if compared_whole(ledger.folder / entry.run)), None)
@@ -198,7 +198,7 @@ def entry_of(run: Run, config: Config, state: State, code: ExitCode, folder: Pat
         manifest_sha256=hashlib.sha256(manifest.read_bytes()).hexdigest() if manifest.is_file() else None,
         override=run.promotion.override if run.promotion else None,
         host=host.identity(),
-        not_judged=None if run.not_judged is None else tuple(not_judged_in_words(gap) for gap in run.not_judged),
+        not_judged=tuple(not_judged_in_words(gap) for gap in run.not_judged),
     )
 
 

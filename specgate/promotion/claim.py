@@ -23,7 +23,7 @@ from typing import Final
 
 from specgate.contract import EngineFacts, Policy, Run, Scenario
 from specgate.contract.measured import OF_ENGINE
-from specgate.files.config import Config, as_older, plain_policy
+from specgate.files.config import Config
 from specgate.files.plain import to_plain
 from specgate.machine import host, inventory
 from specgate.machine.software import Software, software
@@ -56,7 +56,7 @@ def software_of(config: Config) -> Software:
     Raises EnvironmentRefused where a plug-in cannot be read.
     """
     checks = config.policy.checks
-    second = [checks.rescored_by] if checks and checks.rescored_by else []
+    second = [checks.rescored_by] if checks.rescored_by else []
     return software([config.backend, *second], [rule.gate for rule in config.policy.rules])
 
 
@@ -75,8 +75,8 @@ def machine_fingerprint(policy: Policy) -> dict[str, str | None]:
 
 def policy_digest(policy: Policy) -> str:
     """SHA-256 of what a policy judges by: its rules, its checks, and what it leaves unjudged."""
-    plain = plain_policy(policy)
-    return _sha256({key: plain.get(key) for key in ("rules", "checks", "not_judged")})
+    plain = to_plain(Policy, policy)
+    return _sha256({key: plain[key] for key in ("rules", "checks", "not_judged")})
 
 
 def host_identity() -> str | None:
@@ -105,12 +105,12 @@ def engine_fingerprint(facts: EngineFacts) -> dict[str, str | None]:
 def digests(scenarios: Sequence[Scenario]) -> dict[str, str]:
     """Scenario name → SHA-256 of what the scenario measures.
 
-    Its question, where its file and its prompts lie, whether it runs by default, how its figures are defined and which
+    Its question, where its file and its prompts lie, whether it runs by default, and which
     variants are measured beside it are left out: they do not change what is measured. Prompts from a file are told by
     their SHA-256.
     """
-    silent: dict[str, object] = {"source_file": None, "question": "", "default": True, "definitions": 1, "variants": {}}
-    return {s.name: _sha256(as_older({**to_plain(Scenario, anywhere(s)), **silent})) for s in scenarios}
+    silent: dict[str, object] = {"source_file": None, "question": "", "default": True, "variants": {}}
+    return {s.name: _sha256({**to_plain(Scenario, anywhere(s)), **silent}) for s in scenarios}
 
 
 def anywhere(scenario: Scenario) -> Scenario:

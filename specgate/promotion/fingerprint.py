@@ -29,18 +29,11 @@ class Change(NamedTuple):
 def changes(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[Change]:
     """What has changed from one fingerprint to another, in the order of `now`.
 
-    A key that only one of them has does not count: an engine was not loaded there, or an older version of specgate
-    stored less. Packages and plug-ins that only one of them has do count, if both list their packages.
+    A key that only one of them has does not count: an engine was not loaded there. Packages and plug-ins that only one
+    of them has do count.
     """
-    keys = [key for key in now if key in then]
-    if lists_packages(then) and lists_packages(now):
-        keys = [key for key in dict.fromkeys((*now, *then)) if (key in now and key in then) or key.startswith(LISTED)]
+    keys = [key for key in dict.fromkeys((*now, *then)) if (key in now and key in then) or key.startswith(LISTED)]
     return [Change(key, then.get(key), now.get(key)) for key in keys if then.get(key) != now.get(key)]
-
-
-def lists_packages(fingerprint: Mapping[str, str | None]) -> bool:
-    """Whether it lists packages and plug-ins at all: no run is without any package, but older versions listed none."""
-    return any(key.startswith(PACKAGE) for key in fingerprint)
 
 
 def in_words(found: Iterable[Change]) -> str:
@@ -61,7 +54,7 @@ def incomplete(then: Mapping[str, str | None], now: Mapping[str, str | None]) ->
 
 def measured_by(fingerprint: Mapping[str, str | None]) -> str | None:
     """What tells those who measured from others: the machines of a fleet, the GPU, or without one the host. None where
-    an older version did not store it.
+    none of these is known.
     """
     return fingerprint.get(FLEET) or fingerprint.get("gpu_uuid") or fingerprint.get("host")
 

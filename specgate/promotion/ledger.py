@@ -65,7 +65,7 @@ class Entry:
     name → SHA-256 of their content. `fingerprint`: source tree, policy rules, weights and machine, as far as they were
     known when the run ended; see `claim`. `manifest_sha256`: the hash of the run's MANIFEST.sha256. `override`: why a
     full run began although its micro gates were not green. `host`: which host it ran on (`machine.host.identity`).
-    `not_judged`: what the run has to be judged by and was not, in words; None if that was not asked when it was made.
+    `not_judged`: what the run has to be judged by and was not, in words.
     `signature`: who vouches for the entry, and the text that was signed; None if nobody does.
     """
 
@@ -82,7 +82,7 @@ class Entry:
     manifest_sha256: str | None = None
     override: str | None = None
     host: str | None = None
-    not_judged: tuple[str, ...] | None = None
+    not_judged: tuple[str, ...] = ()
     signature: Signature | None = field(default=None, compare=False)
 
     def contradiction(self) -> str | None:

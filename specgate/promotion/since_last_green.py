@@ -35,7 +35,7 @@ def compared(run: Run, green: Entry | None, folder: Path) -> LastGreen | None:
         return None
     try:
         before = RunFolder.open(folder / green.run, read_only=True).read_run()
-    except SpecgateError:  # moved away, or of another version of specgate
+    except SpecgateError:  # moved away, or of another schema
         return LastGreen(green.run, green.time, None)
     return LastGreen(green.run, green.time, tuple(differences(compared_facts(before), compared_facts(run))))
 

@@ -43,7 +43,6 @@ from specgate.contract import (
 from specgate.contract.draws import DrawCheck
 from specgate.contract.protocols import Sequential
 from specgate.errors import ExitCode, SpecgateError
-from specgate.files.config import plain_policy
 from specgate.files.journal import Journal
 from specgate.files.plain import to_plain
 from specgate.planning.gates import (
@@ -115,7 +114,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         certificates=certificates(plan, cells, comparisons, blocks, engines, journal.traces, ties),
         conditions=conditions_of(plan, blocks, journal.samples, hosts),
         ended_early=early,
-        check_seconds=check_seconds(journal) if policy.checks else {},
+        check_seconds=check_seconds(journal),
         times=cell_times(plan, cells, blocks, aside) if needs_earlier_run(policy) else {},
         draws=draw_checks(plan, policy, journal),
         break_even=break_evens(plan.scenarios, comparisons, run.between_runs),
@@ -204,14 +203,13 @@ def speculation_blocks(run: Run, plan: Plan, journal: Journal) -> dict[str, obje
 def judgement(run: Run, policy: Policy, end: tuple[str, ExitCode]) -> dict[str, object]:
     """The contents of gates.json. `end`: the verdict and the exit code that the run ends with."""
     verdict, code = end
-    gaps = {} if run.not_judged is None else {"not_judged": [to_plain(Gap, gap) for gap in run.not_judged]}
     return {
         "schema": "specgate.gates/v1",
         "run": run.id,
-        "policy": plain_policy(policy),
+        "policy": to_plain(Policy, policy),
         "verdict": verdict,
         "exit_code": int(code),
-        **gaps,
+        "not_judged": [to_plain(Gap, gap) for gap in run.not_judged],
         "verdicts": [to_plain(Verdict, v) for v in run.verdicts],
     }
 

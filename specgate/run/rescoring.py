@@ -50,8 +50,6 @@ class Rescorer:
 
     def run(self, points: Sequence[Point], journal: Journal) -> None:
         """Score `points`, whose blocks are all in `journal`. An engine that fails costs the scores, never the run."""
-        if self.asked is None:
-            return
         wanted = {p: found for p in points if p.key not in self.done and (found := self._draws(p, journal))}
         for _, group in groupby(wanted, key=self._engine_key):
             self._score_points({p: wanted[p] for p in group})
@@ -101,7 +99,6 @@ class Rescorer:
 
         The engine's first failure is the reason for all that are left.
         """
-        assert self.asked is not None
         worker: EngineWorker | None = None
         why: str | None = None
         try:
@@ -128,8 +125,6 @@ class Rescorer:
 
     def why_not_opened(self, point: Point) -> str | None:
         """Why the second engine cannot be opened, or is not to be asked anything about `point`."""
-        if self.asked is None:
-            return "the policy names no engine to ask"
         source = self.engines[point.key].acceptance
         if source == "forced":
             return "acceptance was forced: the tokens are wrong by design"
@@ -148,7 +143,6 @@ class Rescorer:
         return None
 
     def _open(self, wanted: Mapping[Point, Sequence[Draw]], dtype: str | None = None) -> EngineWorker:
-        assert self.asked is not None
         longest = max(p.context + max(len(t) for d in draws for t in d.block.tokens) for p, draws in wanted.items())
         log = f"rescoring-{dtype}.log" if dtype else "rescoring.log"
         worker = self.opened(next(iter(wanted)), longest, log, dtype)
@@ -162,7 +156,6 @@ class Rescorer:
 
         With options that change the logits float32 knows no better: a cache in fewer bits has other codes then.
         """
-        assert self.asked is not None
         if not found.texts or self.asked.second_look in ("none", found.dtype) or self._options(point):
             return []
         return in_doubt(draws, found.texts, self.asked)
@@ -172,7 +165,6 @@ class Rescorer:
 
         `dtype`: what it computes with in the place of the scenario's.
         """
-        assert self.asked is not None
         scenario = self.plan.scenarios[point.scenario]
         pair = replace(self.config.pair, rope=scenario.rope_keys) if scenario.rope else self.config.pair
         request = OpenRequest(
@@ -224,7 +216,6 @@ class Rescorer:
         why: str | None,
         span_ns: tuple[int, int],
     ) -> Rescoring:
-        assert self.asked is not None
         facts = worker.facts() if worker is not None else None
         device, dtype = (facts.device, facts.dtype) if facts else (None, None)
         return Rescoring(point.key, self.asked.rescored_by or "none", device, dtype, tuple(texts), why, span_ns)

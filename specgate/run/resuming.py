@@ -227,5 +227,5 @@ def without_figures(run: Run) -> Run:
         check_seconds={},
         times={},
         files={},
-        reports=None,
+        reports=(),
     )

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -239,9 +238,7 @@ class Runner:
     def _run_point(self, point: Point, engine: EngineWorker) -> None:
         scenario = self.plan.scenarios[point.scenario]
         prompts, looks = self.prompts[point.key], planned_looks(scenario)
-        visits = [
-            list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=partial(prefill_group, scenario))
-        ]
+        visits = [list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=prefill_group)]
         measured = 0
         for number, rounds in enumerate(visits, 1):
             self._run_prompt_set(scenario, point, rounds, prompts, engine)

@@ -264,7 +264,7 @@ def print_result(
     for line in ledger_lines:
         echo(line)
     echo(f"run folder {folder.path}")
-    *kinds, last = dict.fromkeys(gap.kind for gap in run.not_judged or ()) or [""]
+    *kinds, last = dict.fromkeys(gap.kind for gap in run.not_judged) or [""]
     unjudged = " and ".join(filter(None, (", ".join(kinds), last)))
     echo(f"verdict {verdict} (exit {int(code)})" + (f", {unjudged} not judged" if unjudged else ""))
     return code

@@ -267,7 +267,7 @@ class TokenEvidence:
 
     def _never_follows(self, point: Point) -> bool:
         """Whether the engine of `point` cannot decode on from a text, so that a resumed run need not open it to ask."""
-        return (facts := self.engines.get(point.key)) is not None and facts.follows is False
+        return (facts := self.engines.get(point.key)) is not None and not facts.follows
 
     def _judged(self, point: Point, prompt_set: int | None) -> list[Block]:
         """The blocks of whole rounds, as far as their tokens are compared; none where acceptance is forced, since the

@@ -102,7 +102,9 @@ def test_the_order_of_a_quad_is_a_b_b_a_or_its_mirror_image_and_both_sides_have_
     ]
     places: dict[tuple[object, ...], list[tuple[int, str]]] = {}
     for side, b in blocks:
-        places.setdefault((b["session"], b["role"]["k"], b["round"] // 2), []).append((b["slot"], side))
+        places.setdefault((b["worker_generation"], b["role"]["k"], b["round"] // 2), []).append(
+            (b["position_in_round"], side)
+        )
     orders = {tuple(side for _, side in sorted(found)) for found in places.values()}
     assert orders <= {("old", "new", "new", "old"), ("new", "old", "old", "new")} and len(places) == 12
 
@@ -155,9 +157,9 @@ def test_the_baselines_text_goes_on_between_the_quads_where_the_engine_can_exten
         samples = newest(cli) / side / "samples"
         texts = [json.loads(line) for line in (samples / "texts.jsonl").read_text().splitlines()]
         blocks = [json.loads(line) for line in (samples / "blocks.jsonl").read_text().splitlines()]
-        assert sorted(t["session"] for t in texts) == [0, 1, 2]
+        assert sorted(t["worker_generation"] for t in texts) == [0, 1, 2]
         for text in texts:
-            last = max(b["span_ns"][1] for b in blocks if b["session"] == text["session"])
+            last = max(b["span_ns"][1] for b in blocks if b["worker_generation"] == text["worker_generation"])
             assert (text["span_ns"][1] < last) is extends
 
 

@@ -43,7 +43,7 @@ def test_a_package_of_the_fingerprint_is_told_once() -> None:
 
     new, newer = record("2.11", **{"package:torch": "2.11"}), record("2.12", **{"package:torch": "2.12"})
     assert list(differences(new, newer)) == [("fingerprint.package:torch", "2.11", "2.12")]
-    # An older run has the package in its environment alone.
+    # A package that one fingerprint lists, the other record has in its environment alone.
     assert list(differences(record("2.11"), newer)) == [
         ("fingerprint.package:torch", None, "2.12"),
         ("packages.torch", "2.11", "2.12"),

@@ -17,7 +17,7 @@ from tests.support.factories import blocks_of, plan_of, run_of, scenario, text
 
 def comparison(change: Callable[[Block], Block], **asked: object) -> Comparison:
     """Four prompt sets in four rounds, every step of a role as long as the others of that role."""
-    made = replace(scenario(prompt_sets=4, rounds=4), statistics=3, definitions=2)
+    made = scenario(prompt_sets=4, rounds=4)
     plan = plan_of(replace(made, **asked))  # type: ignore[arg-type]  # fields of Scenario
     (found,) = run_of(plan, blocks_of(plan, jitter=0.0, change=change)).comparisons
     return found

@@ -23,11 +23,12 @@ from specgate.files.yamlfile import loads
 from specgate.planning.policy import find_policy, parse_policy
 from specgate.run.recompute import judge
 from tests.support.factories import corrupt, scenario
-from tests.support.kept_runs import ON_A_CPU, unpacked
+from tests.support.kept_runs import unpacked
 from tests.support.stored_runs import store
 
 GATES = plugins.gates()
 H200 = "2026-11-26-planted-8b-h200/run-32k.tar.xz"
+MIXTURE = "2026-11-27-engines-h200/run-120b-1k.tar.xz"
 
 
 def written(*runs: Path, margin_pct: float = 5.0, changes: Mapping[str, Any] | None = None) -> tuple[str, Policy]:
@@ -54,7 +55,7 @@ def run(tmp_path: Path) -> Path:
     return store(tmp_path / "one", scenarios=[scenario(rounds=6)])
 
 
-@pytest.mark.parametrize("kept", [H200, ON_A_CPU], ids=["h200", "cpu"])
+@pytest.mark.parametrize("kept", [H200, MIXTURE], ids=["8b", "120b"])
 def test_a_stored_run_passes_the_policy_that_is_made_of_it(kept: str, tmp_path: Path) -> None:
     stored = unpacked(kept, tmp_path)
     text, policy = written(stored)
@@ -95,7 +96,7 @@ def test_the_margin_is_at_least_twice_what_the_machine_can_tell(run: Path) -> No
 
 
 def test_where_the_intervals_prove_less_the_floor_is_lower_and_says_so(tmp_path: Path) -> None:
-    noisy = store(tmp_path / "noisy", scenarios=[scenario(rounds=2)], jitter=0.06)
+    noisy = store(tmp_path / "noisy", scenarios=[scenario(rounds=6)], jitter=0.05)
     text, policy = written(noisy)
     (one,) = load_runs([noisy])
     (measured,) = [c.speedup.value for c in one.run.comparisons]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specgate.archive.stored import load_run, load_runs
-from specgate.errors import InvalidResult, UsageError
+from specgate.errors import InvalidResult, OtherVersion, UsageError
 from specgate.files.run_folder import RunFolder
 from tests.support.stored_runs import store
 
@@ -78,11 +78,11 @@ def test_a_torn_journal_of_a_killed_run_is_refused_and_left_alone(folder: Path) 
     assert journal.read_bytes() == before
 
 
-def test_a_newer_schema_is_refused_by_name(folder: Path) -> None:
+def test_another_schema_is_refused_by_name(folder: Path) -> None:
     file = folder / "run.json"
-    file.write_text(file.read_text().replace("specgate.result/v1", "specgate.result/v2"))
+    file.write_text(file.read_text().replace("specgate.result/v2", "specgate.result/v3"))
     RunFolder(folder).write_manifest()
-    with pytest.raises(InvalidResult, match=r"specgate\.result/v2"):
+    with pytest.raises(OtherVersion, match=r"specgate\.result/v3"):
         load_run(folder)
 
 

@@ -18,7 +18,7 @@ from specgate.archive.json_comparison import differences_of
 from specgate.archive.report_comparison import line_differences
 from specgate.archive.verification import verify
 from specgate.cli import cli as commands
-from specgate.errors import UsageError
+from specgate.errors import OtherVersion, UsageError
 from specgate.files.manifest import listings
 from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
@@ -221,7 +221,7 @@ def test_samples_that_break_the_arithmetic_are_a_difference_not_a_crash(run: Pat
     file.write_text("\n".join([*lines[:-1], json.dumps(block, separators=(",", ":"))]) + "\n")
     mend(run)
     found = differences(run)
-    assert any("cannot be recomputed: " in line and "too large" in line for line in found), found
+    assert any("cannot be recomputed: " in line and "at most 9223372036854775807" in line for line in found), found
 
 
 def test_changed_grounds_are_named_and_nothing_is_derived_from_them(run: Path) -> None:
@@ -255,72 +255,21 @@ def test_the_last_digits_in_a_table_are_no_difference_and_the_ninth_or_a_word_is
         assert (found.file, found.place) == ("summary.csv", "line 1")
 
 
-def older(data: Any) -> None:
-    """As specgate.result/v1 1.0.0 stored it."""
-    data["schema_version"] = "1.0.0"
-    for later in (
-        "last_green",
-        "files",
-        "reports",
-        "bandwidth",
-        "budgets",
-        "sampled_after",
-        "check_seconds",
-        "not_judged",
-        "times",
-        "earlier",
-        "builds",
-        "break_even",
-        "draws",
-    ):
-        del data[later]
-    del data["between_runs"], data["required_decisions"]
-    for scenario in data["scenarios"].values():
-        del scenario["statistics"], scenario["schedule"]["extended"]
-    for comparison in data["comparisons"]:
-        for later in ("emitted_tokens", "whole_sets", "logits"):
-            del comparison["tokens"][later]
-    for cell in data["cells"]:
-        del cell["by_depth"], cell["distributions"]
-        if cell["acceptance"]:
-            del cell["acceptance"]["totals"]
-        for name, value in cell["values"].items():
-            if "acceptance_at_pos" in name:
-                value["ci_low"] = value["ci_high"] = None
-    for conditions in data["conditions"].values():
-        del conditions["timeline"]
-
-
-def test_a_run_that_was_stored_before_a_field_was_added_holds(run: Path) -> None:
-    change_json(run / "run.json", older)
-    by_another_source_tree(run)
-    mend(run)
-    found = verify(run)
-    assert found.differences == ()
-    assert any(note.startswith("report.html is not as this source tree would write it") for note in found.notes)
-
-
-def test_so_does_a_full_run(cli: Cli) -> None:
+def test_a_full_run_holds(cli: Cli) -> None:
     cli.scenario("full", budget="new_tokens: 6")
     asked = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "fake")
     done = cli.run("full", *asked, "--override-order", "the order is not what is tested here")
     assert done.returncode == 0, done.stdout + done.stderr
     full = cli.newest()
     assert differences(full) == []
-    change_json(full / "run.json", older)
     by_another_source_tree(full)
     mend(full)
-    assert differences(full) == []
+    found = verify(full)
+    assert found.differences == found.untold == ()
+    assert f"the run was made by source tree {'0' * 12}" in " ".join(found.notes)
 
 
-def test_what_an_older_version_has_always_stored_may_not_be_missing(run: Path) -> None:
-    change_json(run / "run.json", older)
-    change_json(run / "run.json", lambda data: data["cells"][1]["values"].pop("acceptance_length"))
-    mend(run)
-    assert any("cells[1].values.acceptance_length: is missing" in line for line in differences(run))
-
-
-def test_a_version_of_today_has_no_excuse_for_a_missing_field(run: Path) -> None:
+def test_a_field_may_not_be_missing(run: Path) -> None:
     change_json(run / "run.json", lambda data: data["cells"][0].pop("by_depth"))
     mend(run)
     assert "run.json: cells[0].by_depth: is missing" in differences(run)
@@ -397,7 +346,8 @@ def test_a_figure_in_a_table_of_another_source_tree_is_still_compared(run: Path)
     file.write_text(file.read_text().replace(rows[number][at], "0.125"))
     mend(run)
     found = verify(run)
-    assert [(d.file, d.place.partition(",")[0]) for d in found.differences] == [("metrics.csv", f"line {number + 1}")]
+    assert found.differences == ()
+    assert [(d.file, d.place.partition(",")[0]) for d in found.untold] == [("metrics.csv", f"line {number + 1}")]
 
 
 def test_a_column_that_only_one_version_writes_is_no_difference(run: Path) -> None:
@@ -407,7 +357,50 @@ def test_a_column_that_only_one_version_writes_is_no_difference(run: Path) -> No
         drop = rows[0].index("reason_code")
         file.write_text("".join(",".join(row[:drop] + row[drop + 1 :]) + "\n" for row in rows))
     mend(run)
-    assert verify(run).differences == ()
+    found = verify(run)
+    assert found.differences == found.untold == ()
+
+
+def test_a_figure_that_only_another_source_tree_computes_is_left_to_that_tree(run: Path) -> None:
+    by_another_source_tree(run)
+    change_json(run / "run.json", figure)
+    mend(run)
+    done = CliRunner().invoke(commands, ["verify", str(run)])
+    assert done.exit_code == 3 and "holds" not in done.output
+    assert "differs: run.json: cells[1].values.acceptance_length.value: " in done.output
+    assert "cannot be judged by this version: it computes" in done.output
+    assert "next: check out " in done.output and f"source tree {'0' * 12}" in done.output
+
+
+def test_what_no_source_tree_stores_is_a_difference_whoever_made_the_run(run: Path) -> None:
+    by_another_source_tree(run)
+    change_json(run / "run.json", figure)
+    mend(run)
+    (run / "more.txt").touch()
+    done = CliRunner().invoke(commands, ["verify", str(run)])
+    assert done.exit_code == 6 and "more.txt: is not in MANIFEST.sha256" in done.output
+
+
+@pytest.mark.parametrize("schema", [{"schema": "specgate.result/v1"}, {"schema_version": "1.19.0"}])
+def test_a_run_of_another_schema_is_not_recomputed_and_its_version_is_named(run: Path, schema: dict[str, str]) -> None:
+    change_json(run / "run.json", lambda data: data.update(schema))
+    change_json(run / "run.json", lambda data: data["environment"]["source"].update(commit="cd" * 20, dirty=False))
+    mend(run)
+    with pytest.raises(OtherVersion, match=r"made by source tree [0-9a-f]{12} \(commit cdcdcdcdcdcd\)") as caught:
+        verify(run)
+    assert (caught.value.hint or "").startswith("check out commit cdcdcdcdcdcd (source tree ")
+    assert caught.value.exit_code == 3
+
+
+def test_a_block_without_the_harnesss_clock_is_a_difference(run: Path) -> None:
+    file = run / "samples" / "blocks.jsonl"
+    first, *others = file.read_text().splitlines()
+    without = {**json.loads(first), "span_ns": None}
+    file.write_text("\n".join([json.dumps(without, separators=(",", ":")), *others]) + "\n")
+    mend(run)
+    assert "samples/blocks.jsonl: span_ns: is missing in 1 block: the engine's clock cannot be checked" in (
+        differences(run)
+    )
 
 
 def test_a_verdict_that_the_ledger_states_otherwise_is_named(run: Path) -> None:
@@ -471,13 +464,3 @@ def test_a_kept_run_of_the_source_of_today_is_held_against_pictures(cli: Cli) ->
 @pytest.mark.parametrize("kept", KEPT)
 def test_a_run_that_the_documentation_quotes_holds_with_the_source_of_today(kept: str, tmp_path: Path) -> None:
     assert contradictions_in_kept(unpacked(kept, tmp_path)) == []
-
-
-def test_a_run_from_before_the_harness_had_a_clock_holds_with_a_note(run: Path) -> None:
-    file = run / "samples" / "blocks.jsonl"
-    old = [{k: v for k, v in json.loads(line).items() if k != "span_ns"} for line in file.read_text().splitlines()]
-    file.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in old))
-    mend(run)
-    note = f"the engine's clock was not checked in {len(old)} blocks: they were stored without the harness's"
-    assert note in verify(run).notes
-    assert note not in " ".join(differences(run))

@@ -68,7 +68,7 @@ class BaselineThatDoesNotGoOn(NoiseBehindTheComparedTokens):
     def decode(self, role: Role, budget: Budget, stop: Sequence[int]) -> Decoded:
         if budget.steps is not None and budget.steps > 6 and not role.speculative:
             made = self.engine.decode(role, Budget(steps=6), stop)
-            return replace(made)
+            return made
         return super().decode(role, budget, stop)
 
     def extend(self, steps: int) -> Text:

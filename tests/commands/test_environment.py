@@ -131,14 +131,6 @@ def test_every_block_has_its_time_and_the_conditions_can_be_recomputed(folder: P
     assert conditions_of(plan, whole_rounds(plan, blocks), run.lines(Sample)) == stored.conditions
 
 
-def test_a_block_that_was_stored_without_a_time_reads_back(folder: Path) -> None:
-    _, path = measured(folder, Driver([]), gpu=False)
-    file = path / "samples" / "blocks.jsonl"
-    old = [{k: v for k, v in json.loads(line).items() if k != "span_ns"} for line in file.read_text().splitlines()]
-    file.write_text("".join(json.dumps(line) + "\n" for line in old))
-    assert {b.span_ns for b in RunFolder.open(path).lines(Block)} == {None}
-
-
 # ── block by block ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 BY_BLOCKS = """\

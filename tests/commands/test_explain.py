@@ -1,4 +1,4 @@
-"""`specgate explain` on whole runs: of every ending, of an older version, under another policy."""
+"""`specgate explain` on whole runs: of every ending, under another policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from specgate.archive.verification import verify
 from specgate.cli import cli as commands
 from specgate.errors import UsageError
 from specgate.files.run_folder import RunFolder
-from specgate.files.run_schema import LATER_FIELDS
 from tests.support.command import Cli
 
 
@@ -102,33 +101,3 @@ def test_an_edited_budget_does_not_follow_from_the_samples(run: Path) -> None:
     key = "tiny/fake/c24/b2/spec-3"
     edit(run, lambda data: data["budgets"][key]["parts"][0].update(ms=0.5))
     assert [d.place for d in verify(run).differences] == [f"budgets.{key}.parts[0].ms"]
-
-
-def without_later_fields(data: Any) -> None:
-    """As version 1.0.0 had it, but for fields within others, which may be there."""
-    data["schema_version"] = "1.0.0"
-    for name in (field for fields in LATER_FIELDS.values() for field in fields if "*" not in field):
-        data.pop(name, None)
-
-
-def test_a_result_of_an_older_version_lacks_budgets_and_holds(run: Path) -> None:
-    def aged(data: Any) -> None:
-        without_later_fields(data)
-        for facts in data["engines"].values():
-            del facts["traffic"]
-
-    edit(run, aged)
-    assert [d for d in verify(run).differences if d.file != "report.html"] == []
-    assert "spec-3: " in explained(run).output
-    edit(run, lambda data: data.update(schema_version="1.1.0"))
-    assert {d.place for d in verify(run).differences} >= {"budgets", "bandwidth"}
-
-
-def test_what_an_older_result_does_hold_must_still_follow(run: Path) -> None:
-    def aged(data: Any) -> None:
-        without_later_fields(data)
-        data["cells"][1]["values"]["acceptance_length"]["value"] += 0.1
-
-    edit(run, aged)
-    found = [d.place for d in verify(run).differences if d.file != "report.html"]
-    assert found == ["cells[1].values.acceptance_length.value"]

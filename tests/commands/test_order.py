@@ -298,7 +298,7 @@ def test_an_override_is_in_the_ledger_and_on_the_first_line_of_every_report(orde
     report = done.stdout[done.stdout.index("ORDER OVERRIDDEN") :]
     assert report.startswith(first + "\ncell ")
     run = order.newest()
-    assert json.loads((run / "run.json").read_text())["order"]["override"] == "release <candidate> burns"
+    assert json.loads((run / "run.json").read_text())["promotion"]["override"] == "release <candidate> burns"
     page = re.sub(r"<style>.*?</style>|<[^>]*>", "", (run / "report.html").read_text().partition("<body>")[2])
     assert page.strip().startswith(first.replace("<", "&lt;").replace(">", "&gt;"))
     assert [e.override for e in entries(order)] == ["release <candidate> burns"]

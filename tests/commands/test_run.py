@@ -39,7 +39,7 @@ def test_a_run_leaves_every_file_and_prints_folder_and_verdict_last(cli: Cli) ->
     assert last_lines(done) == [f"run folder runs/{run.name}", "verdict PASS (exit 0), tokens and speed not judged"]
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "complete"
-    assert record["schema"] == "specgate.result/v1"
+    assert record["schema"] == "specgate.result/v2"
     speculation = record["eagle_speculation"]["tiny/fake/c24/b2/spec-3"]
     assert speculation["num_drafts"] == 8 * 2 * 6
     assert speculation["disabled_multitoken_other"] == 0

@@ -124,8 +124,8 @@ def journal(
 
 
 def test_what_an_unfinished_run_has_measured_can_be_recorded_with_where_it_comes_from(tmp_path: Path) -> None:
-    # One warm-up round, both rounds of two prompt sets and a block of the third, three roles each.
-    run = journal(tmp_path, blocks=3 + 2 * 2 * 3 + 1)
+    # One warm-up round, the first round of two prompt sets and a block of the third, three roles each.
+    run = journal(tmp_path, blocks=3 + 2 * 3 + 1)
     tape = tape_of(run, None)
     assert tape.prompts == ("hash 0", "hash 1")
     assert tape.specs[2] == 2 * (((2, 1, 2, 0, 2, 2) * 2, (1, 2, 0, 2, 2, 2) * 2),)
@@ -161,7 +161,7 @@ def test_blocks_of_the_same_prompts_that_accepted_differently_are_no_tape(tmp_pa
 
 def test_counts_that_contradict_their_tokens_are_not_recorded(tmp_path: Path) -> None:
     broken = journal(tmp_path, lambda b: replace(b, tokens=tuple(t[:-1] for t in b.tokens)))
-    with pytest.raises(InvalidResult, match=r"emitted 29, but steps \+ accepted"):
+    with pytest.raises(InvalidResult, match=r"emitted \d+, but steps \+ accepted"):
         tape_of(broken, None)
 
 

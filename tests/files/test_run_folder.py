@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from specgate.contract import (
     Schedule,
     Workload,
 )
-from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
+from specgate.errors import EnvironmentRefused, InvalidResult, OtherVersion, UsageError
 from specgate.files.config import Config
 from specgate.files.journal import PointEngine
 from specgate.files.run_folder import RunFolder
@@ -164,11 +165,27 @@ def test_a_damaged_line_is_named_with_its_number(tmp_path: Path) -> None:
         folder.lines(Block)
 
 
-def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
+def test_another_schema_is_refused_with_the_version_that_made_the_run(tmp_path: Path) -> None:
     folder = new_folder(tmp_path)
-    (folder.path / "run.json").write_text(json.dumps({"schema": "specgate.result/v9"}))
-    with pytest.raises(InvalidResult, match=r"specgate\.result/v9"):
-        folder.read_run()
+    known = {"fingerprint": {"source_tree_sha256": "ab" * 32}, "environment": {"source": {"commit": "cd" * 20}}}
+    for header in ({"schema": "specgate.result/v9"}, {"schema": "specgate.result/v2", "schema_version": "2.9"}):
+        (folder.path / "run.json").write_text(json.dumps({**header, **known}))
+        with pytest.raises(OtherVersion, match=re.escape(header["schema"])) as caught:
+            folder.read_run()
+        assert "made by source tree abababababab (commit cdcdcdcdcdcd)" in caught.value.message
+        assert (
+            caught.value.hint
+            == "check out commit cdcdcdcdcdcd (source tree abababababab), and run its `specgate verify`"
+        )
+
+
+def test_a_file_of_no_schema_is_no_run(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path)
+    contents: tuple[object, ...] = ({}, {"schema": "specgate.gates/v1"}, [])
+    for content in contents:
+        (folder.path / "run.json").write_text(json.dumps(content))
+        with pytest.raises(InvalidResult, match=r"this specgate reads 'specgate\.result/v2'"):
+            folder.read_run()
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -44,10 +44,10 @@ def verdict(metric: str = "acceptance_length", margin: float = 2.0, trust: bool 
         ("acceptance_length", 0.97, 1.00, State.INCONCLUSIVE),
         ("acceptance_length", 0.90, 0.95, State.FAIL),
         ("acceptance_length", 1.01, 1.05, State.IMPROVED),
-        ("ttft_ms", 0.99, 1.01, State.PASS),
-        ("ttft_ms", 1.00, 1.03, State.INCONCLUSIVE),
-        ("ttft_ms", 1.05, 1.10, State.FAIL),
-        ("ttft_ms", 0.90, 0.99, State.IMPROVED),
+        ("p50_ttft_ms", 0.99, 1.01, State.PASS),
+        ("p50_ttft_ms", 1.00, 1.03, State.INCONCLUSIVE),
+        ("p50_ttft_ms", 1.05, 1.10, State.FAIL),
+        ("p50_ttft_ms", 0.90, 0.99, State.IMPROVED),
     ],
 )
 def test_which_way_is_worse_hangs_on_the_metric(metric: str, low: float, high: float, state: State) -> None:
@@ -129,13 +129,13 @@ def test_a_speed_up_that_rose_since_the_baseline_lost_more_is_no_improvement() -
 
 
 def test_times_of_two_runs_prove_nothing_unless_the_rule_trusts_them() -> None:
-    found = verdict("tpot_ms", how=How.UNPAIRED, ci_low=1.2, ci_high=1.3)
+    found = verdict("mean_tpot_ms", how=How.UNPAIRED, ci_low=1.2, ci_high=1.3)
     assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "unpaired_in_time")
-    assert verdict("tpot_ms", how=How.UNPAIRED, ci_low=1.2, ci_high=1.3, trust=True).state is State.FAIL
+    assert verdict("mean_tpot_ms", how=How.UNPAIRED, ci_low=1.2, ci_high=1.3, trust=True).state is State.FAIL
 
 
 def test_figures_of_other_prompts_decide_nothing_even_where_times_are_trusted() -> None:
-    found = verdict("tpot_ms", how=How.UNPAIRED, same_prompts=False, ci_low=1.2, ci_high=1.3, trust=True)
+    found = verdict("mean_tpot_ms", how=How.UNPAIRED, same_prompts=False, ci_low=1.2, ci_high=1.3, trust=True)
     assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "prompts_differ")
 
 
@@ -161,26 +161,18 @@ def test_a_metric_that_is_none_is_refused_with_those_there_are() -> None:
     assert key == "metric" and "acceptance_length" in why
 
 
-def test_a_rule_on_a_metric_under_its_older_name_is_told_the_new_one() -> None:
-    change = Change(CELL, CELL, "mean_tpot_ms", How.UNPAIRED, 2.0, 2.0, 1.0, 0.99, 1.01, 8, same_prompts=True)
-    rule = Rule("r", "change", True, params={"metric": "tpot_ms", "margin_pct": 5.0, "trust_unpaired": True})
-    (found,) = GATE.judge(rule, Contrast(RUN, RUN, (change,), (), (), ()))
-    assert (found.state, found.reason_code) == (State.INVALID, "renamed_metric")
-    assert found.next_step == "write metric: mean_tpot_ms"
-
-
 def test_a_rule_that_matches_no_cell_is_shown_as_skipped() -> None:
-    params: dict[str, float | str | bool] = {"metric": "tpot_ms", "margin_pct": 1.0, "trust_unpaired": False}
+    params: dict[str, float | str | bool] = {"metric": "mean_tpot_ms", "margin_pct": 1.0, "trust_unpaired": False}
     rule = Rule("r", "change", True, role="spec-9", params=params)
     (found,) = GATE.judge(rule, Contrast(RUN, RUN, (), (), (), ()))
     assert found.state is State.SKIPPED
 
 
 def test_a_verdict_on_a_time_says_what_it_allows_for_between_processes_and_what_is_assumed() -> None:
-    both = verdict("ttft_ms", between=(ASSUMED, ASSUMED))
+    both = verdict("p50_ttft_ms", between=(ASSUMED, ASSUMED))
     assert "paired by prompt, process to process 0.45 % (sd, assumed) in each run" in both.message
     assert (both.evidence["process_sd_a"], both.evidence["processes_a"]) == (0.0045, None)
-    one = verdict("ttft_ms", between=(ASSUMED, BetweenRuns(0.0021, 4)))
+    one = verdict("p50_ttft_ms", between=(ASSUMED, BetweenRuns(0.0021, 4)))
     assert (
         "in A process to process 0.45 % (sd, assumed), in B process to process 0.21 % (sd, 5 measured)" in one.message
     )

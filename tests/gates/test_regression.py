@@ -11,7 +11,7 @@ from specgate.gates.regression import GATE
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
 
 
-def run(slower: float, jitter: float = 0.003, rounds: int = 4) -> Run:
+def run(slower: float, jitter: float = 0.0005, rounds: int = 4) -> Run:
     """spec-3 cycles that take `slower` times as long as those of spec-2 per token; drafts are never accepted."""
     plan = plan_of(scenario(spec=(2, 3), rounds=rounds))
 
@@ -42,9 +42,9 @@ def test_an_interval_beside_the_margin_decides(slower: float, state: State, code
 
 
 def test_noise_wider_than_the_margin_is_not_decided_and_says_how_much_more_is_needed() -> None:
-    found = verdict(run(1.0, jitter=0.1))
+    found = verdict(run(1.0, jitter=0.05), margin=10.0)
     assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "margin_not_excluded")
-    assert "more pairs: a new run with --measurement-runs" in (found.next_step or "")
+    assert "rounds per prompt set would tell: --resume with --measurement-runs" in (found.next_step or "")
 
 
 def test_an_effect_below_what_the_machine_can_tell_is_no_improvement() -> None:

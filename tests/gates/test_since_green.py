@@ -36,13 +36,12 @@ def measured(
     rule: Rule = RULE,
     upto: int = ROUNDS,
     text: int = 0,
-    statistics: Literal[2, 6] = 2,
 ) -> Run:
     """A run of eight prompt sets. `slower`: a factor on the steps of role `only`. `text`: sets that got another text.
 
     `upto`: rounds that were measured of those that are planned.
     """
-    planned = replace(scenario(kind=kind, prompt_sets=8, rounds=ROUNDS), statistics=statistics)
+    planned = scenario(kind=kind, prompt_sets=8, rounds=ROUNDS)
     plan = plan_of(planned)
 
     def change(block: Block) -> Block:
@@ -131,7 +130,7 @@ def test_noise_between_processes_alone_keeps_a_margin_of_one_percent_open() -> N
 def test_a_first_run_is_skipped_once_its_whole_plan_was_measured() -> None:
     first = replace(measured(), earlier=Earlier({}, {"demo-64": "no earlier green run"}))
     assert {v.state for v in verdicts(first).values()} == {State.SKIPPED}
-    part = replace(measured(upto=2), earlier=first.earlier)
+    part = replace(measured(upto=2, jitter=0.006), earlier=first.earlier)
     assert {(v.state, v.reason_code) for v in verdicts(part).values()} == {(State.INCONCLUSIVE, "plan_unfinished")}
 
 
@@ -145,19 +144,19 @@ NONE = Earlier({}, {"demo-64": "no earlier green run"})
 def test_a_first_run_ends_where_more_rounds_would_hardly_help_a_later_one(
     rounds: int, jitter: float, state: State
 ) -> None:
-    part = replace(measured(upto=rounds, jitter=jitter, statistics=6), earlier=NONE)
+    part = replace(measured(upto=rounds, jitter=jitter), earlier=NONE)
     assert {v.state for v in verdicts(part).values()} == {state}
 
 
 def test_a_first_run_that_ended_at_half_its_plan_serves_to_find_the_same_losses() -> None:
-    half = measured(upto=2, jitter=0.0002, statistics=6)
-    same, slower = (measured(slower=factor, jitter=0.0002, statistics=6) for factor in (1.0, 1.07))
+    half = measured(upto=2, jitter=0.0002)
+    same, slower = (measured(slower=factor, jitter=0.0002) for factor in (1.0, 1.07))
     assert spec(held_against(same, half)).state is State.PASS
     assert spec(held_against(slower, half)).state is State.FAIL
 
 
 def test_a_first_run_of_unknown_weights_is_not_measured_for_later_ones() -> None:
-    part = replace(measured(upto=2, jitter=0.006, statistics=6), earlier=NONE)
+    part = replace(measured(upto=2, jitter=0.006), earlier=NONE)
     unknown = {key: replace(facts, target_sha256=None) for key, facts in part.engines.items()}
     found = verdicts(replace(part, engines=unknown))
     assert {(v.state, v.reason_code) for v in found.values()} == {(State.SKIPPED, "weights_unknown")}

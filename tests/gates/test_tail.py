@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from specgate.contract import Block, CellResult, LatencyLimits, Rule, Run, State, Value, Verdict
-from specgate.contract.metrics import DEFINITIONS
 from specgate.gates.goodput import GATE as GOODPUT
 from specgate.gates.tail import GATE as TAIL
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
@@ -17,7 +16,7 @@ from tests.support.factories import blocks_of, plan_of, run_of, scenario
 def full_run(limits: LatencyLimits | None = None, *, prompt_sets: int = 4, rounds: int = 2, slow: int = 0) -> Run:
     """Blocks of 50 steps of about 10 ms (baseline) and 14 ms (spec), of which `slow` take ten times as long."""
     asked = scenario(kind="full", prompt_sets=prompt_sets, rounds=rounds, steps=50)
-    plan = plan_of(replace(asked, definitions=DEFINITIONS, goodput=limits))
+    plan = plan_of(replace(asked, goodput=limits))
     noise = random.Random(3)
 
     def scattered(b: Block) -> Block:
@@ -85,11 +84,8 @@ def test_a_metric_that_is_no_percentile_is_refused_with_those_there_are() -> Non
 
 
 def test_what_a_run_cannot_have_is_skipped_with_the_reason() -> None:
-    micro = plan_of(replace(scenario(), definitions=DEFINITIONS))
+    micro = plan_of(scenario())
     assert "no whole requests" in tail(run_of(micro, blocks_of(micro)), "p99_ttft_ms", 1.0).message
-    before = plan_of(scenario())
-    found = tail(run_of(before, blocks_of(before)), "p99_itl_ms", 1.0)
-    assert found.state is State.SKIPPED and "until schema 1.3" in found.message
 
 
 def test_withheld_times_are_judged_by_nobody() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import pytest
 
-from specgate.contract import MAY_NOT_DRAFT, STATISTICS, AcceptanceSource, Block, CellResult, Rule, Run, State, Verdict
+from specgate.contract import MAY_NOT_DRAFT, AcceptanceSource, Block, CellResult, Rule, Run, State, Verdict
 from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.gates.validity import GATE
 from tests.support.factories import block, blocks_of, plan_of, run_of, scenario, with_acceptance
@@ -113,9 +112,9 @@ def test_a_prompt_that_came_from_a_cache_is_invalid() -> None:
     assert "came from a cache" in found[0].message
 
 
-def counted(record: AcceptanceRecord, statistics: Literal[3, 4, 5, 6] = STATISTICS) -> Run:
+def counted(record: AcceptanceRecord) -> Run:
     """A run of 8 blocks of one request each whose spec cell has this record."""
-    plan = plan_of(replace(scenario(), statistics=statistics))
+    plan = plan_of(scenario())
     run = run_of(plan, blocks_of(plan))
     return replace(run, cells=tuple(replace(c, acceptance=c.acceptance and record) for c in run.cells))
 
@@ -147,12 +146,6 @@ def test_the_last_steps_of_requests_may_be_short() -> None:
     """Eight requests, each with a last step that may have had no room for three drafts."""
     found = verdicts(counted(AcceptanceRecord(3, (), (), 180, 0, Totals(100, 276, 80))))[1]
     assert found.message == "8 blocks, records add up"
-
-
-def test_a_run_with_older_statistics_keeps_the_verdict_that_it_had() -> None:
-    for record in (AcceptanceRecord(3, (), (), 180, 0, Totals(100, 200, 80)), histogram(0, 500, 0, 0)):
-        for older in (3, 4):
-            assert verdicts(counted(record, statistics=older))[1].message == "8 blocks, records add up"
 
 
 def test_forced_acceptance_of_another_distribution_is_invalid() -> None:

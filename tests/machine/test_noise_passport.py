@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from specgate.analysis.intervals.between_runs import LEAST
-from specgate.analysis.stats import minimum_detectable_effect
 from specgate.contract import BetweenRuns, Block, Cell, Rule, Schedule, State
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.plain import to_plain
@@ -88,13 +87,6 @@ def test_half_a_couple_is_left_out_and_too_few_are_refused() -> None:
     assert noise_of(PLAN, SPEC, blocks[:-1] if blocks[-1].cell == SPEC else blocks[1:], 2.0).pairs >= 15
     with pytest.raises(InvalidResult, match="too few"):
         noise_of(PLAN, SPEC, blocks[:12], 2.0)
-
-
-def test_the_effect_that_can_be_told_is_that_of_the_last_look() -> None:
-    found = effect(0.01, SCENARIO)
-    assert found == pytest.approx(math.expm1(minimum_detectable_effect(0.01, 16, 16 - 4 - 1, 0.0125)))
-    once = replace(SCENARIO, schedule=replace(SCENARIO.schedule, rounds=1))
-    assert effect(0.01, once) == pytest.approx(math.expm1(minimum_detectable_effect(0.01, 4, 2)))
 
 
 def test_a_margin_below_the_noise_is_refused_with_the_effect_and_one_above_is_not() -> None:
@@ -204,11 +196,9 @@ def test_three_machines_of_a_kind_add_what_they_differ_by(tmp_path: Path, monkey
     assert found.machine_freedom == 2
 
 
-def test_the_effect_of_statistics_2_allows_for_what_differs_between_processes() -> None:
-    drawn = replace(SCENARIO, statistics=2)
-    assumed, known = effect(0.001, drawn), effect(0.001, drawn, BetweenRuns(0.0002, 4))
+def test_the_effect_allows_for_what_differs_between_processes() -> None:
+    assumed, known = effect(0.001, SCENARIO), effect(0.001, SCENARIO, BetweenRuns(0.0002, 4))
     assert assumed is not None and known is not None
     assert known < 0.01 < assumed < 0.03
-    assert (
-        effect(0.001, replace(drawn, workload=replace(drawn.workload, prompt_sets=1), schedule=Schedule(2, 1))) is None
-    )
+    few = replace(SCENARIO, workload=replace(SCENARIO.workload, prompt_sets=1), schedule=Schedule(2, 1))
+    assert effect(0.001, few) is None

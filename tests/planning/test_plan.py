@@ -2,16 +2,14 @@
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.stats import LOOKS, planned_looks
-from specgate.contract import STATISTICS, Budget, Grid, Plan, Point, Role, Rope, Sampling, Scenario, Schedule, Workload
+from specgate.analysis.stats import FIRST_LOOK, planned_looks
+from specgate.contract import Budget, Grid, Plan, Point, Role, Rope, Sampling, Scenario, Schedule, Workload
 from specgate.errors import UsageError
-from specgate.files.plain import from_plain, to_plain
 from specgate.pairs.resolve import resolve_pair, shipped_names, target_limits
 from specgate.planning.plan import (
     COST,
@@ -56,16 +54,16 @@ SCENARIOS = st.builds(
     context=AXES,
     batch=AXES,
     spec=st.sets(st.integers(1, 8), min_size=1, max_size=4).map(lambda s: tuple(sorted(s))),
-    workload=st.builds(Workload, st.just(1), st.integers(1, 9), st.integers(1, 3), st.just("mixed")),
+    workload=st.builds(Workload, st.integers(0, 1 << 32), st.integers(1, 9), st.integers(1, 3), st.just("mixed")),
     schedule=st.builds(Schedule, st.integers(1, 5), st.integers(0, 3)),
 )
 
 
-def test_two_rounds_over_two_prompt_sets_run_a_b_b_a_then_b_a_a_b() -> None:
+def test_two_rounds_over_two_prompt_sets_run_each_set_in_both_orders() -> None:
     plan = build_plan([scenario_of(workload=Workload(1, 2, 1, "mixed"))], "fake")
     orders = [" ".join(str(role) for role in r.order) for r in plan.rounds if not r.warmup]
     a_b, b_a = "baseline spec-3", "spec-3 baseline"
-    assert orders == [a_b, b_a, b_a, a_b]
+    assert orders in ([a_b, b_a, b_a, a_b], [b_a, a_b, a_b, b_a])
 
 
 @given(scenario=SCENARIOS)
@@ -92,14 +90,14 @@ def test_both_orders_run_equally_often_or_one_more_where_the_count_is_odd(scenar
     for point in plan.points:
         firsts = Counter(r.order[0] for r in plan.rounds_of(point) if not r.warmup)
         forward, backward = firsts[scenario.roles[0]], firsts[scenario.roles[-1]]
-        assert forward - backward == (forward + backward) % 2
+        assert abs(forward - backward) == (forward + backward) % 2
 
 
 @given(scenario=SCENARIOS)
-def test_a_point_warms_up_first_and_then_passes_over_its_prompt_sets_two_rounds_on_each(scenario: Scenario) -> None:
+def test_a_point_warms_up_first(scenario: Scenario) -> None:
     plan = build_plan([scenario], "fake")
     for point in plan.points:
-        where = [(not r.warmup, 0 if r.warmup else r.index // 2, r.prompt_set) for r in plan.rounds_of(point)]
+        where = [not r.warmup for r in plan.rounds_of(point)]
         assert where == sorted(where)
     assert [r.point for r in plan.rounds] == [r.point for p in plan.points for r in plan.rounds_of(p)]
 
@@ -111,7 +109,7 @@ def test_at_every_look_before_the_last_each_prompt_set_ran_equally_often_in_both
     *early, last = planned_looks(scenario)
     assert last == len(rounds)
     for look in early:
-        assert look >= LOOKS[0]
+        assert look >= FIRST_LOOK
         runs = Counter((r.prompt_set, r.order[0]) for r in rounds[:look])
         assert len(runs) == 2 * scenario.workload.prompt_sets
         assert len(set(runs.values())) == 1
@@ -123,26 +121,20 @@ def test_at_every_look_before_the_last_each_prompt_set_ran_equally_often_in_both
         (4, 1, (4,)),
         (8, 2, (16,)),
         (4, 4, (8, 16)),
-        (1, 24, (6, 10, 16, 24)),
-        (2, 12, (8, 12, 16, 24)),
+        (1, 24, (8, 16, 24)),
+        (2, 12, (8, 16, 24)),
         (8, 4, (16, 32)),
-        (12, 8, (24, 96)),
+        (12, 8, (24, 48, 72, 96)),
     ],
 )
-def test_looks_come_at_the_first_pass_that_ends_at_or_beyond_6_10_16_24_pairs_and_at_the_end(
+def test_looks_come_at_the_first_pass_that_ends_at_or_beyond_8_16_32_pairs_and_at_the_end(
     prompt_sets: int, rounds: int, looks: tuple[int, ...]
 ) -> None:
     workload, schedule = Workload(1, prompt_sets, 1, "mixed"), Schedule(rounds, 1)
     assert planned_looks(scenario_of(workload=workload, schedule=schedule)) == looks
 
 
-# ── statistics 2: quads drawn by lot ─────────────────────────────────────────────────────────────────────────────────
-
-DRAWN = SCENARIOS.flatmap(
-    lambda s: st.integers(0, 1 << 32).map(
-        lambda seed: replace(s, statistics=2, workload=replace(s.workload, seed=seed))
-    )
-)
+# ── quads drawn by lot ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def forward(plan: Plan) -> list[tuple[int, int, bool]]:
@@ -151,14 +143,14 @@ def forward(plan: Plan) -> list[tuple[int, int, bool]]:
     return [(r.index, r.prompt_set, r.order[0] == Role(0)) for r in rounds]
 
 
-@given(scenario=DRAWN)
+@given(scenario=SCENARIOS)
 def test_every_prompt_set_has_its_turn_before_any_has_the_next_one(scenario: Scenario) -> None:
     turns = forward(build_plan([scenario], "fake"))
     sets, rounds = scenario.workload.prompt_sets, scenario.schedule.rounds
     assert [(i, s) for i, s, _ in turns] == [(i, s) for i in range(rounds) for s in range(sets)]
 
 
-@given(scenario=DRAWN)
+@given(scenario=SCENARIOS)
 def test_both_orders_balance_within_quads_within_prompt_sets_and_over_each_pass(scenario: Scenario) -> None:
     turns, sets = forward(build_plan([scenario], "fake")), scenario.workload.prompt_sets
     first = {(i, s): way for i, s, way in turns}
@@ -174,7 +166,7 @@ def test_both_orders_balance_within_quads_within_prompt_sets_and_over_each_pass(
 
 def test_the_lot_follows_the_seed_alone_and_is_the_same_for_ever() -> None:
     def ways(seed: int) -> str:
-        found = scenario_of(statistics=2, workload=Workload(seed, 8, 1, "mixed"), schedule=Schedule(4, 1))
+        found = scenario_of(workload=Workload(seed, 8, 1, "mixed"), schedule=Schedule(4, 1))
         return "".join("AB"[not way] for _, _, way in forward(build_plan([found], "fake")))
 
     assert ways(1) == "BABAABABABABBABAABBABAABBAABABBA"
@@ -182,18 +174,9 @@ def test_the_lot_follows_the_seed_alone_and_is_the_same_for_ever() -> None:
 
 
 def test_each_round_of_a_drawn_plan_has_a_prefill_of_its_own() -> None:
-    found = scenario_of(statistics=2, workload=Workload(1, 1, 1, "mixed"))
+    found = scenario_of(workload=Workload(1, 1, 1, "mixed"))
     rounds = [r for r in build_plan([found], "fake").rounds if not r.warmup]
-    assert len({prefill_group(found, r) for r in rounds}) == len(rounds)
-    assert len({prefill_group(replace(found, statistics=1), r) for r in rounds}) == 1
-
-
-def test_a_stored_scenario_without_the_field_has_the_order_it_was_run_in() -> None:
-    plain = to_plain(Scenario, scenario_of())
-    del plain["statistics"], plain["schedule"]["extended"]
-    again = from_plain(Scenario, plain, Path("config.resolved.yaml"))
-    assert build_plan([again], "fake").rounds == build_plan([scenario_of()], "fake").rounds
-    assert again.statistics == 1 and find("cpu-1k-single").statistics == STATISTICS
+    assert len({prefill_group(r) for r in rounds}) == len(rounds)
 
 
 def test_every_shipped_scenario_has_an_even_number_of_prompt_sets() -> None:
@@ -205,7 +188,7 @@ def test_scenarios_run_one_after_the_other() -> None:
     assert [p.key for p in plan.points] == ["b/fake/c64/b1", "a/fake/c64/b1"]
 
 
-# ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── limits ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def demo_limits(plan: Plan, trained: int = 8192) -> dict[str, int]:
@@ -278,7 +261,7 @@ def test_a_refusal_lists_every_long_point_and_remedies_that_work() -> None:
     check_limits(plan, demo_limits(plan), "demo")
 
 
-# ── estimate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── estimate ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_default_micro_scenarios_of_a_cpu_are_estimated_below_four_minutes() -> None:

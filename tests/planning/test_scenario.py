@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specgate.contract import Budget, Draws, Grid, LatencyLimits, Rope, Sampling, Scenario, Schedule, Workload
-from specgate.contract.metrics import DEFINITIONS
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.planning.scenario import SHIPPED, dump, find, load_scenario, override, select, shipped
 
@@ -102,11 +101,9 @@ def test_a_good_file_becomes_a_scenario(tmp_path: Path) -> None:
         workload=Workload(1, 8, 1, "mixed"),
         budget=Budget(steps=4),
         schedule=Schedule(2, 1),
-        statistics=6,
         perf_mode=False,
         timeout_s=30,
         source_file=path,
-        definitions=DEFINITIONS,
     )
 
 

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from specgate.contract import BASELINE, Cell, Draws, Point, Role, Sampling, Scenario, Variant
+from specgate.contract import BASELINE, Cell, Draws, Point, Role, Sampling, Variant
 from specgate.contract.judged import selects
 from specgate.errors import UsageError
-from specgate.files.config import as_older
-from specgate.files.plain import to_plain
 from specgate.planning.ad_hoc import Question, changed
 from specgate.planning.plan import build_plan
 from specgate.planning.scenario import dump, find, find_all, load_scenario, select
@@ -111,11 +109,6 @@ def test_streaks_of_a_scenario_do_not_know_its_variants_and_each_variant_has_its
     assert len(set(of.values())) == 4
     changed_ = replace(scenario, variants={"kv-fp8": Variant({"kv": "nvfp4"})})
     assert digests(with_variants(changed_))["mine+kv-fp8"] != of["mine+kv-fp8"]
-
-
-def test_a_scenario_without_options_has_the_digest_that_older_versions_gave_it() -> None:
-    plain = to_plain(Scenario, find("cpu-1k-single"))
-    assert not {"options", "variants"} & as_older(plain).keys()
 
 
 def test_an_option_that_the_command_line_sets_too_is_refused_with_both_values(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_micro_run_knows_the_streak_that_it_continues(cli: Cli) -> None:
     for _ in range(2):
         done = cli.run("micro", "--scenario", "gate.yaml", "--policy", "policy.yaml", "--backend", "fake")
         assert done.returncode == 0, done.stderr
-        streaks.append(json.loads((cli.newest() / "run.json").read_text())["order"]["streak"])
+        streaks.append(json.loads((cli.newest() / "run.json").read_text())["promotion"]["streak"])
     assert streaks == [0, 1]
 
 

@@ -97,15 +97,6 @@ def test_a_streak_that_starts_anew_names_every_change_with_both_values() -> None
     ]
 
 
-def test_an_entry_of_an_older_version_does_not_count_and_says_what_it_lacks() -> None:
-    claim = replace(CLAIM, fingerprint={**CLAIM.fingerprint, "interpreter": "CPython 3.11.7", "package:torch": "2.12"})
-    found = streak([entry(0), entry(1, fingerprint=claim.fingerprint)], claim, NOW)
-    assert [effect for _, effect in found.steps] == [
-        "no change: its fingerprint is incomplete, without interpreter, packages",
-        "one more",
-    ]
-
-
 def test_a_run_that_ended_before_its_engine_was_known_is_judged_by_its_state() -> None:
     known = {"source": "s"}
     assert length(entry(0), entry(1, State.ENV_REJECTED, fingerprint=known), entry(2)) == 2

@@ -11,7 +11,7 @@ from specgate.run.early_stop import required_decisions
 from specgate.run.recompute import judge, stepped_down
 from tests.support.factories import blocks_of, judged, plan_of, policy_of, run_of, scenario
 
-PLAN = plan_of(replace(scenario(spec=(1, 2, 3), rounds=4), statistics=2))
+PLAN = plan_of(scenario(spec=(1, 2, 3), rounds=4))
 
 
 def speed(role: str, floor: float, *, required: bool = True) -> Rule:

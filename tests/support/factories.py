@@ -12,18 +12,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from specgate.analysis.checks.contradictions import Grounds
-from specgate.analysis.reduce import measure
+from specgate.analysis.reduce import Checked, measure
 from specgate.contract import (
+    BASELINE,
     AcceptanceSource,
+    BaselineText,
     Block,
     Budget,
     EngineFacts,
+    Exemption,
     Finish,
     Grid,
+    Kind,
     Margin,
     NearTies,
     PairRef,
     Plan,
+    Point,
     Policy,
     Role,
     Round,
@@ -120,7 +125,7 @@ def blocks_of(
     accept: Sequence[int] = ACCEPT,
     base_ns: int = 10_000_000,
     cycle_ns: int = 14_000_000,
-    jitter: float = 0.02,
+    jitter: float = 0.002,
     change: Callable[[Block], Block] = lambda block: block,
 ) -> list[Block]:
     """Every block of `plan` in running order. Step times vary by `jitter`, from a fixed seed."""
@@ -152,6 +157,34 @@ def margins_of(blocks: Sequence[Block], margin: float) -> list[Margin]:
     ]
 
 
+def texts_of(blocks: Sequence[Block]) -> list[BaselineText]:
+    """The baseline's texts, decoded once more as far as the longest text of the same prompts goes."""
+    longest: dict[tuple[Point, int], list[int]] = {}
+    for each in blocks:
+        lengths = longest.setdefault((each.point, each.prompt_set), [0] * len(each.tokens))
+        lengths[:] = map(max, lengths, map(len, each.tokens))
+    first = {(b.point, b.prompt_set): b for b in reversed(blocks) if b.role == BASELINE and not b.warmup}
+    return [
+        BaselineText(
+            point=base.point,
+            prompt_set=base.prompt_set,
+            worker_generation=base.worker_generation,
+            tokens=tuple(
+                longer(known, text(base.prompt_set, slot, lengths[slot])) for slot, known in enumerate(base.tokens)
+            ),
+            finish=base.finish,
+            span_ns=(0, 0),
+        )
+        for (point, prompt_set), base in first.items()
+        if (lengths := longest[point, prompt_set])
+    ]
+
+
+def longer(known: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...]:
+    """`known`, which may be `whole` with other token ids by a constant, as far as `whole` goes."""
+    return known + tuple(token + known[0] - whole[0] for token in whole[len(known) :])
+
+
 def run_of(
     plan: Plan, blocks: Sequence[Block], *, margins: Sequence[Margin] = (), near_tie: float = 1e-3, **changes: Any
 ) -> Run:
@@ -170,7 +203,8 @@ def run_of(
         details={"threads": 2},
     )
     engines = {p.key: facts for p in plan.points}
-    cells, comparisons = measure(plan, blocks, margins, NearTies(near_tie), grounds=Grounds(engines, None))
+    checked, grounds = Checked(texts_of(blocks)), Grounds(engines, None)
+    cells, comparisons = measure(plan, blocks, margins, NearTies(near_tie), checked, grounds=grounds)
     made = Run(
         id="20261121T021500Z-micro-demo-64-1a2b3c4d-9f3e21",
         kind="micro",
@@ -206,7 +240,9 @@ def judged(run: Run, policy: Policy) -> Run:
 
 
 def policy_of(*rules: Rule) -> Policy:
-    return Policy("test", rules)
+    """A policy with these rules, of which nothing else has to be judged."""
+    kinds: tuple[Kind, ...] = ("validity", "tokens", "acceptance", "speed")
+    return Policy("test", rules, not_judged=tuple(Exemption(kind, "a test of something else") for kind in kinds))
 
 
 POLICY = policy_of(

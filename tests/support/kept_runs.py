@@ -9,9 +9,7 @@ from tests.support.command import ROOT
 
 RESULTS = ROOT / "docs" / "results"
 KEPT = tuple(sorted(file.relative_to(RESULTS).as_posix() for file in RESULTS.glob("*/run*.tar.xz")))
-"""Their names, such as `2026-11-21-demo-pair-cpu/run.tar.xz`: each archive holds one run folder."""
-ON_A_CPU = "2026-11-21-demo-pair-cpu/run.tar.xz"
-"""Micro of the demo pair in float32, two scenarios."""
+"""Their names, such as `2026-11-26-planted-8b-h200/run-32k.tar.xz`: each archive holds one run folder."""
 
 
 def unpacked(name: str, into: Path) -> Path:

@@ -13,7 +13,6 @@ from specgate.backends.fake_load import ServedLoad
 from specgate.backends.fake_script import Script
 from specgate.contract import Block, Budget, LatencyLimits, PairRef, Plan, Run, Scenario
 from specgate.contract.load import Load
-from specgate.contract.metrics import DEFINITIONS
 from specgate.contract.protocols import OpenRequest
 from specgate.planning.arrivals import offered_load
 from specgate.planning.plan import build_plan
@@ -40,8 +39,6 @@ def load_scenario(
         kind="load",
         budget=Budget(new_tokens=24),
         load=Load(requests, 1 if rates else per_client, tuple(rates)),
-        statistics=3,
-        definitions=DEFINITIONS,
         goodput=goodput,
     )
 

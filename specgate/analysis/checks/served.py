@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -63,9 +62,9 @@ def check_due(request: ServedRequest, where: str) -> None:
 
 
 def check_chunks(request: ServedRequest, tokens: int, where: str) -> None:
-    """The chunks of a request hold its tokens, one or more each, where the journal has that. Raises InvalidResult."""
+    """The chunks of a request hold its tokens, one or more each. Raises InvalidResult."""
     held = request.chunk_tokens
-    if held and (len(held) != len(request.chunk_ns) or min(held) < 1 or sum(held) != tokens):
+    if len(held) != len(request.chunk_ns) or min(held) < 1 or sum(held) != tokens:
         raise InvalidResult(
             f"{where}: {len(request.chunk_ns)} chunks came and {tokens} tokens, but the chunks are said to hold {held}"
         )
@@ -88,22 +87,6 @@ def check_request_ends(block: Block, budget: Budget, where: str) -> None:
             raise InvalidResult(f"{said}, but the budget is {limit} and EOS is ignored")
 
 
-def ttft_ms(block: Block) -> float:
-    """Median time to first token, in ms."""
-    return statistics.median(r.ttft_ns for r in requests_of(block)) / 1e6
-
-
-def e2e_ms(block: Block) -> float:
-    """Median time from sending a request to its last token, in ms."""
-    return statistics.median(r.e2e_ns for r in requests_of(block)) / 1e6
-
-
-def icl_ms(block: Block) -> float:
-    """Median time between two chunks of an answer, in ms; 0 where no answer had a second chunk."""
-    gaps = [later - earlier for r in requests_of(block) for earlier, later in pairwise(r.chunk_ns)]
-    return statistics.median(gaps) / 1e6 if gaps else 0.0
-
-
 def prefill_tok_s(block: Block) -> float:
     """Prompt tokens per second until every prompt of the block was prefilled.
 
@@ -117,15 +100,6 @@ def requests_of(block: Block) -> Sequence[ServedRequest]:
     """The requests of a block that must be a server's."""
     assert block.served is not None
     return block.served.requests
-
-
-REQUEST_FIGURES: Final[Mapping[str, Callable[[Block], float]]] = {
-    "ttft_ms": ttft_ms,
-    "e2e_ms": e2e_ms,
-    "icl_ms": icl_ms,
-    "prefill_tok_s": prefill_tok_s,
-}
-"""Metric → how to compute it for one block: medians over its requests, or over the gaps between their chunks."""
 
 
 def served_steps(blocks: Sequence[Block]) -> Iterator[Value]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from specgate.contract import STATISTICS
 from specgate.contract.load import BreakEven, LevelRatio
 
 CLIENTS = "clients"
@@ -14,13 +13,10 @@ def unit_of(open_loop: bool) -> str:
     return RATE if open_loop else CLIENTS
 
 
-def in_words(found: BreakEven, *, statistics: int = STATISTICS) -> str:
-    """The break-even of a sweep, and the levels of which it says nothing, since their ratio has no interval.
-
-    `statistics`: the run's. Up to 5, such levels were not told from others, and verdicts have these words.
-    """
+def in_words(found: BreakEven) -> str:
+    """The break-even of a sweep, and the levels of which it says nothing, since their ratio has no interval."""
     unit = unit_of(found.open_loop)
-    told = [level for level in found.levels if level.ci_low is not None or statistics < 6]
+    told = [level for level in found.levels if level.ci_low is not None]
     known = [level.level for level in told]
     without = ", ".join(f"{level.level:g}" for level in found.levels if level not in told)
     if not known:

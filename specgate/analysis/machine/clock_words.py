@@ -72,8 +72,7 @@ def unequal_lengths_in_words(gpu: GpuConditions, limit: float) -> Iterator[str]:
 
 def same_time_in_words(gpu: GpuConditions) -> str | None:
     """The clocks at the same times, beside `sm_clock_mhz` and in its order; None where they are the same."""
-    if (held := gpu.common_clocks) is None:
-        return None
+    held = gpu.common_clocks
     known = {role: clock.mhz for role, clock in held.decoding.items() if clock.mhz is not None}
     if all(round(known.get(role, mhz)) == round(mhz) for role, mhz in gpu.sm_clock_mhz.items()):
         return None

@@ -79,10 +79,8 @@ def conditions_of(
             measured = (r for r in plan.rounds_of(point) if not r.warmup)
             turns = {(r.prompt_set, r.index): turn for turn, r in enumerate(measured)}
             scenario = plan.scenarios[point.scenario]
-            apart = scenario.statistics > 3 and (
-                scenario.whole_requests or any(b.served or b.own_prefill for b in mine)
-            )
-            seen = _conditions(mine, watches, turns, apart=apart, like_with_like=scenario.statistics > 5)
+            apart = scenario.whole_requests or any(b.served or b.own_prefill for b in mine)
+            seen = _conditions(mine, watches, turns, apart=apart)
             found[point.key] = replace(seen, host=(hosts or {}).get(point.key))
     return found
 
@@ -93,11 +91,8 @@ def _conditions(
     turns: Mapping[tuple[int, int], int],
     *,
     apart: bool,
-    like_with_like: bool,
 ) -> Conditions:
-    """`apart`: the blocks hold prefills of their own, whose clocks are told apart from those of decoding.
-    `like_with_like`: the roles' clocks are compared at the same times since decoding began.
-    """
+    """`apart`: the blocks hold prefills of their own, whose clocks are told apart from those of decoding."""
     by_watch: dict[int, list[Block]] = defaultdict(list)
     for block in blocks:
         generation = max((s for s in watches if s <= block.worker_generation), default=None)
@@ -119,7 +114,6 @@ def _conditions(
             list(whole.values()),
             [b for s in whole for b in by_watch[s]],
             apart=apart,
-            like_with_like=like_with_like,
         ),
         timeline=timeline_of(((by_watch[s], whole[s].samples) for s in sorted(whole)), turns, pace),
         cpu_pace=pace,
@@ -142,9 +136,7 @@ def _jump(a: Sample, b: Sample) -> float:
 # ── the GPU ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _gpu(
-    time_spans: Sequence[TimeSpan], blocks: Sequence[Block], *, apart: bool, like_with_like: bool
-) -> GpuConditions:
+def _gpu(time_spans: Sequence[TimeSpan], blocks: Sequence[Block], *, apart: bool) -> GpuConditions:
     samples = [s for span in time_spans for s in span.samples]
     told = [s.gpu for s in samples if s.gpu is not None and not s.gpu.silent]
     reasons = 0
@@ -173,7 +165,7 @@ def _gpu(
         rows_in_trouble=any(g.rows_in_trouble for g in told),
         sm_clock_mhz=_clocks(samples, blocks, _decoding if apart else _whole),
         prefill_clock_mhz=_clocks(samples, blocks, _prefilling) if apart else {},
-        common_clocks=compared_clocks(samples, blocks, parts) if like_with_like else None,
+        common_clocks=compared_clocks(samples, blocks, parts),
         temperature_c=(min(temperatures), max(temperatures)) if temperatures else None,
         **_at_cap(samples, blocks),
     )

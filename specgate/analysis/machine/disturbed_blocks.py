@@ -81,7 +81,7 @@ def judge_host(blocks: Sequence[Block], limits: HostLimits) -> HostJudgement:
     disturbed = []
     for block in blocks:
         if block.cpu is None:
-            unseen.setdefault("cpu", "stored without the counters of its blocks")
+            unseen.setdefault("cpu", "the CPUs were not counted beside its blocks")
             continue
         shares = dict(shares_of(block.cpu))
         for code in shares:

@@ -37,8 +37,6 @@ def certify(
     trace: BlockTrace | None,
     budget: Budget,
     ties: NearTies = BIT_EXACT,
-    *,
-    outside: bool = False,
 ) -> tuple[Invariant, ...]:
     """The seven invariants of one cell.
 
@@ -46,14 +44,13 @@ def certify(
     `comparison`: None for a baseline cell, and where no baseline was measured.
     `trace`: its traced block; None where none was traced.
     `ties`: where it has units in the last place, a text may leave another one at a near tie.
-    `outside`: whether what a server's client sees of I3 and I5 counts, which it did not in runs stored before it did.
     """
     found = (
         from_outside(own_kernels(facts, trace), trace),
         tuned_kernels(blocks),
-        always_drafting(result, blocks, budget, outside=outside),
+        always_drafting(result, blocks, budget),
         intact(blocks),
-        laid_out(result, blocks, outside=outside),
+        laid_out(result, blocks),
         from_outside(quiet_loop(trace), trace),
         drawn_anew(deterministic(result, blocks, comparison, trace, ties), facts),
     )
@@ -80,7 +77,6 @@ def certificates(
             traces.get(result.cell.key),
             plan.scenarios[result.cell.point.scenario].budget,
             ties,
-            outside=plan.scenarios[result.cell.point.scenario].statistics > 3,
         )
         for result in cells
         if plan.scenarios[result.cell.point.scenario].perf_mode

@@ -15,11 +15,11 @@ UNDRAFTED: Final = 0.02
 """The largest share of steps that may be in doubt for drafting to be seen from outside: the last steps of requests."""
 
 
-def always_drafting(result: CellResult, blocks: Sequence[Block], budget: Budget, *, outside: bool = False) -> Invariant:
+def always_drafting(result: CellResult, blocks: Sequence[Block], budget: Budget) -> Invariant:
     """I3: no request-step had fewer drafts than K without a reason, counted by the harness from the steps.
 
-    A server shows no steps. That it had steps without drafts follows from its totals. That it had none is seen from
-    `outside` only where few of its steps can have been (`undrafted_at_most`).
+    A server shows no steps. That it had steps without drafts follows from its totals. That it had none is seen only
+    where few of its steps can have been (`undrafted_at_most`).
     """
     if not result.cell.role.speculative:
         return Invariant("I3", Held.HELD, "nothing_to_leave", "a baseline block drafts nothing")
@@ -29,7 +29,7 @@ def always_drafting(result: CellResult, blocks: Sequence[Block], budget: Budget,
     if found is None:
         name, found = "undrafted_steps", total_of("undrafted_steps", blocks) or 0
         if not found:
-            most = undrafted_at_most(blocks) if outside else None
+            most = undrafted_at_most(blocks)
             return not_counted() if most is None else drafting_bound(most, blocks)
     message = f"{name} = {found} over {len(blocks)} timed blocks"
     if found:

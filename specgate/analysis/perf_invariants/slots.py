@@ -26,16 +26,16 @@ def intact(blocks: Sequence[Block]) -> Invariant:
     return Invariant("I4", Held.HELD, "counted_zero", message, dict.fromkeys(checked, 0))
 
 
-def laid_out(result: CellResult, blocks: Sequence[Block], *, outside: bool = False) -> Invariant:
+def laid_out(result: CellResult, blocks: Sequence[Block]) -> Invariant:
     """I5: the tokens of every slot account for its steps. The measurement checks this identity; a cell that breaks it
     has failed.
 
-    A server shows no steps. Seen from `outside`, each of its answers has a stream of its own, whose tokens are as many
+    A server shows no steps. Seen from outside, each of its answers has a stream of its own, whose tokens are as many
     as its usage record and all chunks say, and those of all answers account for the server's counters.
     """
     if not blocks or result.status == "failed":
         return Invariant("I5", Held.BROKEN, "counter_identity", result.reason or "no block was measured")
-    if outside and all(streams_of_their_own(b) for b in blocks):
+    if all(streams_of_their_own(b) for b in blocks):
         answers = sum(len(b.tokens) for b in blocks)
         message = f"each of {answers} answers has its own stream, with as many tokens as its chunks and usage say"
         return Invariant("I5", Held.HELD, "per_answer", message, {"answers": answers})

@@ -50,17 +50,17 @@ class JointDecoding:
 
 def judged_jointly(scenario: Scenario, block: Block) -> bool:
     """Whether the speed of this block is that of its joint part: a server's batch in a micro run."""
-    return block.served is not None and decodes_in_company(block, scenario.whole_requests, scenario.definitions)
+    return block.served is not None and decodes_in_company(block, scenario.whole_requests)
 
 
-def decodes_in_company(block: Block, whole_requests: bool, definitions: int) -> bool:
+def decodes_in_company(block: Block, whole_requests: bool) -> bool:
     """Whether a run has figures of the joint decoding of this block: those of a batch in a micro run."""
-    return definitions > 2 and not whole_requests and len(block.tokens) > 1
+    return not whole_requests and len(block.tokens) > 1
 
 
 def joint_decoding(block: Block) -> JointDecoding | None:
-    """The joint part of a block; None where it has none, where a request of a server has fewer than `LEAST_ARRIVALS`
-    arrivals in it, or where it is not known how many tokens a server's chunks held.
+    """The joint part of a block; None where it has none, or where a request of a server has fewer than `LEAST_ARRIVALS`
+    arrivals in it.
     """
     found = list(served_slots(block) if block.served is not None else stepping_slots(block))
     if not found or any(slot is None for slot in found):
@@ -81,8 +81,6 @@ def within(request: ServedRequest, begin: int, end: int) -> tuple[int, float] | 
     """The tokens after the request's first arrival from `begin` on, until its last one by `end`, and the time between
     the two.
     """
-    if not request.chunk_tokens:
-        return None
     times = request.chunk_ns
     first, behind = bisect_left(times, begin), bisect_right(times, end)
     if behind - first - 1 < LEAST_ARRIVALS:

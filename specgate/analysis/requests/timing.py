@@ -19,14 +19,14 @@ class TimedRequest:
     `decode_ns`: from the first token to the last, which is E2E latency less TTFT; None where no step has a time.
     `tokens`: output tokens, the first included.
     `gaps_ms`: before each arrival after the first, in milliseconds.
-    `counts`: the tokens of each of these arrivals; None where a server's chunks were not counted.
+    `counts`: the tokens of each of these arrivals.
     """
 
     ttft_ns: float | None
     decode_ns: float | None
     tokens: int
     gaps_ms: Sequence[float]
-    counts: Sequence[int] | None
+    counts: Sequence[int]
 
     @property
     def ttft_ms(self) -> float | None:
@@ -48,8 +48,6 @@ class TimedRequest:
         """The gap before each output token after the first arrival. Tokens that arrive together share the gap before
         them evenly.
         """
-        if self.counts is None:
-            return []
         return [gap / count for gap, count in zip(self.gaps_ms, self.counts, strict=True) for _ in range(count)]
 
 
@@ -66,8 +64,7 @@ def requests_of(block: Block, whole_requests: bool) -> Iterator[TimedRequest]:
 def of_server(request: ServedRequest, tokens: int) -> TimedRequest:
     """A request to a server."""
     gaps = [(later - earlier) / 1e6 for earlier, later in pairwise(request.chunk_ns)]
-    counts = request.chunk_tokens[1:] if request.chunk_tokens else None
-    return TimedRequest(request.ttft_ns, request.e2e_ns - request.ttft_ns, tokens, gaps, counts)
+    return TimedRequest(request.ttft_ns, request.e2e_ns - request.ttft_ns, tokens, gaps, request.chunk_tokens[1:])
 
 
 def of_steps(block: Block, slot: int, whole_requests: bool) -> TimedRequest:

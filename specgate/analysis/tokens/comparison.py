@@ -38,13 +38,11 @@ def check_tokens(
     ties: NearTies,
     texts: Sequence[BaselineText] = (),
     samples: Sequence[LogitSample] = (),
-    *,
-    whole: bool = False,
 ) -> TokenCheck:
     """Compare the tokens of a spec cell with the baseline's.
 
-    A divergence is a near tie where `ties` covers the recorded margin between the top-2 logits. `whole`: say how much
-    of the text was compared, as runs do that set out to compare all of it. Behind a divergence nothing is.
+    A divergence is a near tie where `ties` covers the recorded margin between the top-2 logits. Behind a divergence
+    nothing is compared.
     """
     found = (d for found, d, _ in find_divergences(blocks, texts) if found == cell)
     divergences = with_margins(found, cell, margins, ties)
@@ -54,18 +52,15 @@ def check_tokens(
         for baseline, spec in pairs
         for slot, tokens in enumerate(spec.tokens)
     }
-    counted = len(common) if ties.ulps else None
-    check = TokenCheck(sum(common.values()), divergences, sequences=counted)
-    if not whole:
-        return check
     common |= {(d.prompt_set, d.round, d.slot): d.position + 1 for d in divergences}
     cut_short = {spec.prompt_set for baseline, spec in pairs if not reaches_end(baseline, spec, texts)}
-    return replace(
-        check,
+    return TokenCheck(
         compared_tokens=sum(common.values()),
+        divergences=divergences,
         emitted_tokens=sum(len(tokens) for _, spec in pairs for tokens in spec.tokens),
         whole_sets=tuple(sorted({spec.prompt_set for _, spec in pairs} - cut_short)),
         logits=check_logits(cell, samples),
+        sequences=len(common),
     )
 
 

@@ -99,7 +99,7 @@ def tokens_of(side: SideSamples, cells: Sequence[CellResult], comparisons: Seque
         result = next(r for r in cells if r.cell == comparison.cell)
         why, found = result.reason if result.reason_code is not None else None, comparison.tokens
         near = sum(d.near_tie for d in found.divergences)
-        counts = found.compared_tokens, found.emitted_tokens or found.compared_tokens, len(found.mismatches), near
+        counts = found.compared_tokens, found.emitted_tokens, len(found.mismatches), near
         yield TokensOf(side.name, name_of(comparison.cell), *counts, why)
 
 

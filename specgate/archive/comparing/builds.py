@@ -218,7 +218,7 @@ def lengths(blocks: Sequence[Block]) -> dict[tuple[int, int], tuple[int, int]]:
 def per_prompt_set(scenario: Scenario, blocks: Sequence[Block], metric: str) -> Logs:
     """The logarithm of the metric per prompt set. Empty if it is not a metric of single blocks, or 0 in one of them."""
     live = [b for b in blocks if b.emitted]
-    of = paired_figures(live, scenario.whole_requests, scenario.definitions).get(metric)
+    of = paired_figures(live, scenario.whole_requests).get(metric)
     values = [(b.prompt_set, of(b)) for b in live] if of else []
     usable = all(value > 0 for _, value in values)
     return by_prompt_set((prompt_set, math.log(value)) for prompt_set, value in values) if usable else {}

@@ -18,11 +18,12 @@ def cell_id(cell: Cell) -> CellId:
 
 
 def by_cell(blocks: Sequence[Block]) -> dict[Cell, list[Block]]:
-    """Return the blocks of each cell."""
+    """Return the blocks of each cell, point after point, the roles of a point by their draft lengths."""
     of: dict[Cell, list[Block]] = defaultdict(list)
     for block in blocks:
         of[block.cell].append(block)
-    return of
+    points = list(dict.fromkeys(cell.point for cell in of))
+    return {cell: of[cell] for cell in sorted(of, key=lambda cell: (points.index(cell.point), cell.role.k))}
 
 
 def columns_of(runs: Sequence[Run]) -> Iterator[Column]:

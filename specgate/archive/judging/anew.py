@@ -23,8 +23,8 @@ def judged_anew(path: Path, policy: Policy) -> Run:
     near a tie was and the run did not; and what opening the folder raises.
     """
     found = verify(path, None)
-    if found.differences:
-        hint = f"first: {found.differences[0]}; `specgate verify {path}` has all"
+    if wrong := (*found.differences, *found.untold):
+        hint = f"first: {wrong[0]}; `specgate verify {path}` has all"
         raise InvalidResult(f"{path}: the run does not hold, so that nothing follows from its samples", hint=hint)
     folder = RunFolder.open(path)
     config = folder.read_config()

@@ -37,7 +37,7 @@ from specgate.contract import (
 from specgate.contract.protocols import StatesNeeds
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.plain import from_plain
-from specgate.files.run_schema import SCHEMA
+from specgate.files.run_schema import FAMILY, check_schema
 from specgate.planning.gates import floor_of, kinds_of, marked, near_ties
 from specgate.run.recompute import judge
 
@@ -52,10 +52,12 @@ def judged_file(
 
     For a benchmark JSON, `baseline` is the file with the result without speculation; `scenario` and `role` say what the
     benchmark measured, if it does not say so itself. Raises UsageError if the file cannot be read or it is not known
-    what it measured, and InvalidResult if it holds no result or contradicts itself.
+    what it measured, InvalidResult if it holds no result or contradicts itself, and OtherVersion for a run.json of
+    another version.
     """
     data = read(file)
-    if isinstance(data, dict) and data.get("schema") == SCHEMA:
+    if isinstance(data, dict) and str(data.get("schema")).startswith(FAMILY):
+        check_schema(file, data)
         if baseline or scenario or role:
             raise UsageError(f"{file} is a run.json", hint="it says itself what it measured: leave the options out")
         run = with_near_ties(from_plain(Run, data, file), near_ties(policy))

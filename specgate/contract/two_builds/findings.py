@@ -151,7 +151,7 @@ class TwoBuilds:
     `trouble`: what makes the comparison INVALID, a sentence each.
     `word`: None where there is trouble or the measuring was cut short.
     `code`: the exit code: SLOWER 1, SAME and FASTER 0, CANNOT TELL 3, trouble 6, else that of what cut it short.
-    `looks`: the words so far, the last one the comparison's; empty in comparisons that could not be extended.
+    `looks`: the words so far, the last one the comparison's.
     """
 
     id: str
@@ -178,12 +178,12 @@ class TwoBuilds:
     word: Word | None
     reason: str
     code: ExitCode
-    looks: tuple[Look, ...] = ()
+    looks: tuple[Look, ...]
 
     @property
     def error(self) -> float:
         """The error on each side of every interval: what the last look could spend."""
-        return self.looks[-1].error if self.looks else self.margins.error
+        return self.looks[-1].error
 
     @property
     def one_build(self) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bench.simulations.first_statistics import bound
+from bench.simulations.error_rates import bound
 from bench.simulations.gate_simulation import (
     DRIFT,
     NOISES,

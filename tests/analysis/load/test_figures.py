@@ -90,4 +90,4 @@ def test_how_late_requests_were_sent_is_shown_as_median_tail_and_maximum() -> No
     lags = [Served((ServedRequest(i, (200,), (1,), 0),)) for i in range(101)]
     values = {v.metric: v.value for v in lag_values(lags)}
     assert values == {"p50_send_lag_ms": 5e-5, "p99_send_lag_ms": pytest.approx(9.9e-5), "send_lag_ms": 1e-4}
-    assert not list(lag_values([Served((ServedRequest(3, (200,)),))])), "nothing is due in a closed loop"
+    assert not list(lag_values([Served((ServedRequest(3, (200,), (1,)),))])), "nothing is due in a closed loop"

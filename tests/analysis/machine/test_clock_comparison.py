@@ -15,7 +15,7 @@ from specgate.analysis.machine.clock_comparison import ClockShift, clock_shifts,
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.contract import Block
 from specgate.contract.conditions import ClockComparison, ClockReading, RoleClock, Sample, clock_readings
-from tests.support.machine.heated import HIGHEST_MHZ, LENGTHS, Clock, Statistics, heated
+from tests.support.machine.heated import HIGHEST_MHZ, LENGTHS, Clock, heated
 from tests.support.surroundings import SECOND, sample
 
 LIMIT = 0.05
@@ -209,11 +209,3 @@ def test_every_two_roles_are_compared() -> None:
     shifts = clock_shifts(ClockComparison(clocks))
     assert [s.shift for s in shifts] == pytest.approx([1 - 1960 / 1980, 1 - 1800 / 1980, 1 - 1800 / 1960])
     assert all(s.margin is not None and math.isclose(s.margin, 3.12 * math.sqrt(2) / 1980, rel_tol=0.1) for s in shifts)
-
-
-def test_runs_of_statistics_5_and_before_have_no_such_comparison() -> None:
-    before: tuple[Statistics, ...] = (4, 5)
-    for statistics in before:
-        plan, blocks, samples = heated(prompt_sets=4, statistics=statistics)
-        (found,) = conditions_of(plan, blocks, samples).values()
-        assert found.gpu.common_clocks is None

@@ -106,7 +106,7 @@ def test_clocks_count_within_the_blocks_of_a_role_only() -> None:
 
 def test_prefill_begins_when_the_first_request_is_sent() -> None:
     """In an open loop that may be long after the block began."""
-    plan = plan_of(replace(scenario(), statistics=6))
+    plan = plan_of(scenario())
     served = [
         replace(
             b,
@@ -114,7 +114,7 @@ def test_prefill_begins_when_the_first_request_is_sent() -> None:
             elapsed_ns=SECOND,
             own_prefill=True,
             began_ns=b.span_ns[0] + SECOND // 4 if b.span_ns else None,
-            served=Served((ServedRequest(3 * SECOND // 2, (2 * SECOND, 3 * SECOND)),)),
+            served=Served((ServedRequest(3 * SECOND // 2, (2 * SECOND, 3 * SECOND), (1, 1)),)),
         )
         for b in timed(blocks_of(plan))
     ]

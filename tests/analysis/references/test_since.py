@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from bench.simulations.first_statistics import bound
+from bench.simulations.error_rates import bound
 from bench.simulations.gate_simulation import Between, Floats, Turns, sequential
 from bench.simulations.since_green_simulation import DECISIONS, MARGIN_PCT, scenario_of, simulate
 from specgate.analysis.intervals.between_runs import ASSUMED

@@ -42,7 +42,7 @@ def test_a_request_that_emitted_nothing_has_no_time_per_token() -> None:
 def test_first_tokens_are_timed_in_whole_requests_only() -> None:
     blocks = [b for b in blocks_of(PLAN) if b.role == BASE and not b.warmup]
     micro, full = distributions(blocks, whole_requests=False), distributions(blocks, whole_requests=True)
-    assert set(micro) == {"tpot_ms"} and set(full) == {"tpot_ms", "ttft_ms"}
+    assert set(micro) == {"tpot_ms", "itl_ms"} and set(full) == {"tpot_ms", "itl_ms", "ttft_ms"}
     assert full["ttft_ms"].n == 2 * len(blocks)
     assert set(full["ttft_ms"].values) == {50.0}
     assert distributions([], whole_requests=True) == {}

@@ -1,4 +1,4 @@
-"""The figures of a cell under the field's definitions, beside those of older runs."""
+"""The figures of a cell under the field's definitions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from specgate.analysis.requests.goodput import share_interval
 from specgate.analysis.requests.timing import requests_of
 from specgate.contract import Block, CellResult, LatencyLimits, Plan, Role, Round, Run, Served, ServedRequest
-from specgate.contract.metrics import DEFINITIONS, METRICS, PER_REQUEST, RENAMED, STATISTICS, per_request
+from specgate.contract.metrics import METRICS, PER_REQUEST, STATISTICS, per_request
 from tests.analysis.checks import test_served as served
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
 
 
 def plan(kind: Literal["micro", "full"] = "full", batch: int = 2) -> Plan:
-    return plan_of(replace(scenario(kind=kind, batch=(batch,)), definitions=DEFINITIONS))
+    return plan_of(scenario(kind=kind, batch=(batch,)))
 
 
 def spec_of(run: Run) -> CellResult:
@@ -95,16 +95,8 @@ def test_wrong_tokens_withhold_every_time_but_that_of_prefill() -> None:
     assert all(ratio.value is None for ratio in run.comparisons[0].beside)
 
 
-def test_a_run_of_an_older_schema_keeps_its_figures() -> None:
-    before = plan_of(scenario(kind="full", batch=(2,)))
-    run = run_of(before, blocks_of(before))
-    assert set(RENAMED) - {"icl_ms"} <= spec_of(run).values.keys()
-    assert not any(per_request(s, q) in spec_of(run).values for s in STATISTICS for q in PER_REQUEST)
-    assert run.comparisons[0].beside == () and run.comparisons[0].speedup.metric == "speedup_vs_ar_ratio"
-
-
 def test_prefix_hits_of_a_cell_are_the_mean_over_the_requests_whose_answers_count_them() -> None:
-    asked = plan_of(replace(scenario(batch=(2,), steps=10), definitions=DEFINITIONS))
+    asked = plan_of(scenario(batch=(2,), steps=10))
 
     def answered(round_: Round, role: Role) -> Block:
         made = served.block(round_, role)
@@ -123,7 +115,7 @@ def test_prefix_hits_of_a_cell_are_the_mean_over_the_requests_whose_answers_coun
 
 def served_run(limits: LatencyLimits | None) -> CellResult:
     """Two requests a block: TTFT 10 ms and 11 ms, TPOT 1 ms, chunks of one token each."""
-    asked = plan_of(replace(scenario(batch=(2,), steps=10), definitions=DEFINITIONS, goodput=limits))
+    asked = plan_of(replace(scenario(batch=(2,), steps=10), goodput=limits))
 
     def counted(b: Block) -> Block:
         assert b.served is not None
@@ -150,7 +142,7 @@ def test_blocks_whose_requests_all_did_the_same_count_once_each() -> None:
 
 
 def test_an_engine_without_a_server_has_no_goodput() -> None:
-    asked = plan_of(replace(scenario(kind="full"), definitions=DEFINITIONS, goodput=LatencyLimits(ttft_ms=1e9)))
+    asked = plan_of(replace(scenario(kind="full"), goodput=LatencyLimits(ttft_ms=1e9)))
     assert "goodput_share" not in spec_of(run_of(asked, blocks_of(asked))).values
 
 

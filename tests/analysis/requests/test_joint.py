@@ -16,7 +16,6 @@ from specgate.analysis.paired_blocks import judged_speed
 from specgate.analysis.requests.joint import joint_decoding
 from specgate.contract import Block, Finish, Plan, Role, Round, Rule, Run, Served, ServedRequest, State
 from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.metrics import DEFINITIONS
 from specgate.errors import InvalidResult
 from specgate.gates.speed import GATE
 from tests.support.factories import plan_of, run_of, scenario, text
@@ -28,7 +27,7 @@ STEP_MS = {0: 6, 3: 8}
 
 
 def plan(**changes: Any) -> Plan:
-    return plan_of(replace(scenario(batch=(3,), steps=STEPS), definitions=DEFINITIONS, **changes))
+    return plan_of(replace(scenario(batch=(3,), steps=STEPS), **changes))
 
 
 def served_block(round_: Round, role: Role, firsts_ms: Sequence[int], stall_ms: int = 0) -> Block:
@@ -108,14 +107,6 @@ def test_figures_of_the_cell_are_those_of_the_joint_part() -> None:
     assert share is not None and 0.9 < share < 1, "the tokens between two prefills are not in it"
 
 
-def test_older_definitions_keep_the_ratio_they_had() -> None:
-    comparison = run_with(
-        (100, 600, 1_100), plan_of(replace(scenario(batch=(3,), steps=STEPS), definitions=2))
-    ).comparisons[0]
-    assert comparison.speedup.metric == "decode_speedup_ratio"
-    assert [v.metric for v in comparison.beside] == ["decode_throughput_ratio"]
-
-
 def test_a_request_that_ends_before_another_begins_leaves_no_ratio_and_the_gate_says_why() -> None:
     """By the time the last prompt is prefilled the first request has had all its tokens."""
     blocks = []
@@ -151,14 +142,6 @@ def test_drafts_that_nobody_verified_are_seen_however_much_prefill_hides_them(mo
     (settings,) = asked.scenarios.values()
     with pytest.raises(InvalidResult, match="faster than verification allows"):
         check_verification(pairs, settings)
-    check_verification(pairs, replace(settings, definitions=2))
-
-
-def test_a_server_that_does_not_say_what_its_chunks_held_has_none() -> None:
-    made = served_block(a_round(), Role(0), (1, 2, 3))
-    assert made.served is not None
-    mute = replace(made.served, requests=tuple(replace(r, chunk_tokens=()) for r in made.served.requests))
-    assert joint_decoding(replace(made, served=mute)) is None
 
 
 def test_known_steps_count_until_the_first_slot_ends() -> None:
@@ -184,7 +167,7 @@ def test_known_steps_count_until_the_first_slot_ends() -> None:
 
 
 def test_one_request_has_no_company_and_no_such_figure() -> None:
-    asked = plan_of(replace(scenario(batch=(1,), steps=STEPS), definitions=DEFINITIONS))
+    asked = plan_of(scenario(batch=(1,), steps=STEPS))
     run = run_with((100,), asked)
     assert run.comparisons[0].speedup.metric == "decode_speedup_ratio"
     assert "joint_decode_tok_s" not in run.cells[0].values

@@ -78,10 +78,5 @@ def test_a_servers_chunks_are_what_two_benchmarks_would_make_of_them(sent: int, 
     assert found.ttft_ms == pytest.approx(came[0][0] / 1e6)
 
 
-def test_chunks_that_nobody_counted_have_no_inter_token_latency() -> None:
-    found = of_server(ServedRequest(0, (5, 9, 12)), 7)
-    assert found.itl_ms == [] and len(found.gaps_ms) == 2
-
-
 def test_a_request_of_one_token_has_no_time_per_token() -> None:
     assert TimedRequest(1e6, 0.0, 1, (), ()).tpot_ms is None

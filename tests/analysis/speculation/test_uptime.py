@@ -15,10 +15,10 @@ from specgate.analysis.speculation.uptime import (
     requests_needed,
     with_drifts,
 )
-from specgate.contract import STATISTICS, AcceptanceDrift, Block, CellResult
+from specgate.contract import AcceptanceDrift, Block, CellResult
 from tests.support.factories import block, blocks_of, plan_of, run_of, scenario
 
-PLAN = plan_of(replace(scenario(prompt_sets=4, rounds=4, batch=(2,)), statistics=STATISTICS))
+PLAN = plan_of(scenario(prompt_sets=4, rounds=4, batch=(2,)))
 
 
 def going_stale(made: Block) -> Block:

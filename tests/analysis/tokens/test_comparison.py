@@ -58,7 +58,7 @@ def text_of(blocks: list[Block], prompt_set: int, length: int | None = None) -> 
 
 def test_without_a_longer_baseline_only_the_common_part_is_compared_and_no_set_is_whole() -> None:
     cell, blocks = measured()
-    check = check_tokens(cell, blocks, (), NearTies(), whole=True)
+    check = check_tokens(cell, blocks, (), NearTies())
     baseline = sum(len(t) for b in blocks if not b.role.speculative for t in b.tokens)
     assert check.compared_tokens == baseline < (check.emitted_tokens or 0)
     assert check.whole_sets == () and check.identical
@@ -66,9 +66,9 @@ def test_without_a_longer_baseline_only_the_common_part_is_compared_and_no_set_i
 
 def test_a_longer_baseline_text_covers_its_own_prompt_set() -> None:
     cell, blocks = measured()
-    check = check_tokens(cell, blocks, (), NearTies(), [text_of(blocks, 1)], whole=True)
+    check = check_tokens(cell, blocks, (), NearTies(), [text_of(blocks, 1)])
     assert check.whole_sets == (1,) and check.identical
-    both = check_tokens(cell, blocks, (), NearTies(), [text_of(blocks, 0), text_of(blocks, 1)], whole=True)
+    both = check_tokens(cell, blocks, (), NearTies(), [text_of(blocks, 0), text_of(blocks, 1)])
     assert both.whole_sets == (0, 1) and both.compared_tokens == both.emitted_tokens
 
 
@@ -81,7 +81,7 @@ def test_a_wrong_token_is_found_wherever_it_is(data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(spoilt.tokens[slot]) - 1))
     row = (*spoilt.tokens[slot][:at], spoilt.tokens[slot][at] + 1, *spoilt.tokens[slot][at + 1 :])
     wrong = replace(spoilt, tokens=(*spoilt.tokens[:slot], row, *spoilt.tokens[slot + 1 :]))
-    check = check_tokens(cell, [wrong if b is spoilt else b for b in blocks], (), NearTies(), beside, whole=True)
+    check = check_tokens(cell, [wrong if b is spoilt else b for b in blocks], (), NearTies(), beside)
     ((found),) = check.mismatches
     assert (found.prompt_set, found.round, found.slot, found.position) == (spoilt.prompt_set, spoilt.round, slot, at)
     # Behind it nothing is compared.
@@ -92,7 +92,7 @@ def test_a_baseline_text_that_begins_otherwise_than_the_timed_one_covers_nothing
     cell, blocks = measured()
     other = text_of(blocks, 0)
     other = replace(other, tokens=tuple((t[0] + 1, *t[1:]) for t in other.tokens))
-    check = check_tokens(cell, blocks, (), NearTies(), [other, text_of(blocks, 1)], whole=True)
+    check = check_tokens(cell, blocks, (), NearTies(), [other, text_of(blocks, 1)])
     assert check.whole_sets == (1,)
 
 
@@ -114,7 +114,7 @@ def test_a_recorded_negative_margin_leaves_a_mismatch() -> None:
     spoilt = next(b for b in blocks if b.role.speculative)
     wrong = replace(spoilt, tokens=tuple((t[0], t[1] + 1, *t[2:]) for t in spoilt.tokens))
     said = [Margin(cell.key, wrong.prompt_set, wrong.round, s, 1, 1.0, 2.0) for s in range(len(wrong.tokens))]
-    check = check_tokens(cell, [wrong if b is spoilt else b for b in blocks], said, NearTies(1e-3), whole=True)
+    check = check_tokens(cell, [wrong if b is spoilt else b for b in blocks], said, NearTies(1e-3))
     assert len(check.mismatches) == len(wrong.tokens)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.simulations import ab_simulation as simulation
-from bench.simulations.first_statistics import bound
+from bench.simulations.error_rates import bound
 from specgate.analysis.two_builds.estimates import Difference
 from specgate.analysis.two_builds.looks import share
 from specgate.analysis.two_builds.reduce import unsteady_texts, weights_trouble

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bench.simulations import ab_simulation as simulation
-from bench.simulations.first_statistics import bound
+from bench.simulations.error_rates import bound
 from specgate.analysis.two_builds.estimates import Difference
 from specgate.analysis.two_builds.words import MOST_PROCESSES, holm, log_margin, needed, overall, words_of
 from specgate.contract.two_builds import STEP, Margins, Quantity, Word

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,10 +17,10 @@ from specgate.archive.stored import StoredRun, load_run
 from specgate.contract import Block, EngineIdentity, Point, RefusedRequest, Run, Served, ServedRequest
 from specgate.errors import UsageError
 from tests.support.factories import blocks_of, corrupt, plan_of, run_of, scenario
-from tests.support.kept_runs import ON_A_CPU, unpacked
+from tests.support.kept_runs import unpacked
 from tests.support.stored_runs import rewrite, store
 
-GPU = "2026-11-22-engine-eight-steps-h200/run-demo.tar.xz"
+KEPT = ("2026-11-26-planted-8b-h200/run-32k.tar.xz", "2026-11-27-engines-h200/run-120b-1k.tar.xz")
 UNPACKED = TemporaryDirectory()  # until the process ends: a stored run reads its files when they are asked for
 
 
@@ -29,11 +30,10 @@ def stored(name: str) -> StoredRun:
     return load_run(unpacked(name, Path(UNPACKED.name) / name.replace("/", "-")))
 
 
-@pytest.mark.parametrize("name", [ON_A_CPU, GPU])
+@pytest.mark.parametrize("name", KEPT)
 def test_the_rows_of_single_cells_are_the_cells_figures_in_run_json(name: str) -> None:
     one = stored(name)
-    layout = acceptance_of([one], [("scenario",)]).layouts[1]
-    assert len(layout.rows) == 2
+    layout = acceptance_of([one], [("scenario",)]).layouts[-1]
     for row in layout.rows:
         (cell,) = [
             c for c in one.run.cells if c.acceptance and c.cell.point.scenario == dict(row.group.values)["scenario"]
@@ -51,16 +51,27 @@ def test_the_rows_of_single_cells_are_the_cells_figures_in_run_json(name: str) -
             assert (mine.ci_low, mine.ci_high) == (theirs.ci_low, theirs.ci_high)
 
 
-def test_the_demo_pair_is_laid_out_by_kinds_of_text_and_its_loops_are_said() -> None:
-    acceptance = acceptance_of([stored(ON_A_CPU), stored(GPU)])
+def test_rows_are_laid_out_by_engine_class_and_context_and_loops_are_said(tmp_path: Path) -> None:
+    def looping(made: Block) -> Block:
+        return replace(made, tokens=tuple(tuple((1, 2) * len(text))[: len(text)] for text in made.tokens))
+
+    def laid_out(context: int, kind: object, change: Callable[[Block], Block]) -> StoredRun:
+        asked = scenario(context=(context,))
+        (point,) = plan_of(asked).points
+        prompts = {point.key: {"sources": [[[kind]]] * 4, "source": "mixed"}}
+        return load_run(store(tmp_path / str(context), scenarios=(asked,), change=change, changes={"prompts": prompts}))
+
+    one, other = laid_out(64, CODE, lambda b: b), laid_out(32, PROSE, looping)
+    engines = {k: replace(f, identity=EngineIdentity("vLLM", "0.25.1")) for k, f in other.run.engines.items()}
+    acceptance = acceptance_of([one, replace(other, run=replace(other.run, engines=engines))])
     whole, *others = acceptance.layouts
     assert [layout.by for layout in others] == [("engine",), ("class",), ("context",), ("position",)]
-    assert [dict(s.group.values)["class"] for s in others[1].rows] == ["code", "docs", "prose"]
+    assert [dict(s.group.values)["class"] for s in others[1].rows] == ["code", "prose"]
     by_context = {dict(s.group.values)["context"]: s for s in others[2].rows}
-    assert by_context[32_768].looping_prompts == 8 and by_context[32_768].without_loops is None
-    assert by_context[512].without_loops is not None
+    assert by_context[32].looping_prompts == 4 and by_context[32].without_loops is None
+    assert by_context[64].looping_prompts == 0
     assert whole.rows[0].num_drafts == sum(s.num_drafts for s in others[2].rows)
-    assert others[0].unlike == ("prompts of cupy bfloat16 24, reference float32 20; 0 in common",)
+    assert others[0].unlike == ("prompts of fake 0.25.1 float32 4, fake float32 4; 0 in common",)
 
 
 # ── classes of prompts ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -17,7 +17,6 @@ from specgate.archive.comparing.builds import contrast_of
 from specgate.archive.stored import load_run
 from specgate.contract import BetweenRuns, Block, Role
 from specgate.contract.contrast import Change, Contrast, How
-from specgate.contract.metrics import DEFINITIONS
 from specgate.errors import UsageError
 from tests.support.factories import corrupt, scenario, with_acceptance
 from tests.support.stored_runs import rewrite, store
@@ -58,13 +57,13 @@ def test_a_slower_cycle_shows_in_times_as_unpaired_and_in_the_speed_up_over_the_
     a: Path, tmp_path: Path
 ) -> None:
     found = contrast(a, store(tmp_path / "b", cycle_ns=15_400_000))
-    times = change(found, "tpot_ms")
+    times = change(found, "mean_tpot_ms")
     assert times.how is How.UNPAIRED and times.ratio == pytest.approx(1.1, rel=1e-6)
-    speedup = change(found, "speedup_vs_ar_ratio")
+    speedup = change(found, "decode_speedup_ratio")
     assert speedup.how is How.OVER_BASELINES and speedup.ratio == pytest.approx(1 / 1.1, rel=1e-6)
     assert speedup.ci_low is not None and speedup.ci_high is not None
     assert speedup.ci_low < 1 / 1.1 < speedup.ci_high < 1
-    assert change(found, "tpot_ms", "baseline").ratio == pytest.approx(1.0)
+    assert change(found, "mean_tpot_ms", "baseline").ratio == pytest.approx(1.0)
 
 
 def logs_by_set(folder: Path) -> dict[int, float]:
@@ -78,7 +77,7 @@ def test_times_on_the_same_prompts_have_the_paired_interval_of_scipy_and_two_ass
     a: Path, tmp_path: Path
 ) -> None:
     b = store(tmp_path / "b", jitter=0.05)
-    found = change(contrast(a, b), "tpot_ms")
+    found = change(contrast(a, b), "mean_tpot_ms")
     of_a, of_b = (list(logs_by_set(folder).values()) for folder in (a, b))
     within = stats.ttest_rel(of_b, of_a).confidence_interval(0.95)
     middle, half = (within.low + within.high) / 2, (within.high - within.low) / 2
@@ -97,7 +96,7 @@ def test_a_speed_up_allows_for_what_each_run_knows_of_its_processes(a: Path, tmp
     known = BetweenRuns(0.001, 4)
     (cell,) = [c.cell.key for c in load_run(a).run.cells if c.cell.role.speculative]
     b = edited(store(tmp_path / "b"), between_runs={cell: known})
-    found = change(contrast(a, b), "speedup_vs_ar_ratio")
+    found = change(contrast(a, b), "decode_speedup_ratio")
     assert found.between == (ASSUMED, known)
     z, t = stats.norm.ppf(0.975) * 0.0045, stats.t.ppf(0.975, 4) * 0.001
     assert ends(found) == pytest.approx([-math.hypot(z, t), math.hypot(z, t)])
@@ -131,7 +130,7 @@ def test_rounds_of_a_prompt_are_no_new_evidence(tmp_path: Path) -> None:
             store(tmp_path / f"{name}{rounds}", scenarios=kinds, jitter=0.0, change=slowed(by))
             for name, by in (("a", 0.0), ("b", 0.01))
         ]
-        found.append(change(contrast(*runs), "tpot_ms"))
+        found.append(change(contrast(*runs), "mean_tpot_ms"))
     two, four = found
     assert (two.n, four.n) == (4, 4)
     assert two.ci_low is not None and two.ci_low == pytest.approx(four.ci_low, rel=1e-6)
@@ -148,7 +147,9 @@ def test_a_ratio_divides_the_means_beside_it(a: Path, tmp_path: Path) -> None:
 
 def test_two_prompt_sets_are_too_few_for_an_interval(tmp_path: Path) -> None:
     kinds = [scenario(prompt_sets=2, rounds=8)]
-    found = change(contrast(store(tmp_path / "a", scenarios=kinds), store(tmp_path / "b", scenarios=kinds)), "tpot_ms")
+    found = change(
+        contrast(store(tmp_path / "a", scenarios=kinds), store(tmp_path / "b", scenarios=kinds)), "mean_tpot_ms"
+    )
     assert (found.ratio, found.ci_low, found.reason_code) == (1.0, None, "few_prompt_sets")
 
 
@@ -176,7 +177,7 @@ def test_the_first_token_that_differs_is_found(a: Path, tmp_path: Path) -> None:
 
 def test_a_speed_that_was_withheld_has_no_ratio(a: Path, tmp_path: Path) -> None:
     found = contrast(a, store(tmp_path / "b", change=corrupt))
-    for metric in ("speedup_vs_ar_ratio", "output_tok_s", "tpot_ms"):
+    for metric in ("decode_speedup_ratio", "decode_tok_s", "mean_tpot_ms"):
         assert (change(found, metric).ratio, change(found, metric).reason_code) == (None, "token_mismatch")
 
 
@@ -227,28 +228,11 @@ def test_runs_that_have_nothing_in_common_are_a_usage_error(
         contrast(a, b)
 
 
-# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def by_the_field(folder: Path, **changes: Any) -> Path:
-    """A stored run whose figures follow the field's definitions."""
-    return store(folder, scenarios=(replace(scenario(), definitions=DEFINITIONS),), **changes)
-
-
 def test_means_over_requests_are_paired_block_by_block(tmp_path: Path) -> None:
-    found = contrast(by_the_field(tmp_path / "a"), by_the_field(tmp_path / "b", cycle_ns=15_400_000))
+    found = contrast(store(tmp_path / "a"), store(tmp_path / "b", cycle_ns=15_400_000))
     times = change(found, "mean_tpot_ms")
     assert times.ratio == pytest.approx(1.1, rel=1e-6) and times.ci_low is not None
     assert change(found, "p50_itl_ms").ratio == pytest.approx(1.1, rel=1e-6), "shown, without an interval"
     assert change(found, "p50_itl_ms").ci_low is None
     assert change(found, "decode_speedup_ratio").ratio == pytest.approx(1 / 1.1, rel=1e-6)
     assert change(found, "decode_throughput_ratio").how is How.OVER_BASELINES
-
-
-def test_a_run_of_an_older_schema_has_ratios_only_for_what_means_the_same(a: Path, tmp_path: Path) -> None:
-    found = contrast(a, by_the_field(tmp_path / "b"))
-    assert change(found, "step_ms").ratio == pytest.approx(1.0)
-    assert change(found, "acceptance_length").ratio == pytest.approx(1.0)
-    assert change(found, "decode_speedup_ratio").ratio == pytest.approx(1.0), "the same quantity, by its new name"
-    for name in ("tpot_ms", "mean_tpot_ms", "output_tok_s", "decode_tok_s"):
-        assert (change(found, name).ratio, change(found, name).reason_code) == (None, "not_measured")

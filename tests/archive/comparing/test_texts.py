@@ -41,7 +41,7 @@ def behind_a_server(block: Block, record: AcceptanceRecord | None = None) -> Blo
     if not block.role.speculative:
         return block
     made = AcceptanceRecord.from_steps(block.role.k, block.accepted, block.drafted, block.emitted, 0)
-    requests = tuple(ServedRequest(0, (0, block.elapsed_ns)) for _ in block.tokens)
+    requests = tuple(ServedRequest(0, (0, block.elapsed_ns), (1, len(tokens) - 1)) for tokens in block.tokens)
     return replace(
         block,
         served=Served(requests, record or made),

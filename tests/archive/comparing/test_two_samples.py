@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bench.simulations.first_statistics import bound
+from bench.simulations.error_rates import bound
 from bench.simulations.gate_simulation import Flags
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.archive.comparing.two_samples import by_prompt_set, difference, log_ratio, log_ratio_of_ratios, of_mean

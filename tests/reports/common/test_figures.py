@@ -39,8 +39,8 @@ def test_what_is_not_a_number_is_a_dash(value: float) -> None:
         (Value("accept_hist[2]", 1200.0), "1,200"),
         (Value("active_count_max", 8.0), "8"),
         (Value("active_count_avg", 3.456), "3.46"),
-        (Value("tpot_ms", 12.345), "12.3"),
-        (Value("tpot_ms", None, reason_code="token_mismatch"), NONE),
+        (Value("mean_tpot_ms", 12.345), "12.3"),
+        (Value("mean_tpot_ms", None, reason_code="token_mismatch"), NONE),
         (None, NONE),
     ],
 )
@@ -51,5 +51,5 @@ def test_a_figure_is_written_by_its_unit(value: Value | None, text: str) -> None
 def test_an_interval_and_a_reason_are_shown_only_where_there_is_one() -> None:
     assert span(Value("acceptance_length", 2.7, ci_low=2.5, ci_high=2.9)) == "2.50 … 2.90"
     assert span(Value("acceptance_length", 2.7)) is None
-    assert reason(Value("tpot_ms", None, reason_code="token_mismatch")) == "token mismatch"
-    assert reason(Value("tpot_ms", 1.0)) is None
+    assert reason(Value("mean_tpot_ms", None, reason_code="token_mismatch")) == "token mismatch"
+    assert reason(Value("mean_tpot_ms", 1.0)) is None

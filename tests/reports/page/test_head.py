@@ -49,24 +49,6 @@ def test_a_rule_that_advises_is_marked_so_and_a_required_one_goes_before_it() ->
     assert isinstance(asked, Entry) and (asked.text, asked.mark) == ("≥ 1×", "PASS")
 
 
-def test_speed_and_acceptance_that_no_required_rule_judges_are_said_cell_by_cell() -> None:
-    said = list(head.not_judged(run_under(speed("cpu-one", 1.0))))
-    assert "Not judged: speed of cpu-one c64 b1 spec-2 and cpu-two c64 b1 spec-3." in said
-    assert "Not judged: acceptance length of 3 cells, cpu-one c64 b1 spec-2 among them." in said
-    only_advised = list(head.not_judged(run_under(speed("*", 1.0, required=False))))
-    assert any(line.startswith("Not judged: speed of 3 cells") and "rules only advise" in line for line in only_advised)
-
-
-def test_a_run_that_was_judged_by_everything_lacks_nothing() -> None:
-    rules = (
-        Rule("records", "validity", True),
-        Rule("tokens", "tokens", True, params={"near_tie_margin": 0.0}),
-        Rule("acceptance", "acceptance", True, params={"min": 1.0}),
-        Rule("speed", "speed", True, params={"min": 0.1}),
-    )
-    assert list(head.not_judged(run_under(*rules))) == []
-
-
 def test_what_advises_is_counted_by_rule_and_never_hidden_behind_a_pass() -> None:
     found = head.advice(run_under(Rule("no-loops", "degeneracy", False, params={"max_repeated_share": -1.0})))
     assert [(a.rule, a.state, a.cells) for a in found] == [("no-loops", "FAIL", len(RUN.cells))]

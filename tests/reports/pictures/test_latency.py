@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from specgate.contract import CellResult, Scenario
-from specgate.contract.metrics import DEFINITIONS
 from specgate.reports.common.figures import number
 from specgate.reports.pictures.latency import ecdf
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
@@ -19,7 +16,7 @@ def cells(of: Scenario) -> list[CellResult]:
 
 
 def test_the_table_states_the_percentiles_that_the_run_has() -> None:
-    found = cells(replace(scenario(), definitions=DEFINITIONS))
+    found = cells(scenario())
     (table,) = ecdf("p", "itl_ms", found).tables
     assert table.head[-1] == "gaps"
     for row, result in zip(table.rows, found, strict=True):
@@ -27,9 +24,3 @@ def test_the_table_states_the_percentiles_that_the_run_has() -> None:
         assert [stated[p] for p in ("p50", "p90", "p99")] == [
             number(result.values[f"{p}_itl_ms"].value or 0.0) for p in ("p50", "p90", "p99")
         ]
-
-
-def test_a_run_of_an_older_schema_has_no_gaps_between_tokens() -> None:
-    found = cells(scenario())
-    assert not ecdf("p", "itl_ms", found).tables
-    assert ecdf("p", "tpot_ms", found).tables

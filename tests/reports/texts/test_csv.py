@@ -44,14 +44,14 @@ def test_every_value_of_the_run_is_a_row_with_its_unit() -> None:
             assert float(row["value"]) == value.value
             assert (row["unit"], row["n"]) == (metric(name).unit, str(value.n))
     for comparison in run.comparisons:
-        row = rows[comparison.cell.role.name, "speedup_vs_ar_ratio"]
+        row = rows[comparison.cell.role.name, "decode_speedup_ratio"]
         assert (float(row["ci_low"]), float(row["ci_high"])) == (comparison.speedup.ci_low, comparison.speedup.ci_high)
 
 
 def test_a_spec_row_stands_beside_its_baseline() -> None:
     run = sample()
-    base = run.cells[0].values["output_tok_s"].value
-    (row,) = [r for r in metrics(run) if (r["role"], r["metric"]) == ("spec-3", "output_tok_s")]
+    base = run.cells[0].values["decode_tok_s"].value
+    (row,) = [r for r in metrics(run) if (r["role"], r["metric"]) == ("spec-3", "decode_tok_s")]
     assert float(row["baseline"]) == base
     assert float(row["ratio"]) == pytest.approx(float(row["value"]) / float(row["baseline"]))
 
@@ -72,7 +72,7 @@ def test_withheld_figures_are_empty_with_their_reason_and_their_samples_are_gone
     plan = plan_of()
     run = judged(run_of(plan, blocks_of(plan, change=corrupt)), POLICY)
     spec = [r for r in metrics(run) if r["role"] == "spec-3"]
-    (speed,) = [r for r in spec if r["metric"] == "output_tok_s"]
+    (speed,) = [r for r in spec if r["metric"] == "decode_tok_s"]
     assert (speed["value"], speed["reason_code"]) == ("", "token_mismatch")
     assert not [r for r in spec if r["stat"] in ("block", "pair")]
 
@@ -82,9 +82,9 @@ def test_summary_csv_has_one_row_per_cell_and_reads_as_numbers() -> None:
     table = pd.read_csv(io.StringIO(SUMMARY.render(run, POLICY)))
     assert list(table["role"]) == ["baseline", "spec-2", "spec-3"]
     assert table.loc[2, "acceptance_length"] == run.cells[2].values["acceptance_length"].value
-    assert table.loc[2, "speedup_vs_ar_ratio"] == run.comparisons[1].speedup.value
+    assert table.loc[2, "decode_speedup_ratio"] == run.comparisons[1].speedup.value
     assert list(table["verdict"]) == ["PASS", "PASS", "PASS"]
-    assert list(table["speedup_vs_ar_ratio"].isna()) == [True, False, False]
+    assert list(table["decode_speedup_ratio"].isna()) == [True, False, False]
 
 
 def test_counts_stay_integers_beside_gaps() -> None:

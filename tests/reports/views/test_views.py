@@ -154,9 +154,9 @@ def test_every_change_is_a_row_of_the_csv_with_its_verdict(subjects: Subjects) -
     rows = list(csv.DictReader(io.StringIO(plugins.view("builds").render(subjects.builds, "csv"))))
     assert len(rows) == len(subjects.builds.changes)
     found = {(r["role"], r["metric"]): r for r in rows}
-    assert found["spec-3", "speedup_vs_ar_ratio"]["verdict"] == "FAIL"
+    assert found["spec-3", "decode_speedup_ratio"]["verdict"] == "FAIL"
     assert found["spec-3", "acceptance_length"]["reason_code"] == "acceptance_sources_differ"
-    assert found["spec-3", "tpot_ms"]["how"] == "unpaired in time"
+    assert found["spec-3", "mean_tpot_ms"]["how"] == "unpaired in time"
     assert found["spec-3", "step_ms"]["verdict"] == "INCONCLUSIVE"
     assert found["spec-3", "verify_ms"]["verdict"] == ""
 
@@ -228,10 +228,10 @@ def followed(tmp_path: Path, count: int, after: int | None = None) -> Trends:
 
 def nudged(result: CellResult, n: int) -> CellResult:
     """The result with speeds that differ a little from run to run."""
-    value = result.values["output_tok_s"]
+    value = result.values["decode_tok_s"]
     assert value.value is not None
     wobbled = replace(value, value=value.value * (1 + 0.001 * (n * 7 % 5)))
-    return replace(result, values={**result.values, "output_tok_s": wobbled})
+    return replace(result, values={**result.values, "decode_tok_s": wobbled})
 
 
 def test_history_has_a_small_picture_per_metric_of_a_ground_with_two_runs_or_more(tmp_path: Path) -> None:
@@ -256,7 +256,10 @@ def test_a_change_of_level_is_marked_in_words_with_the_run_it_began_at(tmp_path:
     shown = plugins.view("history").render(found, "plain")
     changes = shown[shown.index("Changes of level:") : shown.index("demo-64 ·")]
     rows = [line.strip().split("\t") for line in changes.splitlines() if "demo-64 c64 b1 spec-3" in line]
-    assert {row[1]: row[2] for row in rows} == {"tokens per second": "13", "speed-up": "13"}
+    assert {row[1]: row[2] for row in rows} == {
+        "tokens per second of decoding": "13",
+        "speed-up of decoding": "13",
+    }
     assert all("worse" in row[5] for row in rows)
     assert "at most 0.5 %" in changes
     page = plugins.view("history").render(found, "html")
@@ -336,7 +339,9 @@ def test_a_position_that_no_engine_counts_is_said(subjects: Subjects) -> None:
 def test_wrong_tokens_make_a_contrast_invalid_and_say_where(tmp_path: Path) -> None:
     a, b = store(tmp_path / "a"), store(tmp_path / "b", change=corrupt)
     shown = plugins.view("builds").render(contrast(a, b), "plain")
-    assert shown.splitlines()[-1].startswith("INVALID: speed-up on demo-64 c64 b1 spec-3: no ratio: token mismatch")
+    assert shown.splitlines()[-1].startswith(
+        "INVALID: decode-speed-up on demo-64 c64 b1 spec-3: no ratio: token mismatch"
+    )
     assert "8 differ" in shown and UNPAIRED in shown
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Literal
 
 from specgate.contract import Block, Plan, Run
 from specgate.contract.conditions import Sample
 from tests.support.factories import blocks_of, plan_of, scenario
 from tests.support.surroundings import SECOND, lasting, sample, watched_run
 
-Statistics = Literal[4, 5, 6]
 Clock = Callable[[float], float]
 """Seconds since decoding began → SM clock in MHz."""
 BESIDE_NS, PREFILL_NS = SECOND // 10, SECOND // 2
@@ -34,7 +32,7 @@ def answered_late(answering: Mapping[str, float], *, told: Collection[str]) -> R
     the block. `told`: the roles whose blocks say when prefill began.
     """
     lengths = {"baseline": 16.0, "spec-3": 5.8}
-    plan = plan_of(replace(scenario(prompt_sets=8), statistics=6, kind="full"))
+    plan = plan_of(replace(scenario(prompt_sets=8), kind="full"))
     prefill_ns, made = round(1.25 * SECOND), list[Block]()
     samples, begin = [sample(0, sm_clock_mhz=HIGHEST_MHZ)], SECOND
     for block in blocks_of(plan):
@@ -59,7 +57,6 @@ def heated(
     *,
     scales: Mapping[str, float] | None = None,
     prompt_sets: int = 16,
-    statistics: Statistics = 6,
     seed: int = 0,
     reasons: int = 0,
 ) -> tuple[Plan, list[Block], list[Sample]]:
@@ -69,7 +66,7 @@ def heated(
     Every prompt set has two blocks of each role, with pauses of unequal length.
     """
     noise, scales = random.Random(seed), scales or {}
-    plan = plan_of(replace(scenario(prompt_sets=prompt_sets), statistics=statistics, kind="full"))
+    plan = plan_of(replace(scenario(prompt_sets=prompt_sets), kind="full"))
     made: list[Block] = []
     samples = [sample(0, sm_clock_mhz=HIGHEST_MHZ)]
     begin, at = SECOND, noise.randrange(EVERY_NS)
@@ -96,12 +93,9 @@ def heated_run(
     *,
     scales: Mapping[str, float] | None = None,
     prompt_sets: int = 16,
-    statistics: Statistics = 6,
     seed: int = 0,
     reasons: int = 0,
 ) -> Run:
     """The run of `heated`, with its conditions."""
-    plan, blocks, samples = heated(
-        clock, lengths, scales=scales, prompt_sets=prompt_sets, statistics=statistics, seed=seed, reasons=reasons
-    )
+    plan, blocks, samples = heated(clock, lengths, scales=scales, prompt_sets=prompt_sets, seed=seed, reasons=reasons)
     return watched_run(samples, blocks, plan)
