@@ -2,9 +2,9 @@
 // with the probability of the path to each. Exact ties go to the lower column, as in the draft's choice.
 //
 // A path's probability is the product of the draft's along it, kept as a sum of logarithms in float32, as
-// backends/eagle3/reference/tree/drafting.py keeps it: that of a row, and the log-softmax of the token behind it, at most 0. So a
-// child is never likelier than its parent. That holds of logits that are not finite, too: where there is no number it is 0, and
-// the least number stands for minus infinity. The fault says then that nothing of it means anything.
+// backends/eagle3/reference/tree/drafting.py keeps it: that of a row, and the log-softmax of the token behind it, at most 0. So
+// a child is never likelier than its parent. That holds of logits that are not finite, too: where there is no number it is 0,
+// and the least number stands for minus infinity. The fault says then that nothing of it means anything.
 #pragma once
 #include "largest.cuh"
 #include "slots.cuh"
