@@ -17,7 +17,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 from hypothesis import settings
 
-from tests.support import in_process, outlines
+from tests.support import house, in_process, outlines
 from tests.support.clocks.starved import ATTEMPTS, stood_still
 from tests.support.command import Cli
 
@@ -33,6 +33,16 @@ SLOW_FIXTURES = {
     "trained": "trains a draft",
 }
 """Fixture → why a test that uses it takes long."""
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Where the engine's house is not installed, the tests that import it are left out."""
+    if house.is_here() or collection_path == Path(__file__).parent:
+        return None
+    if collection_path.is_dir():
+        file = collection_path / "conftest.py"
+        return (file.is_file() and house.needs_engine(file)) or None
+    return (collection_path.suffix == ".py" and house.needs_engine(collection_path)) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -78,9 +88,12 @@ class Killed:
 
 @pytest.fixture(scope="session")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("pair")
+    if not house.is_here():
+        return house.write_configs(folder)
     from specgate.backends.eagle3.lib.tiny import write_random_pair
 
-    return write_random_pair(tmp_path_factory.mktemp("pair"), seed=8)
+    return write_random_pair(folder, seed=8)
 
 
 @pytest.fixture

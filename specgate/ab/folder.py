@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from specgate.contract import PairRef, Policy, Scenario
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import Format
 from specgate.contract.two_builds import SIDES, Margins, Process, Side, SideName, TwoBuilds
+from specgate.contract.types import Length
 from specgate.errors import InvalidResult, OtherVersion, UsageError
 from specgate.files import manifest
 from specgate.files.journal import Journal
@@ -62,7 +63,7 @@ class Asked:
     started: str
     argv: tuple[str, ...]
     tool_version: str
-    looks: tuple[int, ...]
+    looks: Annotated[tuple[int, ...], Length(1)]
     bandwidth: Bandwidth | None = None
     begun_with: Mapping[str, str | None] = field(default_factory=dict)
 

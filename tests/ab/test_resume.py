@@ -167,6 +167,11 @@ def test_a_folder_that_was_changed_does_not_go_on(cli: Cli, undecided: Path) -> 
     assert "only a comparison as it was stored" in resumed(cli, undecided, "--processes", "4", code=6)
 
 
+def test_nor_does_one_that_was_asked_for_no_look(cli: Cli, undecided: Path) -> None:
+    edited(undecided, "asked.json", set_at("looks", to=[]))
+    assert "looks: must not be empty" in resumed(cli, undecided, "--processes", "4", code=6)
+
+
 def test_nor_does_one_whose_manifest_is_gone_while_the_ledger_knows_that_it_ended(stored: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     undecided = shutil.copytree(stored, runs / stored.name)

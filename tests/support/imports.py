@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.support.command import ROOT
+ROOT = Path(__file__).parents[2]
 
 SHELVES = ("backends", "gates", "reports", "scenarios")
 """Sub-packages of specgate that live at the top level of the repository."""
