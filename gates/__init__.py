@@ -22,6 +22,6 @@
     select.py             which cells a rule speaks of, and verdicts with its name on them
     policies/             policies that come with specgate; `contrast/` has those for two runs
 
-They import the public rooms (`specgate.errors`, `core`, `api`, `analysis`) and one another, and nothing else of
+They import the public rooms (`specgate.errors`, `contract`, `files`, `analysis`) and one another, and nothing else of
 specgate. `docs/examples/gate-plugin` is a gate from outside.
 """

@@ -9,6 +9,6 @@
     common/     what all of them say alike: figures, headlines, tables, escaping
     templates/  the HTML of page/ and sheets/, with its one script and its style sheet
 
-They import the public rooms (`specgate.errors`, `core`, `api`, `analysis`) and one another, and nothing else of
+They import the public rooms (`specgate.errors`, `contract`, `files`, `analysis`) and one another, and nothing else of
 specgate. `docs/examples/report-plugin` is a report from outside.
 """

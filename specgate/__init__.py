@@ -29,9 +29,10 @@ The rooms from top to bottom; each imports only from rooms below it, and `tests/
     errors.py     every error that is raised on purpose, and its exit code
 
 Plug-in authors import `specgate.errors`, `redaction`, `contract`, `files` and `analysis`; engines and gates may also
-import `specgate.sampling`, engines `specgate.checkpoints` and `machine`, and commands whatever the commands of specgate
-import. The built-in back ends, gates and reports import nothing else either. `docs/examples/` has a package of each
-kind. The built-in EAGLE-3 engine is a house of its own, `backends/eagle3/`, and a plug-in like any other.
+import `specgate.sampling`, engines `specgate.checkpoints` and `machine`, and commands `terminal`, `plugins`, `pairs`,
+`planning`, `archive` and `commands`. The built-in back ends, gates and reports import nothing else either.
+`docs/examples/` has a package of each kind. The built-in EAGLE-3 engine is a house of its own, `backends/eagle3/`, and
+a plug-in like any other.
 """
 
 from __future__ import annotations

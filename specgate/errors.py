@@ -2,8 +2,8 @@
 
     SpecgateError               70  (base class: only its subclasses are raised)
     ├── UsageError               2  a command line, scenario, policy or plug-in name that is wrong or contradicts itself
-    ├── OtherVersion             3  a stored run of another version of specgate, which has to judge it
     ├── EnvironmentRefused       4  this machine cannot carry out the plan (no GPU, disk full, …)
+    │   └── OtherVersion            a stored run of another version of specgate, which has to judge it
     ├── OrderRefused             5  `full` before the micro gates are green
     ├── InvalidResult            6  a stored result contradicts itself: nothing in it may be quoted
     │   └── UnknownSigner           an entry of the ledger is signed by a key that is not among the allowed ones
@@ -69,16 +69,14 @@ class UsageError(SpecgateError):
     exit_code = ExitCode.USAGE
 
 
-class OtherVersion(SpecgateError):
-    """A stored run was made by another version of specgate, and only that one can judge it."""
-
-    exit_code = ExitCode.INCONCLUSIVE
-
-
 class EnvironmentRefused(SpecgateError):
     """This machine cannot carry out the plan."""
 
     exit_code = ExitCode.ENV_REJECTED
+
+
+class OtherVersion(EnvironmentRefused):
+    """A stored run was made by another version of specgate, and only that one can judge it."""
 
 
 class OrderRefused(SpecgateError):

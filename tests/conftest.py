@@ -17,9 +17,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 from hypothesis import settings
 
-from tests.support import house, in_process, outlines
+from tests.support import in_process, outlines
 from tests.support.clocks.starved import ATTEMPTS, stood_still
 from tests.support.command import Cli
+from tests.support.engines import house
 
 # Deadlines measure the machine, not the code.
 settings.register_profile("specgate", deadline=None)

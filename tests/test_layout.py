@@ -62,8 +62,8 @@ FOR_COMMANDS = ("terminal", "plugins", "pairs", "planning", "archive", "commands
 
 PUBLIC = {
     "backends": ("errors", "redaction", "contract", "files", "analysis", "sampling", "checkpoints", "machine"),
-    "gates": ("errors", "contract", "files", "analysis", "sampling"),
-    "reports": ("errors", "contract", "files", "analysis"),
+    "gates": ("errors", "redaction", "contract", "files", "analysis", "sampling"),
+    "reports": ("errors", "redaction", "contract", "files", "analysis"),
 }
 """What a shelf may import besides itself: what an author from outside may import."""
 

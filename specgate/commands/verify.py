@@ -57,7 +57,7 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
         places = f"{count} place{'s' * (count > 1)}"
         echo(f"run {run.name} cannot be judged by this version: it computes {places} differently")
         echo(f"next: {found.next_step}")
-        sys.exit(ExitCode.INCONCLUSIVE)
+        sys.exit(ExitCode.ENV_REJECTED)
     assert found.run is not None
     again = found.run
     counted = f"{len(again.cells)} cells, {len(again.comparisons)} comparisons, {len(again.verdicts)} verdicts"
@@ -91,7 +91,7 @@ def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
         places = f"{count} place{'s' * (count > 1)}"
         echo(f"comparison {path.name} cannot be judged by this version: it computes {places} differently")
         echo(f"next: {found.next_step}")
-        sys.exit(ExitCode.INCONCLUSIVE)
+        sys.exit(ExitCode.ENV_REJECTED)
     assert found.result is not None
     again = found.result
     for note in found.notes:

@@ -366,7 +366,7 @@ def test_a_figure_that_only_another_source_tree_computes_is_left_to_that_tree(ru
     change_json(run / "run.json", figure)
     mend(run)
     done = CliRunner().invoke(commands, ["verify", str(run)])
-    assert done.exit_code == 3 and "holds" not in done.output
+    assert done.exit_code == 4 and "holds" not in done.output
     assert "differs: run.json: cells[1].values.acceptance_length.value: " in done.output
     assert "cannot be judged by this version: it computes" in done.output
     assert "next: check out " in done.output and f"source tree {'0' * 12}" in done.output
@@ -389,7 +389,7 @@ def test_a_run_of_another_schema_is_not_recomputed_and_its_version_is_named(run:
     with pytest.raises(OtherVersion, match=r"made by source tree [0-9a-f]{12} \(commit cdcdcdcdcdcd\)") as caught:
         verify(run)
     assert (caught.value.hint or "").startswith("check out commit cdcdcdcdcdcd (source tree ")
-    assert caught.value.exit_code == 3
+    assert caught.value.exit_code == 4
 
 
 def test_a_block_without_the_harnesss_clock_is_a_difference(run: Path) -> None:

@@ -128,7 +128,7 @@ def test_the_exit_code_of_a_comparison_is_the_policys(runs: Path, other: str, ex
 
 
 def test_a_policy_of_ones_own_decides(runs: Path) -> None:
-    rule = "{id: t, gate: change, required: true, metric: tpot_ms, margin_pct: 30.0, trust_unpaired: true}"
+    rule = "{id: t, gate: change, required: true, metric: mean_tpot_ms, margin_pct: 30.0, trust_unpaired: true}"
     Path("mine.yaml").write_text(f"schema: specgate.policy/v1\nrules:\n  - {rule}\n")
     assert code(invoke("compare", runs / "a", runs / "slow", "--policy", "mine.yaml")) == ExitCode.PASS
     assert code(invoke("compare", runs / "slow", runs / "a", "--policy", "mine.yaml")) == ExitCode.PASS

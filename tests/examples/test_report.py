@@ -46,7 +46,7 @@ def test_a_figure_by_position_has_the_position_as_a_label() -> None:
 def test_the_speed_up_and_the_verdicts_are_there() -> None:
     found = run()
     samples = read(found)
-    assert [s.value for s in samples["specgate_speedup_vs_ar_ratio"]] == [found.comparisons[0].speedup.value]
+    assert [s.value for s in samples["specgate_decode_speedup_ratio"]] == [found.comparisons[0].speedup.value]
     assert sum(s.value for s in samples["specgate_verdicts"]) == len(found.verdicts)
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import house, in_process
+from tests.support import in_process
 from tests.support.clocks.starved import ATTEMPTS
+from tests.support.engines import house
 
 ROOT = Path(__file__).parents[2]
 UNDRAWN = "tests.support.undrawn"

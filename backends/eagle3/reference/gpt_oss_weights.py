@@ -1,4 +1,4 @@
-"""gpt-oss' tensors packed for the forward pass, as `eagle3/weights.py` does it for a dense target.
+"""gpt-oss' tensors packed for the forward pass, as `lib/weights.py` does it for a dense target.
 
 Shapes as there, and E experts, R rows and C columns of one of an expert's two matrices.
 """

@@ -35,7 +35,7 @@ SWITCHES: Final[Mapping[str, str]] = {
     "lmdeploy": "--backend turbomind, which warns and goes on without; a TurboMind draft whose load failed",
     "llamacpp": "--spec-type none (the default); --spec-draft-p-min, below which it drafts nothing",
 }
-"""Back end → what switches drafts off without an error (versions: `eagle3/spec_config/formats`)."""
+"""Back end → what switches drafts off without an error (versions: `checkpoints/spec_config/formats`)."""
 
 
 def findings_of(e: Evidence) -> tuple[Finding, ...]:

@@ -20,7 +20,8 @@ SHORTENS: Final[Mapping[str, str]] = {
     "trtllm": "draft_len_schedule",
     "llamacpp": "--spec-draft-p-min above 0",
 }
-"""Engine → what makes its drafts shorter than K, as far as it is known (versions: `eagle3/spec_config/formats`)."""
+"""Engine → what makes its drafts shorter than K, as far as it is known (versions: `checkpoints/spec_config/formats`).
+"""
 
 
 def refuse_beyond_k(record: AcceptanceRecord, where: str) -> None:

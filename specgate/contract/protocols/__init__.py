@@ -13,7 +13,8 @@ without either (`cleaned`).
 
 Everything named in `__all__` is stable. An author needs nothing of specgate but the public rooms: `specgate.errors`,
 `specgate.redaction`, `specgate.contract` (the nouns), this one, `specgate.files` and `specgate.analysis` (samples to
-figures); an engine may also use `specgate.checkpoints` (pairs on disk) and `specgate.machine`. The built-in engines,
+figures); engines and gates may also use `specgate.sampling`, engines
+`specgate.checkpoints` (pairs on disk) and `specgate.machine`. The built-in engines,
 gates and reports import nothing else either.
 
 Entry-point groups: `specgate.backends`, `specgate.gates`, `specgate.reports`, and for what is made of several stored

@@ -11,7 +11,7 @@ from specgate.contract.protocols import Gate
 from specgate.errors import ExitCode
 
 USAGE: Final = (ExitCode.USAGE,)
-STORED: Final = (ExitCode.INVALID, ExitCode.USAGE)
+STORED: Final = (ExitCode.INVALID, ExitCode.USAGE, ExitCode.ENV_REJECTED)
 CHECKPOINT: Final = (ExitCode.BACKEND_ERROR,)
 
 

@@ -4,7 +4,7 @@ open.py               loads a pair, after checking that the engine can hold what
 limits.py             what the kernels can do, checked before anything is compiled
 tree_option.py        the draft tree that is asked for, and what of it no kernel is made for
 memory_plan.py        what will be allocated, in bytes, before it is
-engine.py             `CupyEngine`, the implementation of `specgate.contract.protocols.TunableEngine`
+engine.py             `CupyEngine`, the implementation of `eagle3.nouns.abilities.TunableEngine`
 forensics.py          what it shows beside tokens: logits, draws and their laws, stages
 decoding.py           prefill, decode and extend: what everything else rests on
 prefill.py            a prompt through the target and the draft: cuBLAS, a library's attention, and kernels between

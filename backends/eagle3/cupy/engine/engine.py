@@ -1,6 +1,4 @@
-"""`CupyEngine`, as the harness knows it: `specgate.contract.protocols.TunableEngine`, and everything that an engine may
-show.
-"""
+"""`CupyEngine`: `eagle3.nouns.abilities.TunableEngine`, and everything that an engine may show."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ from specgate.errors import BackendError, UsageError
 
 
 class RetilingEngine(DecodingEngine):
-    """Another tiling of attention while the prompts stay in the cache, as `specgate.contract.protocols.TunableEngine`
-    has it.
+    """Another tiling of attention while the prompts stay in the cache, as
+    `eagle3.nouns.abilities.TunableEngine` has it.
     """
 
     def attention_config(self) -> AttentionConfig:

@@ -18,7 +18,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tests.support.imports import imports_of
 
 ENGINE: Final = "specgate.backends.eagle3"
-TESTS: Final = Path(__file__).parents[1]
+TESTS: Final = Path(__file__).parents[2]
 MEASURING: Final = ("micro", "full", "load", "ab", "smoke", "parity", "calibrate", "fleet")
 """Commands that open an engine: where none is named, the house's."""
 ENGINES: Final = ("cupy", "reference", "transformers")
