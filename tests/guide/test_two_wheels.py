@@ -68,7 +68,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shelf = folder / "backends" / "__init__.py"  # its map has a line for the house
     shelf.write_text("".join(line for line in shelf.read_text().splitlines(True) if "eagle3/" not in line))
     without = shutil.ignore_patterns("__pycache__", "eagle3")
-    shutil.copytree(ROOT / "tests", folder / "tests", ignore=without)
+    for beside in ("tests", "bench"):
+        shutil.copytree(ROOT / beside, folder / beside, ignore=without)
     return folder
 
 
@@ -156,9 +157,12 @@ def test_the_command_line_without_the_engine_has_its_own_commands_and_measures(
     micro(cli, harness, "fake")
 
 
-def test_the_layout_holds_without_the_engine(source: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_layout.py"]
-    command += ["-k", "not a_run_imports"]  # it measures a pair, which the engine's house makes
+def test_tests_of_the_harness_pass_without_the_engine(source: Path) -> None:
+    """Of its tests, rooms that measure nothing."""
+    tests = [f"tests/{room}" for room in ("test_layout.py", "checkpoints", "contract", "files", "gates", "sampling")]
+    (source / "sitecustomize.py").write_text(ALONE.format(missing=()))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    command += ["-k", "not a_run_imports"]  # it takes the engine of the house
     done = subprocess.run(command, cwd=source, env=environment(source), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
