@@ -133,8 +133,8 @@ def power_that_stays() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def source_tree_that_stays() -> Iterator[None]:
-    """The checkout is read once: each run looked at 1,300 files six times, asked git three times, and hashed the code of
-    engines that tests plug in. Trees and plug-ins elsewhere are read as ever.
+    """Reads the checkout once: each run looked at 1,300 files six times, asked git three times, and hashed the code of
+    the tests' own engines. Trees and plug-ins elsewhere are read as ever.
     """
     from specgate.machine import inventory, plugin_code
 
