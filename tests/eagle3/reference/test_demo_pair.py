@@ -73,7 +73,7 @@ def test_logits_agree_with_transformers_in_float32(
     model = AutoModelForCausalLM.from_pretrained(target_folder, config=config, dtype=torch.float32)
     target = load_target(target_folder, torch.float32, "cpu", rope) if rope else target
     engine = engine_of(target, None, 512)
-    tokens = torch.tensor([prompt_of(target_folder, 384)])
+    tokens = torch.tensor([prompt_of(target_folder, 128)])
     positions = torch.arange(tokens.shape[1])[None]
     with torch.inference_mode():
         stream, _ = target_forward(engine.tw, target.geometry, engine.table, engine.cache, tokens, positions, ())
@@ -86,7 +86,7 @@ def test_the_shipped_draft_is_accepted_and_changes_no_token(
 ) -> None:
     assert draft.warnings == ()
     engine = engine_of(target, draft, 512)
-    engine.prefill([prompt_of(target_folder, 256)], draft=True)
+    engine.prefill([prompt_of(target_folder, 128)], draft=True)
     plain = engine.decode(BASELINE, Budget(new_tokens=24), ())
     for k in (1, 4):
         spec = engine.decode(Role(k), Budget(new_tokens=24), ())
@@ -97,7 +97,7 @@ def test_the_shipped_draft_is_accepted_and_changes_no_token(
 def test_a_tree_of_the_shipped_draft_changes_no_bit_and_takes_fewer_steps_than_its_chain(
     target_folder: Path, target: TargetCheckpoint, draft: DraftCheckpoint
 ) -> None:
-    prompt, positions, budget = prompt_of(target_folder, 256), (1, 9), Budget(new_tokens=20)
+    prompt, positions, budget = prompt_of(target_folder, 128), (1, 9), Budget(new_tokens=16)
     steps = list[int]()
     for tree in (None, TreePlan("dynamic:16", None, 16, 4, 4)):
         engine = engine_of(target, draft, 384, tree)
