@@ -236,12 +236,12 @@ def fit(device: str, draws: int, change: Callable[[Rejection], None] = lambda _:
 
 
 def test_what_is_emitted_has_the_targets_distribution(device: str) -> None:
-    assert fit(device, 2_000 if device == "cpu" else 200_000) > 1e-4
+    assert fit(device, 1_000 if device == "cpu" else 200_000) > 1e-4
 
 
 @pytest.mark.parametrize("name", REJECTION)
 def test_no_fault_of_a_verify_has_it(device: str, name: str) -> None:
-    assert fit(device, 2_000 if device == "cpu" else 200_000, REJECTION[name]) < 1e-6
+    assert fit(device, 1_000 if device == "cpu" else 200_000, REJECTION[name]) < 1e-6
 
 
 @pytest.mark.gpu
