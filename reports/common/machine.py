@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import at_highest_clock, power_cap
 from specgate.analysis.machine.words import asides, set_aside_in_words, too_many_in_words
@@ -12,7 +13,6 @@ from specgate.contract import CellResult, Run
 from specgate.contract.conditions import Conditions, GpuConditions, clock_events
 from specgate.reports.common.figures import NONE, number, percent
 from specgate.reports.common.parts import Table
-from specgate.reports.common.summary import label, short
 
 BY_COUNTERS: Final = "Rounds are set aside by the host's counters alone, never by how long a block took."
 SCALED: Final = (
@@ -29,7 +29,7 @@ def sentences(run: Run) -> list[str]:
     of: dict[str, list[str]] = {}
     for key, found in run.conditions.items():
         for said in of_point(found, gpus(run, key)):
-            of.setdefault(said, []).append(short(key))
+            of.setdefault(said, []).append(cell_name(key, run.scenarios))
     many = len(run.conditions) > 1
     said_of_points = [f"{', '.join(points)}: {said}" if many else said for said, points in of.items()]
     return [*of_cpus(run), *said_of_points]
@@ -41,7 +41,11 @@ def of_cpus(run: Run) -> Iterator[str]:
     if not paces:
         return
     key, worst = max(paces, key=lambda found: found[1].slow_share)
-    where = f"{len(paces)} of {len(run.conditions)} points, most at {short(key)}: " if len(run.conditions) > 1 else ""
+    where = (
+        f"{len(paces)} of {len(run.conditions)} points, most at {cell_name(key, run.scenarios)}: "
+        if len(run.conditions) > 1
+        else ""
+    )
     yield f"{where}{uneven(worst)}"
 
 
@@ -86,7 +90,7 @@ def clocks(run: Run) -> Table:
     for result in run.cells:
         found = run.conditions.get(result.cell.point.key)
         if found is not None and found.gpu.max_sm_clock_mhz:
-            row = [label(result.cell), *clock_row(result, found.gpu, found.gpu.max_sm_clock_mhz)]
+            row = [cell_name(result.cell.key, run.scenarios), *clock_row(result, found.gpu, found.gpu.max_sm_clock_mhz)]
             rows.append([*row, at_same_time(result, found.gpu)])
     return Table(head, rows, texts=2)
 

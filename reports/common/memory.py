@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.machine.memory import size_in_words
 from specgate.contract import CellResult, Run, Value
 from specgate.reports.common import figures
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.machine import gpus
 from specgate.reports.common.parts import Table
-from specgate.reports.common.summary import label, short
 
 ONE: Final = "of the GPU"
 PEAKS: Final = (
@@ -36,7 +36,7 @@ def sentences(run: Run) -> Iterator[str]:
     for point in points:
         said = "; ".join(in_words([r for r in run.cells if r.cell.point == point], gpus(run, point.key)))
         if said:
-            yield f"{short(point.key)}: memory: {said}" if len(points) > 1 else f"memory: {said}"
+            yield f"{cell_name(point.key, run.scenarios)}: memory: {said}" if len(points) > 1 else f"memory: {said}"
 
 
 def in_words(results: list[CellResult], count: int = 1) -> Iterator[str]:
@@ -79,7 +79,7 @@ def table(run: Run) -> Table:
     )
     rows = [
         [
-            label(result.cell),
+            cell_name(result.cell.key, run.scenarios),
             *(figures.of(result, metric) for metric in METRICS),
             *(signed(result.values.get(metric)) for metric in EXTRA),
             figures.of(result, LOSS),

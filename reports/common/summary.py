@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.load.words import in_words
 from specgate.analysis.variants import variation
 from specgate.analysis.verdict import overall
-from specgate.contract import Cell, CellResult, Gap, Role, Run, State, Verdict
+from specgate.contract import CellResult, Gap, Role, Run, Scenario, State, Verdict
 from specgate.contract.metrics import metric
 from specgate.errors import ExitCode
 from specgate.reports.common import figures
@@ -55,7 +56,7 @@ def headline(run: Run) -> Headline:
         return Headline(state.value, code, _unjudged(run), _TO_BE_ALONE if _alone(run) else _OF_A_POLICY)
     if culprit is None:
         return Headline(state.value, code, _all_green(run), _advisory(run))
-    return Headline(state.value, code, f"{about(culprit)}: {culprit.message}", culprit.next_step)
+    return Headline(state.value, code, f"{about(culprit, run.scenarios)}: {culprit.message}", culprit.next_step)
 
 
 _ALONE = "No baseline was measured: no speed-up is claimed, and no tokens are compared."
@@ -71,7 +72,7 @@ _OF_A_POLICY = (
 
 def _unjudged(run: Run) -> str:
     """What a run that is NOT_JUDGED lacks."""
-    silent = [gap_in_words(gap) for gap in run.not_judged if gap.why is None]
+    silent = [gap_in_words(gap, run.scenarios) for gap in run.not_judged if gap.why is None]
     lacking = f"No required rule judges {', '.join(silent)}." if silent else ""
     return (f"{_ALONE} " if _alone(run) else "") + (lacking or "No required rule judged a cell of this run.")
 
@@ -88,12 +89,18 @@ def not_judged(run: Run) -> list[str]:
     """
     said = overall(run)[0] is State.NOT_JUDGED
     gaps = [gap for gap in run.not_judged if gap.why or not said]
-    return [f"Not judged: {gap_in_words(gap)}: {gap.why or 'no required rule asks for it'}." for gap in gaps]
+    return [
+        f"Not judged: {gap_in_words(gap, run.scenarios)}: {gap.why or 'no required rule asks for it'}." for gap in gaps
+    ]
 
 
-def gap_in_words(gap: Gap) -> str:
-    """`speed of cpu-1k-single c1024 b1 spec-3`; of more than two cells, how many they are."""
-    cells = f"{len(gap.cells)} cells" if len(gap.cells) > 2 else " and ".join(map(short, gap.cells))
+def gap_in_words(gap: Gap, scenarios: Mapping[str, Scenario]) -> str:
+    """Return `speed of 1K · batch 1 · spec-3`, or the number of cells if there are more than two."""
+    cells = (
+        f"{len(gap.cells)} cells"
+        if len(gap.cells) > 2
+        else " and ".join(cell_name(key, scenarios) for key in gap.cells)
+    )
     return f"{gap.kind} of {cells}"
 
 
@@ -133,19 +140,9 @@ def gravity(verdicts: Iterable[Verdict]) -> int:
     return min(ranks, default=0)
 
 
-def about(verdict: Verdict) -> str:
-    return f"{verdict.rule} on {short(verdict.cell)}" if verdict.cell else verdict.rule
-
-
-def short(cell_key: str) -> str:
-    """A cell's or point's key without its back end, since a run has only one: `scenario c1024 b1 spec-3`."""
-    scenario, _, rest = cell_key.partition("/")
-    return f"{scenario} {rest.partition('/')[2].replace('/', ' ')}"
-
-
-def label(cell: Cell) -> str:
-    """The name of a cell, the same in every report; see `short`."""
-    return short(cell.key)
+def about(verdict: Verdict, scenarios: Mapping[str, Scenario]) -> str:
+    """Return the rule with the name of its cell in a run of these scenarios."""
+    return f"{verdict.rule} on {cell_name(verdict.cell, scenarios)}" if verdict.cell else verdict.rule
 
 
 def acceptance_label(run: Run) -> str | None:
@@ -185,7 +182,7 @@ def _all_green(run: Run) -> str:
 
 def _advisory(run: Run) -> str | None:
     wanting = next((v for s in _BAD_FIRST for v in run.verdicts if v.state is s), None)
-    return f"Advisory: {about(wanting)}: {wanting.message}" if wanting else None
+    return f"Advisory: {about(wanting, run.scenarios)}: {wanting.message}" if wanting else None
 
 
 def reproduction(run: Run) -> str:

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.contract import VARIANT_MARK, CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
 from specgate.contract.metrics import metric
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry as Entry
 from specgate.reports.common.parts import Table
-from specgate.reports.common.summary import acceptance_label, cell_note, gravity, label, short
+from specgate.reports.common.summary import acceptance_label, cell_note, gravity
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def certificates(run: Run) -> Table:
     """One row per cell that has a certificate, one column per invariant."""
     head = ["cell", *(f"{id_} {name}" for id_, name in INVARIANTS.items())]
     rows = [
-        [label(result.cell), *(HELD_MARKS[i.held] for i in run.certificates[result.cell.key])]
+        [cell_name(result.cell.key, run.scenarios), *(HELD_MARKS[i.held] for i in run.certificates[result.cell.key])]
         for result in run.cells
         if result.cell.key in run.certificates
     ]
@@ -132,7 +133,7 @@ def certificates(run: Run) -> Table:
 def certificate_evidence(run: Run) -> Table:
     """What was found of each invariant of each cell, and by what."""
     rows = [
-        [label(result.cell), i.id, i.held.value, i.message]
+        [cell_name(result.cell.key, run.scenarios), i.id, i.held.value, i.message]
         for result in run.cells
         for i in run.certificates.get(result.cell.key, ())
     ]
@@ -161,7 +162,7 @@ def matrix(run: Run, policy: Policy) -> Matrix:
     at = {(v.rule, v.cell): i for i, v in enumerate(run.verdicts)}
     rules = [r.id for r in policy.rules if any(v.rule == r.id and v.cell for v in run.verdicts)]
     cells = sorted((r.cell for r in run.cells), key=lambda c: gravity(v for v in run.verdicts if v.cell == c.key))
-    return Matrix(rules, [(label(c), [at.get((rule, c.key)) for rule in rules]) for c in cells])
+    return Matrix(rules, [(cell_name(c.key, run.scenarios), [at.get((rule, c.key)) for rule in rules]) for c in cells])
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ class Judgement:
 
 def judgements(run: Run) -> Iterator[Judgement]:
     for i, v in enumerate(run.verdicts):
-        yield Judgement(i, v, short(v.cell) if v.cell else "no cell", evidence(v))
+        yield Judgement(i, v, cell_name(v.cell, run.scenarios) if v.cell else "no cell", evidence(v))
 
 
 def evidence(verdict: Verdict) -> str:
@@ -206,7 +207,7 @@ SHOWN_DIVERGENCES = 50
 def divergences(run: Run) -> Table:
     rows = [
         [
-            label(c.cell),
+            cell_name(c.cell.key, run.scenarios),
             "near tie" if d.near_tie else "mismatch",
             *(str(n) for n in (d.prompt_set, d.round, d.slot, d.position, d.expected, d.got)),
             "unknown" if d.margin is None else f"{d.margin:.3g}",
@@ -220,7 +221,7 @@ def divergences(run: Run) -> Table:
 
 def loops(run: Run) -> Table:
     found = [(r, r.values.get("repeated_8gram_share")) for r in run.cells]
-    rows = [[label(r.cell), figures.figure(v), str(v.n)] for r, v in found if v is not None]
+    rows = [[cell_name(r.cell.key, run.scenarios), figures.figure(v), str(v.n)] for r, v in found if v is not None]
     return Table(("cell", "repeated 8-grams", "texts"), rows)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.contract import Comparison, Run, ScoreCheck
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Table
-from specgate.reports.common.summary import label
 
 _NAMES: Final = {
     "text": "the baseline's text",
@@ -25,7 +25,7 @@ def table(run: Run) -> Table:
     for result in run.cells:
         score, comparison = result.rescored, run.comparison(result.cell.key)
         if score is not None or comparison is not None:
-            rows.append([label(result.cell), *compared(comparison), *scored(score)])
+            rows.append([cell_name(result.cell.key, run.scenarios), *compared(comparison), *scored(score)])
     return Table(head, rows)
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.variants import variation
 from specgate.contract import CellResult, Run
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Table
-from specgate.reports.common.summary import label
 
 HEAD: Final = ("role", "what varies", "against", "tok/s", "as fast as that", "acceptance length", "there")
 BESIDE: Final = (
@@ -32,7 +32,7 @@ def table(run: Run) -> Table:
 def rows(run: Run) -> Iterator[list[str]]:
     for result, plain in beside(run):
         yield [
-            label(result.cell),
+            cell_name(result.cell.key, run.scenarios),
             variation(run, result.cell),
             plain.cell.role_name,
             figures.of(result, *figures.SPEED),

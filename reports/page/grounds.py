@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.environment_diff import flat
 from specgate.contract import Run
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Table
-from specgate.reports.common.summary import short
 from specgate.reports.texts.explain import bandwidth_line
 
 FILES: Final[Mapping[str, str]] = {
@@ -39,11 +39,11 @@ def grounds(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
     engines: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for key, engine in run.engines.items():
         stated = {name: value for name, value in asdict(engine).items() if value is not None}
-        engines.setdefault(tuple(flat(stated)), []).append(short(key))
+        engines.setdefault(tuple(flat(stated)), []).append(cell_name(key, run.scenarios))
     return [
         ("Fingerprint", list(flat(run.fingerprint))),
         *((f"Engine of {', '.join(names)}", list(rows)) for rows, names in engines.items()),
-        *((f"Prompts of {short(key)}", list(flat(about))) for key, about in run.prompts.items()),
+        *((f"Prompts of {cell_name(key, run.scenarios)}", list(flat(about))) for key, about in run.prompts.items()),
         *([("Memory bandwidth", [("read", bandwidth_line(run.bandwidth))])] if run.bandwidth else []),
         ("Environment", list(flat(run.environment))),
     ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.contract import CellResult, Kind, Policy, Run, Verdict
 from specgate.errors import ExitCode
 from specgate.reports.common import figures, provenance, summary
@@ -43,7 +44,7 @@ def chosen(run: Run) -> list[CellResult]:
 def key_row(run: Run, result: CellResult, verdicts: ByCell) -> list[str | Entry]:
     comparison, length = run.comparison(result.cell.key), result.values.get("acceptance_length")
     return [
-        summary.label(result.cell),
+        cell_name(result.cell.key, run.scenarios),
         speedup_entry(comparison.speedup if comparison else None),
         asked(verdicts_on(verdicts, result, "speed")),
         Entry(figures.figure(length), figures.reason(length) or figures.span(length)),

@@ -46,10 +46,10 @@ def annotated(run: Run) -> Iterator[Annotation]:
     yield Annotation("notice", f"specgate {run.kind}: {head.state}", f"{head.reason} (run {run.id})")
     for gap in run.not_judged:
         if gap.why is not None:
-            yield Annotation("notice", f"{gap.kind} not judged", f"{gap_in_words(gap)}: {gap.why}")
+            yield Annotation("notice", f"{gap.kind} not judged", f"{gap_in_words(gap, run.scenarios)}: {gap.why}")
     failures = [Annotation("error", f"{where}: cut short", why) for where, why in run.failures.items()]
-    verdicts = [Annotation(kind, title(v), message(v)) for v in run.verdicts if (kind := level_of(v))]
-    silent = [(gap.kind, gap_in_words(gap)) for gap in run.not_judged if gap.why is None]
+    verdicts = [Annotation(kind, title(run, v), message(v)) for v in run.verdicts if (kind := level_of(v))]
+    silent = [(gap.kind, gap_in_words(gap, run.scenarios)) for gap in run.not_judged if gap.why is None]
     unjudged = [Annotation("error", f"{kind} not judged", f"no required rule judges {of}") for kind, of in silent]
     levels: tuple[Level, ...] = ("error", "warning")
     for level in levels:
@@ -68,8 +68,8 @@ def level_of(verdict: Verdict) -> Level | None:
     return "error" if verdict.required and verdict.state is not State.INCONCLUSIVE else "warning"
 
 
-def title(verdict: Verdict) -> str:
-    return f"{verdict.state.value}{'' if verdict.required else ' (advisory)'} {about(verdict)}"
+def title(run: Run, verdict: Verdict) -> str:
+    return f"{verdict.state.value}{'' if verdict.required else ' (advisory)'} {about(verdict, run.scenarios)}"
 
 
 def message(verdict: Verdict) -> str:

@@ -94,7 +94,7 @@ def case(run: Run, verdict: Verdict) -> ET.Element:
 def gap_case(run: Run, gap: Gap) -> ET.Element:
     """The test case of what was not judged. Its `system-out` names the cells."""
     found = element("testcase", classname=f"specgate.{run.kind}", name=f"{gap.kind} not judged", time="0")
-    why = gap.why or f"no required rule judges {gap_in_words(gap)}"
+    why = gap.why or f"no required rule judges {gap_in_words(gap, run.scenarios)}"
     found.append(element("failure" if gap.why is None else "skipped", type="not_judged", message=why))
     ET.SubElement(found, "system-out").text = visible("\n".join(gap.cells))
     return found

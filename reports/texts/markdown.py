@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specgate.analysis.cell_names import cell_name
 from specgate.contract import CellResult, Policy, Run, State, Verdict
 from specgate.contract.protocols import visible
 from specgate.reports.common import figures, machine, memory, own_prompts, provenance, token_checks, variants
@@ -16,11 +17,9 @@ from specgate.reports.common.summary import (
     break_evens,
     cell_note,
     headline,
-    label,
     not_judged,
     out_of_order,
     reproduction,
-    short,
     tally,
 )
 from specgate.reports.common.tables import tokens_entry
@@ -97,7 +96,7 @@ def cell_row(run: Run, result: CellResult) -> list[str]:
     note, span = cell_note(run, result), figures.reason(speedup) or figures.span(speedup)
     tokens = tokens_entry(run, comparison)
     return [
-        label(result.cell) + (f" ({note})" if note else ""),
+        cell_name(result.cell.key, run.scenarios) + (f" ({note})" if note else ""),
         *(figures.of(result, *names) for names in (("acceptance_length",), figures.SPEED, figures.PER_TOKEN)),
         figures.figure(speedup) + (f" ({span})" if span else ""),
         tokens.text,
@@ -111,15 +110,17 @@ def concerns(run: Run) -> Iterator[str]:
     if not found:
         return
     yield ""
-    yield from markdown_table(("verdict", "gate", "cell", "because"), [concern(v) for v in found[:VERDICTS]], texts=4)
+    yield from markdown_table(
+        ("verdict", "gate", "cell", "because"), [concern(run, v) for v in found[:VERDICTS]], texts=4
+    )
     if len(found) > VERDICTS:
         yield from ("", f"{len(found) - VERDICTS} more verdicts are in report.html.")
 
 
-def concern(verdict: Verdict) -> list[str]:
+def concern(run: Run, verdict: Verdict) -> list[str]:
     state = verdict.state.value if verdict.required else f"{verdict.state.value} (advisory)"
     step = f" Next: {verdict.next_step}" if verdict.next_step else ""
-    return [state, verdict.rule, short(verdict.cell) if verdict.cell else "", verdict.message + step]
+    return [state, verdict.rule, cell_name(verdict.cell, run.scenarios) if verdict.cell else "", verdict.message + step]
 
 
 def warnings(run: Run) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row
 from specgate.analysis.speculation.summary import AcceptanceSummary, Group
 from specgate.analysis.speculation.summary_layout import Acceptance, Key, Layout, SummedRun
@@ -14,7 +15,6 @@ from specgate.contract import Role, Value
 from specgate.contract.protocols import visible
 from specgate.reports.common.figures import NONE, counted, percent
 from specgate.reports.common.parts import Entry, Picture, Table
-from specgate.reports.common.summary import short
 from specgate.reports.pictures import acceptance_summary as pictures
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.sheets.view import SheetView, Tables
@@ -95,8 +95,8 @@ def banners(acceptance: Acceptance) -> Iterator[str]:
     for run in acceptance.runs:
         if run.cut_short:
             yield f"{run.id} was cut short: {run.cut_short}"
-        yield from (f"Left out: {short(cell)} of {run.id}: {why}" for cell, why in run.left_out.items())
-        yield from (f"Another text than the baseline's: {short(cell)} of {run.id}." for cell in run.other_text)
+        yield from (f"Left out: {cell_name(cell)} of {run.id}: {why}" for cell, why in run.left_out.items())
+        yield from (f"Another text than the baseline's: {cell_name(cell)} of {run.id}." for cell in run.other_text)
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row, place
 from specgate.analysis.verdict import overall_of_contrast
 from specgate.contract import Cell, Run, State, Value, Verdict
@@ -15,7 +16,7 @@ from specgate.contract.metrics import metric
 from specgate.errors import ExitCode
 from specgate.reports.common import figures, provenance
 from specgate.reports.common.parts import Entry, Table
-from specgate.reports.common.summary import about, gravity, label, short, worst
+from specgate.reports.common.summary import about, gravity, worst
 from specgate.reports.pictures import effects
 from specgate.reports.pictures.effects import Effect
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
@@ -92,7 +93,7 @@ def verdict_on(contrast: Contrast, change: Change) -> Verdict | None:
 def short_row(change: Change, verdict: Verdict | None) -> list[str | Entry]:
     changed = figures.NONE if change.ratio is None else percent(change.ratio)
     return [
-        label(change.cell),
+        cell_name(change.cell.key),
         Entry(SHORT[change.metric], "unpaired in time" if change.how is How.UNPAIRED and verdict is None else None),
         *both(change),
         Entry(changed, percents(change) or (change.reason_code or "").replace("_", " ") or None),
@@ -116,7 +117,7 @@ def effect_of(change: Change, verdict: Verdict | None, *, one_point: bool) -> Ef
     margin = verdict.evidence.get("margin_pct") if verdict else None
     said = percent(change.ratio) + (", unpaired" if change.how is How.UNPAIRED else "")
     return Effect(
-        name=f"{change.cell.role if one_point else label(change.cell)}: {SHORT[change.metric]}",
+        name=f"{change.cell.role if one_point else cell_name(change.cell.key)}: {SHORT[change.metric]}",
         ratio=change.ratio if up else 1 / change.ratio,
         low=ends[0],
         high=ends[1],
@@ -164,7 +165,7 @@ def ending(contrast: Contrast) -> Ending:
         return Ending(code.name, code, next(cut_short(contrast)))
     culprit = worst(contrast.verdicts)
     if culprit is not None:
-        return Ending(state.value, code, f"{about(culprit)}: {culprit.message}")
+        return Ending(state.value, code, f"{about(culprit, contrast.b.scenarios)}: {culprit.message}")
     green = sum(v.required and v.state in (State.PASS, State.IMPROVED) for v in contrast.verdicts)
     words = f"All {green} required verdicts are green." if green else "No required gate judged anything."
     return Ending(state.value, code, words)
@@ -225,7 +226,7 @@ def verdicts(contrast: Contrast) -> Table:
         [
             judged_as(v),
             v.rule,
-            short(v.cell) if v.cell else figures.NONE,
+            cell_name(v.cell, contrast.b.scenarios) if v.cell else figures.NONE,
             Entry(v.message, f"next: {v.next_step}" if v.next_step else None),
         ]
         for v in sorted(contrast.verdicts, key=lambda v: gravity([v]))
@@ -238,7 +239,7 @@ def changes(contrast: Contrast, cell: Cell, note: str | None) -> Section:
     rows = [change_row(c) for c in contrast.changes if c.cell == cell]
     head = ("figure", "A", "B", "B / A", "95 % interval", "rests on")
     why = note if rows else "Neither run has a figure of this cell."
-    return Section(label(cell), Table(head, rows), why, folded=True)
+    return Section(cell_name(cell.key, contrast.b.scenarios), Table(head, rows), why, folded=True)
 
 
 def change_row(change: Change) -> list[str | Entry]:
@@ -276,7 +277,7 @@ def shown(name: str, value: float | None) -> str:
 def tokens(found: Sequence[TokenContrast]) -> Table:
     rows = [
         [
-            label(t.cell),
+            cell_name(t.cell.key),
             "not compared" if t.reason_code else f"{t.differing} differ" if t.differing else "all the same",
             f"{t.compared_tokens:,}",
             str(t.sequences),
@@ -290,7 +291,7 @@ def tokens(found: Sequence[TokenContrast]) -> Table:
 
 def alone(contrast: Contrast) -> Iterator[Section]:
     """The cells that only one of the two runs has."""
-    rows = [[name, label(c)] for name, cells in (("A", contrast.only_a), ("B", contrast.only_b)) for c in cells]
+    rows = [[name, cell_name(c.key)] for name, cells in (("A", contrast.only_a), ("B", contrast.only_b)) for c in cells]
     if rows:
         yield Section("Cells without a partner", Table(("only in", "cell"), rows, texts=2))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.environment_diff import differences as facts_that_differ
 from specgate.contract import Point, Run
 from specgate.contract.conditions import Conditions, clock_events
 from specgate.contract.contrast import Contrast
 from specgate.reports.common.figures import percent
-from specgate.reports.common.summary import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,16 @@ def differences(contrast: Contrast) -> list[Difference]:
         *between("pair", asdict(a.pair), asdict(b.pair)),
         *(d for p, q in points for d in between("engine", engine(a, p), engine(b, q))),
         *(of(p.scenario, d) for p, q in points for d in between("scenario", scenario(a, p), scenario(b, q))),
-        *(of(short(p.key), d) for p, q in points for d in between("prompts", prompts(a, p), prompts(b, q))),
-        *(of(short(p.key), d) for p, q in points for d in between("machine", during(a, p), during(b, q))),
+        *(
+            of(cell_name(p.key, a.scenarios), d)
+            for p, q in points
+            for d in between("prompts", prompts(a, p), prompts(b, q))
+        ),
+        *(
+            of(cell_name(p.key, a.scenarios), d)
+            for p, q in points
+            for d in between("machine", during(a, p), during(b, q))
+        ),
     ]
     return list(dict.fromkeys(found))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row, place, source
 from specgate.contract import Point, Run
 from specgate.contract.metrics import metric
@@ -16,7 +17,7 @@ from specgate.contract.trends import ChangePoint, Series, Trends
 from specgate.reports.common import figures
 from specgate.reports.common.figures import counted
 from specgate.reports.common.parts import Entry, Picture, Table
-from specgate.reports.common.summary import headline, label
+from specgate.reports.common.summary import headline
 from specgate.reports.common.tables import name_of
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.sheets.view import SheetView, Tables
@@ -74,7 +75,7 @@ def changes(trends: Trends) -> Section:
 def change_row(series: Series, change: ChangePoint) -> list[str | Entry]:
     better = (change.after > change.before) == (metric(series.metric).direction == "higher")
     return [
-        label(series.cell),
+        cell_name(series.cell.key),
         named(series.metric),
         str(series.readings[change.at].run + 1),
         shown(series.metric, change.before),
@@ -183,7 +184,9 @@ def once(trends: Trends, found: Sequence[Series]) -> Iterator[Section]:
     rows: dict[tuple[str, int], dict[str, str]] = {}
     for series in found:
         (reading,) = series.readings
-        rows.setdefault((label(series.cell), reading.run), {})[series.metric] = shown(series.metric, reading.value)
+        rows.setdefault((cell_name(series.cell.key), reading.run), {})[series.metric] = shown(
+            series.metric, reading.value
+        )
     if rows:
         metrics = list(dict.fromkeys(s.metric for s in found))
         head = ("cell", "run", *map(named, metrics))

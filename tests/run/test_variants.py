@@ -52,7 +52,7 @@ def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None
         assert "tree=dynamic:6, tree_width=2" in shown.replace("\\", "")
         assert "temperature 1" in shown
         assert "kv=fp8, draft_kv=nvfp4" in shown.replace("\\", "")
-    assert "tiny c24 b2 spec-3+tree (tree=dynamic:6, tree_width=2) against spec-3: " in done.stdout
+    assert "24 tokens · batch 2 · spec-3+tree (tree=dynamic:6, tree_width=2) against spec-3: " in done.stdout
     entry = json.loads((cli.folder / "runs/ledger.jsonl").read_text().splitlines()[-1])
     assert entry["gates"].keys() == {"tiny", "tiny+t1", "tiny+kv-fp8", "tiny+tree"}
 

@@ -29,7 +29,10 @@ def speed(scenario: str, least: float, *, required: bool = True) -> Rule:
 
 def test_the_cell_that_fails_comes_first_with_what_was_asked() -> None:
     table = head.key_figures(run_under(speed("cpu-one", 1.0), speed("cpu-two", 9.0)))
-    assert [text(row[0]) for row in table.rows] == ["cpu-two c64 b1 spec-3", "cpu-one c64 b1 spec-3"]
+    assert [text(row[0]) for row in table.rows] == [
+        "cpu-two · 64 tokens · batch 1 · spec-3",
+        "cpu-one · 64 tokens · batch 1 · spec-3",
+    ]
     asked = table.rows[0][2]
     assert isinstance(asked, Entry) and (asked.text, asked.mark, asked.advisory) == ("≥ 9×", "FAIL", False)
 

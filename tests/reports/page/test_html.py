@@ -371,6 +371,6 @@ def test_what_was_not_judged_stands_in_the_head_and_escaped() -> None:
     run = judged(run_of(plan, blocks_of(plan)), POLICY)
     gap = Gap("speed", (plan.cells[1].key,), "a <b>shared</b> clock")
     head = REPORT.render(replace(run, not_judged=(gap,)), POLICY).split("<main>")[0]
-    assert "Not judged: speed of demo-64 c64 b1 spec-3: a &lt;b&gt;shared&lt;/b&gt; clock." in head
+    assert "Not judged: speed of 64 tokens · batch 1 · spec-3: a &lt;b&gt;shared&lt;/b&gt; clock." in head
     silent = REPORT.render(replace(run, not_judged=(replace(gap, why=None),)), POLICY).split("<main>")[0]
-    assert "NOT JUDGED</h1>" in silent and "No required rule judges speed of demo-64 c64 b1 spec-3." in silent
+    assert "NOT JUDGED</h1>" in silent and "No required rule judges speed of 64 tokens · batch 1 · spec-3." in silent
