@@ -37,6 +37,7 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
         "SPECGATE_EXPORTS": "folder with 20 GB to spare for `run_suite.sh servers --gpu`; default `/dev/shm`",
         "SPECGATE_TEST_LEAVES": "every so many-th leaf of a stored run is changed; default 5",
         "STAND_IN_FAULT": "`PLACE=FAULT` in the stand-ins of engine libraries",
+        "SPECGATE_ALONE": "`tests`: all tests of the harness run without the engine",
         "OMP_NUM_THREADS": "threads of torch; the tests set 1",
         "HF_HUB_OFFLINE": "`1`, set by the tests: nothing is downloaded",
         "VLLM_CPU_KVCACHE_SPACE": "GiB of vLLM's cache on a CPU, set by `run_suite.sh servers`",
