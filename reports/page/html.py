@@ -22,8 +22,10 @@ from specgate.reports.pictures import forest, load, speed_map
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 _HASH: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
+"""A SHA-256."""
 NAMED = 4
 """Most points that the table of contents names one by one."""
 TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -56,11 +58,18 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["shortened"] = lambda text: _HASH.sub(r"\1…", text)
+    made.filters["shortened"] = shortened
     made.globals["marks"] = {state.value: mark for state, mark in summary.MARKS.items()} | {
         ExitCode.BACKEND_ERROR.name: "!"
     }
     return made
+
+
+def shortened(text: str) -> Markup:
+    """Return `text` with the first digits of every hash; the whole one shows above the pointer."""
+    from markupsafe import Markup, escape
+
+    return Markup(_HASH.sub(r'<abbr title="\g<0>">\1…</abbr>', escape(visible(text))))
 
 
 def shown(value: object) -> object:
