@@ -69,7 +69,7 @@ def shortened(text: str) -> Markup:
     """Return `text` with the first digits of every hash; the whole one shows above the pointer."""
     from markupsafe import Markup, escape
 
-    return Markup(_HASH.sub(r'<abbr title="\g<0>">\1…</abbr>', escape(visible(text))))
+    return Markup(_HASH.sub(r'<abbr title="\g<0>">\1…</abbr>', str(escape(visible(text)))))
 
 
 def shown(value: object) -> object:
