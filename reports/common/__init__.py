@@ -12,6 +12,6 @@ parts.py          Table, Entry and Picture: what a page is made of
 provenance.py     what a run was made with: commit, device, driver
 answer.py         the answer in words, what decided it, and which of two verdicts counts
 latencies.py      TTFT, TPOT and ITL of requests, throughput and errors
-asked.py          what a policy asks of the speed of a cell
+floors.py         the least speed-up that a policy asks of a cell
 markup.py         escaping, for Markdown, XML and GitHub's workflow commands
 """

@@ -150,8 +150,11 @@ def matrix(run: Run, policy: Policy) -> Matrix:
     at = {(v.rule, v.cell): i for i, v in enumerate(run.verdicts)}
     judging = {v.rule for v in run.verdicts if v.cell and v.state is not State.SKIPPED}
     rules = [r.id for r in policy.rules if r.id in judging]
-    cells = sorted((r.cell for r in run.cells), key=lambda c: gravity(v for v in run.verdicts if v.cell == c.key))
-    return Matrix(rules, [(cell_name(c.key, run.scenarios), [at.get((rule, c.key)) for rule in rules]) for c in cells])
+    of: dict[str, list[Verdict]] = {result.cell.key: [] for result in run.cells}
+    for verdict in run.verdicts:
+        of.get(verdict.cell, []).append(verdict)
+    keys = sorted(of, key=lambda key: gravity(of[key]))
+    return Matrix(rules, [(cell_name(key, run.scenarios), [at.get((rule, key)) for rule in rules]) for key in keys])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.contract import Gap, LastGreen, Promotion, Role, Rule, Run
-from specgate.reports.common.asked import floors
+from specgate.reports.common.floors import floors
 from specgate.reports.page.grounds import FILES
 from specgate.reports.page.html import REPORT, TEMPLATES
 from specgate.reports.page.points import DRAWN, sections
@@ -329,7 +329,7 @@ def test_a_run_of_many_points_draws_those_with_open_verdicts() -> None:
     drawn = list(sections(judged(run_of(plan, blocks), POLICY)))
     assert [bool(section.pictures) for section in drawn].count(True) == DRAWN
     assert drawn[-1].pictures and not drawn[-2].pictures
-    assert drawn[-2].undrawn is not None and "6 points of 12" in drawn[-2].undrawn
+    assert drawn[-2].undrawn is not None and f"{DRAWN} points of 12" in drawn[-2].undrawn
     assert drawn[-2].figures.rows
 
 
