@@ -49,16 +49,16 @@ class Answered:
 
 def with_drifts(
     cells: Iterable[CellResult],
-    answered: Sequence[Block],
+    requests: Mapping[int, Answered],
     judged: Iterable[Block],
     engines: Mapping[str, EngineFacts],
 ) -> tuple[CellResult, ...]:
-    """`cells` with how their acceptance changes with uptime.
+    """Return `cells` with the change of their acceptance over uptime.
 
-    `answered`: all blocks in the order in which they ran, warm-up and blocks that do not count among them. `judged`:
-    those that count. `engines`: point key → facts.
+    `requests`: `requests_by_block` of all blocks in the order in which they ran, warm-up and blocks that do not count
+    among them. `judged`: those that count. `engines`: point key → facts.
     """
-    requests, of = requests_by_block(answered, engines), defaultdict(list)
+    of = defaultdict(list)
     for block in judged:
         if block.role.speculative and not block.warmup:
             of[block.cell].append(block)
