@@ -1,4 +1,4 @@
-"""docs/your-engine.md, followed by a machine: what a stranger installs, types and copies.
+"""The documents by task, followed by a machine: what a stranger installs, types and copies.
 
 conftest.py         the wheel of this checkout, unpacked, and the commands `specgate` and `python` that run from it
 test_wheel.py       the wheel has what the checkout has, and works without it

@@ -81,15 +81,15 @@ def poison(*outputs: Tensor) -> None:
 
 
 def divided(pre_norm: PreNormRows, rows: int, eps: float) -> Tensor:
-    """The normed rows, float64: `pre_norm.rows` divided by their root mean square."""
-    mean = pre_norm.squares[:rows].double().sum(-1, keepdim=True) / pre_norm.rows.shape[1]
-    return pre_norm.rows[:rows].double() * torch.rsqrt(mean + eps)
+    """The normed rows, float64: `pre_norm.normed` divided by their root mean square."""
+    mean = pre_norm.squares[:rows].double().sum(-1, keepdim=True) / pre_norm.normed.shape[1]
+    return pre_norm.normed[:rows].double() * torch.rsqrt(mean + eps)
 
 
 def norm_input(pre_norm: PreNormRows, stream: Tensor, weight: Tensor) -> Iterator[Finding]:
     """What a kernel leaves for the norm with `weight` of the float32 rows `stream`."""
     rows, wide = len(stream), stream.double()
-    yield close(pre_norm.rows[:rows], wide * weight.double(), ROUNDED)
+    yield close(pre_norm.normed[:rows], wide * weight.double(), ROUNDED)
     yield close(pre_norm.squares[:rows], wide.square().view(rows, pre_norm.squares.shape[1], -1).sum(-1), SUMS)
 
 
@@ -100,7 +100,7 @@ def matmul(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Findi
     if kernel.epilogue is Epilogue.RESIDUAL:
         want, norm = out[:rows].double() + oracles.matmul_rows(x, weight), named.get("norm")
         if norm is not None:
-            poison(norm[0].rows[:rows], norm[0].squares[:rows])
+            poison(norm[0].normed[:rows], norm[0].squares[:rows])
         call()
         yield close(out[:rows], want, SUMS)
         if norm is not None:
@@ -150,9 +150,11 @@ def attention(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Fi
 
 def embed_rows(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
     rows, slots, pre_norm = named["rows"], named["slots"], named["pre_norm"]
-    poison(named["x"][: rows.most], pre_norm.rows[: rows.most], pre_norm.squares[: rows.most])
+    poison(named["x"][: rows.most], pre_norm.normed[: rows.most], pre_norm.squares[: rows.most])
     call()
-    tokens = torch.cat((slots.last_token[: rows.slots, None], slots.drafts[: rows.slots, : rows.per_slot - 1]), dim=1)
+    tokens = torch.cat(
+        (slots.last_token[: rows.slots, None], slots.drafts[: rows.slots, : rows.rows_per_slot - 1]), dim=1
+    )
     want = named["embedding"][tokens.flatten().long()].float()
     yield equal(named["x"][: rows.most], want)
     yield from norm_input(pre_norm, want, named["norm_weight"])
@@ -161,7 +163,7 @@ def embed_rows(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[F
 def feature_capture(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
     kernel: Any = call.kernel
     rows, chunk = named["rows"], int(named["chunk"])
-    out = named["features"][: rows.slots, : rows.per_slot, chunk * kernel.hidden : (chunk + 1) * kernel.hidden]
+    out = named["features"][: rows.slots, : rows.rows_per_slot, chunk * kernel.hidden : (chunk + 1) * kernel.hidden]
     poison(out)
     call()
     yield equal(out.flatten(0, 1), named["x"][: rows.most].bfloat16())
@@ -172,7 +174,7 @@ def feature_rows(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator
     rows, weight, out = named["rows"], named["weight"], named["out"][: named["rows"].most]
     poison(out)
     call()
-    given = named["features"][: rows.slots, : rows.per_slot].flatten(0, 1)
+    given = named["features"][: rows.slots, : rows.rows_per_slot].flatten(0, 1)
     if kernel.norm is FeatureNorm.NONE:
         yield equal(out, given)
         return
@@ -186,12 +188,12 @@ def draft_input(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[
     out, stream = named["out"][: rows.most], named["stream"][: rows.slots]
     poison(out, stream)
     call()
-    embedded = w.embedding[slots.pending[: rows.slots, : rows.per_slot].flatten().long()]
+    embedded = w.embedding[slots.pending[: rows.slots, : rows.rows_per_slot].flatten().long()]
     hidden = named["hidden"][: rows.most]
     yield close(out, oracles.draft_input(embedded, hidden, w.embedding_norm, w.feature_norm, named["eps"]), ROUNDED)
     normed = oracles.rms_norm(hidden, w.feature_norm, named["eps"])
     around = normed if draft_of(stage).norm_before_residual else hidden
-    yield close(stream, around[rows.per_slot - 1 :: rows.per_slot], ROUNDED)
+    yield close(stream, around[rows.rows_per_slot - 1 :: rows.rows_per_slot], ROUNDED)
 
 
 def draft_token(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
@@ -214,17 +216,17 @@ def draft_token(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[
 def accept(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
     """Choices that agree with the first drafts of a slot: none of slot 0's, one of slot 1's, and so on."""
     rows, slots, choices = named["rows"], named["slots"], named["choices"]
-    drafts = slots.drafts[: rows.slots, : rows.per_slot - 1]
-    targets = torch.randint_like(slots.drafts[: rows.slots, : rows.per_slot], stage.geometry.target.vocab)
+    drafts = slots.drafts[: rows.slots, : rows.rows_per_slot - 1]
+    targets = torch.randint_like(slots.drafts[: rows.slots, : rows.rows_per_slot], stage.geometry.target.vocab)
     for slot in range(rows.slots):
-        agreed = slot % rows.per_slot
+        agreed = slot % rows.rows_per_slot
         targets[slot, :agreed] = drafts[slot, :agreed]
     choices[: rows.most] = packed(targets.flatten())
     call()
     want = [oracles.accept(*pair) for pair in zip(drafts.tolist(), targets.tolist(), strict=True)]
     found = slots.accepted[: rows.slots]
     yield equal(found, torch.tensor(want, dtype=found.dtype, device=found.device))
-    yield equal(slots.target_tokens[: rows.slots, : rows.per_slot], targets)
+    yield equal(slots.target_tokens[: rows.slots, : rows.rows_per_slot], targets)
     yield holds(not choices.any())
 
 

@@ -126,7 +126,7 @@ def copy_tail(b: Buffers, layout: CacheLayout, twin: int, slot: int) -> None:
 
 def leave_pre_norm_rows(out: PreNormRows, stream: Tensor, weight: Tensor) -> None:
     """Leave in `out` what the norm with `weight` needs of the rows `stream`, float32 [B, H], as a step's kernels do."""
-    out.rows[: len(stream)] = (stream * weight.float()).bfloat16()
+    out.normed[: len(stream)] = (stream * weight.float()).bfloat16()
     out.squares[: len(stream)] = stream.square().view(len(stream), -1, NORM_GROUP).sum(-1)
 
 

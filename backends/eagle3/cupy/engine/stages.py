@@ -163,5 +163,5 @@ def watched(layer: Layer | ExpertLayer, b: LayerBuffers) -> dict[Place, list[Ten
 
 def normed_rows(rows: PreNormRows, eps: float) -> Tensor:
     """The rows after their RMSNorm, float32 [R, H]. No kernel divides them by themselves."""
-    mean = rows.squares.sum(-1, keepdim=True) / rows.rows.shape[-1]
-    return rows.rows.float() / (mean + eps).sqrt()
+    mean = rows.squares.sum(-1, keepdim=True) / rows.normed.shape[-1]
+    return rows.normed.float() / (mean + eps).sqrt()

@@ -20,7 +20,8 @@ from specgate.backends.eagle3.cupy.engine.prefill_attention import (
     split_heads,
 )
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
-from specgate.backends.eagle3.cupy.kernels.loader import ARGUMENT, Kernel
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
+from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_gate import PrefillGate
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_heads import TOGETHER, PrefillHeads
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_stream import PrefillStream
@@ -77,7 +78,17 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
         shared_bytes: int | None = None,
     ) -> None:
         shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
-        seen.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments, shared))
+        seen.append(
+            Launch(
+                kernel.spec.stem,
+                name,
+                tuple(grid),
+                tuple(block),
+                arguments,
+                shared,
+                kernel.operands_of(name).packed(arguments),
+            )
+        )
 
     monkeypatch.setattr(Kernel, "enqueue", record)
     return seen
@@ -134,7 +145,7 @@ def test_operands_of_another_shape_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"normed: .*is needed"):
         PrefillStream(64)(added[:2], x, added, added[0], EPS)
     with pytest.raises(ValueError, match=r"gate_up: .*is needed"):
-        PrefillGate(96)(added, added)
+        PrefillGate(96)(torch.empty(3, 96, dtype=torch.bfloat16), added)
     qkv, angles = torch.empty(70, 5 * 64, dtype=torch.bfloat16), (torch.empty(70, 32), torch.empty(69, 32))
     pages = Pages.allocate(1, 2, Heads(3, 1, 64, 128), "cpu")
     with pytest.raises(ValueError, match=r"sine: .*is needed"):

@@ -27,19 +27,19 @@
 static_assert(TILES_OF_EXPERT * 16 == N_OUT, "N_OUT must be a multiple of 16: a tile has 16 rows");
 
 struct ExpertDownArguments {
-    float* stream;
-    bf16* normed;
-    float* squares;
-    float* parts;
-    int* finished;
-    const fp16* act;
-    const unsigned char* weight;
-    const bf16* bias;
-    const bf16* norm_weight;
-    const float* logits;
-    const int* active_count;
-    int* touched;
-    const int* step;
+    float* stream;                // [R, N_OUT]
+    bf16* normed;                 // [R, N_OUT] if !PARTIAL
+    float* squares;               // [R, N_OUT / 8] if !PARTIAL
+    float* parts;                 // [R * PER_TOKEN, N_OUT]
+    int* finished;                // [TILES_OF_EXPERT]
+    const fp16* act;              // [R * PER_TOKEN, K_IN]
+    const unsigned char* weight;  // [EXPERTS, TILES_OF_EXPERT, TILE_BYTES]
+    const bf16* bias;             // [EXPERTS, N_OUT]
+    const bf16* norm_weight;      // [N_OUT] if !PARTIAL
+    const float* logits;          // [R, EXPERTS]
+    const int* active_count;      // [1]
+    int* touched;                 // [_, layers]
+    const int* step;              // [1]
     int rows_per_slot;
     int layer;
     int layers;

@@ -13,12 +13,12 @@
 static_assert(TILES_OF_EXPERT * 8 == N_OUT, "N_OUT must be a multiple of 8: a tile has eight gate rows");
 
 struct ExpertGateUpArguments {
-    fp16* act;
-    const fp16* x;
-    const unsigned char* weight;
-    const bf16* bias;
-    const float* logits;
-    const int* active_count;
+    fp16* act;                    // [R * PER_TOKEN, N_OUT]
+    const fp16* x;                // [R, K_IN]
+    const unsigned char* weight;  // [EXPERTS, TILES_OF_EXPERT, TILE_BYTES]
+    const bf16* bias;             // [EXPERTS, 2 * N_OUT]
+    const float* logits;          // [R, EXPERTS]
+    const int* active_count;      // [1]
     int rows_per_slot;
 };
 

@@ -69,7 +69,7 @@ def sorted_pairs(chosen: Tensor, experts: ExpertGeometry) -> tuple[Tensor, Parti
     """The place of each pair, and the parties."""
     place = torch.full_like(chosen, -1)
     parties = Parties.room(chosen.numel(), experts.count, chosen.device)
-    parties.table.fill_(-1)
+    parties.parties.fill_(-1)
     PrefillParties(experts)(parties, place, chosen)
     return place, parties
 
@@ -117,16 +117,16 @@ def test_pairs_are_sorted_and_cut_into_nearly_equal_parties(
     place, parties = sorted_pairs(chosen, experts)
     in_order, pairs = chosen.flatten().sort(stable=True)
     assert torch.equal(place.flatten()[pairs].cpu(), torch.arange(len(pairs), dtype=torch.int32))
-    made, at = int(parties.count), 0
-    assert made <= len(parties.table) == most_parties(len(pairs), count)
-    assert (parties.table[made:] == -1).all()
+    made, at = int(parties.party_count), 0
+    assert made <= len(parties.parties) == most_parties(len(pairs), count)
+    assert (parties.parties[made:] == -1).all()
     each = in_order.bincount(minlength=count).tolist()
     for expert, size in enumerate(each):
         held = list[int]()
-        while at < made and int(parties.table[at, 0]) == expert:
-            _, start, own, _ = parties.table[at, :4].tolist()
+        while at < made and int(parties.parties[at, 0]) == expert:
+            _, start, own, _ = parties.parties[at, :4].tolist()
             assert start == sum(each[:expert]) + sum(held) and 0 < own <= PARTY
-            assert torch.equal(parties.table[at, 4 : 4 + own].long(), pairs[start : start + own] // per_token)
+            assert torch.equal(parties.parties[at, 4 : 4 + own].long(), pairs[start : start + own] // per_token)
             held.append(own)
             at += 1
         assert sum(held) == size and len(held) == -(-size // PARTY)

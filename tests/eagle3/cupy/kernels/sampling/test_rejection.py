@@ -265,7 +265,7 @@ def test_what_a_launcher_was_not_made_for_is_refused() -> None:
     columns, choices = columns_of(step.ids, VOCAB), torch.zeros(20, dtype=torch.int64)
     logits, kept = torch.zeros(20, VOCAB), torch.zeros(3, 5, COLUMNS)
     operands = (b.sums, b.partial, b.finished, logits, choices)
-    with pytest.raises(ValueError, match="made for filtered = True"):
+    with pytest.raises(ValueError, match="sum_rows: cuts is missing: the kernel is compiled for FILTERED"):
         SumRows(d, 1.0, filtered=True)(*operands, None, kept, columns, slots, rows)
     with pytest.raises(ValueError, match="4 rows per slot for 2 draft tokens"):
         SumRows(replace(d, drafts=2), 1.0, filtered=False)(*operands, None, kept, columns, slots, rows)

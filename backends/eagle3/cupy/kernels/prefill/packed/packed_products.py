@@ -8,10 +8,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.device import multiprocessors, shared_memory_limit
+from specgate.backends.eagle3.cupy.device import shared_memory_limit
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.packing import LINE, NUMBERS, SCALES, TILE, slab_count
-from specgate.backends.eagle3.cupy.kernels.loader import expect
 
 WARPS: Final = 12
 """Three for each quarter of an SM, with 168 registers of a thread."""
@@ -33,21 +32,17 @@ LEAST_STAGES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Parties:
-    """Pairs of rows and experts, sorted by their expert and cut into parties: `table` int32 [most, RECORD], of which
-    there are `count` int32 [1]. A party has at most PARTY pairs of one expert.
+    """Pairs of rows and experts, sorted by their expert and cut into parties: `parties` int32 [most, RECORD], of which
+    there are `party_count` int32 [1]. A party has at most PARTY pairs of one expert.
     """
 
-    table: Tensor
-    count: Tensor
+    parties: Tensor
+    party_count: Tensor
 
     @classmethod
     def room(cls, pairs: int, experts: int, device: torch.device) -> Parties:
         count = torch.empty(1, dtype=torch.int32, device=device)
         return cls(count.new_empty(most_parties(pairs, experts), RECORD), count)
-
-    def check(self) -> None:
-        expect("parties", self.table, (1, RECORD), torch.int32)
-        expect("party count", self.count, (1,), torch.int32)
 
 
 def most_parties(pairs: int, experts: int) -> int:
@@ -82,10 +77,8 @@ class PackedProduct:
         return 32 * WARPS
 
     def blocks(self, parties: int) -> int:
-        """Of a launch for at most so many parties: one for each SM, and no more than there are items."""
-        gpu = multiprocessors()
-        processors = expert_config.PROCESSORS if gpu is None else gpu.count
-        return min(processors, parties * -(-self.tiles // (WARPS * self.weight_tiles)))
+        """Blocks of a launch for at most so many parties: one for each SM, and no more than there are items."""
+        return min(expert_config.processors(), parties * -(-self.tiles // (WARPS * self.weight_tiles)))
 
     def constants(self) -> dict[str, int]:
         """What the kernels are compiled with."""

@@ -7,11 +7,11 @@
 #include "packed_products.cuh"
 
 struct PrefillDownArguments {
-    bf16* out;
-    const fp16* x;
-    const unsigned char* weight;
-    const int* parties;
-    const int* party_count;
+    bf16* out;                    // [PAIRS, 16 * TILES]
+    const fp16* x;                // [PAIRS, K_IN]
+    const unsigned char* weight;  // [EXPERTS, TILES, TILE_BYTES]
+    const int* parties;           // [_, 4 + PARTY]
+    const int* party_count;       // [1]
 };
 
 struct Rounding {

@@ -11,12 +11,12 @@
 #include "packed_products.cuh"
 
 struct PrefillGateUpArguments {
-    fp16* act;
-    const fp16* x;
-    const unsigned char* weight;
-    const bf16* bias;
-    const int* parties;
-    const int* party_count;
+    fp16* act;                    // [PAIRS, 8 * TILES]
+    const fp16* x;                // [R, K_IN]
+    const unsigned char* weight;  // [EXPERTS, TILES, TILE_BYTES]
+    const bf16* bias;             // [EXPERTS, 16 * TILES]
+    const int* parties;           // [_, 4 + PARTY]
+    const int* party_count;       // [1]
 };
 
 const int FEATURES = TILES * 8;

@@ -12,10 +12,10 @@
 static_assert(EXPERTS <= THREADS, "a thread has an expert");
 
 struct PrefillPartiesArguments {
-    int* parties;
-    int* party_count;
-    int* place;
-    const int* chosen;
+    int* parties;       // [PARTIES, 4 + PARTY]
+    int* party_count;   // [1]
+    int* place;         // [R, PER_TOKEN]
+    const int* chosen;  // [R, PER_TOKEN]
     int pairs;
 };
 
