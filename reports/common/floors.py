@@ -16,6 +16,6 @@ def floor_of(run: Run, cell: Cell) -> float | None:
 
 
 def floors(run: Run, point: Point, roles: tuple[Role, ...]) -> dict[Role, float]:
-    """Return role → the least speed-up that the policy asks of it at `point`. Roles of which it asks none are left out."""
+    """Return role → the least speed-up that the policy asks of it at `point`, for the roles of which it asks one."""
     known = {role: floor_of(run, Cell(point, role)) for role in roles}
     return {role: floor for role, floor in known.items() if floor is not None}
