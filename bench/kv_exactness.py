@@ -5,7 +5,7 @@
 Of every text the last tokens are scored, each with all tokens before it cached in the format. Beside the cache in the
 dtype that the engine computes in: the mean and the smallest cosine of a row of logits, how often the likeliest token is
 the same, and the perplexity of the text. `mixed` text is from packages that are installed here; no pair was trained on
-the prompts that scenarios measure (`docs/own-prompts.md`).
+the prompts that scenarios measure (`docs/scenarios.md`).
 
 `--beside float32` computes all of it a second time, in that dtype, and says how far apart two right engines are in each
 format: a number that they round differently may get another code, and a coarser format has codes further apart. It is

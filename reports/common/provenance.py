@@ -4,7 +4,7 @@ does not say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from specgate.analysis.environment_diff import flat
 from specgate.analysis.machine.visible_gpus import seen_by
@@ -18,13 +18,52 @@ _UNKNOWN, _TRUE = "unknown", "true"
 
 
 def commit(run: Run) -> str:
-    """The commit of the source tree, and whether it had other changes; without one, the hash of the tree."""
+    """Return the commit of the code under test, and whether it had other changes: that of a plug-in's checkout, else of
+    the built-in engine's source tree. A dash for somebody else's engine, whose version or build identifies it.
+    """
     known = dict(flat(run.environment))
-    found = known.get("source.commit", _UNKNOWN)
-    if found == _UNKNOWN:
-        tree = run.fingerprint.get("source_tree_sha256")
-        return f"tree {tree[:_DIGITS]}" if tree else NONE
-    return found[:_DIGITS] + (" + uncommitted changes" if known.get("source.dirty") == _TRUE else "")
+    for engine in run.engines.values():
+        if f"plugins.plugin:backend:{engine.backend}.commit" in known:
+            return _commit(known, f"plugins.plugin:backend:{engine.backend}")
+        if engine.identity is not None:
+            return NONE
+    return source(run)
+
+
+def source(run: Run) -> str:
+    """Return the commit of specgate's own source tree; without one, the hash of the tree."""
+    known, tree = dict(flat(run.environment)), run.fingerprint.get("source_tree_sha256")
+    if known.get("source.commit", _UNKNOWN) != _UNKNOWN:
+        return _commit(known, "source")
+    return f"tree {tree[:_DIGITS]}" if tree else NONE
+
+
+def _commit(known: Mapping[str, str], key: str) -> str:
+    name = f"{known[f'{key}.repository']} " if f"{key}.repository" in known else ""
+    return (
+        name
+        + known[f"{key}.commit"][:_DIGITS]
+        + (" + uncommitted changes" if known.get(f"{key}.dirty") == _TRUE else "")
+    )
+
+
+def machines(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield (`machine`, its GPUs or CPU). If the engine is a server on a machine that is not visible here, the server's
+    version and the client's machine.
+    """
+    engine = next(iter(run.engines.values()), None)
+    attached = engine is not None and engine.identity is not None and bool(engine.identity.served)
+    if engine is None or not attached or any(key.endswith(" listens as") for key in engine.details):
+        yield "machine", device(run)
+        return
+    yield "server", f"machine not visible, says {engine_name(run)}"
+    yield "client", device(run)
+
+
+def engine_name(run: Run) -> str | None:
+    """Return engine and version of somebody else's engine; None for specgate's own."""
+    identity = next((e.identity for e in run.engines.values() if e.identity), None)
+    return f"{identity.engine} {identity.version or _UNKNOWN}" if identity else None
 
 
 def device(run: Run) -> str:

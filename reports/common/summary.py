@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.load.words import in_words
@@ -27,6 +28,8 @@ MARKS = {
     State.ENV_REJECTED: "!",
     State.NOT_JUDGED: "?",
 }
+QUIET: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
+"""States of verdicts that ask for nothing."""
 _BAD_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE)
 
 
@@ -121,6 +124,12 @@ def out_of_order(run: Run) -> str | None:
     return f"ORDER OVERRIDDEN (micro gates green {promotion.streak} of {promotion.needed} times): {promotion.override}"
 
 
+def advances(run: Run) -> bool:
+    """Return whether the policy counts green micro runs for this run: it is one of them, or a full run."""
+    gates = run.promotion.gates if run.promotion else {}
+    return bool(gates) and (run.kind == "full" or not gates.keys().isdisjoint(run.scenarios))
+
+
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
     """The first required verdict of the worst state; None if all required verdicts are green."""
     required = [v for v in verdicts if v.required]
@@ -167,11 +176,14 @@ def cell_note(run: Run, result: CellResult) -> str | None:
 
 
 def tally(run: Run, *, required: bool) -> str:
-    """How many verdicts are in each state, for example `5 PASS, 1 FAIL`; empty if there are none.
+    """Return the number of verdicts in each state, such as `5 PASS, 1 FAIL`; empty if there are none. Rules that judge
+    nothing in this run are not counted.
 
-    `required`: whether the required or the advisory verdicts are counted.
+    `required`: required verdicts are counted, else advisory ones.
     """
-    states = Counter(v.state for v in run.verdicts if v.required is required)
+    states: Counter[State] = Counter(
+        v.state for v in run.verdicts if v.required is required and v.state is not State.SKIPPED
+    )
     return ", ".join(f"{states[state]} {state.value}" for state in State if states[state])
 
 

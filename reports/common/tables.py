@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from specgate.analysis.cell_names import cell_name
-from specgate.contract import VARIANT_MARK, CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
+from specgate.contract import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
 from specgate.contract.metrics import metric
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry as Entry
 from specgate.reports.common.parts import Table
-from specgate.reports.common.summary import acceptance_label, cell_note, gravity
+from specgate.reports.common.summary import QUIET, acceptance_label, cell_note, gravity
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +23,11 @@ class Group:
     rows: Sequence[Sequence[Entry]]
 
 
-def name_of(point: Point, *, own_lengths: bool = False) -> str:
-    """Scenario, context and batch. `own_lengths`: its prompts are as long as they are, and the context is a limit."""
-    return f"{point.unvaried} · {'up to ' if own_lengths else ''}{point.context:,} tokens · batch {point.batch}" + (
-        f" · {VARIANT_MARK}{point.variant}" if point.variant else ""
-    )
-
-
 def title(run: Run, point: Point, *, variants: bool = False) -> str:
-    """Scenario, context and batch of a point, and the source of acceptance if that is not a trained pair. With
-    `variants` it is the title of all variants of the point together.
+    """Return the name of a point, with the source of acceptance if that is not a trained pair. With `variants` all
+    variants of the point share it.
     """
-    shown = replace(point, scenario=point.unvaried) if variants else point
-    name = name_of(shown, own_lengths=run.scenarios[point.scenario].workload.own)
+    name = cell_name(point.key_in(point.unvaried) if variants else point.key, run.scenarios)
     return " · ".join(part for part in (name, acceptance_label(run)) if part)
 
 
@@ -143,9 +134,6 @@ def certificate_evidence(run: Run) -> Table:
 # ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-QUIET: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
-
-
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """The gate matrix: a row per cell, a column per rule.
@@ -158,11 +146,15 @@ class Matrix:
 
 
 def matrix(run: Run, policy: Policy) -> Matrix:
-    """The cells with the gravest verdicts come first."""
+    """Return the matrix, with the gravest verdicts first. Rules that judge nothing in this run have no column."""
     at = {(v.rule, v.cell): i for i, v in enumerate(run.verdicts)}
-    rules = [r.id for r in policy.rules if any(v.rule == r.id and v.cell for v in run.verdicts)]
-    cells = sorted((r.cell for r in run.cells), key=lambda c: gravity(v for v in run.verdicts if v.cell == c.key))
-    return Matrix(rules, [(cell_name(c.key, run.scenarios), [at.get((rule, c.key)) for rule in rules]) for c in cells])
+    judging = {v.rule for v in run.verdicts if v.cell and v.state is not State.SKIPPED}
+    rules = [r.id for r in policy.rules if r.id in judging]
+    of: dict[str, list[Verdict]] = {result.cell.key: [] for result in run.cells}
+    for verdict in run.verdicts:
+        of.get(verdict.cell, []).append(verdict)
+    keys = sorted(of, key=lambda key: gravity(of[key]))
+    return Matrix(rules, [(cell_name(key, run.scenarios), [at.get((rule, key)) for rule in rules]) for key in keys])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from specgate.contract import Run
-from specgate.reports.common import machine, memory, tables
+from specgate.reports.common import machine, memory, summary, tables
 from specgate.reports.common.parts import Picture
 from specgate.reports.page.grounds import changes
 from specgate.reports.page.points import Section
@@ -43,6 +43,8 @@ def empty_sections(run: Run, together: Sequence[Picture]) -> dict[str, tuple[str
             "no micro gates come before a load run"
             if run.kind == "load"
             else None
+            if summary.advances(run)
+            else "this run is none of the policy's micro gates"
             if run.promotion
             else "this run was stored without its place in the order micro → full",
         ),

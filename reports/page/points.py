@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.contract import CellResult, Comparison, Point, Run
 from specgate.contract.conditions import Timeline
 from specgate.reports.common import own_prompts
-from specgate.reports.common.asked import floors
+from specgate.reports.common.floors import floors
 from specgate.reports.common.parts import Picture, Table, left_out
-from specgate.reports.common.tables import QUIET, all_figures, name_of, title
+from specgate.reports.common.summary import QUIET
+from specgate.reports.common.tables import all_figures, title
 from specgate.reports.pictures import (
     acceptance,
     active_slots,
@@ -25,7 +27,7 @@ from specgate.reports.pictures import (
     uptime,
 )
 
-DRAWN: Final = 6
+DRAWN: Final = 4
 """Most points whose pictures are drawn. A page with a hundred points' pictures would be slow to make and to open."""
 
 
@@ -51,7 +53,7 @@ def sections(run: Run) -> Iterator[Section]:
     for n, point in enumerate(points):
         drawn = point in chosen
         yield Section(
-            name_of(point, own_lengths=run.scenarios[point.scenario].workload.own),
+            cell_name(point.key, run.scenarios),
             title(run, point),
             list(pictures(f"p{n}", run, point)) if drawn else (),
             all_figures(run, point),

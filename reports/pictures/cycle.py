@@ -1,6 +1,6 @@
 """Two pictures: where the time of a cycle goes (budget), and how acceptance length becomes a speed-up (waterfall).
 
-Formulas and limits: docs/cycle-budget.md.
+Formulas and limits: docs/results.md.
 """
 
 from __future__ import annotations

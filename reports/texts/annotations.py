@@ -13,7 +13,7 @@ from typing import Literal
 
 from specgate.contract import Policy, Run, State, Verdict
 from specgate.reports.common.markup import command_data, command_property
-from specgate.reports.common.summary import about, gap_in_words, headline
+from specgate.reports.common.summary import QUIET, about, gap_in_words, headline
 
 Level = Literal["error", "warning", "notice"]
 KEPT = 10
@@ -63,7 +63,7 @@ def annotated(run: Run) -> Iterator[Annotation]:
 
 def level_of(verdict: Verdict) -> Level | None:
     """The level of a verdict's annotation; None if it needs none."""
-    if verdict.state in (State.PASS, State.IMPROVED, State.SKIPPED):
+    if verdict.state in QUIET:
         return None
     return "error" if verdict.required and verdict.state is not State.INCONCLUSIVE else "warning"
 

@@ -18,7 +18,6 @@ from specgate.reports.common import figures
 from specgate.reports.common.figures import counted
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.common.summary import headline
-from specgate.reports.common.tables import name_of
 from specgate.reports.sheets.sheet import Section, Sheet
 from specgate.reports.sheets.view import SheetView, Tables
 from specgate.reports.views.builds import percent, shown
@@ -130,14 +129,14 @@ def section(trends: Trends, number: int, point: Point, ground: str, found: Seque
         Picture(
             name=in_units(name),
             caption=f"{metric(name).direction} is better",
-            svg=trend(f"t{number}-{n}", f"{named(name)}: {name_of(point)}", of, places),
+            svg=trend(f"t{number}-{n}", f"{named(name)}: {cell_name(point.key)}", of, places),
             tables=[readings(trends, name, of, places)],
         )
         for n, (name, of) in enumerate(by_metric.items())
     ]
     head = ("figure", "role", "runs", "first", "last", "last over first", "changed at run")
     rows = [summary_row(s) for of in by_metric.values() for s in of]
-    return Section(f"{name_of(point)} · {where}", Table(head, rows, texts=2), pictures=pictures)
+    return Section(f"{cell_name(point.key)} · {where}", Table(head, rows, texts=2), pictures=pictures)
 
 
 def named(name: str) -> str:

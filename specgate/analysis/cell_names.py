@@ -20,15 +20,16 @@ def cell_name(key: str, scenarios: Mapping[str, Scenario] | None = None) -> str:
     if (parts := _KEY.fullmatch(key)) is None:
         return key
     name, context, batch, rate, role = parts.group("name", "context", "batch", "rate", "role")
+    plain, mark, variant = name.partition(VARIANT_MARK)
     scenario = scenarios.get(name) if scenarios else None
-    alone = scenarios is not None and len({plain.partition(VARIANT_MARK)[0] for plain in scenarios}) == 1
+    alone = scenarios is not None and len({known.partition(VARIANT_MARK)[0] for known in scenarios}) == 1
     load = scenario is not None and scenario.load is not None
     level = f"{rate} requests/s" if rate else clients(int(batch)) if load else f"batch {batch}"
     length = length_name(int(context), short=True)
     if scenario is not None and scenario.workload.own:
         file = scenario.workload.file
         length = f"{file.name if file else 'own prompts'}, up to {length_name(int(context))}"
-    return " · ".join(filter(None, (None if alone else name, length, level, role)))
+    return " · ".join(filter(None, (None if alone else plain, length, level, role or mark + variant)))
 
 
 def length_name(tokens: int, *, short: bool = False) -> str:

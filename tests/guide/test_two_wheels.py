@@ -132,7 +132,6 @@ def python(site: Path, folder: Path, *arguments: str | Path) -> str:
 
 def micro(cli: Cli, site: Path, backend: str) -> None:
     """Measure the tiny pair on `backend`, with nothing that another engine would have to check."""
-    cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text() + "checks: {rescored_by: none}\n")
     pair = ("--target", cli.target, "--draft", cli.draft)
     asked = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", backend, "--plain")
     printed = python(site, cli.folder, "-m", "specgate", "micro", *asked, *pair)

@@ -45,8 +45,8 @@ def test_cells_with_a_red_verdict_are_shown_before_green_ones() -> None:
     run = large()
     last = run.cells[-1].cell.key
     run = replace(run, verdicts=tuple(v for v in run.verdicts if v.cell == last))
-    first_row = next(line for line in REPORT.render(run, POLICY).splitlines() if line.startswith("| 64 tokens"))
-    assert "c83 b2 spec-4" in first_row
+    first_row = next(line for line in REPORT.render(run, POLICY).splitlines() if "tokens · batch" in line)
+    assert "83 tokens · batch 2 · spec-4" in first_row
 
 
 @pytest.mark.parametrize("text", STRINGS)

@@ -7,7 +7,7 @@ import json
 
 from specgate.contract import Block
 from specgate.files.run_folder import RunFolder
-from tests.support.command import POLICY, SCENARIO, Cli
+from tests.support.command import NOT_SCORED, POLICY, SCENARIO, Cli
 from tests.support.stored_runs import as_if_killed
 
 VARIANTS = """\
@@ -21,7 +21,8 @@ ROLES = [f"{role}{name}" for name in ("", "+t1", "+kv-fp8", "+tree") for role in
 
 def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None:
     cli.write("tiny.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6") + VARIANTS)
-    cli.write("policy.yaml", POLICY.replace("MIN", "1.0").replace("role: baseline", 'role: "baseline*"'))
+    policy = POLICY.replace(NOT_SCORED, "").replace("MIN", "1.0").replace("role: baseline", 'role: "baseline*"')
+    cli.write("policy.yaml", policy)
     done = cli.micro("--backend", "reference", "--plain")
     assert done.returncode == 0, done.stdout + done.stderr
     path = cli.newest()
