@@ -60,7 +60,7 @@ PEERS: Final = Fault.PEER_LATE | Fault.PEERS_DIFFER
 
 
 class DecodingEngine:
-    """What every use of an engine rests on: its caches are filled, and steps run from there.
+    """Base of every use of an engine: its caches are filled, and steps run from there.
 
     Once the draft has proved unusable, a decode run of a spec role ends with BackendError. With `plain_on_draft_error`
     such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
@@ -272,7 +272,7 @@ class DecodingEngine:
         return [*map(len, self.first.of_prompts.prompts)]
 
     def _partial_counters(self, k: int, kinds: Sequence[Kind], decoded: Decoded) -> dict[str, int]:
-        """What a run of spec-`k` reports of partial and full verifications, where these were asked for."""
+        """Return what a run of spec-`k` reports of partial and full verifications, where these were asked for."""
         if self.asked_plan is None or not k:
             return {}
         count, p = len(self.first.of_prompts.prompts), self.b.partial
@@ -297,7 +297,7 @@ class DecodingEngine:
         return faults
 
     def _faults(self) -> Fault:
-        """What the kernels have found wrong by now, on any rank. Nothing may be running."""
+        """Return what the kernels have found wrong by now, on any rank. Nothing may be running."""
         faults = Fault(0)
         for rank in self.ranks:
             faults |= Fault(int(rank.b.slots.fault))
@@ -366,7 +366,7 @@ class DecodingEngine:
         return replay_all
 
     def _cycle(self, k: int, count: int, rank: Rank | None = None, kind: Kind = PLAIN) -> Cycle:
-        """That of the first rank, where none is given."""
+        """Return the first rank's, unless one is given."""
         rank = rank or self.first
         new = (k, count, kind) not in rank.cycles
         cycle = rank.cycle(k, count, kind)
@@ -411,7 +411,9 @@ class DecodingEngine:
 
 
 def tree_counters(shape: DraftTree | None, decoded: Decoded, fault: Fault) -> dict[str, int]:
-    """What a decode run reports of its trees: draft tokens that were verified, and the check of every step's masks."""
+    """Return what a decode run reports of its trees: draft tokens that were verified, and the check of every step's
+    masks.
+    """
     if shape is None:
         return {}
     return {
@@ -428,14 +430,14 @@ def with_ends(decoded: Decoded, k: int) -> Decoded:
 
 
 def state_of(slots: Slots, count: int, steps: int) -> tuple[object, ...]:
-    """What ranks must agree in after `steps` steps over `count` slots."""
+    """Return what ranks must agree in after `steps` steps over `count` slots."""
     log, emitted = slots.accepted_log[:steps, :count].tolist(), slots.emitted[:count].tolist()
     text = [row[:n] for row, n in zip(slots.out[:count].tolist(), emitted, strict=True)]
     return int(slots.step), slots.length[:count].tolist(), slots.finish[:count].tolist(), text, log
 
 
 def undrafted(decoded: Decoded) -> Decoded:
-    """What a spec role returns that had to be decoded without drafts. Its counters say so."""
+    """Return what a spec role returns that had to be decoded without drafts. Its counters say so."""
     drafted = tuple(tuple(min(a, 0) for a in row) for row in decoded.accepted)
     steps = sum(d == 0 for row in drafted for d in row)
     return replace(decoded, drafted=drafted, counters={**decoded.counters, "disabled_draft_error": steps})

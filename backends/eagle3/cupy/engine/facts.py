@@ -1,4 +1,4 @@
-"""What a loaded engine is, for the fingerprint and the report."""
+"""Description of a loaded engine, for the fingerprint and the report."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def prefill_attention(way: Way, g: TargetGeometry, device: torch.device) -> str:
 
 
 def describe_sampling(sampling: Sampling) -> str:
-    """How tokens are drawn: `temperature 0.6, top_p 0.9, coupled, seed 0, on the device`."""
+    """Return how tokens are drawn: `temperature 0.6, top_p 0.9, coupled, seed 0, on the device`."""
     parts = [f"temperature {sampling.temperature:g}"]
     shapes = {name: getattr(sampling, name) for name in SHAPES}
     parts += [f"{name} {value:g}" for name, value in shapes.items() if value != getattr(Sampling(), name)]

@@ -1,4 +1,4 @@
-"""What will be allocated, in bytes: computed before it is, printed, and refused where it does not fit."""
+"""Bytes that an engine will allocate: computed before it is, printed, and refused where it does not fit."""
 
 from __future__ import annotations
 

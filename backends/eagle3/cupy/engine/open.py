@@ -183,7 +183,7 @@ def sizes_of(request: OpenRequest, tree: DraftTree | None, partial: PartialPlan 
 
 
 def kv_warnings(request: OpenRequest, kv: KvModes, *, drafts: bool) -> tuple[str, ...]:
-    """Where a checkpoint was calibrated for a cache of another format than it gets."""
+    """Return a warning for each checkpoint that was calibrated for a cache of another format than it gets."""
     messages = list(calibration_warnings(request.pair.target, kv.target, "the target", KV))
     if drafts and request.pair.draft is not None:
         messages += calibration_warnings(request.pair.draft, kv.draft, "the draft", DRAFT_KV)

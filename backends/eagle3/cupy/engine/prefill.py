@@ -29,7 +29,7 @@ from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, function
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_down import PrefillDown
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_gate_up import PrefillGateUp
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_parties import PrefillParties
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_row_groups import PrefillRowGroups
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_decode import PrefillDecode
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_draft import PrefillDraft
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_gate import PrefillGate
@@ -56,9 +56,10 @@ rows, so that its bits depend on nothing else.
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a prefill computes. `fused`: what stands between products is one kernel of ours each, else torch's, operation
-    by operation. `grouped`: one launch multiplies the rows of many experts, each by its own matrix, else cuBLAS those
-    of one. `packed_rows`: with so many rows of a prompt, or fewer, its experts' weights are not decoded first.
+    """Choices of how a prompt is computed. `fused`: what stands between products is one kernel of ours each, else
+    torch's, operation by operation. `grouped`: one launch multiplies the rows of many experts, each by its own matrix,
+    else cuBLAS those of one. `packed_rows`: with so many rows of a prompt, or fewer, its experts' weights are not
+    decoded first.
     """
 
     fused: bool
@@ -207,7 +208,7 @@ def kernels(
         yield decode_kernel(target.hidden, target.intermediate, Order.PLAIN)
         yield swiglu_kernel(target.intermediate, experts)
         if packed:
-            yield parties_kernel(experts)
+            yield row_groups_kernel(experts)
             yield packed_gate_up_kernel(target.intermediate, target.hidden, experts)
             yield packed_down_kernel(target.hidden, target.intermediate, experts)
         yield (mixture_sum_kernel if ranks > 1 else mixture_kernel)(target.hidden, experts)
@@ -247,8 +248,8 @@ def swiglu_kernel(intermediate: int, experts: ExpertGeometry) -> PrefillSwiglu:
 
 
 @cache
-def parties_kernel(experts: ExpertGeometry) -> PrefillParties:
-    return PrefillParties(experts)
+def row_groups_kernel(experts: ExpertGeometry) -> PrefillRowGroups:
+    return PrefillRowGroups(experts)
 
 
 @cache

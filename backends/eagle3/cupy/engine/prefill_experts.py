@@ -28,7 +28,7 @@ from specgate.backends.eagle3.cupy.engine.prefill import (
 from specgate.backends.eagle3.cupy.engine.prefill_attention import split_heads
 from specgate.backends.eagle3.cupy.engine.prefill_mixture import ROWS, Part, add_mixtures, decoded_bytes
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import RECORD, most_parties
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import RECORD, most_row_groups
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
 from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights
 from specgate.backends.eagle3.cupy.memory.model import Target
@@ -60,7 +60,7 @@ class Passage:
 
     @property
     def parts(self) -> Iterator[Part]:
-        """What goes to the experts together."""
+        """Return the rows that go to the experts together."""
         return (Part(self.x[rows], self.normed[rows]) for rows in chunks(len(self.x), ROWS))
 
 
@@ -96,8 +96,8 @@ def prefill_expert_prompts(
 
 
 def together(lengths: Sequence[int]) -> Iterator[range]:
-    """Which of the prompts of these lengths go through the layers together: as many neighbours as have ROWS rows, but
-    one at least.
+    """Split prompts of these lengths into those that go through the layers together: as many neighbours as have ROWS
+    rows, but one at least.
     """
     start = total = 0
     for at, length in enumerate(lengths):
@@ -196,9 +196,9 @@ def expert_workspace_bytes(
     mixed = min(rows, ROWS)
     sent = mixed * (k * (max(2 * h + 6 * f, 2 * f + 4 * h) + 64) + 8 * count) + decoded_bytes(g)
     if fused and positions <= packed_rows:
-        # In place of all that: rows in float16, activations and what the experts give, in parties; logits, twice.
+        # In place of all that: rows in float16, activations and what the experts give, in row groups; logits, twice.
         pairs = mixed * k
-        sent = mixed * (2 * h + 8 * count) + pairs * (2 * f + 2 * h + 16) + 4 * RECORD * most_parties(pairs, count)
+        sent = mixed * (2 * h + 8 * count) + pairs * (2 * f + 2 * h + 16) + 4 * RECORD * most_row_groups(pairs, count)
     if not fused:
         sent += mixed * (4 * h + 16 * count) + min(CHUNK, mixed * k) * (40 * f + 24 * h) + 24 * f * h
     drafting = part * ((10 * draft.features * h) + 26 * draft.hidden) + positions * 4 * draft.hidden if draft else 0

@@ -25,13 +25,13 @@ from specgate.backends.eagle3.cupy.engine.prefill import (
     mixture_sum_kernel,
     packed_down_kernel,
     packed_gate_up_kernel,
-    parties_kernel,
     rms_norm,
     route_kernel,
+    row_groups_kernel,
     swiglu_kernel,
 )
 from specgate.backends.eagle3.cupy.kernels.experts.packing import PackedExperts
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import Parties
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import RowGroups
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_mixture import Places
 from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
@@ -103,17 +103,17 @@ class Routing(Placing):
 
 @dataclass(frozen=True, slots=True)
 class PackedRouting(Placing):
-    """The experts of all rows of some parts, and their sorted pairs as parties of few rows."""
+    """The experts of all rows of some parts, and their sorted pairs as row groups of few rows."""
 
-    parties: Parties
+    row_groups: RowGroups
 
     @classmethod
     def by(cls, scores: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> PackedRouting:
         """From what `scores_of` gives of all rows."""
         chosen, weights = chosen_by(scores, w, experts, way)
-        place, parties = torch.empty_like(chosen), Parties.room(chosen.numel(), experts.count, chosen.device)
-        parties_kernel(experts)(parties, place, chosen)
-        return cls(chosen, weights, place, parties)
+        place, row_groups = torch.empty_like(chosen), RowGroups.room(chosen.numel(), experts.count, chosen.device)
+        row_groups_kernel(experts)(row_groups, place, chosen)
+        return cls(chosen, weights, place, row_groups)
 
 
 class Told:
@@ -135,7 +135,9 @@ class Told:
 
 
 class Groups:
-    """How many pairs of each part go to each expert: on the device, and on the host as soon as that is needed."""
+    """Numbers of pairs of each part that go to each expert: on the device, and on the host as soon as that is
+    needed.
+    """
 
     def __init__(self, routings: Sequence[Routing]) -> None:
         self.routings = routings
@@ -146,7 +148,7 @@ class Groups:
         self.ends: list[list[int]] | None = None
 
     def bounds(self, part: int, experts: range) -> list[int]:
-        """Where the pairs of these experts begin and end among those of a part: one more than there are experts."""
+        """Return the bounds of these experts' pairs among those of a part: one more than there are experts."""
         if self.ends is None:
             self.ends = self.told.wait().tolist()
         ends = self.ends[part]
@@ -172,13 +174,13 @@ def add_mixtures(parts: Sequence[Part], w: ExpertLayerWeights, g: TargetGeometry
 
 
 def by_rows(parts: Sequence[Part], way: Way) -> tuple[list[int], list[int]]:
-    """Which parts are of few rows, whose experts stay packed, and which are not."""
+    """Split parts into those of few rows, whose experts stay packed, and the others."""
     few = [len(part.x) <= way.packed_rows for part in parts]
     return [n for n, is_few in enumerate(few) if is_few], [n for n, is_few in enumerate(few) if not is_few]
 
 
 def rows_of(lengths: Sequence[int]) -> Iterator[slice]:
-    """Where the rows of parts of these lengths lie, one behind the other."""
+    """Return the slices of the rows of parts of these lengths, one behind the other."""
     at = 0
     for length in lengths:
         yield slice(at, at + length)
@@ -196,16 +198,16 @@ def multiplied_packed(
     for rows, own in zip(rows_of([len(own) for own in normed]), normed, strict=True):
         x[rows] = own
     act = x.new_empty(pairs, g.intermediate)
-    packed_gate_up_kernel(g.intermediate, g.hidden, experts)(act, x, w.gate_up, routing.parties)
+    packed_gate_up_kernel(g.intermediate, g.hidden, experts)(act, x, w.gate_up, routing.row_groups)
     out = act.new_empty(pairs, g.hidden, dtype=torch.bfloat16)
-    packed_down_kernel(g.hidden, g.intermediate, experts)(out, act, w.down, routing.parties)
+    packed_down_kernel(g.hidden, g.intermediate, experts)(out, act, w.down, routing.row_groups)
     return out
 
 
 def multiplied(
     parts: Sequence[Part], groups: Groups, w: ExpertLayerWeights, g: TargetGeometry, way: Way
 ) -> list[Tensor]:
-    """What the experts give for the pairs of each part, sorted, without the bias: bfloat16 [R · k, H]."""
+    """Return the experts' results for the pairs of each part, sorted, without the bias: bfloat16 [R · k, H]."""
     experts = g.experts
     assert experts is not None
     room = parts[0].normed.new_empty(decoded_bytes(g) // 2)
@@ -247,8 +249,8 @@ def routed(x: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) 
 
 
 def scores_of(x: Tensor, w: ExpertLayerWeights, way: Way) -> Tensor:
-    """What rows `x` bfloat16 [R, H] choose their experts by, float32 [R, E]: the router's logits. A kernel that reads
-    them adds the bias by itself.
+    """Return scores by which rows `x` bfloat16 [R, H] choose their experts, float32 [R, E]: the router's logits. A
+    kernel that reads them adds the bias by itself.
     """
     if way.fused:
         return router_logits(x, w.router)

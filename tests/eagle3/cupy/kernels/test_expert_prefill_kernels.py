@@ -195,7 +195,7 @@ def test_a_prefill_of_experts_has_its_kernels_and_no_dense_gate(name: str) -> No
             "prefill_mixture",
         ]
     )
-    assert sorted(packed) == sorted([*decoded, "prefill_parties", "prefill_gate_up", "prefill_down"])
+    assert sorted(packed) == sorted([*decoded, "prefill_row_groups", "prefill_gate_up", "prefill_down"])
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(16, 32), (48, 96), (32, 640)])
@@ -275,7 +275,7 @@ def test_prompts_of_few_rows_leave_what_they_leave_by_torch_and_what_they_leave_
             assert each.quantile(0.9) < 0.02
     assert relative_error(pages.k[0], expected.k[0]) < 0.02
     # Two layers and all rows of the last one, of both together; its last rows are few of all three prompts.
-    assert names["prefill_parties"] == names["prefill_gate_up"] == names["prefill_down"] == 4
+    assert names["prefill_row_groups"] == names["prefill_gate_up"] == names["prefill_down"] == 4
     assert names["prefill_decode"] == 3 * 2 and names["prefill_mixture"] == 4 * 3
     for n, (_, held) in enumerate(prompts):
         ((alone, features),), its = filled(slice(n, n + 1), PACKED)

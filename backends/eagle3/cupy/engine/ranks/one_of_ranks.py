@@ -1,4 +1,4 @@
-"""What a prefill over several GPUs needs of each of them: `rank.Rank`, or what stands for one on a CPU."""
+"""Protocol of one rank in a prefill over several GPUs: `rank.Rank`, or what stands for one on a CPU."""
 
 from __future__ import annotations
 

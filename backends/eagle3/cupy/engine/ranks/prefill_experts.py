@@ -45,7 +45,7 @@ Given = tuple[Tensor, Placing]
 
 
 def scores_bytes(g: TargetGeometry) -> int:
-    """What `FirstRouter` takes, on the first GPU."""
+    """Return the bytes of `FirstRouter` on the first GPU."""
     return 0 if g.experts is None else 4 * ROWS * g.experts.count
 
 
@@ -184,7 +184,7 @@ class ExpertPrefill:
                 self._add_experts(chosen, multiply(chosen, i), i)
 
     def _multiply(self, parts: Sequence[Sequence[Part]], i: int) -> list[list[Given]]:
-        """What every rank's experts give for each part, decoded first."""
+        """Return the results of every rank's experts for each part, decoded first."""
         groups, given = self.router.groups(parts, i), list[list[Given]]()
         for n, rank in enumerate(self.ranks):
             with rank.stream.current():

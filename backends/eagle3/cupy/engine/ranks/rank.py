@@ -98,7 +98,7 @@ class Rank:
 
     @property
     def of_prompts(self) -> Prefilled:
-        """What was prefilled; there must be something."""
+        """Return the prefilled prompts. Raises if there are none."""
         assert self.prefilled is not None
         return self.prefilled
 

@@ -17,7 +17,7 @@ from specgate.backends.eagle3.cupy.memory.peers import reachable
 
 
 def sums_bytes(hidden: int, rows: int = CHUNK) -> int:
-    """What they take on each GPU."""
+    """Return their bytes on each GPU."""
     return 2 * 2 * rows * hidden
 
 
@@ -38,7 +38,7 @@ class PartialSums:
         self._made: list[Any] = [new_event() if device.type == "cuda" else None for device in devices]
 
     def begin(self, rows: int) -> list[Tensor]:
-        """Where every rank's product of `rows` rows shall write its part, bfloat16 [rows, H]."""
+        """Return the buffers into which every rank's product of `rows` rows writes its part, bfloat16 [rows, H]."""
         self._turn = 1 - self._turn
         return [part[:rows] for part in self._parts[self._turn]]
 
