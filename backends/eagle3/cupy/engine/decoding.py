@@ -13,7 +13,7 @@ import torch
 from specgate.backends.eagle3.cupy.engine.decode_run import IdleWatch, StopRule, read, run, text_of
 from specgate.backends.eagle3.cupy.engine.partial.counting import counters_of
 from specgate.backends.eagle3.cupy.engine.partial.schedule import graphs_of, kinds_of, looks_of
-from specgate.backends.eagle3.cupy.engine.prefill import Way
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import (
     FirstTokens,
     LastRow,
@@ -64,7 +64,7 @@ class DecodingEngine:
 
     Once the draft has proved unusable, a decode run of a spec role ends with BackendError. With `plain_on_draft_error`
     such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
-    `way`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
+    `mode`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
     `lengths`: where chains end early, as asked; the requests that a decode run begins with count as those that run.
     `asked_plan`: how chains are verified in part, as asked; `sizes.partial` is None where no request is long enough.
 
@@ -84,12 +84,12 @@ class DecodingEngine:
         plain_on_draft_error: bool = False,
         tuned: Tuned = NOTHING_TUNED,
         shape_log: ShapeLog | None = None,
-        way: Way | None = None,
+        mode: PrefillMode | None = None,
         others: Sequence[Rank] = (),
         lengths: ChainLengths | None = None,
         asked_plan: PartialPlan | None = None,
     ) -> None:
-        self.first = Rank(target, draft, sizes, buffers, tuned=tuned, way=way)
+        self.first = Rank(target, draft, sizes, buffers, tuned=tuned, mode=mode)
         self.ranks = (self.first, *others)
         self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
@@ -110,13 +110,13 @@ class DecodingEngine:
         return self.first.b
 
     @property
-    def way(self) -> Way:
-        return self.first.way
+    def mode(self) -> PrefillMode:
+        return self.first.mode
 
-    @way.setter
-    def way(self, way: Way) -> None:
+    @mode.setter
+    def mode(self, mode: PrefillMode) -> None:
         for rank in self.ranks:
-            rank.way = way
+            rank.mode = mode
 
     @property
     def prefilled(self) -> Prefilled | None:
@@ -139,7 +139,7 @@ class DecodingEngine:
         with self.stream.current(), refusing_overflow("prefill"):
             for rank in self.ranks:
                 with rank.stream.current():
-                    rank.way.prepare(rank.target, rank.draft if draft else None, map(len, prompts), self.sizes.kv)
+                    rank.mode.prepare(rank.target, rank.draft if draft else None, map(len, prompts), self.sizes.kv)
                     if rank.b.sampling is not None:
                         name_requests(rank.b.sampling, prompts)
                     rank.stream.wait()
@@ -148,7 +148,7 @@ class DecodingEngine:
             began = time.perf_counter_ns()
             layout = assign_blocks(prompts, self.sizes)
             if self._prefill is None:
-                last = [prefill_prompts(self.target, self.draft if draft else None, self.b, prompts, layout, self.way)]
+                last = [prefill_prompts(self.target, self.draft if draft else None, self.b, prompts, layout, self.mode)]
             else:
                 last = self._prefill.prompts(prompts, layout, draft=draft)
             first, fault = self._first_tokens(heads, last, layout, [*map(len, prompts)])

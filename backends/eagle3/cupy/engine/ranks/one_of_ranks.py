@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from specgate.backends.eagle3.cupy.engine.prefill import Way
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 
@@ -27,7 +27,7 @@ class OneOfRanks(Protocol):
     target: Target
     draft: Draft | None
     b: Buffers
-    way: Way
+    mode: PrefillMode
     device: torch.device
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, Way, add
+from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, PrefillMode, add
 from specgate.backends.eagle3.cupy.memory.peers import reachable
 
 
@@ -54,7 +54,7 @@ class PartialSums:
 
 
 def add_parts(
-    x: Tensor, parts: Sequence[Tensor], weight: Tensor, eps: float, way: Way, normed: Tensor | None = None
+    x: Tensor, parts: Sequence[Tensor], weight: Tensor, eps: float, mode: PrefillMode, normed: Tensor | None = None
 ) -> Tensor:
     """x float32 [R, H] += part of rank 0, += part of rank 1, …; returns its norm with `weight`, bfloat16 [R, H]:
     `normed`, if given.
@@ -64,5 +64,5 @@ def add_parts(
     normed = torch.empty_like(x, dtype=torch.bfloat16) if normed is None else normed
     for part in parts:
         # A kernel of ours reads another GPU's memory as its own; torch does not.
-        add(x, part if way.fused else part.to(x.device), weight, eps, way, normed)
+        add(x, part if mode.fused else part.to(x.device), weight, eps, mode, normed)
     return normed
