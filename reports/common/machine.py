@@ -27,11 +27,11 @@ def sentences(run: Run) -> list[str]:
     First comes what is said once for all of them, since a short report may leave out the last sentences.
     """
     of: dict[str, list[str]] = {}
-    for key, found in run.conditions.items():
-        for said in of_point(found, gpus(run, key)):
-            of.setdefault(said, []).append(cell_name(key, run.scenarios))
+    for key, conditions in run.conditions.items():
+        for sentence in of_point(conditions, gpus(run, key)):
+            of.setdefault(sentence, []).append(cell_name(key, run.scenarios))
     many = len(run.conditions) > 1
-    said_of_points = [f"{', '.join(points)}: {said}" if many else said for said, points in of.items()]
+    said_of_points = [f"{', '.join(points)}: {sentence}" if many else sentence for sentence, points in of.items()]
     return [*of_cpus(run), *said_of_points]
 
 
@@ -55,16 +55,16 @@ def gpus(run: Run, point: str) -> int:
     return engine.traffic.gpus if engine and engine.traffic else 1
 
 
-def of_point(found: Conditions, count: int = 1) -> Iterator[str]:
+def of_point(conditions: Conditions, count: int = 1) -> Iterator[str]:
     """`count`: how many GPUs were watched, and read as one."""
-    host = found.host
+    host = conditions.host
     if host is not None and host.set_aside:
         yield set_aside_in_words(host)
     if host is not None and host.too_many:
         yield f"{too_many_in_words(host)}, so nothing was set aside"
     if host is not None:
         yield from asides(host)
-    if cap := power_cap(found.gpu):
+    if cap := power_cap(conditions.gpu):
         yield f"{cap} (the worst of {count} GPUs)" if count > 1 else cap
 
 
@@ -88,19 +88,19 @@ def clocks(run: Run) -> Table:
     )
     rows = []
     for result in run.cells:
-        found = run.conditions.get(result.cell.point.key)
-        if found is not None and found.gpu.max_sm_clock_mhz:
-            row = [cell_name(result.cell.key, run.scenarios), *clock_row(result, found.gpu, found.gpu.max_sm_clock_mhz)]
-            rows.append([*row, at_same_time(result, found.gpu)])
+        conditions = run.conditions.get(result.cell.point.key)
+        if conditions is not None and (highest := conditions.gpu.max_sm_clock_mhz):
+            row = [cell_name(result.cell.key, run.scenarios), *clock_row(result, conditions.gpu, highest)]
+            rows.append([*row, at_same_time(result, conditions.gpu)])
     return Table(head, rows, texts=2)
 
 
 def at_same_time(result: CellResult, gpu: GpuConditions) -> str:
     """The SM clock that the role of a cell is compared by, with its standard error."""
-    held = gpu.common_clocks.decoding.get(result.cell.role.name)
-    if held is None or held.mhz is None:
+    clock = gpu.common_clocks.decoding.get(result.cell.role.name)
+    if clock is None or clock.mhz is None:
         return NONE
-    return f"{held.mhz:,.0f}" + (f" ± {held.standard_error_mhz:,.0f}" if held.standard_error_mhz is not None else "")
+    return f"{clock.mhz:,.0f}" + (f" ± {clock.standard_error_mhz:,.0f}" if clock.standard_error_mhz is not None else "")
 
 
 def clock_row(result: CellResult, gpu: GpuConditions, highest: int) -> list[str]:

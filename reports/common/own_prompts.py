@@ -19,8 +19,8 @@ LENGTH = "acceptance_length["
 def sentences(run: Run) -> Iterator[str]:
     """One sentence per point whose prompts come from a file."""
     for point in dict.fromkeys(r.cell.point for r in run.cells):
-        if said := in_words(run, point):
-            yield said
+        if sentence := in_words(run, point):
+            yield sentence
 
 
 def in_words(run: Run, point: Point) -> str | None:
@@ -51,9 +51,9 @@ def by_category(run: Run, point: Point) -> Table | None:
         return None
     rows: list[list[str | Entry]] = []
     for name in names:
-        found = [r.values.get(name) for r in results]
-        counted = max(value.n for value in found if value is not None)
-        entries = [Entry(figures.figure(v), figures.reason(v) or figures.span(v)) for v in found]
+        lengths = [r.values.get(name) for r in results]
+        counted = max(value.n for value in lengths if value is not None)
+        entries = [Entry(figures.figure(v), figures.reason(v) or figures.span(v)) for v in lengths]
         rows.append([name.removeprefix(LENGTH).removesuffix("]"), str(counted), *entries])
     head = ("category", "prompts", *(f"acceptance length, {r.cell.role_name}" for r in results))
     return Table(head, rows)

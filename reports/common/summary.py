@@ -90,8 +90,8 @@ def not_judged(run: Run) -> list[str]:
 
     Of a run that is NOT_JUDGED the headline says the rest.
     """
-    said = overall(run)[0] is State.NOT_JUDGED
-    gaps = [gap for gap in run.not_judged if gap.why or not said]
+    headlined = overall(run)[0] is State.NOT_JUDGED
+    gaps = [gap for gap in run.not_judged if gap.why or not headlined]
     return [
         f"Not judged: {gap_in_words(gap, run.scenarios)}: {gap.why or 'no required rule asks for it'}." for gap in gaps
     ]
@@ -165,14 +165,14 @@ def cell_note(run: Run, result: CellResult) -> str | None:
     """
     trouble = run.draft_trouble(result)
     aside = f"times of {result.set_aside} of {result.blocks} blocks set aside: the host was disturbed"
-    said = (
+    notes = (
         variation(run, result.cell),
         result.reason,
         aside if result.set_aside else None,
         f"draft unusable: {trouble}" if trouble else None,
         *(f"{note} {figures.figure(v)}" for v in result.values.values() if v.value and (note := metric(v.metric).note)),
     )
-    return "; ".join(text for text in said if text) or None
+    return "; ".join(text for text in notes if text) or None
 
 
 def tally(run: Run, *, required: bool) -> str:

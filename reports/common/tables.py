@@ -212,8 +212,8 @@ def divergences(run: Run) -> Table:
 
 
 def loops(run: Run) -> Table:
-    found = [(r, r.values.get("repeated_8gram_share")) for r in run.cells]
-    rows = [[cell_name(r.cell.key, run.scenarios), figures.figure(v), str(v.n)] for r, v in found if v is not None]
+    shares = [(r, r.values.get("repeated_8gram_share")) for r in run.cells]
+    rows = [[cell_name(r.cell.key, run.scenarios), figures.figure(v), str(v.n)] for r, v in shares if v is not None]
     return Table(("cell", "repeated 8-grams", "texts"), rows)
 
 

@@ -64,9 +64,9 @@ def empty_sections(run: Run, together: Sequence[Picture]) -> dict[str, tuple[str
 
 def gaps(empty: Mapping[str, tuple[str, str]], together: Sequence[Picture], sections: Sequence[Section]) -> list[str]:
     """A sentence for everything that the page leaves out: sections, then pictures. `together`: those of all cells."""
-    said = [f"{name}. Left out: {why}." for name, why in empty.values()]
+    sentences = [f"{name}. Left out: {why}." for name, why in empty.values()]
     if "speed" not in empty:
-        said += [f"{picture.name}. {picture.caption}" for picture in together if not picture.svg]
+        sentences += [f"{picture.name}. {picture.caption}" for picture in together if not picture.svg]
     for section in sections:
-        said += [f"{section.name}: {p.name}. {p.caption}" for p in section.pictures if not p.svg]
-    return said
+        sentences += [f"{section.name}: {p.name}. {p.caption}" for p in section.pictures if not p.svg]
+    return sentences

@@ -62,8 +62,8 @@ def provenance_of(run: Run) -> list[tuple[str, str]]:
 
 def changes(run: Run) -> Table:
     """What differs from the last green run, in fingerprint and environment."""
-    found = (run.last_green.differences if run.last_green else None) or ()
-    rows = [[key, then or NONE, now or NONE] for key, then, now in found]
+    differences = (run.last_green.differences if run.last_green else None) or ()
+    rows = [[key, then or NONE, now or NONE] for key, then, now in differences]
     return Table(("what", "then", "now"), rows, texts=3)
 
 

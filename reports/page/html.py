@@ -129,7 +129,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "divergence_count": sum(len(c.tokens.divergences) for c in run.comparisons),
         "compared_tokens": sum(c.tokens.compared_tokens for c in run.comparisons),
         "token_checks": dense(token_checks.table(run)),
-        "token_words": [said for tell in TOKEN_WORDS if (said := tell(run))],
+        "token_words": [sentence for tell in TOKEN_WORDS if (sentence := tell(run))],
         "loops": tables.loops(run),
         "machine_words": [
             *machine.sentences(run),

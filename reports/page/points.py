@@ -73,8 +73,8 @@ def drawn_points(run: Run, points: Sequence[Point]) -> set[Point]:
             open_[verdict.cell] = open_.get(verdict.cell, False) or verdict.required
 
     def need(point: Point) -> int:
-        found = [open_[r.cell.key] for r in run.cells if r.cell.point == point and r.cell.key in open_]
-        return -2 if any(found) else -1 if found else 0
+        required = [open_[r.cell.key] for r in run.cells if r.cell.point == point and r.cell.key in open_]
+        return -2 if any(required) else -1 if required else 0
 
     return set(sorted(points, key=need)[:DRAWN])
 

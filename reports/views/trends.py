@@ -43,8 +43,8 @@ def sheet(trends: Trends) -> Sheet:
     plots: dict[Plot, list[Series]] = {}
     for series in trends.series:
         plots.setdefault((series.cell.point, series.ground), []).append(series)
-    followed = {plot: found for plot, found in plots.items() if any(len(s.readings) > 1 for s in found)}
-    single = [s for plot, found in plots.items() if plot not in followed for s in found]
+    followed = {plot: group for plot, group in plots.items() if any(len(s.readings) > 1 for s in group)}
+    single = [s for plot, group in plots.items() if plot not in followed for s in group]
     return Sheet(
         title="History",
         subtitle=f"{counted(len(trends.runs), 'run')} on {counted(len(trends.grounds), 'ground')}; no gate",
@@ -52,7 +52,7 @@ def sheet(trends: Trends) -> Sheet:
         banners=[f"Left out: {why}" for why in trends.unread],
         sections=[
             changes(trends),
-            *(section(trends, n, *plot, found) for n, (plot, found) in enumerate(followed.items())),
+            *(section(trends, n, *plot, group) for n, (plot, group) in enumerate(followed.items())),
             *once(trends, single),
             Section("Runs", runs(trends), None if trends.runs else "No run could be read."),
             Section("Grounds", grounds(trends), "What must stay the same for figures to be of one kind.", folded=True),
@@ -65,10 +65,10 @@ def sheet(trends: Trends) -> Sheet:
 
 def changes(trends: Trends) -> Section:
     """Every change point of every series, the latest first."""
-    found = [(s, c) for s in trends.series for c in s.changes or ()]
-    found.sort(key=lambda pair: -pair[0].readings[pair[1].at].run)
+    points = [(s, c) for s in trends.series for c in s.changes or ()]
+    points.sort(key=lambda pair: -pair[0].readings[pair[1].at].run)
     head = ("cell", "figure", "from run", "before", "after", "change", "p")
-    return Section("Changes of level", Table(head, [change_row(s, c) for s, c in found], texts=2), said_of(trends))
+    return Section("Changes of level", Table(head, [change_row(s, c) for s, c in points], texts=2), said_of(trends))
 
 
 def change_row(series: Series, change: ChangePoint) -> list[str | Entry]:
@@ -117,12 +117,12 @@ def runs(trends: Trends) -> Table:
     return Table(("no.", "started (UTC)", "kind", "verdict", "source", "run"), rows, texts=6)
 
 
-def section(trends: Trends, number: int, point: Point, ground: str, found: Sequence[Series]) -> Section:
+def section(trends: Trends, number: int, point: Point, ground: str, group: Sequence[Series]) -> Section:
     """One ground: a picture per metric, all with one axis of runs, and a row per metric and role."""
     facts = trends.grounds.get(ground, {})
-    places = sorted({r.run for s in found for r in s.readings})
+    places = sorted({r.run for s in group for r in s.readings})
     by_metric: dict[str, list[Series]] = {}
-    for series in found:
+    for series in group:
         by_metric.setdefault(series.metric, []).append(series)
     where = " · ".join(filter(None, (point.backend, facts.get("device"), facts.get("dtype"), f"ground {ground}")))
     pictures = [
@@ -163,9 +163,9 @@ def summary_row(series: Series) -> list[str | Entry]:
     ]
 
 
-def readings(trends: Trends, name: str, found: Sequence[Series], places: Sequence[int]) -> Table:
+def readings(trends: Trends, name: str, group: Sequence[Series], places: Sequence[int]) -> Table:
     """A row per run, a column per role."""
-    by_role = [{r.run: r for r in s.readings} for s in found]
+    by_role = [{r.run: r for r in s.readings} for s in group]
     rows: list[list[str | Entry]] = [
         [
             str(place + 1),
@@ -175,19 +175,19 @@ def readings(trends: Trends, name: str, found: Sequence[Series], places: Sequenc
         ]
         for place in places
     ]
-    return Table(("run", "started (UTC)", "source", *(s.cell.role_name for s in found)), rows, texts=3)
+    return Table(("run", "started (UTC)", "source", *(s.cell.role_name for s in group)), rows, texts=3)
 
 
-def once(trends: Trends, found: Sequence[Series]) -> Iterator[Section]:
+def once(trends: Trends, single: Sequence[Series]) -> Iterator[Section]:
     """The figures of grounds with a single run: a row per cell, a column per metric."""
     rows: dict[tuple[str, int], dict[str, str]] = {}
-    for series in found:
+    for series in single:
         (reading,) = series.readings
         rows.setdefault((cell_name(series.cell.key), reading.run), {})[series.metric] = shown(
             series.metric, reading.value
         )
     if rows:
-        metrics = list(dict.fromkeys(s.metric for s in found))
+        metrics = list(dict.fromkeys(s.metric for s in single))
         head = ("cell", "run", *map(named, metrics))
         table = [[cell, str(run + 1), *(of.get(m, figures.NONE) for m in metrics)] for (cell, run), of in rows.items()]
         yield Section("Measured once", Table(head, table), "A ground with one run has no course to draw.", folded=True)

@@ -113,12 +113,12 @@ def times(ratio: float | None) -> str:
 
 
 def passes(mode: Mode) -> str | Entry:
-    found = mode.passes
-    if found is None:
+    counts = mode.passes
+    if counts is None:
         return figures.NONE
-    if not found.partial:
-        return f"{found.full:.2f}"
-    return Entry(f"{found.full + found.partial:.2f}", f"{found.full:.2f} full, {found.partial:.2f} partial")
+    if not counts.partial:
+        return f"{counts.full:.2f}"
+    return Entry(f"{counts.full + counts.partial:.2f}", f"{counts.full:.2f} full, {counts.partial:.2f} partial")
 
 
 def choice_row(group: Group) -> list[str | Entry]:

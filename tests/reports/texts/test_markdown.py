@@ -29,7 +29,11 @@ def large() -> Run:
 def test_the_verdict_its_reason_and_the_command_are_there() -> None:
     lines = REPORT.render(GREEN, POLICY).splitlines()
     assert lines[0].startswith("## ✓ PASS")
-    assert lines[2].startswith("All ") and lines[-2] == "specgate micro --scenario demo-64"
+    assert (
+        lines[2].startswith("Speculation pays in all 2 cells")
+        and lines[4].startswith("All ")
+        and lines[-2] == "specgate micro --scenario demo-64"
+    )
 
 
 def test_a_run_of_200_cells_stays_within_the_limit_and_counts_what_it_leaves_out() -> None:
