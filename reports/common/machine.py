@@ -1,4 +1,4 @@
-"""What the machine did to the times of a run, in sentences and as a table: rounds set aside, and clocks of a GPU."""
+"""Disturbances of a run's times, in sentences and as a table: rounds set aside, and clocks of a GPU."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SCALED: Final = (
 
 
 def sentences(run: Run) -> list[str]:
-    """What a reader has to know of the machine, point by point; what several points share is said once.
+    """Return sentences about the machine, point by point. Points with the same sentence share it.
 
-    First comes what is said once for all of them, since a short report may leave out the last sentences.
+    Sentences about all points come first, since a short report may leave out the last ones.
     """
     of: dict[str, list[str]] = {}
     for key, conditions in run.conditions.items():
@@ -36,7 +36,7 @@ def sentences(run: Run) -> list[str]:
 
 
 def of_cpus(run: Run) -> Iterator[str]:
-    """That the CPUs were not evenly fast, once for all points: the figures of the one where they were least so."""
+    """Yield that the CPUs were not evenly fast, with the figures of the point where they were least so."""
     paces = [(key, c.cpu_pace) for key, c in run.conditions.items() if c.cpu_pace is not None and uneven(c.cpu_pace)]
     if not paces:
         return
@@ -50,7 +50,7 @@ def of_cpus(run: Run) -> Iterator[str]:
 
 
 def gpus(run: Run, point: str) -> int:
-    """How many GPUs shared the target at a point, as far as its engine says; else 1."""
+    """Return the number of GPUs that share the target at a point; 1 if its engine does not say."""
     engine = run.engines.get(point)
     return engine.traffic.gpus if engine and engine.traffic else 1
 
@@ -69,7 +69,7 @@ def of_point(conditions: Conditions, count: int = 1) -> Iterator[str]:
 
 
 def has_set_aside(run: Run) -> bool:
-    """Whether the times of some rounds are left out."""
+    """Return whether the times of some rounds are left out."""
     return any(c.host is not None and c.host.set_aside for c in run.conditions.values())
 
 

@@ -1,4 +1,4 @@
-"""What is shown of a user's own prompts: which ones they are, how long, and acceptance by category.
+"""A user's own prompts in reports: file, count, lengths, and acceptance by category.
 
 `Run.prompts` has what is stored of them. A file that somebody has edited may hold anything there, so what is not as
 expected is left out.
@@ -24,7 +24,7 @@ def sentences(run: Run) -> Iterator[str]:
 
 
 def in_words(run: Run, point: Point) -> str | None:
-    """Which prompts of which file, how long, and as what; None for any other source."""
+    """Return the file of the prompts, their number, form and lengths; None for any other source."""
     about: Mapping[str, Any] = run.prompts.get(point.key, {})
     file, length, how = (about.get(key) for key in ("file", "length_tokens", "rendered"))
     if not all(isinstance(part, Mapping) for part in (file, length, how)):

@@ -1,6 +1,4 @@
-"""What a run was made with, in a few words: commit, device and driver, pair and engine. Empty or a dash where the run
-does not say.
-"""
+"""Commit, machine, driver, pair and engine of a run, in a few words: empty or a dash if the run does not say."""
 
 from __future__ import annotations
 
@@ -67,7 +65,7 @@ def engine_name(run: Run) -> str | None:
 
 
 def device(run: Run) -> str:
-    """What computed: the GPUs that the run's programs were allowed to see, or the CPU where there are none."""
+    """Return the GPUs that the run's programs were allowed to see, or the CPU if there are none."""
     gpus = seen_by(run.environment)
     if not gpus:
         known = dict(flat(run.environment))

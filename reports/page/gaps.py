@@ -1,4 +1,4 @@
-"""Which parts of report.html a run has no data for, and why. They are listed at its end, in place of empty sections."""
+"""Parts of report.html that a run has no data for, with reasons. They are listed at its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from specgate.contract import Run
 from specgate.reports.common import machine, memory, summary, tables
 from specgate.reports.common.parts import Picture
-from specgate.reports.page.grounds import changes
+from specgate.reports.page.details import changes
 from specgate.reports.page.points import Section
 
 

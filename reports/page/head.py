@@ -90,7 +90,7 @@ def demand(result: CellResult, verdicts: Sequence[Verdict]) -> Entry:
 
 
 def next_step(run: Run) -> str | None:
-    """What to do next; None for a run that is good. What a good run's rules advise is in `advice`."""
+    """Return the next step; None for a green run, whose advisory verdicts are in `advice`."""
     headline = summary.headline(run)
     return None if headline.code is ExitCode.PASS else headline.advice
 
@@ -107,7 +107,7 @@ class Advice:
 
 
 def advice(run: Run) -> list[Advice]:
-    """What advisory rules ask for. It is beside the verdict, and must not be overlooked behind a PASS."""
+    """Return the advisory verdicts that ask for something, so that no PASS hides them."""
     alike: dict[tuple[str, str], list[int]] = {}
     for number, v in enumerate(run.verdicts):
         if not v.required and v.state not in summary.QUIET:

@@ -1,4 +1,4 @@
-"""What report.html shows of one point: its pictures, each with its figures or with the reason why it is missing."""
+"""The section of one point in report.html: its pictures, each with its figures or the reason why it is missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DRAWN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What the page shows of one point. `name`: the title without the source of acceptance. `undrawn`: why there are no
+    """The section of one point. `name`: the title without the source of acceptance. `undrawn`: why there are no
     pictures, or None. `prompts`: what is known of prompts from a file, in words; `categories`: acceptance by category.
     """
 

@@ -42,7 +42,7 @@ def by_active(key: str, results: Sequence[CellResult], alone: Alone) -> Picture:
 
 
 def batches_alone(run: Run, point: Point) -> Alone:
-    """What a step of smaller batches took of the same scenario, back end, context and role, with all slots at work."""
+    """Return the step time of smaller batches of the same scenario, back end, context and role, all slots at work."""
     times: dict[tuple[str, int], float] = {}
     for result in run.cells:
         of = result.cell.point

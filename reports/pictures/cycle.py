@@ -161,7 +161,7 @@ def factor_table(budgets: Budgets) -> Table:
 
 
 def gate_table(run: Run, budgets: Budgets) -> Table:
-    """What it would take to pass each speed gate, as an acceptance length."""
+    """Return the acceptance length that each speed gate would take."""
     rows = [
         [r.cell.role_name, c.rule, f"{c.min:g}×", asked(run, r.cell, b, c)]
         for r, b in budgets

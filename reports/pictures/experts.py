@@ -96,7 +96,7 @@ def by_layer(key: str, uses: Uses) -> Picture:
 
 
 def why_not(shown: Uses) -> str:
-    """Why there is no picture by position of the cells `shown`, whose experts were counted."""
+    """Return the reason why there is no picture by position of the cells `shown`, whose experts were counted."""
     if not shown:
         return NOT_COUNTED
     alone = all(max(of.rows) < 2 for _, u in shown for of in u.slots)

@@ -18,7 +18,7 @@ ERRORS = (FALSE_FAIL, FALSE_FAIL)
 
 
 def over_requests(key: str, results: Sequence[CellResult]) -> Picture:
-    """What each block accepted beside the mean of its prompt set, over requests, with the slope of each role."""
+    """Draw the acceptance length of each block less the mean of its prompt set, over requests, with the slope."""
     name = "Acceptance over uptime"
     drifts = [(r, r.drift) for r in results if r.drift is not None]
     if not drifts:

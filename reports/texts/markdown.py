@@ -132,7 +132,7 @@ def warnings(run: Run) -> Iterator[str]:
 
 
 def machine_lines(run: Run) -> Iterator[str]:
-    """What the machine did to the times."""
+    """Yield the disturbances of the times."""
     sentences = machine.sentences(run)
     if sentences:
         yield ""

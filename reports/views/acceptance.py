@@ -78,7 +78,7 @@ def group_in_words(group: Group) -> str:
 
 
 def banners(acceptance: Acceptance) -> Iterator[str]:
-    """What must be known to read the figures."""
+    """Yield warnings that a reader of the figures needs."""
     rows = acceptance.layouts[0].rows
     looping, prompts = sum(s.looping_prompts for s in rows), sum(s.prompts for s in rows)
     if looping:

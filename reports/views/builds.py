@@ -172,7 +172,7 @@ def ending(contrast: Contrast) -> Ending:
 
 
 def banners(contrast: Contrast) -> Iterator[str]:
-    """What must be known to read the figures."""
+    """Yield warnings that a reader of the figures needs."""
     if any(c.how is How.UNPAIRED and c.ratio is not None for c in contrast.changes):
         yield UNPAIRED
     a, b = contrast.a, contrast.b
@@ -188,7 +188,7 @@ def banners(contrast: Contrast) -> Iterator[str]:
 
 
 def cut_short(contrast: Contrast) -> Iterator[str]:
-    """Why a run has missing blocks, a sentence per failure."""
+    """Yield a sentence per failure that left blocks of a run missing."""
     for name, run in (("A", contrast.a), ("B", contrast.b)):
         for where, why in run.failures.items():
             yield f"{name} was cut short ({where}): {why.splitlines()[0]}"

@@ -1,4 +1,4 @@
-"""What differs between two runs apart from their figures. This explains most surprising comparisons."""
+"""Differences between two runs apart from their figures. They explain most surprising comparisons."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def between(group: str, a: Mapping[str, object], b: Mapping[str, object]) -> Ite
 
 
 def made_with(a: Run, b: Run) -> Iterator[Difference]:
-    """What differs in fingerprint and environment."""
+    """Yield the differences in fingerprint and environment."""
     # A run of another tool has no fingerprint: its absence is not a key that differs.
     one, other = ({**({"fingerprint": r.fingerprint} if r.fingerprint else {}), **r.environment} for r in (a, b))
     for difference in between("environment", one, other):
@@ -93,7 +93,7 @@ def prompts(run: Run, point: Point) -> Mapping[str, object]:
 
 
 def during(run: Run, point: Point) -> Mapping[str, object]:
-    """What the machine did while the point was measured.
+    """Return the conditions under which the point was measured.
 
     Figures that are never the same twice are rounded, so that only large differences show.
     """

@@ -52,7 +52,7 @@ def sheet(matrix: Matrix) -> Sheet:
 
 
 def banners(matrix: Matrix) -> Iterator[str]:
-    """What must be known to read the figures."""
+    """Yield warnings that a reader of the figures needs."""
     held_back = sum(e.why_not is not None for row in matrix.rows for e in row.entries)
     if held_back:
         yield f"{held_back} entries cannot be held beside the others of their row: each says why."

@@ -1,4 +1,4 @@
-"""Draw a figure over the runs of one ground as inline SVG, a line per role, small enough to stand beside others."""
+"""Draw a figure over the runs of one group as inline SVG, a line per role, small enough to stand beside others."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ HOW: Final = (
 
 
 SHARED: Final = (
-    "The looks share the error. The first word that is not CANNOT TELL is final, so more process pairs make no wrong "
-    "word more frequent."
+    "Interim looks share the error. The first word that is not CANNOT TELL is final, so more process pairs make no "
+    "wrong word more frequent."
 )
 
 
@@ -49,7 +49,7 @@ def sheet(builds: TwoBuilds) -> Sheet:
             Section("What changed", quantities(builds), pictures=pictures(builds)),
             Section("Tokens", tokens(builds), "Every spec text beside its own side's baseline."),
             Section("Texts", texts(builds), None if builds.texts else "No cell was measured on both sides."),
-            *([Section("Looks", looks(builds), SHARED)] if len(builds.looks) > 1 else []),
+            *([Section("Interim looks", interim_looks(builds), SHARED)] if len(builds.looks) > 1 else []),
             Section("The two sides", sides(builds)),
             Section("Processes", processes(builds)),
         ],
@@ -62,7 +62,7 @@ def ending(builds: TwoBuilds) -> Ending:
 
 
 def banners(builds: TwoBuilds) -> Iterator[str]:
-    """What must be known to read the figures."""
+    """Yield warnings that a reader of the figures needs."""
     yield from builds.trouble
     if builds.acceptance != "real":
         yield f"Acceptance is {builds.acceptance} on both sides."
@@ -73,7 +73,7 @@ def banners(builds: TwoBuilds) -> Iterator[str]:
 
 
 def unsteady_banners(builds: TwoBuilds) -> Iterator[str]:
-    """That one build gives several texts to one prompt, where that was seen: no change has to be behind another text.
+    """Yield a warning if one build gives several texts to one prompt: no change has to be behind another text.
 
     Processes of one build are those of one side. Where both sides are one build, they are those of both sides, too.
     """
@@ -163,7 +163,7 @@ def listed(places: Sequence[str]) -> str:
     return ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
 
 
-def looks(builds: TwoBuilds) -> Table:
+def interim_looks(builds: TwoBuilds) -> Table:
     """A row per look."""
     rows = [
         [str(k.pairs), f"{100 * (1 - 2 * k.error):.4g}%", k.word.value if k.word else builds.verdict, k.reason]
@@ -173,7 +173,7 @@ def looks(builds: TwoBuilds) -> Table:
 
 
 def sides(builds: TwoBuilds) -> Table:
-    """What each side is, a row per fact, and the same facts beside each other."""
+    """Return the facts of both sides beside each other, a row per fact."""
     described = [dict(facts_of(builds.sides[name], builds.engines.get(name, {}), builds.processes)) for name in SIDES]
     keys = dict.fromkeys(key for side in described for key in side)
     rows = [[key, *(side.get(key, NONE) for side in described)] for key in keys]

@@ -65,7 +65,7 @@ def table(groups: Sequence[Group], head: Sequence[str], of: Callable[[Group, Mod
 
 
 def banners(groups: Sequence[Group]) -> Iterator[str]:
-    """What must be known to read the figures."""
+    """Yield warnings that a reader of the figures needs."""
     modes = [mode for group in groups for mode in group.modes]
     if any(mode.cell.point.variant for mode in modes):
         yield BESIDE
@@ -147,7 +147,7 @@ def named(group: Group, mode: Mode | None, note: str = "") -> str | Entry:
 
 
 def text_of(group: Group, mode: Mode) -> str:
-    """How far a mode's text is plain decoding's, in words."""
+    """Return the share of a mode's text that is plain decoding's, in words."""
     if mode in group.exact:
         return "plain decoding's text"
     share = mode.equal_to_plain
