@@ -46,10 +46,10 @@ def live_tensor_bytes() -> int:
 
     gc.collect()
     storages = {}
-    for found in gc.get_objects():
+    for item in gc.get_objects():
         # By its class: some objects answer isinstance with code of their own.
-        if issubclass(type(found), torch.Tensor) and found.device.type == "cpu":
-            storage = found.untyped_storage()
+        if issubclass(type(item), torch.Tensor) and item.device.type == "cpu":
+            storage = item.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
 
@@ -63,11 +63,11 @@ def leaks(readings: Sequence[Reading]) -> list[str]:
     settled = readings[SETTLED:]
     if len(settled) < LEAST_ROUNDS - SETTLED:
         return [f"{len(readings)} rounds are too few to see a leak: {LEAST_ROUNDS} are needed"]
-    found = []
+    growing = []
     for name in (field.name for field in fields(Reading)):
         values = [getattr(one, name) for one in settled]
         grew, noisy = values[-1] - values[0], name in ("device_bytes", "host_bytes")
         always = all(later > earlier for earlier, later in pairwise(values))
         if (always and grew > NOISE) if noisy else grew > 0:
-            found.append(f"{name} grew from {values[0]:,} to {values[-1]:,} in {len(settled) - 1} rounds")
-    return found
+            growing.append(f"{name} grew from {values[0]:,} to {values[-1]:,} in {len(settled) - 1} rounds")
+    return growing

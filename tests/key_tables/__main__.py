@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tests.key_tables import ROOT, written
+from tests.key_tables import written
+from tests.support.command import ROOT
 
 for file, text in written():
     if sys.argv[1:] == ["--write"]:

@@ -63,12 +63,12 @@ def excess(finding: Finding) -> float:
     return error / tolerance if tolerance else error
 
 
-def close(found: Tensor, want: Tensor, tolerance: float) -> Finding:
-    return relative_error(found, want), tolerance
+def close(result: Tensor, want: Tensor, tolerance: float) -> Finding:
+    return relative_error(result, want), tolerance
 
 
-def equal(found: Tensor, want: Tensor) -> Finding:
-    return (0.0, 0.0) if torch.equal(found.to(want.dtype), want) else WRONG
+def equal(result: Tensor, want: Tensor) -> Finding:
+    return (0.0, 0.0) if torch.equal(result.to(want.dtype), want) else WRONG
 
 
 def holds(condition: bool) -> Finding:
@@ -224,8 +224,8 @@ def accept(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Findi
     choices[: rows.most] = packed(targets.flatten())
     call()
     want = [oracles.accept(*pair) for pair in zip(drafts.tolist(), targets.tolist(), strict=True)]
-    found = slots.accepted[: rows.slots]
-    yield equal(found, torch.tensor(want, dtype=found.dtype, device=found.device))
+    accepted = slots.accepted[: rows.slots]
+    yield equal(accepted, torch.tensor(want, dtype=accepted.dtype, device=accepted.device))
     yield equal(slots.target_tokens[: rows.slots, : rows.rows_per_slot], targets)
     yield holds(not choices.any())
 
@@ -238,14 +238,14 @@ def commit(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Findi
     stage.random_tokens(s.target_tokens)
     length, last = s.length[:count] + accepted + 1, s.target_tokens[:count].gather(1, accepted[:, None].long())
     call()
-    held = kv.held[:count]
+    block_counts = kv.held[:count]
     yield equal(s.length[:count], length)
     yield equal(s.last_token[:count], last[:, 0])
     yield equal(s.counts[:count], accepted + 1)
-    yield equal(s.active[:count], torch.arange(count, dtype=torch.int32, device=held.device))
-    yield equal(held, -(-length // BLOCK))
+    yield equal(s.active[:count], torch.arange(count, dtype=torch.int32, device=block_counts.device))
+    yield equal(block_counts, -(-length // BLOCK))
     free = int((kv.owner == FREE).sum())
-    yield holds(free == int(kv.free_count) == stage.sizes.blocks - int(held.sum()))
+    yield holds(free == int(kv.free_count) == stage.sizes.blocks - int(block_counts.sum()))
 
 
 def kv_reserve(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
@@ -253,9 +253,9 @@ def kv_reserve(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[F
     s, kv, count = named["slots"], named["kv"], stage.slots
     kv.copy_(stage.layout.kv)
     call()
-    held = kv.held[:count]
-    yield equal(held, torch.full_like(held, -(-(stage.context + stage.k + 1) // BLOCK)))
-    owners = [kv.owner[kv.block_table[slot, : int(held[slot])].long()] for slot in range(count)]
+    block_counts = kv.held[:count]
+    yield equal(block_counts, torch.full_like(block_counts, -(-(stage.context + stage.k + 1) // BLOCK)))
+    owners = [kv.owner[kv.block_table[slot, : int(block_counts[slot])].long()] for slot in range(count)]
     yield holds(all(bool((owner == slot).all()) for slot, owner in enumerate(owners)) and not s.fault.any())
 
 

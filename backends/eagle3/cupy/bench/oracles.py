@@ -61,9 +61,9 @@ def accept(drafts: list[int], targets: list[int]) -> int:
     return agreed
 
 
-def relative_error(found: Tensor, want: Tensor) -> float:
+def relative_error(result: Tensor, want: Tensor) -> float:
     """‖found − want‖ / ‖want‖; NaN where anything was not written."""
-    return float((found.double() - want.double()).norm() / want.double().norm())
+    return float((result.double() - want.double()).norm() / want.double().norm())
 
 
 def route(x: Tensor, router: Tensor, bias: Tensor) -> Tensor:

@@ -262,9 +262,9 @@ class DecodingEngine:
         broken = int(bool(fault & Fault.KV_INTEGRITY))
         checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
         reused = {"cache_hit_tokens": prefilled.layout.reused_positions}
-        found = self._cycle(k, count, kind=next(iter(kinds), PLAIN)).gemms.counters
+        shape_counters = self._cycle(k, count, kind=next(iter(kinds), PLAIN)).gemms.counters
         of_tree = tree_counters(self.sizes.tree_of(k), decoded, fault)
-        counters = {**decoded.counters, **checked, **reused, **found, **of_tree, **in_part}
+        counters = {**decoded.counters, **checked, **reused, **shape_counters, **of_tree, **in_part}
         return replace(decoded, counters=counters), fault
 
     @property
@@ -288,20 +288,20 @@ class DecodingEngine:
         if len(self.ranks) == 1:
             return Fault(0)
         self._wait()
-        found = self._faults()
-        if not fault | found:
+        faults = self._faults()
+        if not fault | faults:
             steps = int(self.b.slots.step)
             first, *others = (state_of(rank.b.slots, count, steps) for rank in self.ranks)
             if any(other != first for other in others):
-                found |= Fault.PEERS_DIFFER
-        return found
+                faults |= Fault.PEERS_DIFFER
+        return faults
 
     def _faults(self) -> Fault:
         """What the kernels have found wrong by now, on any rank. Nothing may be running."""
-        found = Fault(0)
+        faults = Fault(0)
         for rank in self.ranks:
-            found |= Fault(int(rank.b.slots.fault))
-        return found
+            faults |= Fault(int(rank.b.slots.fault))
+        return faults
 
     def _wait(self) -> None:
         for rank in self.ranks:
@@ -330,11 +330,11 @@ class DecodingEngine:
                     rank.b.slots.active_count.copy_(active_count)
             self._wait()
             run([launch[of] for of in graphs], self.stream.torch)
-            found, fault = text_of(slots, count), Fault(int(slots.fault))
+            texts, fault = text_of(slots, count), Fault(int(slots.fault))
         fault |= self._held_against_first(count, fault)
         self._last_role = None
         self._check(fault)
-        return found
+        return texts
 
     def step(self, k: int, count: int, kinds: tuple[Kind, ...] = (PLAIN,)) -> Callable[[], None]:
         """A step of spec-`k` over `count` slots for each of `kinds`, on every rank. Their graphs are captured at first

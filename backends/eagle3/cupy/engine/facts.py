@@ -146,14 +146,14 @@ def prefill_attention(way: Way, g: TargetGeometry, device: torch.device) -> str:
     if g.experts is None:
         return said_of(way.attention.library(TRIAL, heads, device))
     windows = dict.fromkeys(g.window(layer) for layer in range(g.layers))
-    found = dict.fromkeys(way.attention.library_with_sinks(TRIAL, heads, window, device) for window in windows)
-    return " and ".join(said_of(library) for library in found)
+    libraries = dict.fromkeys(way.attention.library_with_sinks(TRIAL, heads, window, device) for window in windows)
+    return " and ".join(said_of(library) for library in libraries)
 
 
-def describe_sampling(asked: Sampling) -> str:
+def describe_sampling(sampling: Sampling) -> str:
     """How tokens are drawn: `temperature 0.6, top_p 0.9, coupled, seed 0, on the device`."""
-    said = [f"temperature {asked.temperature:g}"]
-    shapes = {name: getattr(asked, name) for name in SHAPES}
-    said += [f"{name} {value:g}" for name, value in shapes.items() if value != getattr(Sampling(), name)]
-    said += [f"{len(asked.logit_bias)} biased tokens"] if asked.logit_bias else []
-    return ", ".join((*said, asked.method, f"seed {asked.seed}", "on the device"))
+    parts = [f"temperature {sampling.temperature:g}"]
+    shapes = {name: getattr(sampling, name) for name in SHAPES}
+    parts += [f"{name} {value:g}" for name, value in shapes.items() if value != getattr(Sampling(), name)]
+    parts += [f"{len(sampling.logit_bias)} biased tokens"] if sampling.logit_bias else []
+    return ", ".join((*parts, sampling.method, f"seed {sampling.seed}", "on the device"))

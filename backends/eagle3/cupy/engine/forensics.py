@@ -130,7 +130,7 @@ class ForensicEngine(RetilingEngine):
         Raises BackendError where the engine decodes greedily.
         """
         self._sampling()
-        slots, found = self.sizes.slots, list[tuple[int, ...]]()
+        slots, drawn_tokens = self.sizes.slots, list[tuple[int, ...]]()
         self.prefill([prompt] * slots, draft=role.speculative)
         prefilled, drawn = self.prefilled, self.b.sampling
         assert prefilled is not None and drawn is not None
@@ -142,18 +142,18 @@ class ForensicEngine(RetilingEngine):
                     chosen, fault = first_tokens(verify, self.b, prefilled.last, [len(prompt)] * slots)
                 self._check(fault)
                 self.first.prefilled = replace(prefilled, first=chosen)
-                found += self.decode(role, Budget(new_tokens=tokens), ()).tokens
+                drawn_tokens += self.decode(role, Budget(new_tokens=tokens), ()).tokens
         finally:
             self._forget_prompts()  # its requests are not those of its prompts
-        return tuple(found[:count])
+        return tuple(drawn_tokens[:count])
 
     @torch.inference_mode()
     def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
         """As `protocols.ShowsDistribution.distribution`. Raises BackendError where the engine decodes greedily."""
-        asked = self._sampling()
+        sampling = self._sampling()
         self.prefill([prompt], draft=False)
         with self.stream.current():
-            return law_of(self._logits_after(0, continuation), asked, continuation, least)
+            return law_of(self._logits_after(0, continuation), sampling, continuation, least)
 
     def _sampling(self) -> Sampling:
         if self.sizes.sampling is None:

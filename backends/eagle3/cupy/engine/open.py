@@ -97,8 +97,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     check_options(request.options)
     limits.check_request(request)
     kv, lengths = kv_modes(request.options), lengths_of(request.options)
-    tree, asked = tree_option.chosen_tree(request), asked_plan(request)
-    plan = used_plan(request, asked)
+    tree, partial_plan = tree_option.chosen_tree(request), asked_plan(request)
+    plan = used_plan(request, partial_plan)
     ranks, fmha = option.chosen_ranks(request), chosen_fmha(request.options)
     asked_draft_ranks, draft_ranks = option.asked_draft_ranks(request, ranks), 1
     devices = shared_gpus(ranks) if ranks > 1 else (first_gpu(),)
@@ -110,7 +110,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
             raise BackendError(f"pair {request.pair.name!r} has no draft, but spec-{request.max_k} was asked for")
     geometry = check_target(request)
     tree_option.check_target(tree, geometry)
-    check_partial_target(asked, geometry, request.pair.target / "config.json")
+    check_partial_target(partial_plan, geometry, request.pair.target / "config.json")
     option.check_target(ranks, geometry, request.pair.target / "config.json")
     tuned, shape_log = chosen_files(request.options)
     targets = load_target_parts(request.pair.target, DTYPE, devices, request.pair.rope)
@@ -156,7 +156,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         way=way,
         warnings=kv_warnings(request, kv, drafts=draft is not None),
         lengths=lengths,
-        plan=asked if draft else None,
+        plan=partial_plan if draft else None,
         positions=request.max_positions,
     )
     return CupyEngine(
@@ -168,7 +168,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         way=way,
         others=others,
         lengths=lengths if head else None,
-        asked_plan=asked if head else None,
+        asked_plan=partial_plan if head else None,
     )
 
 
@@ -184,10 +184,10 @@ def sizes_of(request: OpenRequest, tree: DraftTree | None, partial: PartialPlan 
 
 def kv_warnings(request: OpenRequest, kv: KvModes, *, drafts: bool) -> tuple[str, ...]:
     """Where a checkpoint was calibrated for a cache of another format than it gets."""
-    found = list(calibration_warnings(request.pair.target, kv.target, "the target", KV))
+    messages = list(calibration_warnings(request.pair.target, kv.target, "the target", KV))
     if drafts and request.pair.draft is not None:
-        found += calibration_warnings(request.pair.draft, kv.draft, "the draft", DRAFT_KV)
-    return tuple(found)
+        messages += calibration_warnings(request.pair.draft, kv.draft, "the draft", DRAFT_KV)
+    return tuple(messages)
 
 
 def check_options(options: Mapping[str, str]) -> None:
@@ -217,12 +217,12 @@ def chosen_way(options: Mapping[str, str], geometry: TargetGeometry, device: tor
     """
     fused = options.get("prefill", "fused") == "fused"
     library = options.get("prefill_attention", "best" if fused or geometry.experts is None else "torch")
-    asked = options.get("prefill_experts")
-    if asked and geometry.experts is None:
-        raise UsageError(f"option prefill_experts = {asked}: the target has no experts", hint="leave it out")
-    if asked == "packed" and not fused:
+    option = options.get("prefill_experts")
+    if option and geometry.experts is None:
+        raise UsageError(f"option prefill_experts = {option}: the target has no experts", hint="leave it out")
+    if option == "packed" and not fused:
         raise UsageError("option prefill_experts = packed with prefill = torch", hint="leave one of them out")
-    packed = asked != "decoded"
+    packed = option != "decoded"
     return Way.on(device, fused=fused, attention=None if library == "best" else Library(library), packed=packed)
 
 

@@ -80,16 +80,16 @@ def prefill_prompts(
 ) -> list[LastRow]:
     """Prefill every prompt into the blocks of its slot, and equal prompts once. The cache of `draft` is filled, too."""
     device, first = b.slots.length.device, [slot for slot, twin in enumerate(layout.twin) if twin == slot]
-    held = [
+    block_ids = [
         (torch.tensor(prompts[slot], device=device), torch.tensor(layout.blocks[slot], device=device)) for slot in first
     ]
-    found = list[LastRow]()
+    last_rows = list[LastRow]()
     if target.geometry.experts is None:
-        found += [one for prompt in held for one in prefill_wave(target, draft, b, [prompt], way)]
+        last_rows += [one for prompt in block_ids for one in prefill_wave(target, draft, b, [prompt], way)]
     else:
-        for wave in together([len(tokens) for tokens, _ in held]):
-            found += prefill_wave(target, draft, b, held[wave.start : wave.stop], way)
-    rows = dict(zip(first, found, strict=True))
+        for wave in together([len(tokens) for tokens, _ in block_ids]):
+            last_rows += prefill_wave(target, draft, b, block_ids[wave.start : wave.stop], way)
+    rows = dict(zip(first, last_rows, strict=True))
     for slot, twin in enumerate(layout.twin):
         if twin != slot:
             copy_tail(b, layout, twin, slot)
@@ -102,11 +102,11 @@ def prefill_wave(
     """Prefill prompts of (tokens, blocks) that go through the layers together; of a dense target it is one."""
     boundaries = draft.boundaries if draft else ()
     if target.geometry.experts is None:
-        found = [prefill_target(target, b.target.pages, *prompt, boundaries, way=way) for prompt in prompts]
+        results = [prefill_target(target, b.target.pages, *prompt, boundaries, way=way) for prompt in prompts]
     else:
-        found = prefill_expert_prompts(target, b.target.pages, prompts, boundaries, way=way)
+        results = prefill_expert_prompts(target, b.target.pages, prompts, boundaries, way=way)
     last = list[LastRow]()
-    for (tokens, blocks), (stream, features) in zip(prompts, found, strict=True):
+    for (tokens, blocks), (stream, features) in zip(prompts, results, strict=True):
         if draft is None or features is None or b.draft is None:
             last.append(LastRow(stream[-1].clone(), None))
             continue

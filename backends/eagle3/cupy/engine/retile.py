@@ -55,8 +55,8 @@ class RetilingEngine(DecodingEngine):
             cycles = (Cycle(self.target, self.draft, sizes, self.sizes.slots, role.k, self.tuned) for role in roles)
             specs.append([spec for cycle in cycles for spec in attention_specs(cycle)])
         with compiler() as compiling:
-            said = compiling.compile(spec for of_config in specs for spec in of_config)
-        return [next((said[spec] for spec in of_config if said[spec]), None) for of_config in specs]
+            complaints = compiling.compile(spec for of_config in specs for spec in of_config)
+        return [next((complaints[spec] for spec in of_config if complaints[spec]), None) for of_config in specs]
 
     def retile_attention(self, config: AttentionConfig) -> None:
         """Decode with `config` from now on. Steps will be captured anew; the prompts stay in the cache."""

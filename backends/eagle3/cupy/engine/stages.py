@@ -53,7 +53,7 @@ class StagePasses:
 
         The draft's features in `b` are those of position `start` − 1.
         """
-        found = Fault(0)
+        faults = Fault(0)
         for position in range(start, len(prompt)):
             place(b.slots, position, prompt[position])
             self.reserve(b.kv, b.slots)
@@ -62,17 +62,17 @@ class StagePasses:
                 if position == len(prompt) - 2:
                     self.draft.step(b, prompt[-1])
             self._target_row(b)
-            found |= self.verify.choices(b, 1)[1]
-        return found
+            faults |= self.verify.choices(b, 1)[1]
+        return faults
 
     def shown(self, rows: int) -> dict[str, Any]:
         """The last `rows` rows of every stage, float32 [rows, width], and the draft's target ids, int64 [W]."""
-        found: dict[str, Any] = {
+        tensors: dict[str, Any] = {
             name: torch.stack(kept[-rows:]).float().cpu().numpy() for name, kept in self._kept.items()
         }
         if self.draft:
-            found[TARGET_IDS] = self.draft.model.target_ids.long().cpu().numpy()
-        return found
+            tensors[TARGET_IDS] = self.draft.model.target_ids.long().cpu().numpy()
+        return tensors
 
     def _target_row(self, b: Buffers) -> None:
         streams = watched(self.verify.layer, b.target.layer)

@@ -59,11 +59,11 @@ def mailbox_bytes(ranks: int, sizes: Sizes, hidden: int, draft_hidden: int | Non
     """What they take on each GPU."""
     if ranks == 1:
         return 0
-    found = 0
+    total = 0
     for width in [hidden] if draft_hidden is None else [hidden, draft_hidden]:
         words = math.prod(sums_shape(ranks, sizes.rows, width)) + math.prod(choices_shape(ranks, sizes.rows))
-        found += 8 * words + 4 * sizes.rows * width
-    return found
+        total += 8 * words + 4 * sizes.rows * width
+    return total
 
 
 def reachable(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:

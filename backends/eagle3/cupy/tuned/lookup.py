@@ -100,18 +100,18 @@ class Tuned:
         from specgate.backends.eagle3.nouns.tuned_gemms import file_name, read_tuned, user_file
 
         files = [file] if file else [user_file(device), SHIPPED / file_name(device)]
-        found = tuple(Source(f, read_tuned(f)) for f in files if f == file or f.is_file())
-        return cls(device, found, tuple(files))
+        sources = tuple(Source(f, read_tuned(f)) for f in files if f == file or f.is_file())
+        return cls(device, sources, tuple(files))
 
     def find(self, shape: GemmShape) -> GemmConfig | None:
         """For a step of `shape.m` rows."""
-        found = None if shape.experts else self.entry(shape)
-        return WeightConfig.of(found).at(shape.m) if found else None
+        gemm = None if shape.experts else self.entry(shape)
+        return WeightConfig.of(gemm).at(shape.m) if gemm else None
 
     def find_experts(self, shape: GemmShape) -> ExpertConfig | None:
         """The same for a product of experts."""
-        found = self.entry(shape) if shape.experts else None
-        return WeightConfig.of(found).at(shape.m) if found else None
+        gemm = self.entry(shape) if shape.experts else None
+        return WeightConfig.of(gemm).at(shape.m) if gemm else None
 
     def entry(self, shape: GemmShape) -> TunedGemm | None:
         """For the weight of `shape`: what the first source holds that has a configuration of use; None without one."""
@@ -136,8 +136,8 @@ class Tuned:
         """Hash of the configurations of these shapes' weights. Engines with the same hash sum in the same order."""
         entries = {shape.key: (shape, self.entry(shape)) for shape in shapes}
         chosen = sorted(
-            (key, (WeightConfig.of(found) if found else usual_of(shape)).identity())
-            for key, (shape, found) in entries.items()
+            (key, (WeightConfig.of(gemm) if gemm else usual_of(shape)).identity())
+            for key, (shape, gemm) in entries.items()
         )
         return hashlib.sha256(repr(chosen).encode()).hexdigest()
 

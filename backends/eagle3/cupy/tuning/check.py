@@ -74,5 +74,5 @@ def after(product: Product, sums: Tensor) -> Tensor:
     return sums + product.before.double() if product.epilogue is Epilogue.RESIDUAL else sums
 
 
-def relative_error(found: Tensor, oracle: Tensor) -> float:
-    return float((found.double() - oracle).norm() / oracle.norm())
+def relative_error(result: Tensor, oracle: Tensor) -> float:
+    return float((result.double() - oracle).norm() / oracle.norm())

@@ -195,8 +195,8 @@ class ExpertOracle:
         """What is wrong with what `config` computes; None where nothing is."""
         product = self.product
         whole = product.first_rows(config, product.rows)
-        found = whole[0] if product.first else whole[0].double() - product.before.double()
-        error = oracles.relative_error(found, self.said)
+        computed = whole[0] if product.first else whole[0].double() - product.before.double()
+        error = oracles.relative_error(computed, self.said)
         if not error < TOLERANCES[product.weights[0].order]:  # NaN is not
             return f"differs from float64 by {error:.1e}"
         for count in ROWS:

@@ -35,11 +35,11 @@ def candidates(n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
         for config in (GemmConfig(*fields) for fields in product(WARPS, K_CHUNKS, STAGES, (1, 2)))
         if config.warps * config.k_chunks <= most_chunks(k_in) and config.warps * config.k_chunks * config.tiles <= most
     ]
-    found = [config for config in possible if config.stages <= SHALLOW]
+    shallow = [config for config in possible if config.stages <= SHALLOW]
     if (gpu := multiprocessors()) is not None:
         several = (in_passes(config, n_out, gpu.count) for config in possible)
-        found += (config for config in several if fills_an_sm(config, n_out, k_in, 1, gpu.count))
-    return tuple(config for config in found if useful(config, n_out, k_in))
+        shallow += (config for config in several if fills_an_sm(config, n_out, k_in, 1, gpu.count))
+    return tuple(config for config in shallow if useful(config, n_out, k_in))
 
 
 def retilings(config: GemmConfig, n_out: int, k_in: int, processors: int) -> tuple[GemmConfig, ...]:
@@ -48,13 +48,13 @@ def retilings(config: GemmConfig, n_out: int, k_in: int, processors: int) -> tup
     In one pass, or in as many passes as leave a GPU of `processors` SMs no more blocks than three, two or one for each
     SM.
     """
-    found = dict[GemmConfig, None]()
+    configs = dict[GemmConfig, None]()
     for tiles, stages, delay_dependents in product(TILES, STAGES, (0, 1)):
         once = GemmConfig(*config.split, stages, tiles, 1, delay_dependents)
         for moved in (once, *(in_passes(once, n_out, blocks * processors) for blocks in (3, 2, 1))):
             if useful(moved, n_out, k_in) and moved.ring_bytes <= moved.ring_limit(shared_memory_limit()):
-                found[moved] = None
-    return tuple(found)
+                configs[moved] = None
+    return tuple(configs)
 
 
 def useful(config: GemmConfig, n_out: int, k_in: int) -> bool:

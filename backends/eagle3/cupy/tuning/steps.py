@@ -83,8 +83,8 @@ class Steps:
         return (kernel for stage in self.stages.values() for kernel in stage.cycle.kernels().values())
 
     def places(self, weight: Weight[Any]) -> list[Place]:
-        found = ((step, kernel) for step, stage in self.stages.items() for kernel in stage.cycle.kernels().values())
-        return [Place(step, cast(Launcher, kernel)) for step, kernel in found if key_of(kernel) == weight.key]
+        kernels = ((step, kernel) for step, stage in self.stages.items() for kernel in stage.cycle.kernels().values())
+        return [Place(step, cast(Launcher, kernel)) for step, kernel in kernels if key_of(kernel) == weight.key]
 
     def retile(self, places: Collection[Place], config: WeightConfig[Any]) -> None:
         """Give the products at `places` the configurations of `config` until they get others.

@@ -94,17 +94,17 @@ def timed(variant: Variant, work: Work, length: int, stream: Stream, read: Read)
     )
     try:
         error, tolerance = variant.worst()
-        found = time_part(variant.run, stream, read)
+        timing = time_part(variant.run, stream, read)
     except FAILURES as failure:
         if variant.used or isinstance(failure, torch.OutOfMemoryError):
             raise
         return replace(made, reason=f"{type(failure).__name__}: {first_line(failure)}")
     return replace(
         made,
-        us=found.us,
-        spread=found.spread,
+        us=timing.us,
+        spread=timing.spread,
         error=error,
         tolerance=tolerance,
-        sm_clock_mhz=found.sm_clock_mhz,
-        power_w=found.power_w,
+        sm_clock_mhz=timing.sm_clock_mhz,
+        power_w=timing.power_w,
     )

@@ -102,11 +102,11 @@ class PrefillStage:
 
     def variants(self) -> Mapping[str, list[Variant]]:
         """Part, as `floors.works` names it → its variants."""
-        found = dict[str, list[Variant]]()
+        variants = dict[str, list[Variant]]()
         parts = [*self.target_parts(), *(self.draft_parts(self.draft) if self.draft and self.positions > 1 else ())]
         for variant in parts:
-            found.setdefault(variant.part, []).append(variant)
-        return found
+            variants.setdefault(variant.part, []).append(variant)
+        return variants
 
     # ── the target ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,8 +189,8 @@ class PrefillStage:
 
         def check() -> Iterator[Finding]:
             inside = [row for row in self.rows if row < min(CHUNK, len(x))]
-            found = once(slice(0, min(CHUNK, len(x))))[inside]
-            yield close(found, oracles.matmul_rows(x[inside], weight), ROUNDED)
+            result = once(slice(0, min(CHUNK, len(x))))[inside]
+            yield close(result, oracles.matmul_rows(x[inside], weight), ROUNDED)
 
         return Variant(part, "cuBLAS", True, run, check)
 
@@ -221,9 +221,9 @@ class PrefillStage:
             q, k, v = split_heads(packed, heads)
             yield close(torch.cat((q, k), dim=1)[rows], want, ROUNDED)
             yield equal(v[rows], values)
-            held, place = blocks[torch.tensor(rows, device=blocks.device) // BLOCK], [row % BLOCK for row in rows]
-            yield equal(pages.k[0, held, :, place], k[rows])
-            yield equal(pages.v[0, held, :, :, place], v[rows])
+            own_blocks, place = blocks[torch.tensor(rows, device=blocks.device) // BLOCK], [row % BLOCK for row in rows]
+            yield equal(pages.k[0, own_blocks, :, place], k[rows])
+            yield equal(pages.v[0, own_blocks, :, :, place], v[rows])
 
         return Variant(part, how, how == self.ways[0][0], run, check)
 
@@ -289,8 +289,8 @@ class PrefillStage:
         def project_check() -> Iterator[Finding]:
             rows = [row for row in self.rows if row < count]
             normed = prefill.feature_norms(self.features[rows], draft)
-            found = F.linear(normed, w.fc)
-            yield close(found, oracles.matmul_rows(normed, w.fc), ROUNDED)
+            result = F.linear(normed, w.fc)
+            yield close(result, oracles.matmul_rows(normed, w.fc), ROUNDED)
 
         yield Variant("draft fc", "cuBLAS", True, project, project_check)
 

@@ -87,17 +87,17 @@ class Prefill:
     def prompts(self, prompts: Sequence[Sequence[int]], layout: CacheLayout, *, draft: bool) -> list[list[LastRow]]:
         """Every prompt into the blocks of its slot, and equal prompts once. Returns the last rows of every rank."""
         first = [slot for slot, twin in enumerate(layout.twin) if twin == slot]
-        found: list[dict[int, LastRow]] = [{} for _ in self.ranks]
+        last_rows: list[dict[int, LastRow]] = [{} for _ in self.ranks]
         for slots in self._waves(first, prompts):
             rows = self._wave([(prompts[slot], layout.blocks[slot]) for slot in slots], draft=draft)
-            for own, last in zip(found, rows, strict=True):
+            for own, last in zip(last_rows, rows, strict=True):
                 own.update(zip(slots, last, strict=True))
         for rank in self.ranks:
             with rank.stream.current():
                 for slot, twin in enumerate(layout.twin):
                     if twin != slot:
                         copy_tail(rank.b, layout, twin, slot)
-        return [[own[twin] for twin in layout.twin] for own in found]
+        return [[own[twin] for twin in layout.twin] for own in last_rows]
 
     def _waves(self, slots: Sequence[int], prompts: Sequence[Sequence[int]]) -> list[Sequence[int]]:
         """Slots whose prompts go through the layers together; of a dense target it is one each."""

@@ -65,19 +65,19 @@ class FirstRouter:
 
     def groups(self, parts: Sequence[Sequence[Part]], layer: int) -> list[Groups]:
         """The experts of all parts' rows on every rank. `parts`: the same of every rank; ROWS rows of each at most."""
-        scores, found = self._scores(parts, layer), list[Groups]()
+        scores, groups = self._scores(parts, layer), list[Groups]()
         for rank in self._reading():
             w = layer_of(rank.target, layer)
-            found.append(Groups([Routing.by(own, w, self.experts, rank.way) for own in scores]))
-        return found
+            groups.append(Groups([Routing.by(own, w, self.experts, rank.way) for own in scores]))
+        return groups
 
     def packed(self, parts: Sequence[Sequence[Part]], layer: int) -> list[PackedRouting]:
         """As `groups`, of parts of few rows, which lie one behind the other."""
-        rows, found = sum(len(own) for own in self._scores(parts, layer)), list[PackedRouting]()
+        rows, routings = sum(len(own) for own in self._scores(parts, layer)), list[PackedRouting]()
         for rank in self._reading():
             w = layer_of(rank.target, layer)
-            found.append(PackedRouting.by(self.room[:rows], w, self.experts, rank.way))
-        return found
+            routings.append(PackedRouting.by(self.room[:rows], w, self.experts, rank.way))
+        return routings
 
     def _scores(self, parts: Sequence[Sequence[Part]], layer: int) -> list[Tensor]:
         """Of each part, on the first rank."""
@@ -231,8 +231,8 @@ class ExpertPrefill:
 
 
 def begun(rank: OneOfRanks, tokens: Sequence[int], blocks: Sequence[int], boundaries: tuple[int, ...]) -> Passage:
-    held, where = (torch.tensor(ids, device=rank.device) for ids in (tokens, blocks))
-    return Passage.begin(rank.target, held, where, boundaries, rank.way)
+    token_ids, where = (torch.tensor(ids, device=rank.device) for ids in (tokens, blocks))
+    return Passage.begin(rank.target, token_ids, where, boundaries, rank.way)
 
 
 def following(target: Target, i: int) -> Tensor:

@@ -41,7 +41,7 @@ class BlockScores(Kernel):
         )
 
     def __call__(
-        self, scores: Tensor, bounds: Tensor, asked: Tensor, block_table: Tensor, length: Tensor, rows: Rows
+        self, scores: Tensor, bounds: Tensor, queries: Tensor, block_table: Tensor, length: Tensor, rows: Rows
     ) -> None:
         layers = len(bounds)
         self.launch(
@@ -50,7 +50,7 @@ class BlockScores(Kernel):
             threads=WARPS * 32,
             scores=scores,
             bounds=bounds,
-            asked=asked,
+            asked=queries,
             block_table=block_table,
             length=length,
             LAYERS=layers,

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SWITCHES, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
+from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 
 THREADS: Final = 256
@@ -43,9 +44,9 @@ class PrefillHeads(Kernel):
         """Raises ValueError for pages of another format, scales where there are none, and the other way around."""
         h, positions = self.sizes, len(qkv)
         used, plain = -(-positions // BLOCK), h.kv == "bf16"
-        common = {"qkv": qkv, "blocks": blocks, "positions": positions}
-        pages = {"k_pages": k_pages, "v_pages": v_pages, "scales": scales}
-        coded = {**common, **pages, "PAGES": len(k_pages)}
+        common: dict[str, ARGUMENT] = {"qkv": qkv, "blocks": blocks, "positions": positions}
+        pages: dict[str, ARGUMENT] = {"k_pages": k_pages, "v_pages": v_pages, "scales": scales}
+        coded: dict[str, ARGUMENT] = {**common, **pages, "PAGES": len(k_pages)}
         if not plain:  # before anything is written
             self.operands_of(f"prefill_{h.kv}").arguments((), coded)
         self.launch(
