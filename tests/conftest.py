@@ -170,13 +170,15 @@ def source_tree_that_stays() -> Iterator[None]:
     """Reads the checkout once: each run looked at 1,300 files six times, asked git three times, and hashed the code of
     the tests' own engines. Trees and plug-ins elsewhere are read as ever.
     """
+    import specgate
     from specgate.machine import inventory, plugin_code
 
-    root, walk, git, code_of = inventory.specgate.__file__, inventory._source_files, inventory._git, plugin_code.code_of
+    root, walk, git, code_of = specgate.__file__, inventory._source_files, inventory._git, plugin_code.code_of
+    assert root is not None
     files, commit, codes = cache(lambda folder: tuple(walk(folder))), cache(git), cache(code_of)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inventory, "_source_files", lambda f: (files if f == os.path.dirname(root) else walk)(f))
-        patch.setattr(inventory, "_git", lambda: commit() if inventory.specgate.__file__ == root else git())
+        patch.setattr(inventory, "_git", lambda: commit() if specgate.__file__ == root else git())
         patch.setattr(plugin_code, "code_of", lambda e: (codes if e.module.startswith("tests.") else code_of)(e))
         yield
 
