@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from specgate.analysis.load.words import in_words
+from specgate.analysis.load.phrases import in_words
 from specgate.analysis.variants import variation
 from specgate.analysis.verdict import overall
 from specgate.contract import Cell, CellResult, Gap, Role, Run, State, Verdict
