@@ -1,4 +1,4 @@
-"""How far two tokens lie apart in float32, where texts of a stored run part or a second engine would choose otherwise.
+"""Gaps in float32 between two tokens where texts of a stored run diverge, or a second engine would choose otherwise.
 
     python -m bench.float32_gaps RUN --pair planted-llama-3.1-8b-al3.0 --place 6,3 --place 5,1 --json gaps.json
     python -m bench.float32_gaps RUN --pair planted-llama-3.1-8b-al3.3 --scored --json gaps.json
@@ -67,14 +67,14 @@ def main(run: Path, pair: str, places: tuple[str, ...], scored: bool, device: st
     margins = [place_of(folder, *map(int, place.split(","))) for place in places]
     doubted = not_all_chosen(folder) if scored else []
     parting = [text_of(folder, margin, geometry.vocab) for margin in margins]
-    texts = [text for text, _, _ in parting] + [scored_text(folder, found, geometry.vocab) for found in doubted]
+    texts = [text for text, _, _ in parting] + [scored_text(folder, gaps, geometry.vocab) for gaps in doubted]
     logits = logits_behind(weights, geometry, texts, torch.device(device))
     first = zip(margins, parting, logits[: len(margins)], strict=True)
-    found = [where_texts_part(margin, expected, got, of[0]) for margin, (_, expected, got), of in first]
-    found += [where_scored(text, of) for text, of in zip(doubted, logits[len(margins) :], strict=True)]
-    for text, one in zip(texts, found, strict=True):
+    gaps = [where_texts_part(margin, expected, got, of[0]) for margin, (_, expected, got), of in first]
+    gaps += [where_scored(text, of) for text, of in zip(doubted, logits[len(margins) :], strict=True)]
+    for text, one in zip(texts, gaps, strict=True):
         click.echo(f"{len(text.ids)} tokens: {json.dumps(one)}")
-    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    out.write_text(json.dumps(gaps, indent=1) + "\n", encoding="utf-8")
 
 
 def where_texts_part(margin: Margin, expected: int, got: int, logits: Tensor) -> dict[str, object]:
@@ -93,7 +93,7 @@ def where_texts_part(margin: Margin, expected: int, got: int, logits: Tensor) ->
 
 
 def where_scored(text: RescoredText, logits: Tensor) -> dict[str, object]:
-    """What float32 says of the tokens in doubt, and how far the second engine's logits of emitted tokens are off."""
+    """Rescore the tokens in doubt in float32, and return errors of the second engine's logits of emitted tokens."""
     every = list(zip(text.positions, text.tokens, text.scores, logits, strict=True))
     off = [score.logit - float(row[token]) for _, token, score, row in every]
     return {
@@ -119,7 +119,7 @@ def where_scored(text: RescoredText, logits: Tensor) -> dict[str, object]:
 
 
 def place_of(folder: RunFolder, prompt_set: int, slot: int) -> Margin:
-    """Where the first round of this slot parts from its baseline."""
+    """Return the first divergence of this slot's first round from its baseline."""
     here = (m for m in folder.journal().margins if (m.prompt_set, m.round, m.slot) == (prompt_set, 0, slot))
     return next(m for m in here if not m.cell.endswith(BASELINE.name))
 
@@ -136,16 +136,16 @@ def text_of(folder: RunFolder, place: Margin, vocab: int) -> tuple[Text, int, in
 
 def not_all_chosen(folder: RunFolder) -> list[RescoredText]:
     """The scored texts with a token that is not the second engine's choice."""
-    texts = [text for found in folder.keyed(Rescoring).values() for text in found.texts]
+    texts = [text for rescoring in folder.keyed(Rescoring).values() for text in rescoring.texts]
     return [t for t in texts if any(s.best != token for s, token in zip(t.scores, t.tokens, strict=True))]
 
 
-def scored_text(folder: RunFolder, found: RescoredText, vocab: int) -> Text:
-    where = (found.cell, found.prompt_set, found.round)
+def scored_text(folder: RunFolder, text: RescoredText, vocab: int) -> Text:
+    where = (text.cell, text.prompt_set, text.round)
     block = next(b for b in folder.journal().blocks if not b.warmup and (b.cell.key, b.prompt_set, b.round) == where)
-    prompt = prompt_of(folder, block, found.slot, vocab)
-    ids = [*prompt, *block.tokens[found.slot][: found.positions[-1]]]
-    return Text(ids, [len(prompt) + position - 1 for position in found.positions])
+    prompt = prompt_of(folder, block, text.slot, vocab)
+    ids = [*prompt, *block.tokens[text.slot][: text.positions[-1]]]
+    return Text(ids, [len(prompt) + position - 1 for position in text.positions])
 
 
 def prompt_of(folder: RunFolder, block: Block, slot: int, vocab: int) -> Sequence[int]:

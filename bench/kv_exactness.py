@@ -1,11 +1,12 @@
-"""What narrower keys and values do to a target's choices: the reference engine, on text that it reads once per format.
+"""Effect of narrower keys and values on a target's choices: the reference engine, on text that it reads once per
+format.
 
     python -m bench.kv_exactness --pair demo --context 512,2048 --texts 8
 
 Of every text the last tokens are scored, each with all tokens before it cached in the format. Beside the cache in the
 dtype that the engine computes in: the mean and the smallest cosine of a row of logits, how often the likeliest token is
 the same, and the perplexity of the text. `mixed` text is from packages that are installed here; no pair was trained on
-the prompts that scenarios measure (`docs/own-prompts.md`).
+the prompts that scenarios measure (`docs/scenarios.md`).
 
 `--beside float32` computes all of it a second time, in that dtype, and says how far apart two right engines are in each
 format: a number that they round differently may get another code, and a coarser format has codes further apart. It is
@@ -64,20 +65,22 @@ def main(
     pair: str, context: str, texts: int, scored: int, dtype: str, source: PromptSource, beside: str | None
 ) -> None:
     """Print one line per context and format."""
-    found = resolve_pair(pair, None, None)
+    resolved = resolve_pair(pair, None, None)
     click.echo(f"{pair}, {dtype}, {texts} {source} texts of each length, the last {scored} tokens scored")
     for length in map(int, context.split(",")):
-        read = prompts(found, length, texts, source)
-        exact, *_ = scored_by(found, None, read, scored, dtype)
+        read = prompts(resolved, length, texts, source)
+        exact, *_ = scored_by(resolved, None, read, scored, dtype)
         for mode in MODES:
-            logits, engine = scored_by(found, mode, read, scored, dtype)
+            logits, engine = scored_by(resolved, mode, read, scored, dtype)
             click.echo(line(length, mode, compared(exact, logits, read, engine)))
             del engine
             if beside:
-                click.echo(f"{length:7,}  {mode:12} {apart(logits, scored_by(found, mode, read, scored, beside)[0])}")
+                click.echo(
+                    f"{length:7,}  {mode:12} {apart(logits, scored_by(resolved, mode, read, scored, beside)[0])}"
+                )
         click.echo(f"{length:7,}  {EXACT:12} perplexity {perplexity(exact, read):8.4f}")
         if beside:
-            click.echo(f"{length:7,}  {EXACT:12} {apart(exact, scored_by(found, None, read, scored, beside)[0])}")
+            click.echo(f"{length:7,}  {EXACT:12} {apart(exact, scored_by(resolved, None, read, scored, beside)[0])}")
 
 
 def prompts(pair: PairRef, length: int, texts: int, source: PromptSource) -> Sequence[Sequence[int]]:
@@ -134,8 +137,8 @@ def compared(
 
 
 def apart(logits: Sequence[Tensor], others: Sequence[Tensor]) -> str:
-    """How often `others` choose another token, by how much `logits` have that one below their own choice, and the root
-    mean square of what a logit differs by.
+    """Return how often `others` choose another token, by how much `logits` have that one below their own choice, and
+    the root mean square of what a logit differs by.
     """
     a, b = torch.cat(list(logits)).float(), torch.cat(list(others)).float()
     behind = a.amax(dim=-1) - a.gather(-1, b.argmax(dim=-1, keepdim=True))[:, 0]
@@ -155,11 +158,11 @@ def perplexity(logits: Sequence[Tensor], texts: Sequence[Sequence[int]]) -> floa
     return float(torch.tensor(loss(logits, texts)).exp())
 
 
-def line(length: int, mode: str, found: Found) -> str:
-    ends = "" if found.saturated is None else f"  at the end of the range {found.saturated:.2e}"
+def line(length: int, mode: str, result: Found) -> str:
+    ends = "" if result.saturated is None else f"  at the end of the range {result.saturated:.2e}"
     return (
-        f"{length:7,}  {mode:12} perplexity {float(torch.tensor(found.loss).exp()):8.4f}  cosine {found.cosine:.6f} "
-        f"(least {found.least_cosine:.6f})  same likeliest token {found.top1:.2%}{ends}"
+        f"{length:7,}  {mode:12} perplexity {float(torch.tensor(result.loss).exp()):8.4f}  cosine {result.cosine:.6f} "
+        f"(least {result.least_cosine:.6f})  same likeliest token {result.top1:.2%}{ends}"
     )
 
 

@@ -25,7 +25,7 @@ WARM_UP: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What every peer decodes.
+    """Decoding that every peer is given.
 
     `layers` of the pair's target (two counts to extrapolate from; none means all), `batch` slots of `context` cached
     positions, `steps` timed steps.
@@ -98,14 +98,14 @@ def engine(setup: Setup) -> list[Measured]:
     )
     prompts = torch.randint(setup.geometry.vocab, (setup.batch, setup.context)).tolist()
     opened.prefill(prompts, draft=True)
-    found = []
+    times = []
     for role in (Role(0), Role(setup.spec)):
         opened.decode(role, Budget(steps=min(WARM_UP, setup.steps)), ())
         block = opened.decode(role, Budget(steps=setup.steps), ())
         step = block.elapsed_ns / len(block.step_ns) / 1e6  # a median would leave out the time between two graphs
         tokens = sum(len(t) - 1 for t in block.tokens) / setup.batch / len(block.step_ns)
-        found.append(Measured(f"specgate {name}, {role.name}", step, step / tokens))
-    return found
+        times.append(Measured(f"specgate {name}, {role.name}", step, step / tokens))
+    return times
 
 
 def compiled(setup: Setup, attention: Attention) -> list[Measured]:

@@ -65,19 +65,19 @@ def main(
         return
     whole, deadline = setup.geometry.layers, time.monotonic() + budget_seconds
     counted = " and ".join(map(str, setup.layers)) or "all"
-    said = ", extrapolated to all by a line" if len(setup.layers) == 2 else ""
-    click.echo(f"{pair}, context {context}, batch {batch}; peers at {counted} of {whole} layers{said}")
-    found = list[Measured]()
+    note = ", extrapolated to all by a line" if len(setup.layers) == 2 else ""
+    click.echo(f"{pair}, context {context}, batch {batch}; peers at {counted} of {whole} layers{note}")
+    measurements = list[Measured]()
     for name in names or RUNS:
         began = time.monotonic()
         measured, reason = measure(name, deadline - began)
-        found += measured
+        measurements += measured
         for m in measured:
             click.echo(f"{m.name:44} {m.ms_per_step:9.3f} ms/step {m.ms_per_token:9.3f} ms/token", nl=False)
             click.echo(f"   ({time.monotonic() - began:.0f} s)")
         if reason:
             click.echo(f"{name:44} {reason}")
-    for line in ratios(found):
+    for line in ratios(measurements):
         click.echo(line)
 
 
@@ -120,10 +120,10 @@ def without_peers(arguments: Sequence[str]) -> Iterator[str]:
             yield argument
 
 
-def ratios(found: Sequence[Measured]) -> Iterator[str]:
-    """How many times faster than each peer the built-in engine is, per token."""
-    ours = [m for m in found if m.name.startswith("specgate")]
-    theirs = [m for m in found if m not in ours]
+def ratios(measurements: Sequence[Measured]) -> Iterator[str]:
+    """Return the speed-up of the built-in engine over each peer, per token."""
+    ours = [m for m in measurements if m.name.startswith("specgate")]
+    theirs = [m for m in measurements if m not in ours]
     for peer in theirs:
         shown = ", ".join(f"{m.name.rpartition(' ')[2]} {peer.ms_per_token / m.ms_per_token:.2f}×" for m in ours)
         if shown:

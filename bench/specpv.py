@@ -1,4 +1,4 @@
-"""What SpecPV accepts, changes and reads: the reference engine, the same prompts decoded with each of some settings.
+"""Acceptance, changes and reads of SpecPV: the reference engine, the same prompts decoded with each of some settings.
 
     python -m bench.specpv --pair demo --context 512,1024,2048 --texts 8
 
@@ -48,12 +48,12 @@ USUAL = (
 @click.option("--source", type=click.Choice(get_args(PromptSource)), default="mixed", show_default=True)
 def main(pair: str, context: str, texts: int, tokens: int, spec: str, settings: str, source: PromptSource) -> None:
     """Print one line per context, draft length and setting."""
-    found, ks = resolve_pair(pair, None, None), [int(k) for k in spec.split(",")]
+    resolved, ks = resolve_pair(pair, None, None), [int(k) for k in spec.split(",")]
     click.echo(f"{pair}, float32, {texts} {source} prompts of each length, {tokens} tokens decoded behind each")
     for length in map(int, context.split(",")):
-        read = prompts(found, length, texts, source)
+        read = prompts(resolved, length, texts, source)
         request = OpenRequest(
-            pair=found,
+            pair=resolved,
             dtype="float32",
             max_batch=1,
             max_positions=length + tokens + max(ks) + 2,

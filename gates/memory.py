@@ -51,9 +51,7 @@ class MemoryGate:
         untold = [said for said, within, _ in found if within is None]
         evidence = {name: value for _, _, shown in found for name, value in shown.items()}
         if untold or not found:
-            step = (
-                "start a server per role here (-o servers=together); see docs/memory-and-cache.md for what engines tell"
-            )
+            step = "start a server per role here (-o servers=together); see docs/machine.md for what engines tell"
             said = "; ".join(untold) or "nothing was found to judge"
             return verdict(rule, key, State.NOT_JUDGED, "not_told", said, evidence, step)
         if above := [said for said, within, _ in found if not within]:

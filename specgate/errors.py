@@ -25,17 +25,29 @@ class ExitCode(IntEnum):
     """Exit codes of the process. Errors never end with 1, the generic code of Python and click: 1 always means FAIL."""
 
     PASS = 0
+    """every required verdict is green, or the command did its work"""
     FAIL = 1
+    """a required verdict is proven red; a fault was not seen; speculation is not active; configs or stages differ"""
     USAGE = 2
+    """the command line, a file or a plug-in cannot be used as it is"""
     INCONCLUSIVE = 3
+    """the samples do not decide"""
     ENV_REJECTED = 4
+    """this machine was disturbed, or lacks something"""
     ORDER_REFUSED = 5
+    """`full` before the policy's micro gates are green"""
     INVALID = 6
+    """tokens or records are wrong, or a stored file was changed"""
     BACKEND_ERROR = 7
+    """the engine did not start, crashed, hung or broke its contract"""
     NOT_JUDGED = 8
+    """nothing is red, but not everything was judged"""
     INTERNAL = 70
+    """an error in specgate itself; `--debug` shows the traceback"""
     INTERRUPTED = 130
+    """Ctrl-C, SIGTERM or SIGHUP; `--resume` continues"""
     BROKEN_PIPE = 141
+    """the reader of the output has gone"""
 
 
 class SpecgateError(Exception):

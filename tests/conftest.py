@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 # Reproducible and polite on small machines: the tests' models are tiny, more threads only fight each other.
@@ -22,12 +23,16 @@ from tests.support.clocks.starved import ATTEMPTS, stood_still
 from tests.support.command import Cli
 from tests.support.engines import house
 
-# Deadlines measure the machine, not the code.
-settings.register_profile("specgate", deadline=None)
+# Deadlines measure the machine, not the code. Half the usual examples: the suite runs often, with others each time.
+settings.register_profile("specgate", deadline=None, max_examples=50)
 settings.load_profile("specgate")
 
 
+TESTS = Path(__file__).parent
 SLOW_FIXTURES = {
+    "cheating": "measures",
+    "cli": "measures",
+    "host": "compiles kernels as C++",
     "killed_run": "a run in processes of its own",
     "pair_a": "plants a pair",
     "pair_b": "plants a pair",
@@ -35,9 +40,37 @@ SLOW_FIXTURES = {
 }
 """Fixture → why a test that uses it takes long."""
 
+SLOW_PLACES = {
+    "analysis/draws/test_fitting.py": "draws texts by the thousand",
+    "archive/test_every_leaf.py": "verifies a run once per changed leaf",
+    "archive/test_read_only.py": "verifies in processes of their own",
+    "archive/test_verification.py": "verifies runs",
+    "cheats": "measures",
+    "eagle3/cupy/engine/ranks/test_on_host.py": "runs whole steps",
+    "eagle3/cupy/step": "runs whole steps",
+    "eagle3/pair_tools/plant": "plants pairs",
+    "eagle3/reference": "decodes",
+    "eagle3/transformers": "decodes",
+    "fleet/test_fleet.py": "starts nodes",
+    "fuzz": "reads odd inputs by the thousand",
+    "reports/views/test_views.py": "renders every view",
+    "run/test_levels.py": "simulates runs",
+}
+"""File or folder of tests → why it takes long."""
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Where the engine's house is not installed, the tests that import it are left out."""
+
+def why_slow(file: Path) -> str | None:
+    """Return why the tests of a file take long; None where they do not."""
+    places = (file, *file.parents)
+    return next((why for place, why in SLOW_PLACES.items() if TESTS / place in places), None)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where the engine's house is not installed, the tests that import it are left out. Files that take long are not
+    even read where `not slow` is asked for.
+    """
+    if config.getoption("markexpr") == "not slow" and why_slow(collection_path):
+        return True
     if house.is_here() or collection_path == Path(__file__).parent:
         return None
     if collection_path.is_dir():
@@ -50,6 +83,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         for why in {SLOW_FIXTURES[name] for name in getattr(item, "fixturenames", ()) if name in SLOW_FIXTURES}:
             item.add_marker(pytest.mark.slow(why))
+        if reason := why_slow(item.path):
+            item.add_marker(pytest.mark.slow(reason))
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {item.path for item in items if item.get_closest_marker("slow")}
         items.sort(key=lambda item: item.path not in slow)
@@ -127,6 +162,22 @@ def power_that_stays() -> Iterator[None]:
     """What a disk holds after a power cut no test can see; waiting for it took milliseconds per line of a journal."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def source_tree_that_stays() -> Iterator[None]:
+    """Reads the checkout once: each run looked at 1,300 files six times, asked git three times, and hashed the code of
+    the tests' own engines. Trees and plug-ins elsewhere are read as ever.
+    """
+    from specgate.machine import inventory, plugin_code
+
+    root, walk, git, code_of = inventory.specgate.__file__, inventory._source_files, inventory._git, plugin_code.code_of
+    files, commit, codes = cache(lambda folder: tuple(walk(folder))), cache(git), cache(code_of)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inventory, "_source_files", lambda f: (files if f == os.path.dirname(root) else walk)(f))
+        patch.setattr(inventory, "_git", lambda: commit() if inventory.specgate.__file__ == root else git())
+        patch.setattr(plugin_code, "code_of", lambda e: (codes if e.module.startswith("tests.") else code_of)(e))
         yield
 
 

@@ -13,11 +13,12 @@ import jsonschema
 import pytest
 
 from specgate.contract import Run
-from specgate.errors import ExitCode
 from specgate.files.plain_data import to_plain
 from specgate.files.run_schema import SCHEMA_VERSION
 from specgate.files.yamlfile import load
 from tests import key_tables
+from tests.key_tables.nouns import schema as schema_of
+from tests.key_tables.variables import VARIABLES
 from tests.support.command import ROOT
 from tests.support.kept_runs import KEPT, RESULTS, file_of
 from tests.support.loaded import loaded_run
@@ -26,7 +27,6 @@ DOCS = ROOT / "docs"
 ENGINE = ROOT / "backends" / "eagle3"
 """The engine's house, which has documents and an index of its own."""
 JOURNAL = ENGINE / "docs" / "journal"
-REFERENCE = DOCS / "reference.md"
 FOLDERS = ("specgate", "backends", "gates", "reports", "scenarios", "tests", "bench", "docs", ".ci")
 """At the top level: what a path in the documentation may begin with."""
 CODE = ("specgate", "backends", "gates", "reports", "tests", "bench")
@@ -148,12 +148,6 @@ def strings(node: ast.stmt) -> Iterator[tuple[str, str]]:
                     yield target.id, given.value
 
 
-def documented() -> set[str]:
-    """The variables in the first columns of the reference's tables."""
-    _, tables = REFERENCE.read_text(encoding="utf-8").split("## Environment variables")
-    return set(re.findall(r"^\| `([A-Z][A-Z0-9_]+)`", tables, re.MULTILINE))
-
-
 @pytest.mark.parametrize("file", pages(), ids=name_of)
 def test_every_link_leads_to_a_file_and_every_anchor_to_a_heading(file: Path) -> None:
     assert list(broken(file)) == []
@@ -200,18 +194,13 @@ def test_the_index_names_every_document_and_the_journal_every_entry() -> None:
     assert entries <= {(JOURNAL / link.partition("#")[0]).resolve() for link in links_of(JOURNAL / "README.md")}
 
 
-def test_every_environment_variable_that_is_read_or_set_is_in_the_reference_and_no_other() -> None:
+def test_every_environment_variable_that_is_read_or_set_is_declared_and_no_other() -> None:
     used = {name for file, source in sources().items() for name in variables_of(file, source)}
     assert {"SPECGATE_CACHE", "SPECGATE_VLLM", "GITHUB_STEP_SUMMARY", "MODEL_PATH"} <= used
-    text = REFERENCE.read_text(encoding="utf-8")
-    assert {name for name in used if f"`{name}" not in text} == set()
-    everything = "\n".join(sources().values())
-    assert {name for name in documented() if name not in everything} == set()
-
-
-def test_the_reference_has_every_exit_code_by_its_name() -> None:
-    rows = re.findall(r"^\| (\d+) \| `([A-Z_]+)` \|", REFERENCE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert [(int(code), name) for code, name in rows] == [(int(code), code.name) for code in ExitCode]
+    declared = {name for names in VARIABLES.values() for name in names}
+    assert used - declared == {"PATH"}
+    others = "\n".join(source for file, source in sources().items() if file.parent.name != "key_tables")
+    assert {name for name in declared if name not in others} == set()
 
 
 def test_tables_of_keys_and_schemas_are_those_of_the_nouns() -> None:
@@ -223,7 +212,7 @@ def test_tables_of_keys_and_schemas_are_those_of_the_nouns() -> None:
 
 @pytest.mark.parametrize(("name", "folder"), [("scenario", "scenarios"), ("policy", "gates/policies")])
 def test_every_shipped_file_fits_its_schema(name: str, folder: str) -> None:
-    schema = key_tables.schema(name)
+    schema = schema_of(name)
     for file in sorted((ROOT / folder).rglob("*.yaml")):
         jsonschema.validate(load(file).data, schema)
     with pytest.raises(jsonschema.ValidationError):
@@ -232,9 +221,9 @@ def test_every_shipped_file_fits_its_schema(name: str, folder: str) -> None:
 
 def test_a_run_fits_its_schema() -> None:
     plain = json.loads(json.dumps(to_plain(Run, loaded_run())))
-    jsonschema.validate(plain, key_tables.schema("run"))
+    jsonschema.validate(plain, schema_of("run"))
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**plain, "cells": 3}, key_tables.schema("run"))
+        jsonschema.validate({**plain, "cells": 3}, schema_of("run"))
 
 
 def test_every_stored_run_backs_a_claim_and_has_the_schema_of_today() -> None:

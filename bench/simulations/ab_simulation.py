@@ -1,4 +1,4 @@
-"""How often the words of `specgate ab` are wrong, and how often it sees a change, on simulated blocks.
+"""Error rates and power of `specgate ab`'s verdicts, on simulated blocks.
 
     python -m bench.simulations.ab_simulation --runs 40000
 
@@ -51,7 +51,7 @@ TRUE_PCT = (0.0, 0.3, 0.5, 1.0, 2.0, 3.0)
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What disturbs the blocks of a session. All figures are percent of a block's time.
+    """Disturbances of the blocks of a session. All figures are percent of a block's time.
 
     `process`: standard deviation of ln(new / old) between process pairs, of every quantity by itself; with `shared`, of
     all quantities together.
@@ -125,9 +125,9 @@ def layout(looks: Sequence[int], noise: Noise, draws: int = DRAWS) -> Layout:
     pairs = looks[-1]
     signs, firsts = np.empty((draws, pairs, 2 + 8 * noise.quads)), np.empty((draws, pairs))
     for seed in range(draws):
-        asked = scenario(prompt_sets=8, rounds=4)
-        asked = replace(asked, workload=replace(asked.workload, seed=seed))
-        points = [(asked, point) for point in points_of(asked, "any")]
+        plan = scenario(prompt_sets=8, rounds=4)
+        plan = replace(plan, workload=replace(plan.workload, seed=seed))
+        points = [(plan, point) for point in points_of(plan, "any")]
         drawn_pairs = [schedule_of(points, b - a, 1, noise.quads, a) for a, b in pairwise((0, *looks))]
         for pair in chain.from_iterable(drawn_pairs):
             (visit,) = pair.visits
@@ -145,17 +145,17 @@ def blocks(noise: Noise, runs: int, pairs: int, source: np.random.Generator) -> 
     """ln of the time of every prefill and block in running order, of whichever side: float64 [runs, pairs, places]."""
     decoded = 8 * noise.quads
     count = (2 + decoded) * pairs
-    found = noise.block / 100 * drawn(source, (runs, count), noise.freedom)
+    times = noise.block / 100 * drawn(source, (runs, count), noise.freedom)
     for i in range(1, count if noise.memory else 1):
-        found[:, i] = noise.memory * found[:, i - 1] + math.sqrt(1 - noise.memory**2) * found[:, i]
-    found += noise.drift / 100 * np.arange(count) / count
-    found += noise.stalls[1] / 100 * (source.random((runs, count)) < noise.stalls[0])
-    found = found.reshape(runs, pairs, 2 + decoded)
+        times[:, i] = noise.memory * times[:, i - 1] + math.sqrt(1 - noise.memory**2) * times[:, i]
+    times += noise.drift / 100 * np.arange(count) / count
+    times += noise.stalls[1] / 100 * (source.random((runs, count)) < noise.stalls[0])
+    times = times.reshape(runs, pairs, 2 + decoded)
     if noise.every:
         timed = (np.arange((2 + decoded) * pairs) + 1).reshape(pairs, 2 + decoded)[:, 2:]  # two before them are untimed
         phase = source.integers(noise.every, size=(runs, pairs if noise.by_chance else 1, 1))
-        found[:, :, 2:] += noise.slow / 100 * (timed % noise.every == phase)
-    return found
+        times[:, :, 2:] += noise.slow / 100 * (timed % noise.every == phase)
+    return times
 
 
 def drawn(source: np.random.Generator, shape: tuple[int, ...], freedom: int | None) -> Floats:
@@ -175,11 +175,11 @@ def log_ratios(
     run = source.integers(len(plan.signs), size=runs)
     signed, firsts = plan.signs[run] * blocks(noise, runs, pairs, source), plan.firsts[run]
     places = [plan.quantities == quantity for quantity in (PREFILL, BASELINE, SPEC)]
-    found = np.stack([signed[:, :, of].sum(axis=2) / (of.sum() / 2) for of in places], axis=2)
-    found += noise.process / 100 * drawn(source, (runs, pairs, 1 if noise.shared else 3), noise.freedom)
+    ratios = np.stack([signed[:, :, of].sum(axis=2) / (of.sum() / 2) for of in places], axis=2)
+    ratios += noise.process / 100 * drawn(source, (runs, pairs, 1 if noise.shared else 3), noise.freedom)
     slower = source.random((2, runs, pairs, 1)) < noise.state[0]
-    found += math.log1p(noise.state[1] / 100) * (slower[1].astype(float) - slower[0])
-    return found + noise.second / 100 * firsts[:, :, None], firsts
+    ratios += math.log1p(noise.state[1] / 100) * (slower[1].astype(float) - slower[0])
+    return ratios + noise.second / 100 * firsts[:, :, None], firsts
 
 
 def acceptances(
@@ -244,11 +244,11 @@ def words(of: Estimates, margins: Sequence[float], error: float) -> Codes:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(se > 0, mean / se, np.where(mean > 0, np.inf, -np.inf))
         mirrored = np.where(se > 0, -mean / se, np.where(mean < 0, np.inf, -np.inf))
-    found = np.full(mean.shape, CANNOT_TELL)
-    found[holm(special.stdtr(of.freedom, -mirrored), error)] = FASTER
-    found[holm(special.stdtr(of.freedom, -ratio), error)] = SLOWER
-    found[np.abs(mean) + special.stdtrit(of.freedom, 1 - error) * se < np.asarray(margins)] = SAME
-    return found
+    codes = np.full(mean.shape, CANNOT_TELL)
+    codes[holm(special.stdtr(of.freedom, -mirrored), error)] = FASTER
+    codes[holm(special.stdtr(of.freedom, -ratio), error)] = SLOWER
+    codes[np.abs(mean) + special.stdtrit(of.freedom, 1 - error) * se < np.asarray(margins)] = SAME
+    return codes
 
 
 def holm(chances: Floats, error: float) -> NDArray[np.bool_]:
@@ -261,11 +261,11 @@ def holm(chances: Floats, error: float) -> NDArray[np.bool_]:
     return rejected
 
 
-def overall(found: Codes) -> Codes:
+def overall(codes: Codes) -> Codes:
     """`words.overall` for every row."""
-    whole = np.full(len(found), SAME)
+    whole = np.full(len(codes), SAME)
     for word in (FASTER, CANNOT_TELL, SLOWER):
-        whole[(found == word).any(axis=1)] = word
+        whole[(codes == word).any(axis=1)] = word
     return whole
 
 
@@ -300,9 +300,9 @@ def marked(wrong: NDArray[np.bool_], goal: float, *, at_most: bool) -> str:
     return f"{share:.2%}{' !' if missed else ''}"
 
 
-def summary(name: str, pairs: int, found: Sequence[Outcome]) -> str:
+def summary(name: str, pairs: int, outcomes: Sequence[Outcome]) -> str:
     """A row: false alarms, SAME, false SAME at the margin, and power."""
-    at = {outcome.true: outcome for outcome in found}
+    at = {outcome.true: outcome for outcome in outcomes}
     cells = [
         *(marked((at[0.0].each == word).any(axis=1), 0.005, at_most=True) for word in (SLOWER, FASTER)),
         f"{(at[0.0].whole == SAME).mean():.1%}",
@@ -337,7 +337,9 @@ def all_words(runs: int, counts: Sequence[int], margins: Margins, source: np.ran
 
 
 def enough_pairs(runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator) -> Iterator[str]:
-    """How many process pairs find a slow-down, and how many prove that there is none, by the noise of processes."""
+    """Print the process pairs that find a slow-down, and those that prove that there is none, by the noise of
+    processes.
+    """
     heads = [f"{true} %: SLOWER in 95 %" for true in (1, 2, 3)]
     yield f"| process sd | A/A: SAME in 95 % | {' | '.join(heads)} |\n{'|---' * 5}|"
     for sd in (0.02, 0.1, 0.2, 0.26, 0.45, 0.65, 1.0):
@@ -353,13 +355,13 @@ def enough_pairs(runs: int, counts: Sequence[int], margins: Margins, source: np.
 def enough_prompts(
     runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator, moved: float = 6.0
 ) -> Iterator[str]:
-    """What can be said of the acceptance length where texts change and it stays as long as it was."""
+    """Print the verdicts on an acceptance length that stays while texts change."""
     yield f"| prompts | texts that change | SAME | SLOWER | FASTER | CANNOT TELL |\n{'|---' * 6}|"
     for prompts in counts:
         for changed in (0.1, 0.5, 1.0):
             lengths = over_prompts(*acceptances(changed, runs, prompts, source, moved))
-            found = words(lengths, [math.log1p(margins.acceptance_pct / 100)], margins.error)
-            shares = [f"{(found == word).mean():.2%}" for word in (SAME, SLOWER, FASTER, CANNOT_TELL)]
+            codes = words(lengths, [math.log1p(margins.acceptance_pct / 100)], margins.error)
+            shares = [f"{(codes == word).mean():.2%}" for word in (SAME, SLOWER, FASTER, CANNOT_TELL)]
             yield f"| {prompts} | {changed:.0%} | {' | '.join(shares)} |"
 
 
@@ -393,13 +395,13 @@ def looks_at(
         step = whole.copy()
         for look, (pairs, error) in enumerate(zip(counts, errors, strict=True)):
             of = over_processes(ratios[:, :pairs], firsts[:, :pairs])
-            found = words(replace(of, mean=of.mean + math.log1p(true / 100) * (np.arange(3) == SPEC)), scale, error)
-            whole[open_], step[open_] = overall(found)[open_], found[open_, SPEC]
+            codes = words(replace(of, mean=of.mean + math.log1p(true / 100) * (np.arange(3) == SPEC)), scale, error)
+            whole[open_], step[open_] = overall(codes)[open_], codes[open_, SPEC]
             open_ = whole == CANNOT_TELL
             if look in (0, len(counts) - 1):
                 hits = (step if true == 0.5 else whole) == what
-                said = marked(hits, goal, at_most=True) if goal is not None else f"{hits.mean():.2%}"
-                cells[look == 0] += [said]
+                text = marked(hits, goal, at_most=True) if goal is not None else f"{hits.mean():.2%}"
+                cells[look == 0] += [text]
     return [*cells[True], *cells[False]]
 
 

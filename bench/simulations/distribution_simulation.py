@@ -1,4 +1,4 @@
-"""How often the gate `distribution` is wrong about a verify that is right, and how often it sees one that is not.
+"""Error rate and power of the gate `distribution`.
 
     python -m bench.simulations.distribution_simulation --runs 1000000
     python -m bench.simulations.distribution_simulation --table power
@@ -84,8 +84,8 @@ def false_alarms(runs: int, seed: int) -> Iterator[str]:
             for row, p in enumerate((*either, np.maximum(*either))):
                 below[row] += [(p < level).sum() for level in LEVELS]
         for row, statistic in enumerate(("χ²", "G", "both")):
-            said = "".join(f"{count / runs:>10.1e}" for count in below[row])
-            yield f"{name + f' ({len(shares)} bins)':<56}{statistic:>5}{said}"
+            columns = "".join(f"{count / runs:>10.1e}" for count in below[row])
+            yield f"{name + f' ({len(shares)} bins)':<56}{statistic:>5}{columns}"
 
 
 def chain(source: np.random.Generator, share: float) -> tuple[Floats, Floats]:
@@ -96,7 +96,7 @@ def chain(source: np.random.Generator, share: float) -> tuple[Floats, Floats]:
 
 
 def rejected(target: Floats, draft: Floats, verify: Verify, draws: int, seed: int, *, laws: bool) -> bool:
-    """Whether the gate rejects so many texts of a verify."""
+    """Return whether the gate rejects so many texts of a verify."""
     requests = np.arange(draws, dtype=np.uint64)
     begin = np.zeros(draws, np.int64)
     spec, _ = speculative_texts(target, draft, 0, 4, Keys(2 * seed, requests, begin), SPEC.k, verify)
@@ -107,8 +107,8 @@ def rejected(target: Floats, draft: Floats, verify: Verify, draws: int, seed: in
     }
     tokens = tuple(range(VOCABULARY))
     shown = [TokenLaw(g, tokens, tuple(target[g[-1] if g else 0].tolist())) for g in often_drawn(texts) if laws]
-    found = DrawnTexts("point", (0,), texts, tuple(shown), None, None, None, (0, 0))
-    return check_draws(found, SPEC).p < ALPHA
+    drawn_texts = DrawnTexts("point", (0,), texts, tuple(shown), None, None, None, (0, 0))
+    return check_draws(drawn_texts, SPEC).p < ALPHA
 
 
 def power(runs: int, seed: int, draws: Sequence[int] = DRAWS) -> Iterator[str]:
@@ -120,14 +120,14 @@ def power(runs: int, seed: int, draws: Sequence[int] = DRAWS) -> Iterator[str]:
         accepts = np.mean([acceptance.by_rejection(p, q) for p, q in zip(target, draft, strict=True)])
         yield f"\ndraft token accepted {accepts:.0%}" + "".join(f"{count:>22,}" for count in draws)
         for name, verify in verifies.items():
-            said = [
+            columns = [
                 [
                     np.mean([rejected(target, draft, verify, n, i, laws=laws) for i in range(runs)])
                     for laws in (True, False)
                 ]
                 for n in draws
             ]
-            yield f"{name:<40}" + "".join(f"{law:>11.0%} | {baseline:>8.0%}" for law, baseline in said)
+            yield f"{name:<40}" + "".join(f"{law:>11.0%} | {baseline:>8.0%}" for law, baseline in columns)
 
 
 @click.command()

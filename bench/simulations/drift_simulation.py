@@ -1,4 +1,4 @@
-"""How often gate `acceptance-drift` is wrong, and which fall it sees, on simulated runs.
+"""Error rate and power of the gate `acceptance-drift`, on simulated runs.
 
     python -m bench.simulations.drift_simulation --runs 4000
 
@@ -40,15 +40,15 @@ def independent(sets: int, rounds: int, noise: Draw) -> Floats:
 
 
 def heavy_tailed(sets: int, rounds: int, noise: Draw) -> Floats:
-    found: Floats = noise.standard_t(3, sets * rounds) * (SD / math.sqrt(3))
-    return found
+    values: Floats = noise.standard_t(3, sets * rounds) * (SD / math.sqrt(3))
+    return values
 
 
 def autoregressive(rho: float, sets: int, rounds: int, noise: Draw) -> Floats:
-    found = independent(sets, rounds, noise)
-    for i in range(1, len(found)):
-        found[i] = rho * found[i - 1] + math.sqrt(1 - rho * rho) * found[i]
-    return found
+    values = independent(sets, rounds, noise)
+    for i in range(1, len(values)):
+        values[i] = rho * values[i - 1] + math.sqrt(1 - rho * rho) * values[i]
+    return values
 
 
 def one_in_ten(sets: int, rounds: int, noise: Draw) -> Floats:
@@ -59,16 +59,16 @@ def one_in_ten(sets: int, rounds: int, noise: Draw) -> Floats:
 
 def parts_for_good(sets: int, rounds: int, noise: Draw) -> Floats:
     """Three prompt sets of ten have another text from some round on, as when an engine picks another kernel."""
-    found = np.zeros((rounds, sets))
+    values = np.zeros((rounds, sets))
     for one in range(sets):
         if noise.random() < 0.3:
-            found[noise.integers(1, rounds) :, one] = noise.normal(0.0, 3 * SD)
-    return found.ravel()
+            values[noise.integers(1, rounds) :, one] = noise.normal(0.0, 3 * SD)
+    return values.ravel()
 
 
 def spread_by_set(sets: int, rounds: int, noise: Draw) -> Floats:
-    found: Floats = independent(sets, rounds, noise) * np.tile(np.linspace(0.2, 2.0, sets), rounds)
-    return found
+    values: Floats = independent(sets, rounds, noise) * np.tile(np.linspace(0.2, 2.0, sets), rounds)
+    return values
 
 
 Noise = Callable[[int, int, Draw], Floats]
@@ -92,11 +92,11 @@ def outcomes(shape: tuple[int, int], make: Noise, runs: int, noise: Draw, fall_p
     falls = keeps = 0
     for _ in range(runs):
         lengths = LENGTH + means + make(sets, rounds, noise) - LENGTH * fall_pct / 100 * np.asarray(xs)
-        found = slope_of([float(x) for x in lengths], xs, prompt_sets)
-        assert found is not None
-        spread = found.error, found.freedom, found.set_error, found.sets
-        falls += found.slope + reach(*spread, FALSE_FAIL) < 0
-        keeps += found.slope - reach(*spread, FALSE_PASS) > 0
+        slope = slope_of([float(x) for x in lengths], xs, prompt_sets)
+        assert slope is not None
+        spread = slope.error, slope.freedom, slope.set_error, slope.sets
+        falls += slope.slope + reach(*spread, FALSE_FAIL) < 0
+        keeps += slope.slope - reach(*spread, FALSE_PASS) > 0
     return 100 * falls / runs, 100 * keeps / runs
 
 

@@ -1,4 +1,4 @@
-"""How sure a simulated error rate is."""
+"""Confidence interval of a simulated error rate."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from scipy import stats as scipy_stats
 
 def bound(wrong: NDArray[np.bool_], confidence: float = 0.99) -> tuple[float, float, float]:
     """(share of `wrong`, lower and upper end of its exact two-sided Clopper–Pearson interval)."""
-    found = scipy_stats.binomtest(int(wrong.sum()), len(wrong)).proportion_ci(confidence)
-    return float(wrong.mean()), float(found.low), float(found.high)
+    interval = scipy_stats.binomtest(int(wrong.sum()), len(wrong)).proportion_ci(confidence)
+    return float(wrong.mean()), float(interval.low), float(interval.high)

@@ -1,4 +1,4 @@
-"""How often a speed verdict is wrong, and what it can tell, on simulated pairs at the shipped schedules.
+"""Error rate and power of speed verdicts, on simulated pairs at the shipped schedules.
 
     python -m bench.simulations.gate_simulation --runs 20000
 
@@ -46,7 +46,7 @@ PROCESSES = 5
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """When a plan runs what: per pair, its prompt set and whether the baseline runs first (+1) or second (−1)."""
+    """Order of a plan: per pair, its prompt set and whether the baseline runs first (+1) or second (−1)."""
 
     prompt_sets: tuple[int, ...]
     orders: tuple[int, ...]
@@ -75,10 +75,10 @@ def heavy_tailed(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
 
 def autoregressive(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
     """The ratio itself is AR(1) with 0.9."""
-    found = independent(runs, turns, sd, noise)
-    for i in range(1, found.shape[1]):
-        found[:, i] = 0.9 * found[:, i - 1] + math.sqrt(1 - 0.81) * found[:, i]
-    return found
+    values = independent(runs, turns, sd, noise)
+    for i in range(1, values.shape[1]):
+        values[:, i] = 0.9 * values[:, i - 1] + math.sqrt(1 - 0.81) * values[:, i]
+    return values
 
 
 def spread_by_prompt(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
@@ -101,8 +101,8 @@ def slow_blocks(runs: int, turns: Turns, sd: float, noise: Draw, slow: Floats, b
     first, second = blocks[:, 0::2], blocks[:, 1::2]
     first = first - slow[:, 0::2] * np.where(forward, base, spec)
     second = second - slow[:, 1::2] * np.where(forward, spec, base)
-    found: Floats = np.where(forward, second - first, first - second)
-    return found
+    differences: Floats = np.where(forward, second - first, first - second)
+    return differences
 
 
 def clock_state(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
@@ -158,8 +158,8 @@ NOISES: Mapping[str, Noise] = {
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What each simulated run allows for between processes: a standard deviation per run, its freedom, and the least
-    that is allowed for beside it.
+    """Spread between processes that each simulated run allows for: a standard deviation per run, its freedom, and the
+    least that is allowed for beside it.
     """
 
     sd: Floats
@@ -243,7 +243,7 @@ def simulate(
     `passport`: whether they have a noise passport, measured under the same noise. `blind`: what all of them allow for
     between processes instead.
     """
-    found = []
+    outcomes = []
     for part in np.array_split(np.arange(runs), min(PLANS, runs)):
         seed = int(noise.integers(1 << 32))
         turns = Turns.of(replace(scenario, workload=replace(scenario.workload, seed=seed)))
@@ -253,8 +253,8 @@ def simulate(
         count = len(part)
         between = Between.measured(kind, count, turns, sd, noise) if passport else Between.assumed(count)
         between = between if blind is None else blind
-        found.append(sequential(d, turns, planned_looks(scenario), between, fail=fail))
-    columns = zip(*((o.above, o.below, o.pairs) for o in found), strict=True)
+        outcomes.append(sequential(d, turns, planned_looks(scenario), between, fail=fail))
+    columns = zip(*((o.above, o.below, o.pairs) for o in outcomes), strict=True)
     above, below, pairs = (np.concatenate(column) for column in columns)
     return Outcome(above, below, pairs)
 
@@ -266,8 +266,8 @@ def schedules() -> dict[str, Scenario]:
     """`sets × rounds` → a scenario, for every shipped schedule; and one that was continued with more rounds."""
     template = replace(find("cpu-1k-single"), grid=replace(find("cpu-1k-single").grid, context=(64,)))
     shapes = sorted({(s.workload.prompt_sets, s.schedule.rounds) for s in shipped()})
-    found = {f"{sets} × {rounds}": scheduled(template, sets, Schedule(rounds, 1)) for sets, rounds in shapes}
-    return found | {"8 × 4, continued to 8": scheduled(template, 8, Schedule(8, 1, extended=(4,)))}
+    plans = {f"{sets} × {rounds}": scheduled(template, sets, Schedule(rounds, 1)) for sets, rounds in shapes}
+    return plans | {"8 × 4, continued to 8": scheduled(template, 8, Schedule(8, 1, extended=(4,)))}
 
 
 def scheduled(template: Scenario, sets: int, schedule: Schedule) -> Scenario:
@@ -285,19 +285,19 @@ def at_the_floor(runs: int, noise: Draw, *, passport: bool) -> Iterator[str]:
     yield f"| noise | {' | '.join(plans)} |"
     yield f"|---{'|---' * len(plans)}|"
     for kind in NOISES:
-        found = [
+        outcomes = [
             rates([simulate(s, kind, runs, sd, noise, passport=passport) for sd in SIZES])
             if kind != DRIFT or not s.schedule.extended
             else "–"
             for s in plans.values()
         ]
-        yield f"| {kind} | {' | '.join(found)} |"
+        yield f"| {kind} | {' | '.join(outcomes)} |"
 
 
-def rates(found: Sequence[Outcome]) -> str:
+def rates(outcomes: Sequence[Outcome]) -> str:
     above, below = (
         100 * max(float(flags.mean()) for flags in side)
-        for side in zip(*((o.above, o.below) for o in found), strict=True)
+        for side in zip(*((o.above, o.below) for o in outcomes), strict=True)
     )
     return "0 / 0" if above == below == 0 else f"{above:.2f} / {below:.2f}"
 
@@ -312,8 +312,8 @@ def unseen(runs: int, noise: Draw) -> Iterator[str]:
     for kind in ("a clock state, 3.0 and 2.4 %", DRIFT):
         for least in (0.0, LEAST):
             blind = Between(np.zeros(1), PROCESSES - 1, least)
-            found = [rates([simulate(s, kind, runs, SIZES[0], noise, blind=blind)]) for s in plans.values()]
-            yield f"| {kind} | {100 * least:.2g} % | {' | '.join(found)} |"
+            shares = [rates([simulate(s, kind, runs, SIZES[0], noise, blind=blind)]) for s in plans.values()]
+            yield f"| {kind} | {100 * least:.2g} % | {' | '.join(shares)} |"
 
 
 def power(runs: int, noise: Draw, *, passport: bool) -> Iterator[str]:
@@ -325,15 +325,15 @@ def power(runs: int, noise: Draw, *, passport: bool) -> Iterator[str]:
     yield f"|---{'|---' * len(plans)}|"
     for sd in SIZES:
         for percent in (3, 1, -1, -3, -10):
-            found = []
+            outcomes = []
             for scenario in plans.values():
                 kind = "process sd 0.02 %" if passport else "independent"
                 effect = math.log1p(percent / 100)
                 out = simulate(scenario, kind, runs, sd, noise, effect=effect, passport=passport)
                 right = out.above if percent > 0 else out.below
-                found.append(f"{100 * right.mean():.1f} ({out.pairs.mean():.0f})")
+                outcomes.append(f"{100 * right.mean():.1f} ({out.pairs.mean():.0f})")
             what = "PASS" if percent > 0 else "FAIL"
-            yield f"| {100 * sd:g} %, {percent:+d} %: {what} | {' | '.join(found)} |"
+            yield f"| {100 * sd:g} %, {percent:+d} %: {what} | {' | '.join(outcomes)} |"
 
 
 def family(runs: int, noise: Draw) -> Iterator[str]:

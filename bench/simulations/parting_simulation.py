@@ -1,4 +1,4 @@
-"""How often the gate `tokens` calls an engine wrong that only rounds, and how often one that accepts near misses.
+"""Error rate and power of the gate `tokens`: engines that only round, and engines that accept near misses.
 
     python -m bench.simulations.parting_simulation --cells 20000
 
@@ -60,17 +60,17 @@ ENGINES = (
 
 
 def gaps_where_texts_part(engine: Engine, source: np.random.Generator, places: int = 2_000_000) -> Floats:
-    """What a request says of the gap, in units, at the places where texts part; of `places` places in all."""
+    """Simulate the rescored gaps, in units, at the divergences among `places` places."""
     true = source.uniform(-WIDEST, WIDEST, places)
     size = engine.error * np.exp(engine.spread * source.standard_normal(places))
-    plain, verified, asked = (np.round(true + size * source.standard_normal(places)) for _ in range(3))
+    plain, verified, rescored = (np.round(true + size * source.standard_normal(places)) for _ in range(3))
     if engine.accepts:
         parts = (np.abs(verified) <= engine.accepts) & (source.random(places) < 0.5)
     else:
         lower_id = np.where(source.random(places) < 0.5, 0.25, -0.25)  # which of the two a tie goes to
         parts = np.sign(plain + lower_id) != np.sign(verified + lower_id)
-    found = np.abs(asked[parts])
-    return np.where(source.random(len(found)) < engine.straddles, 2 * found, found)
+    gaps = np.abs(rescored[parts])
+    return np.where(source.random(len(gaps)) < engine.straddles, 2 * gaps, gaps)
 
 
 def too_far(gaps: Floats, ties: NearTies) -> Marks:
@@ -108,8 +108,8 @@ def main(cells: int, seed: int) -> None:
             gaps = source.choice(pool, (cells, places))
             rarely = too_far(gaps, TIES)
             shares = (too_far(gaps, NearTies(ulps=TIES.ulps)), rarely, rarely | too_wide(gaps, MEAN))
-            said = "\t".join(f"{share.mean():.2%}" for share in shares)
-            click.echo(f"{engine.name}\t{pool.mean():.2f}\t{places}\t{said}")
+            columns = "\t".join(f"{share.mean():.2%}" for share in shares)
+            click.echo(f"{engine.name}\t{pool.mean():.2f}\t{places}\t{columns}")
 
 
 if __name__ == "__main__":

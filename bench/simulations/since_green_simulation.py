@@ -1,4 +1,4 @@
-"""How often gate `since-green` is wrong about a step time, and which loss it sees, on simulated pairs of runs.
+"""Error rate and power of the gate `since-green` for step times, on simulated pairs of runs.
 
     python -m bench.simulations.since_green_simulation --runs 20000
 
@@ -66,17 +66,17 @@ def heavy_tailed(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
 
 
 def autoregressive(runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
-    found = blocks(runs, turns, sd, noise)
-    for i in range(1, found.shape[1]):
-        found[:, i] = 0.9 * found[:, i - 1] + math.sqrt(1 - 0.81) * found[:, i]
-    return found
+    values = blocks(runs, turns, sd, noise)
+    for i in range(1, values.shape[1]):
+        values[:, i] = 0.9 * values[:, i - 1] + math.sqrt(1 - 0.81) * values[:, i]
+    return values
 
 
 def slow(runs: int, turns: Turns, sd: float, noise: Draw, places: Floats, by: float) -> Floats:
     """`places`: 1 where one of all blocks [runs, 2 · rounds] is slower by the share `by`, which is 0 on average."""
     mine = 2 * np.arange(len(turns.orders)) + (np.asarray(turns.orders) < 0)
-    found: Floats = blocks(runs, turns, sd, noise) + by * (places[:, mine] - places.mean())
-    return found
+    values: Floats = blocks(runs, turns, sd, noise) + by * (places[:, mine] - places.mean())
+    return values
 
 
 def every(period: int, runs: int, turns: Turns, sd: float, noise: Draw) -> Floats:
@@ -125,7 +125,7 @@ def simulate(
     `processes`: how many a noise passport has measured, with a standard deviation of WIDE between them; None for what
     is assumed.
     """
-    scenario, found = scenario_of(shape), []
+    scenario, outcomes = scenario_of(shape), []
     for part in np.array_split(np.arange(runs), 20):
         seed = int(noise.integers(1 << 32))
         turns = Turns.of(replace(scenario, workload=replace(scenario.workload, seed=seed)))
@@ -138,8 +138,8 @@ def simulate(
         for length in np.unique(rounds):
             mine = rounds == length
             some = Between(between.sd[mine], between.freedom)
-            found.append(sequential((old - new - loss)[mine, :length], same, looks, some, floor, fail))
-    columns = zip(*((o.above, o.below, o.pairs) for o in found), strict=True)
+            outcomes.append(sequential((old - new - loss)[mine, :length], same, looks, some, floor, fail))
+    columns = zip(*((o.above, o.below, o.pairs) for o in outcomes), strict=True)
     above, below, pairs = (np.concatenate(column) for column in columns)
     return Outcome(above, below, pairs)
 
@@ -166,10 +166,10 @@ def at_the_margin(runs: int, noise: Draw) -> Iterator[str]:
     for kind in NOISES:
         cells = []
         for shape in SHAPES:
-            found = [simulate(shape, kind, runs, sd, noise, math.log1p(MARGIN_PCT / 100)) for sd in SIZES]
+            outcomes = [simulate(shape, kind, runs, sd, noise, math.log1p(MARGIN_PCT / 100)) for sd in SIZES]
             wrong = (
                 100 * max(float(flags.mean()) for flags in side)
-                for side in zip(*((o.above, o.below) for o in found), strict=True)
+                for side in zip(*((o.above, o.below) for o in outcomes), strict=True)
             )
             cells.append(" / ".join(f"{share:.2f}" for share in wrong))
         yield f"| {kind} | {' | '.join(cells)} |"

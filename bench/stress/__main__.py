@@ -64,21 +64,21 @@ def main(
         handle = open_handle(backend, found_pair, sizes, pairs_in(options))
         facts = handle.engine.facts()
         about = {"engine": asdict(facts), "pair": found_pair.name, "sizes": asdict(sizes), "seed": seed}
-        found = stress(handle, sizes, cycles, seed, click.echo)
-        write_text(out / "stress.json", json.dumps(as_data(found, about), indent=1, default=str) + "\n")
+        outcome = stress(handle, sizes, cycles, seed, click.echo)
+        write_text(out / "stress.json", json.dumps(as_data(outcome, about), indent=1, default=str) + "\n")
     except SpecgateError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(error.exit_code)
-    click.echo("\n".join(ending(found)))
-    sys.exit(ExitCode.PASS if found.passed else ExitCode.FAIL)
+    click.echo("\n".join(ending(outcome)))
+    sys.exit(ExitCode.PASS if outcome.passed else ExitCode.FAIL)
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
     """`2,3` as numbers. Raises UsageError for anything else, and for numbers below 1."""
-    found = tuple(int(part) if part.strip().isdigit() else 0 for part in text.split(","))
-    if min(found) < 1:
+    values = tuple(int(part) if part.strip().isdigit() else 0 for part in text.split(","))
+    if min(values) < 1:
         raise UsageError(f"{option} {text!r}: not whole numbers above 0", hint="separate them by commas: 2,3")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(values))
 
 
 def pairs_in(options: tuple[str, ...]) -> dict[str, str]:
@@ -89,17 +89,17 @@ def pairs_in(options: tuple[str, ...]) -> dict[str, str]:
     return dict(option.split("=", 1) for option in options)
 
 
-def ending(found: Stressed) -> list[str]:
-    """What is printed last."""
+def ending(outcome: Stressed) -> list[str]:
+    """Return the last lines of the output."""
     faults = [
-        f"  {name}: met {len(at)} times, after {', '.join(map(str, at))} steps" for name, at in found.faults.items()
+        f"  {name}: met {len(at)} times, after {', '.join(map(str, at))} steps" for name, at in outcome.faults.items()
     ]
     return [
-        f"{found.cycles:,} cycles in {found.rounds} rounds, {found.tokens:,} tokens held to plain decoding, "
-        f"{found.accepted:,} of {found.drafts:,} drafts accepted",
+        f"{outcome.cycles:,} cycles in {outcome.rounds} rounds, {outcome.tokens:,} tokens held to plain decoding, "
+        f"{outcome.accepted:,} of {outcome.drafts:,} drafts accepted",
         *faults,
-        *(f"WRONG: {sentence}" for sentence in found.wrong),
-        "PASS: all as it must be" if found.passed else f"FAIL: {len(found.wrong)} wrong",
+        *(f"WRONG: {sentence}" for sentence in outcome.wrong),
+        "PASS: all as it must be" if outcome.passed else f"FAIL: {len(outcome.wrong)} wrong",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a round of stress asks of an engine. Every round has the same shapes, with other prompts, in another order."""
+"""Episodes of a round of stress. Every round has the same shapes, with other prompts, in another order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = Literal["plain", "ends", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What an engine is opened for, and what is asked of it.
+    """Sizes that an engine is opened for, and of the requests to it.
 
     `slots`, `positions`: requests at a time, and cached positions of each. `spec`: draft lengths.
     `contexts`: prompt lengths that are asked by themselves. `new_tokens`: tokens of a request.
@@ -81,22 +81,22 @@ def episodes(sizes: Sizes, vocab: int, faults: Sequence[str], dice: random.Rando
         return tuple(tuple(dice.choices(range(vocab), k=length)) for length in lengths)
 
     n, slots, most = sizes.new_tokens, sizes.slots, sizes.longest_prompt
-    found = [Episode(f"a prompt of {context}", prompts(context), n) for context in sizes.contexts]
+    plan = [Episode(f"a prompt of {context}", prompts(context), n) for context in sizes.contexts]
     for fill in FILLS:
         length = min(round(fill * sizes.positions), most)
-        found.append(Episode(f"a cache filled to {length / sizes.positions:.2f}", prompts(*[length] * slots), n))
-    found.append(Episode("to the last position", prompts(most), n))
-    found.append(Episode("a ragged batch", prompts(*ragged(slots, most)), n))
+        plan.append(Episode(f"a cache filled to {length / sizes.positions:.2f}", prompts(*[length] * slots), n))
+    plan.append(Episode("to the last position", prompts(most), n))
+    plan.append(Episode("a ragged batch", prompts(*ragged(slots, most)), n))
     (one,) = prompts(min(3 * BLOCK + 5, most))
-    found.append(Episode("equal prompts", (one,) * slots, n))
-    found.append(Episode("slots that end", prompts(*ragged(slots, most)), n, "ends"))
+    plan.append(Episode("equal prompts", (one,) * slots, n))
+    plan.append(Episode("slots that end", prompts(*ragged(slots, most)), n, "ends"))
     for number, length in enumerate(single_lengths(sizes.singles, min(most, 8 * BLOCK))):
-        found.append(Episode(f"back to back, {number + 1}", prompts(length), max(2, n // 2)))
+        plan.append(Episode(f"back to back, {number + 1}", prompts(length), max(2, n // 2)))
     for fault in faults:
         for k in sizes.spec:
-            found.append(Episode(fault, prompts(before_a_border(k), 5), max(n, 4 * (k + 1)), "fault", fault, k))
-    dice.shuffle(found)
-    return found
+            plan.append(Episode(fault, prompts(before_a_border(k), 5), max(n, 4 * (k + 1)), "fault", fault, k))
+    dice.shuffle(plan)
+    return plan
 
 
 def single_lengths(count: int, most: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a process and its device hold after each round, and whether that grows."""
+"""Memory of a process and its device after each round, and its growth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOISE: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is in use at one moment, after a garbage collection.
+    """Memory in use at one moment, after a garbage collection.
 
     `tensor_bytes`: of the tensors that are alive, by torch's account. It must be the same after every round.
     `device_bytes`: of the GPU's memory, by the driver's account; 0 without a GPU.
@@ -46,16 +46,17 @@ def live_tensor_bytes() -> int:
 
     gc.collect()
     storages = {}
-    for found in gc.get_objects():
+    for item in gc.get_objects():
         # By its class: some objects answer isinstance with code of their own.
-        if issubclass(type(found), torch.Tensor) and found.device.type == "cpu":
-            storage = found.untyped_storage()
+        if issubclass(type(item), torch.Tensor) and item.device.type == "cpu":
+            storage = item.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
 
 
 def leaks(readings: Sequence[Reading]) -> list[str]:
-    """What grew over the rounds, a sentence each. The rounds in which things are made for the first time do not count.
+    """Return the growth over the rounds, a sentence each. The rounds in which things are made for the first time do not
+    count.
 
     Tensors and files are counted exactly: their last reading must be no larger than the first. Memory of a whole
     process or device has noise: a leak is what grew in every round, and by more than NOISE in all.
@@ -63,11 +64,11 @@ def leaks(readings: Sequence[Reading]) -> list[str]:
     settled = readings[SETTLED:]
     if len(settled) < LEAST_ROUNDS - SETTLED:
         return [f"{len(readings)} rounds are too few to see a leak: {LEAST_ROUNDS} are needed"]
-    found = []
+    growing = []
     for name in (field.name for field in fields(Reading)):
         values = [getattr(one, name) for one in settled]
         grew, noisy = values[-1] - values[0], name in ("device_bytes", "host_bytes")
         always = all(later > earlier for earlier, later in pairwise(values))
         if (always and grew > NOISE) if noisy else grew > 0:
-            found.append(f"{name} grew from {values[0]:,} to {values[-1]:,} in {len(settled) - 1} rounds")
-    return found
+            growing.append(f"{name} grew from {values[0]:,} to {values[-1]:,} in {len(settled) - 1} rounds")
+    return growing

@@ -17,7 +17,7 @@ from specgate.errors import BackendError, InvalidResult
 
 @dataclass(slots=True)
 class Played:
-    """What an episode came to.
+    """Result of an episode.
 
     `cycles`: speculative steps. `blocks`: decode runs. `tokens`: that were held against plain decoding.
     `accepted`, `drafts`: draft tokens. `wrong`: what was not as it must be, a sentence each.
@@ -50,7 +50,7 @@ Texts = tuple[tuple[int, ...], ...]
 
 @contextmanager
 def intact_prompts(handle: Handle, played: Played) -> Iterator[None]:
-    """What the cache holds of the prompts is the same afterwards, unless the episode damages it."""
+    """Check that the cache holds the same prompts afterwards, unless the episode damages it."""
     before = handle.prompt_sum()
     yield
     if played.fault_steps is None and handle.prompt_sum() != before:
@@ -87,12 +87,12 @@ def stops_for(free: Sequence[Sequence[int]], eos: Sequence[int]) -> tuple[int, .
 
 def decoded(handle: Handle, role: Role, budget: Budget, stop: Sequence[int], played: Played) -> Decoded:
     """One decode run, counted, its records held to their identities and the cache to its accounts."""
-    found = handle.engine.decode(role, budget, stop)
+    result = handle.engine.decode(role, budget, stop)
     played.blocks += 1
     if role.speculative:
-        emitted = sum(len(tokens) - 1 for tokens in found.tokens)
-        record = AcceptanceRecord.from_steps(role.k, found.accepted, found.drafted, emitted, sum(found.truncated))
-        played.cycles += len(found.step_ns)
+        emitted = sum(len(tokens) - 1 for tokens in result.tokens)
+        record = AcceptanceRecord.from_steps(role.k, result.accepted, result.drafted, emitted, sum(result.truncated))
+        played.cycles += len(result.step_ns)
         played.accepted += record.accepted
         played.drafts += record.drafted
         try:
@@ -100,15 +100,15 @@ def decoded(handle: Handle, role: Role, budget: Budget, stop: Sequence[int], pla
                 record.check()
         except InvalidResult as error:
             played.wrong.append(f"{role}: {error}")
-    if found.counters.get("kv_integrity_failures"):
-        played.wrong.append(f"{role}: kv_integrity_failures = {found.counters['kv_integrity_failures']}")
+    if result.counters.get("kv_integrity_failures"):
+        played.wrong.append(f"{role}: kv_integrity_failures = {result.counters['kv_integrity_failures']}")
     played.wrong += [f"{role}: {complaint}" for complaint in handle.complaints()]
-    return found
+    return result
 
 
-def compare(who: str, found: Decoded, expected: Sequence[tuple[Sequence[int], str]], played: Played) -> None:
+def compare(who: str, result: Decoded, expected: Sequence[tuple[Sequence[int], str]], played: Played) -> None:
     """Hold every token and every end to what is expected of them."""
-    for slot, (tokens, finish, (text, end)) in enumerate(zip(found.tokens, found.finish, expected, strict=True)):
+    for slot, (tokens, finish, (text, end)) in enumerate(zip(result.tokens, result.finish, expected, strict=True)):
         played.tokens += len(text)
         if tuple(tokens) != tuple(text):
             at = next((i for i, (a, b) in enumerate(zip(tokens, text, strict=False)) if a != b), None)

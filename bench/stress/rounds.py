@@ -23,7 +23,7 @@ ANCHOR: Final = (1, 2, 3, 4, 5)
 
 @dataclass(slots=True)
 class Stressed:
-    """What all rounds came to.
+    """Results of all rounds.
 
     `episodes`: name → how often it was played. `faults`: name → the steps before each fault that was met.
     `readings`: of memory, one per round. `wrong`: what was not as it must be, a sentence each.
@@ -59,22 +59,22 @@ def stress(handle: Handle, sizes: Sizes, cycles: int, seed: int, say: Callable[[
 
     It ends early with the round in which too much was wrong, or in which the engine failed.
     """
-    found, vocab = Stressed(), handle.engine.facts().vocab
-    while (found.cycles < cycles or found.rounds < LEAST_ROUNDS) and len(found.wrong) < SHOWN:
-        number = found.rounds + 1
+    outcome, vocab = Stressed(), handle.engine.facts().vocab
+    while (outcome.cycles < cycles or outcome.rounds < LEAST_ROUNDS) and len(outcome.wrong) < SHOWN:
+        number = outcome.rounds + 1
         try:
             for episode in episodes(sizes, vocab, tuple(handle.faults), random.Random(f"{seed}/{number}")):
-                found.add(number, play(handle, episode, sizes.spec))
+                outcome.add(number, play(handle, episode, sizes.spec))
             rest(handle, sizes)
         except BackendError as error:
-            found.wrong.append(f"round {number}, {episode.name}: the engine failed: {error.message}")
-            return found
-        found.rounds = number
-        found.readings.append(handle.reading())
-        say(line_of(found))
-    if len(found.wrong) < SHOWN:
-        found.wrong += [*leaks(found.readings), *unmet(handle, found)]
-    return found
+            outcome.wrong.append(f"round {number}, {episode.name}: the engine failed: {error.message}")
+            return outcome
+        outcome.rounds = number
+        outcome.readings.append(handle.reading())
+        say(line_of(outcome))
+    if len(outcome.wrong) < SHOWN:
+        outcome.wrong += [*leaks(outcome.readings), *unmet(handle, outcome)]
+    return outcome
 
 
 def rest(handle: Handle, sizes: Sizes) -> None:
@@ -83,28 +83,28 @@ def rest(handle: Handle, sizes: Sizes) -> None:
     handle.engine.decode(Role(max(sizes.spec)), Budget(new_tokens=sizes.new_tokens), ())
 
 
-def unmet(handle: Handle, found: Stressed) -> list[str]:
+def unmet(handle: Handle, outcome: Stressed) -> list[str]:
     """Faults that never came in the middle of a graph, where the engine has graphs."""
     if handle.graph_steps == 1:
         return []
     steps = handle.graph_steps
     return [
         f"{name}: never met in the middle of a graph of {steps} steps, but after {', '.join(map(str, at))}"
-        for name, at in found.faults.items()
+        for name, at in outcome.faults.items()
         if all(n % steps == 0 for n in at)
     ]
 
 
-def line_of(found: Stressed) -> str:
-    """How far it has come."""
-    last = found.readings[-1]
+def line_of(outcome: Stressed) -> str:
+    """Return the progress in one line."""
+    last = outcome.readings[-1]
     return (
-        f"round {found.rounds}: {found.cycles:,} cycles, {found.blocks:,} decode runs, {found.tokens:,} tokens as by "
-        f"plain decoding, {len(found.wrong)} wrong; tensors {last.tensor_bytes / 1e6:.1f} MB, process "
+        f"round {outcome.rounds}: {outcome.cycles:,} cycles, {outcome.blocks:,} decode runs, {outcome.tokens:,} tokens "
+        f"as by plain decoding, {len(outcome.wrong)} wrong; tensors {last.tensor_bytes / 1e6:.1f} MB, process "
         f"{last.host_bytes / 1e6:.0f} MB" + (f", GPU {last.device_bytes / 1e9:.2f} GB" if last.device_bytes else "")
     )
 
 
-def as_data(found: Stressed, about: Mapping[str, object]) -> dict[str, object]:
+def as_data(outcome: Stressed, about: Mapping[str, object]) -> dict[str, object]:
     """The result as stored: schema `specgate.stress/v1`."""
-    return {"schema": SCHEMA, "passed": found.passed, **about, **asdict(found)}
+    return {"schema": SCHEMA, "passed": outcome.passed, **about, **asdict(outcome)}

@@ -47,9 +47,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def handle(folder: Path) -> ReferenceHandle:
     """A handle of its own, so that a test may put a defect into its engine."""
-    found = open_handle("reference", write_tiny_pair(folder), SIZES, {})
-    assert isinstance(found, ReferenceHandle)
-    return found
+    opened = open_handle("reference", write_tiny_pair(folder), SIZES, {})
+    assert isinstance(opened, ReferenceHandle)
+    return opened
 
 
 def run(*arguments: str) -> Result:
@@ -63,13 +63,13 @@ def run(*arguments: str) -> Result:
 def test_the_small_form_finds_nothing_wrong_with_the_reference_engine(tmp_path: Path) -> None:
     done = run(*SMALL, "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
-    found = json.loads((tmp_path / "stress.json").read_text())
-    assert found["passed"] and found["wrong"] == [] and found["rounds"] == len(found["readings"]) == 4
-    assert found["cycles"] >= 40 and found["tokens"] > 500 and 0 < found["accepted"] < found["drafts"]
+    outcome = json.loads((tmp_path / "stress.json").read_text())
+    assert outcome["passed"] and outcome["wrong"] == [] and outcome["rounds"] == len(outcome["readings"]) == 4
+    assert outcome["cycles"] >= 40 and outcome["tokens"] > 500 and 0 < outcome["accepted"] < outcome["drafts"]
     assert {"a prompt of 133", "a cache filled to 0.75", "a cache filled to 0.90", "slots that end"} <= set(
-        found["episodes"]
+        outcome["episodes"]
     )
-    assert found["faults"] == {NOT_A_NUMBER: [3, 3, 3, 3]}
+    assert outcome["faults"] == {NOT_A_NUMBER: [3, 3, 3, 3]}
     assert "PASS: all as it must be" in done.output
 
 
@@ -80,11 +80,11 @@ def test_a_small_form_finds_nothing_wrong_with_the_built_in_engine() -> None:
     from tests.eagle3.cupy.gpu_pairs import engine
 
     sizes = Sizes(OPENED.slots, OPENED.positions, (2, 5), (1029, 1536), 64)
-    said: list[str] = []
-    found = rounds.stress(CupyHandle(engine()), sizes, 1000, 1, said.append)
+    lines: list[str] = []
+    outcome = rounds.stress(CupyHandle(engine()), sizes, 1000, 1, lines.append)
     # Tests run side by side on one GPU, whose memory in use is also that of the others.
-    own = [wrong for wrong in found.wrong if not wrong.startswith("device_bytes")]
-    assert own == [] and found.cycles >= 1000 and len(found.faults) == 3
+    own = [wrong for wrong in outcome.wrong if not wrong.startswith("device_bytes")]
+    assert own == [] and outcome.cycles >= 1000 and len(outcome.faults) == 3
 
 
 @pytest.mark.parametrize("kind", ["plain", "ends"])
@@ -107,8 +107,8 @@ def spoiled(handle: ReferenceHandle, monkeypatch: pytest.MonkeyPatch, **changes:
     sound = handle.engine.decode
 
     def decode(role: Role, budget: Budget, stop: Sequence[int]) -> Decoded:
-        found = sound(role, budget, stop)
-        return replace(found, **changes) if role.speculative else found
+        result = sound(role, budget, stop)
+        return replace(result, **changes) if role.speculative else result
 
     monkeypatch.setattr(handle.engine, "decode", decode)
     return play(handle, PLAIN, (3,))
@@ -158,9 +158,9 @@ def test_a_prompt_in_the_cache_that_is_written_to_is_found(
     sound = handle.engine.decode
 
     def decode(role: Role, budget: Budget, stop: Sequence[int]) -> Decoded:
-        found = sound(role, budget, stop)
+        result = sound(role, budget, stop)
         plain(handle.engine.cache.k[1])[1, 0, 60, 3] *= 1.000001
-        return found
+        return result
 
     monkeypatch.setattr(handle.engine, "decode", decode)
     assert play(handle, PLAIN, (3,)).wrong == ["the cache of the prompts was written to"]
@@ -172,8 +172,8 @@ def test_logits_that_differ_where_tokens_do_not_are_found(
     sound = handle.engine.logits
 
     def logits(role: Role, positions: Sequence[int]) -> Any:
-        found = sound(role, positions)
-        return found if role.k == 0 else (found[0], (found[1][0], (found[1][1][0], "0" * 64), found[1][2]))
+        result = sound(role, positions)
+        return result if role.k == 0 else (result[0], (result[1][0], (result[1][1][0], "0" * 64), result[1][2]))
 
     monkeypatch.setattr(handle.engine, "logits", logits)
     assert play(handle, PLAIN, (3,)).wrong == [
@@ -213,14 +213,14 @@ def test_an_engine_that_fails_ends_the_rounds_with_its_words(
 
     only(monkeypatch, PLAIN)
     monkeypatch.setattr(handle.engine, "decode", decode)
-    found = rounds.stress(handle, SIZES, 1, 1, lambda line: None)
-    assert found.wrong == ["round 1, two prompts: the engine failed: out of order"] and not found.passed
+    outcome = rounds.stress(handle, SIZES, 1, 1, lambda line: None)
+    assert outcome.wrong == ["round 1, two prompts: the engine failed: out of order"] and not outcome.passed
 
 
 def test_faults_that_only_come_between_graphs_are_said(handle: ReferenceHandle) -> None:
     handle.graph_steps = 8
-    found = rounds.Stressed(faults={"early": [8, 16], "inside": [8, 11]})
-    assert rounds.unmet(handle, found) == ["early: never met in the middle of a graph of 8 steps, but after 8, 16"]
+    outcome = rounds.Stressed(faults={"early": [8, 16], "inside": [8, 11]})
+    assert rounds.unmet(handle, outcome) == ["early: never met in the middle of a graph of 8 steps, but after 8, 16"]
 
 
 # ── what a round asks ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -229,15 +229,15 @@ def test_faults_that_only_come_between_graphs_are_said(handle: ReferenceHandle) 
 def test_a_round_fits_and_every_round_has_the_same_shapes() -> None:
     sizes = Sizes(4, 66_048, (2, 3, 4, 5), (32_773, 65_536), 256)
     sizes.check()
-    found = [episodes(sizes, 512, ("a fault",), random.Random(seed)) for seed in (1, 2)]
-    shapes = [sorted((e.name, *map(len, e.prompts), e.new_tokens, e.k) for e in of_round) for of_round in found]
-    assert shapes[0] == shapes[1] and [e.name for e in found[0]] != [e.name for e in found[1]]
-    lengths = {e.name: [len(p) for p in e.prompts] for e in found[0]}
+    plans = [episodes(sizes, 512, ("a fault",), random.Random(seed)) for seed in (1, 2)]
+    shapes = [sorted((e.name, *map(len, e.prompts), e.new_tokens, e.k) for e in of_round) for of_round in plans]
+    assert shapes[0] == shapes[1] and [e.name for e in plans[0]] != [e.name for e in plans[1]]
+    lengths = {e.name: [len(p) for p in e.prompts] for e in plans[0]}
     assert lengths["a prompt of 32773"] == [32_773] and lengths["a prompt of 65536"] == [65_536]
     assert lengths["a cache filled to 0.75"] == [49_536] * 4 and lengths["a cache filled to 0.90"] == [59_443] * 4
     assert lengths["to the last position"] == [66_048 - 256 - 5 - 2]
     assert lengths["a ragged batch"] == [1, 63, 64, 65]
-    assert len({p for e in found[0] if e.name == "equal prompts" for p in e.prompts}) == 1
+    assert len({p for e in plans[0] if e.name == "equal prompts" for p in e.prompts}) == 1
 
 
 @pytest.mark.parametrize("k", range(1, 9))

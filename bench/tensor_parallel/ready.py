@@ -18,7 +18,7 @@ def compile_all(engine: CupyEngine, slots: int, draft_lengths: Sequence[int]) ->
     draft = rank.draft.geometry if rank.draft else None
     specs += [kernel.spec for kernel in kernels(rank.target.geometry, draft, ranks=len(engine.ranks))]
     with compiler() as compiling:
-        said = compiling.compile(specs)
-    wrong = {spec: why for spec, why in said.items() if why}
+        complaints = compiling.compile(specs)
+    wrong = {spec: why for spec, why in complaints.items() if why}
     assert not wrong, wrong
     return time.monotonic() - began

@@ -1,4 +1,4 @@
-"""What the bench of several GPUs makes of a mixture of experts, without a GPU."""
+"""Bench of several GPUs with a mixture of experts, without a GPU."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from specgate.errors import UsageError
 @pytest.mark.parametrize("name", EXPERT_GEOMETRIES)
 def test_a_planted_mixture_is_there_while_it_is_read_and_gone_afterwards(name: str) -> None:
     with pair_of(f"planted-{name}", overlap=0.5) as pair:
-        found = target_geometry(read_config(pair.target))
-        assert found.experts == EXPERT_GEOMETRIES[name]().target.experts and pair.draft is not None
-        assert read_config(pair.draft).count("hidden_size") == found.hidden
+        geometry = target_geometry(read_config(pair.target))
+        assert geometry.experts == EXPERT_GEOMETRIES[name]().target.experts and pair.draft is not None
+        assert read_config(pair.draft).count("hidden_size") == geometry.hidden
     assert not pair.target.exists()
 
 
@@ -35,8 +35,20 @@ def test_other_pairs_are_those_that_specgate_knows() -> None:
 
 def test_the_products_of_a_part_are_listed_with_those_of_its_experts(tmp_path: Path) -> None:
     out = tmp_path / "shapes.json"
-    asked = ["shapes", "--pair", "planted-gpt-oss-20b", "--tp", "2", "--batch", "1", "--spec", "3", "--out", str(out)]
-    done = CliRunner().invoke(main, asked, catch_exceptions=False)
+    arguments = [
+        "shapes",
+        "--pair",
+        "planted-gpt-oss-20b",
+        "--tp",
+        "2",
+        "--batch",
+        "1",
+        "--spec",
+        "3",
+        "--out",
+        str(out),
+    ]
+    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert done.exit_code == 0
     stored = json.loads(out.read_text())["shapes"]
     shapes = {(one["tag"], one["n"], one["k"]) for one in stored}

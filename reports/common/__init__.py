@@ -1,4 +1,4 @@
-"""What all renderers say alike.
+"""Words, tables and figures that all renderers share.
 
 figures.py        numbers as text, by the unit of their metric
 summary.py        what every report says first: state, reason, and the command that repeats the run
@@ -10,6 +10,8 @@ variants.py       variants of a role beside the plain role
 own_prompts.py    prompts from a file: which, how long, acceptance by category
 parts.py          Table, Entry and Picture: what a page is made of
 provenance.py     what a run was made with: commit, device, driver
-asked.py          what a policy asks of the speed of a cell
+answer.py         the answer in words, what decided it, and which of two verdicts counts
+latencies.py      TTFT, TPOT and ITL of requests, throughput and errors
+floors.py         the least speed-up that a policy asks of a cell
 markup.py         escaping, for Markdown, XML and GitHub's workflow commands
 """

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specgate.reports.common.figures import NONE
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -27,6 +29,14 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[str | Entry]]
     texts: int = 1
+
+
+def dense(table: Table) -> Table:
+    """Return the table without the columns, after its first, in which every row has a dash and no note."""
+    empty: tuple[object, ...] = (NONE, Entry(NONE))
+    kept = [n for n in range(len(table.head)) if n == 0 or any(row[n] not in empty for row in table.rows)]
+    texts = sum(n < table.texts for n in kept)
+    return Table([table.head[n] for n in kept], [[row[n] for n in kept] for row in table.rows], texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,19 @@
-"""What every report says first: the state, the reason in one sentence, and the command that repeats the run."""
+"""The head of every report: the state, the reason in one sentence, and the command that repeats the run."""
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.load.phrases import in_words
 from specgate.analysis.variants import variation
 from specgate.analysis.verdict import overall
-from specgate.contract import Cell, CellResult, Gap, Role, Run, State, Verdict
+from specgate.contract import CellResult, Gap, Role, Run, Scenario, State, Verdict
 from specgate.contract.metrics import metric
 from specgate.errors import ExitCode
 from specgate.reports.common import figures
@@ -26,6 +28,8 @@ MARKS = {
     State.ENV_REJECTED: "!",
     State.NOT_JUDGED: "?",
 }
+QUIET: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
+"""States of verdicts that ask for nothing."""
 _BAD_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE)
 
 
@@ -55,7 +59,7 @@ def headline(run: Run) -> Headline:
         return Headline(state.value, code, _unjudged(run), _TO_BE_ALONE if _alone(run) else _OF_A_POLICY)
     if culprit is None:
         return Headline(state.value, code, _all_green(run), _advisory(run))
-    return Headline(state.value, code, f"{about(culprit)}: {culprit.message}", culprit.next_step)
+    return Headline(state.value, code, f"{about(culprit, run.scenarios)}: {culprit.message}", culprit.next_step)
 
 
 _ALONE = "No baseline was measured: no speed-up is claimed, and no tokens are compared."
@@ -70,30 +74,36 @@ _OF_A_POLICY = (
 
 
 def _unjudged(run: Run) -> str:
-    """What a run that is NOT_JUDGED lacks."""
-    silent = [gap_in_words(gap) for gap in run.not_judged if gap.why is None]
+    """Return the judgements that a NOT_JUDGED run lacks."""
+    silent = [gap_in_words(gap, run.scenarios) for gap in run.not_judged if gap.why is None]
     lacking = f"No required rule judges {', '.join(silent)}." if silent else ""
     return (f"{_ALONE} " if _alone(run) else "") + (lacking or "No required rule judged a cell of this run.")
 
 
 def _alone(run: Run) -> bool:
-    """Whether roles with a draft were measured without a baseline."""
+    """Return whether roles with a draft were measured without a baseline."""
     return not all(scenario.baseline for scenario in run.scenarios.values())
 
 
 def not_judged(run: Run) -> list[str]:
-    """What the run was not judged by, one sentence per reason, for every report beside the verdict.
+    """Return the judgements that the run lacks, one sentence per reason.
 
-    Of a run that is NOT_JUDGED the headline says the rest.
+    If the run is NOT_JUDGED, its headline has those without a reason.
     """
-    said = overall(run)[0] is State.NOT_JUDGED
-    gaps = [gap for gap in run.not_judged if gap.why or not said]
-    return [f"Not judged: {gap_in_words(gap)}: {gap.why or 'no required rule asks for it'}." for gap in gaps]
+    headlined = overall(run)[0] is State.NOT_JUDGED
+    gaps = [gap for gap in run.not_judged if gap.why or not headlined]
+    return [
+        f"Not judged: {gap_in_words(gap, run.scenarios)}: {gap.why or 'no required rule asks for it'}." for gap in gaps
+    ]
 
 
-def gap_in_words(gap: Gap) -> str:
-    """`speed of cpu-1k-single c1024 b1 spec-3`; of more than two cells, how many they are."""
-    cells = f"{len(gap.cells)} cells" if len(gap.cells) > 2 else " and ".join(map(short, gap.cells))
+def gap_in_words(gap: Gap, scenarios: Mapping[str, Scenario]) -> str:
+    """Return `speed of 1K · batch 1 · spec-3`, or the number of cells if there are more than two."""
+    cells = (
+        f"{len(gap.cells)} cells"
+        if len(gap.cells) > 2
+        else " and ".join(cell_name(key, scenarios) for key in gap.cells)
+    )
     return f"{gap.kind} of {cells}"
 
 
@@ -114,6 +124,12 @@ def out_of_order(run: Run) -> str | None:
     return f"ORDER OVERRIDDEN (micro gates green {promotion.streak} of {promotion.needed} times): {promotion.override}"
 
 
+def advances(run: Run) -> bool:
+    """Return whether the policy counts green micro runs for this run: it is one of them, or a full run."""
+    gates = run.promotion.gates if run.promotion else {}
+    return bool(gates) and (run.kind == "full" or not gates.keys().isdisjoint(run.scenarios))
+
+
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
     """The first required verdict of the worst state; None if all required verdicts are green."""
     required = [v for v in verdicts if v.required]
@@ -121,7 +137,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 
 def gravity(verdicts: Iterable[Verdict]) -> int:
-    """How much the gravest of `verdicts` asks for, to sort by: the lower, the graver; 0 where none asks for anything.
+    """Return the rank of the gravest of `verdicts`, to sort by: the lower, the graver; 0 if none asks for anything.
 
     Any required verdict that is not green is graver than all that only advise.
     """
@@ -133,19 +149,9 @@ def gravity(verdicts: Iterable[Verdict]) -> int:
     return min(ranks, default=0)
 
 
-def about(verdict: Verdict) -> str:
-    return f"{verdict.rule} on {short(verdict.cell)}" if verdict.cell else verdict.rule
-
-
-def short(cell_key: str) -> str:
-    """A cell's or point's key without its back end, since a run has only one: `scenario c1024 b1 spec-3`."""
-    scenario, _, rest = cell_key.partition("/")
-    return f"{scenario} {rest.partition('/')[2].replace('/', ' ')}"
-
-
-def label(cell: Cell) -> str:
-    """The name of a cell, the same in every report; see `short`."""
-    return short(cell.key)
+def about(verdict: Verdict, scenarios: Mapping[str, Scenario]) -> str:
+    """Return the rule with the name of its cell in a run of these scenarios."""
+    return f"{verdict.rule} on {cell_name(verdict.cell, scenarios)}" if verdict.cell else verdict.rule
 
 
 def acceptance_label(run: Run) -> str | None:
@@ -159,22 +165,25 @@ def cell_note(run: Run, result: CellResult) -> str | None:
     """
     trouble = run.draft_trouble(result)
     aside = f"times of {result.set_aside} of {result.blocks} blocks set aside: the host was disturbed"
-    said = (
+    notes = (
         variation(run, result.cell),
         result.reason,
         aside if result.set_aside else None,
         f"draft unusable: {trouble}" if trouble else None,
         *(f"{note} {figures.figure(v)}" for v in result.values.values() if v.value and (note := metric(v.metric).note)),
     )
-    return "; ".join(text for text in said if text) or None
+    return "; ".join(text for text in notes if text) or None
 
 
 def tally(run: Run, *, required: bool) -> str:
-    """How many verdicts are in each state, for example `5 PASS, 1 FAIL`; empty if there are none.
+    """Return the number of verdicts in each state, such as `5 PASS, 1 FAIL`; empty if there are none. Rules that judge
+    nothing in this run are not counted.
 
-    `required`: whether the required or the advisory verdicts are counted.
+    `required`: required verdicts are counted, else advisory ones.
     """
-    states = Counter(v.state for v in run.verdicts if v.required is required)
+    states: Counter[State] = Counter(
+        v.state for v in run.verdicts if v.required is required and v.state is not State.SKIPPED
+    )
     return ", ".join(f"{states[state]} {state.value}" for state in State if states[state])
 
 
@@ -185,7 +194,7 @@ def _all_green(run: Run) -> str:
 
 def _advisory(run: Run) -> str | None:
     wanting = next((v for s in _BAD_FIRST for v in run.verdicts if v.state is s), None)
-    return f"Advisory: {about(wanting)}: {wanting.message}" if wanting else None
+    return f"Advisory: {about(wanting, run.scenarios)}: {wanting.message}" if wanting else None
 
 
 def reproduction(run: Run) -> str:
@@ -194,14 +203,14 @@ def reproduction(run: Run) -> str:
 
 
 def seconds(run: Run) -> float | None:
-    """How many seconds the run took; None if it has not ended."""
+    """Return the seconds that the run took; None if it has not ended."""
     if run.ended is None:
         return None
     return (datetime.fromisoformat(run.ended) - datetime.fromisoformat(run.started)).total_seconds()
 
 
 def duration(run: Run) -> str | None:
-    """How long the run took, as in `4 min 30 s`; None if it has not ended."""
+    """Return the duration of the run, as in `4 min 30 s`; None if it has not ended."""
     took = seconds(run)
     if took is None:
         return None

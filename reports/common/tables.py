@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
-from specgate.contract import VARIANT_MARK, CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
+from specgate.analysis.cell_names import cell_name
+from specgate.contract import CellResult, Comparison, Held, Point, Policy, Run, State, Value, Verdict
 from specgate.contract.metrics import metric
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry as Entry
 from specgate.reports.common.parts import Table
-from specgate.reports.common.summary import acceptance_label, cell_note, gravity, label, short
+from specgate.reports.common.summary import QUIET, acceptance_label, cell_note, gravity
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +23,11 @@ class Group:
     rows: Sequence[Sequence[Entry]]
 
 
-def name_of(point: Point, *, own_lengths: bool = False) -> str:
-    """Scenario, context and batch. `own_lengths`: its prompts are as long as they are, and the context is a limit."""
-    return f"{point.unvaried} · {'up to ' if own_lengths else ''}{point.context:,} tokens · batch {point.batch}" + (
-        f" · {VARIANT_MARK}{point.variant}" if point.variant else ""
-    )
-
-
 def title(run: Run, point: Point, *, variants: bool = False) -> str:
-    """Scenario, context and batch of a point, and the source of acceptance if that is not a trained pair. With
-    `variants` it is the title of all variants of the point together.
+    """Return the name of a point, with the source of acceptance if that is not a trained pair. With `variants` all
+    variants of the point share it.
     """
-    shown = replace(point, scenario=point.unvaried) if variants else point
-    name = name_of(shown, own_lengths=run.scenarios[point.scenario].workload.own)
+    name = cell_name(point.key_in(point.unvaried) if variants else point.key, run.scenarios)
     return " · ".join(part for part in (name, acceptance_label(run)) if part)
 
 
@@ -122,7 +114,7 @@ def certificates(run: Run) -> Table:
     """One row per cell that has a certificate, one column per invariant."""
     head = ["cell", *(f"{id_} {name}" for id_, name in INVARIANTS.items())]
     rows = [
-        [label(result.cell), *(HELD_MARKS[i.held] for i in run.certificates[result.cell.key])]
+        [cell_name(result.cell.key, run.scenarios), *(HELD_MARKS[i.held] for i in run.certificates[result.cell.key])]
         for result in run.cells
         if result.cell.key in run.certificates
     ]
@@ -130,9 +122,9 @@ def certificates(run: Run) -> Table:
 
 
 def certificate_evidence(run: Run) -> Table:
-    """What was found of each invariant of each cell, and by what."""
+    """Return a row per invariant and cell: its state, and the evidence for it."""
     rows = [
-        [label(result.cell), i.id, i.held.value, i.message]
+        [cell_name(result.cell.key, run.scenarios), i.id, i.held.value, i.message]
         for result in run.cells
         for i in run.certificates.get(result.cell.key, ())
     ]
@@ -140,9 +132,6 @@ def certificate_evidence(run: Run) -> Table:
 
 
 # ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-QUIET: Final = (State.PASS, State.IMPROVED, State.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +146,15 @@ class Matrix:
 
 
 def matrix(run: Run, policy: Policy) -> Matrix:
-    """The cells with the gravest verdicts come first."""
+    """Return the matrix, with the gravest verdicts first. Rules that judge nothing in this run have no column."""
     at = {(v.rule, v.cell): i for i, v in enumerate(run.verdicts)}
-    rules = [r.id for r in policy.rules if any(v.rule == r.id and v.cell for v in run.verdicts)]
-    cells = sorted((r.cell for r in run.cells), key=lambda c: gravity(v for v in run.verdicts if v.cell == c.key))
-    return Matrix(rules, [(label(c), [at.get((rule, c.key)) for rule in rules]) for c in cells])
+    judging = {v.rule for v in run.verdicts if v.cell and v.state is not State.SKIPPED}
+    rules = [r.id for r in policy.rules if r.id in judging]
+    of: dict[str, list[Verdict]] = {result.cell.key: [] for result in run.cells}
+    for verdict in run.verdicts:
+        of.get(verdict.cell, []).append(verdict)
+    keys = sorted(of, key=lambda key: gravity(of[key]))
+    return Matrix(rules, [(cell_name(key, run.scenarios), [at.get((rule, key)) for rule in rules]) for key in keys])
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +168,13 @@ class Judgement:
 
     @property
     def quiet(self) -> bool:
-        """Whether the verdict is green or skipped, so that nothing needs to be done."""
+        """Return whether the verdict is green or skipped, so that nothing needs to be done."""
         return self.verdict.state in QUIET
 
 
 def judgements(run: Run) -> Iterator[Judgement]:
     for i, v in enumerate(run.verdicts):
-        yield Judgement(i, v, short(v.cell) if v.cell else "no cell", evidence(v))
+        yield Judgement(i, v, cell_name(v.cell, run.scenarios) if v.cell else "no cell", evidence(v))
 
 
 def evidence(verdict: Verdict) -> str:
@@ -206,7 +199,7 @@ SHOWN_DIVERGENCES = 50
 def divergences(run: Run) -> Table:
     rows = [
         [
-            label(c.cell),
+            cell_name(c.cell.key, run.scenarios),
             "near tie" if d.near_tie else "mismatch",
             *(str(n) for n in (d.prompt_set, d.round, d.slot, d.position, d.expected, d.got)),
             "unknown" if d.margin is None else f"{d.margin:.3g}",
@@ -219,8 +212,8 @@ def divergences(run: Run) -> Table:
 
 
 def loops(run: Run) -> Table:
-    found = [(r, r.values.get("repeated_8gram_share")) for r in run.cells]
-    rows = [[label(r.cell), figures.figure(v), str(v.n)] for r, v in found if v is not None]
+    shares = [(r, r.values.get("repeated_8gram_share")) for r in run.cells]
+    rows = [[cell_name(r.cell.key, run.scenarios), figures.figure(v), str(v.n)] for r, v in shares if v is not None]
     return Table(("cell", "repeated 8-grams", "texts"), rows)
 
 

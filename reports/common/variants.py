@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.variants import variation
 from specgate.contract import CellResult, Run
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Table
-from specgate.reports.common.summary import label
 
 HEAD: Final = ("role", "what varies", "against", "tok/s", "as fast as that", "acceptance length", "there")
 BESIDE: Final = (
@@ -32,7 +32,7 @@ def table(run: Run) -> Table:
 def rows(run: Run) -> Iterator[list[str]]:
     for result, plain in beside(run):
         yield [
-            label(result.cell),
+            cell_name(result.cell.key, run.scenarios),
             variation(run, result.cell),
             plain.cell.role_name,
             figures.of(result, *figures.SPEED),
@@ -62,9 +62,9 @@ def times_as_fast(result: CellResult, plain: CellResult) -> str:
 
 def sentences(run: Run) -> Iterator[str]:
     """One sentence per cell of a variant, and then what such a ratio is worth."""
-    found = list(rows(run))
-    for name, varies, against, speed, ratio, length, there in found:
+    lines = list(rows(run))
+    for name, varies, against, speed, ratio, length, there in lines:
         drafted = "" if length == figures.NONE else f", acceptance length {length} ({there})"
         yield f"{name} ({varies}) against {against}: {ratio} as fast at {speed} tok/s{drafted}"
-    if found:
+    if lines:
         yield BESIDE

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
+from specgate.analysis.cell_names import cell_name
 from specgate.contract.metrics import Direction, metric
 from specgate.contract.trends import Series, Trends
-from specgate.reports.common.summary import label
 
 FILES: Mapping[Direction, str] = {"higher": "bigger-is-better.json", "lower": "smaller-is-better.json"}
 
@@ -46,7 +46,7 @@ def entries(trends: Trends, direction: Direction) -> Iterator[dict[str, object]]
 
 def name(series: Series) -> str:
     """The name of an entry. The action joins entries of the same name into one chart, so it includes the ground."""
-    return f"{label(series.cell)} {series.metric} ({series.cell.point.backend}, {series.ground})"
+    return f"{cell_name(series.cell.key)} {series.metric} ({series.cell.point.backend}, {series.ground})"
 
 
 EXPORT = GithubActionBenchmark()

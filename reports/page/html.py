@@ -6,22 +6,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from specgate.contract import Policy, Run
 from specgate.contract.protocols import visible
 from specgate.errors import ExitCode
-from specgate.reports.common import machine, memory, summary, tables, token_checks, variants
-from specgate.reports.common.parts import Picture
-from specgate.reports.page import gaps, grounds, head, points
+from specgate.reports.common import answer, latencies, machine, memory, summary, tables, token_checks, variants
+from specgate.reports.common.parts import Picture, dense
+from specgate.reports.page import details, gaps, head, points
 from specgate.reports.pictures import forest, load, speed_map
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
+_HASH: Final = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{52}\b")
+"""A SHA-256."""
 NAMED = 4
 """Most points that the table of contents names one by one."""
 TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -54,10 +58,18 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["shortened"] = shortened
     made.globals["marks"] = {state.value: mark for state, mark in summary.MARKS.items()} | {
         ExitCode.BACKEND_ERROR.name: "!"
     }
     return made
+
+
+def shortened(text: str) -> Markup:
+    """Return `text` with the first digits of every hash; the whole one shows above the pointer."""
+    from markupsafe import Markup, escape
+
+    return Markup(_HASH.sub(r'<abbr title="\g<0>">\1…</abbr>', str(escape(visible(text)))))
 
 
 def shown(value: object) -> object:
@@ -83,7 +95,11 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "policy": policy,
         "headline": summary.headline(run),
         "next_step": head.next_step(run),
-        "found": summary.break_evens(run),
+        "answer": answer.answer(run) or "",
+        "decided_by": answer.decided_by(run),
+        "which_counts": list(answer.which_counts(run)),
+        "break_evens": summary.break_evens(run) if any(c.tokens.defects for c in run.comparisons) else [],
+        "latencies": latencies.table(run, list(dict.fromkeys(r.cell.point.key for r in head.chosen(run)))),
         "out_of_order": summary.out_of_order(run),
         "tally": {required: summary.tally(run, required=required) for required in (True, False)},
         "key_figures": head.key_figures(run),
@@ -97,6 +113,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "gaps": gaps.gaps(empty, together, sections),
         "cell_head": tables.CELL_HEAD,
         "groups": tables.cell_groups(run),
+        "intervals": {"speed-up": answer.prompts_of(run), "acceptance length": answer.LIKE_THESE},
         "variants": variants.table(run),
         "variants_beside": variants.BESIDE,
         "matrix": tables.matrix(run, policy),
@@ -111,20 +128,20 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "divergences": tables.divergences(run),
         "divergence_count": sum(len(c.tokens.divergences) for c in run.comparisons),
         "compared_tokens": sum(c.tokens.compared_tokens for c in run.comparisons),
-        "token_checks": token_checks.table(run),
-        "token_words": [said for tell in TOKEN_WORDS if (said := tell(run))],
+        "token_checks": dense(token_checks.table(run)),
+        "token_words": [sentence for tell in TOKEN_WORDS if (sentence := tell(run))],
         "loops": tables.loops(run),
         "machine_words": [
             *machine.sentences(run),
             *([machine.BY_COUNTERS] if machine.has_set_aside(run) else []),
         ],
         "memory_words": memory.READ,
-        "memory": memory.table(run),
-        "clocks": machine.clocks(run),
+        "memory": dense(memory.table(run)),
+        "clocks": dense(machine.clocks(run)),
         "clocks_scaled": machine.SCALED,
-        "changes": grounds.changes(run),
-        "grounds": grounds.grounds(run),
-        "files": grounds.files(run),
+        "changes": details.changes(run),
+        "details": details.details(run),
+        "files": details.files(run),
     }
 
 
@@ -138,7 +155,7 @@ def contents(sections: Sequence[points.Section]) -> list[tuple[str, str]]:
         *(("gates", "Gates"), ("cells", "Cells"), ("machine", "The machine"), ("speed", "Speed")),
         *of_points,
         *(("tokens", "Tokens"), ("loops", "Loops"), ("perf-mode", "PERF_MODE"), ("order", "Micro gates")),
-        *(("changes", "Since the last green run"), ("grounds", "Grounds"), ("files", "Files")),
+        *(("changes", "Since the last green run"), ("details", "Details"), ("files", "Files")),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What report.html shows of one point: its pictures, each with its figures or with the reason why it is missing."""
+"""The section of one point in report.html: its pictures, each with its figures or the reason why it is missing."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.contract import CellResult, Comparison, Point, Run
 from specgate.contract.conditions import Timeline
 from specgate.reports.common import own_prompts
-from specgate.reports.common.asked import floors
+from specgate.reports.common.floors import floors
 from specgate.reports.common.parts import Picture, Table, left_out
-from specgate.reports.common.tables import QUIET, all_figures, name_of, title
+from specgate.reports.common.summary import QUIET
+from specgate.reports.common.tables import all_figures, title
 from specgate.reports.pictures import (
     acceptance,
     active_slots,
@@ -25,13 +27,13 @@ from specgate.reports.pictures import (
     uptime,
 )
 
-DRAWN: Final = 6
+DRAWN: Final = 4
 """Most points whose pictures are drawn. A page with a hundred points' pictures would be slow to make and to open."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What the page shows of one point. `name`: the title without the source of acceptance. `undrawn`: why there are no
+    """The section of one point. `name`: the title without the source of acceptance. `undrawn`: why there are no
     pictures, or None. `prompts`: what is known of prompts from a file, in words; `categories`: acceptance by category.
     """
 
@@ -51,7 +53,7 @@ def sections(run: Run) -> Iterator[Section]:
     for n, point in enumerate(points):
         drawn = point in chosen
         yield Section(
-            name_of(point, own_lengths=run.scenarios[point.scenario].workload.own),
+            cell_name(point.key, run.scenarios),
             title(run, point),
             list(pictures(f"p{n}", run, point)) if drawn else (),
             all_figures(run, point),
@@ -71,8 +73,8 @@ def drawn_points(run: Run, points: Sequence[Point]) -> set[Point]:
             open_[verdict.cell] = open_.get(verdict.cell, False) or verdict.required
 
     def need(point: Point) -> int:
-        found = [open_[r.cell.key] for r in run.cells if r.cell.point == point and r.cell.key in open_]
-        return -2 if any(found) else -1 if found else 0
+        required = [open_[r.cell.key] for r in run.cells if r.cell.point == point and r.cell.key in open_]
+        return -2 if any(required) else -1 if required else 0
 
     return set(sorted(points, key=need)[:DRAWN])
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from specgate.contract import Policy, Run, State, Verdict
 from specgate.reports.common.markup import command_data, command_property
-from specgate.reports.common.summary import about, gap_in_words, headline
+from specgate.reports.common.summary import QUIET, about, gap_in_words, headline
 
 Level = Literal["error", "warning", "notice"]
 KEPT = 10
@@ -46,30 +46,30 @@ def annotated(run: Run) -> Iterator[Annotation]:
     yield Annotation("notice", f"specgate {run.kind}: {head.state}", f"{head.reason} (run {run.id})")
     for gap in run.not_judged:
         if gap.why is not None:
-            yield Annotation("notice", f"{gap.kind} not judged", f"{gap_in_words(gap)}: {gap.why}")
+            yield Annotation("notice", f"{gap.kind} not judged", f"{gap_in_words(gap, run.scenarios)}: {gap.why}")
     failures = [Annotation("error", f"{where}: cut short", why) for where, why in run.failures.items()]
-    verdicts = [Annotation(kind, title(v), message(v)) for v in run.verdicts if (kind := level_of(v))]
-    silent = [(gap.kind, gap_in_words(gap)) for gap in run.not_judged if gap.why is None]
+    verdicts = [Annotation(kind, title(run, v), message(v)) for v in run.verdicts if (kind := level_of(v))]
+    silent = [(gap.kind, gap_in_words(gap, run.scenarios)) for gap in run.not_judged if gap.why is None]
     unjudged = [Annotation("error", f"{kind} not judged", f"no required rule judges {of}") for kind, of in silent]
     levels: tuple[Level, ...] = ("error", "warning")
     for level in levels:
-        found = [a for a in (*failures, *unjudged, *verdicts) if a.level == level]
-        yield from found if len(found) <= KEPT else found[: KEPT - 1]
-        if len(found) > KEPT:
+        annotations = [a for a in (*failures, *unjudged, *verdicts) if a.level == level]
+        yield from annotations if len(annotations) <= KEPT else annotations[: KEPT - 1]
+        if len(annotations) > KEPT:
             yield Annotation(
-                level, "and more", f"{len(found) - KEPT + 1} further ones are in report.html of run {run.id}"
+                level, "and more", f"{len(annotations) - KEPT + 1} further ones are in report.html of run {run.id}"
             )
 
 
 def level_of(verdict: Verdict) -> Level | None:
     """The level of a verdict's annotation; None if it needs none."""
-    if verdict.state in (State.PASS, State.IMPROVED, State.SKIPPED):
+    if verdict.state in QUIET:
         return None
     return "error" if verdict.required and verdict.state is not State.INCONCLUSIVE else "warning"
 
 
-def title(verdict: Verdict) -> str:
-    return f"{verdict.state.value}{'' if verdict.required else ' (advisory)'} {about(verdict)}"
+def title(run: Run, verdict: Verdict) -> str:
+    return f"{verdict.state.value}{'' if verdict.required else ' (advisory)'} {about(verdict, run.scenarios)}"
 
 
 def message(verdict: Verdict) -> str:

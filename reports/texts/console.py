@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specgate.analysis.cell_names import cell_name
 from specgate.contract import Policy, Run, State, Value, Verdict
 from specgate.contract.protocols import visible
 from specgate.reports.common import figures, machine, memory, own_prompts, provenance, summary, token_checks, variants
@@ -79,7 +80,7 @@ def plain_lines(run: Run) -> Iterator[str]:
         comparison = run.comparison(result.cell.key)
         note = summary.cell_note(run, result)
         parts = [
-            f"cell {summary.label(result.cell)}: {result.status}" + (f" ({note})" if note else ""),
+            f"cell {cell_name(result.cell.key, run.scenarios)}: {result.status}" + (f" ({note})" if note else ""),
             f"{figures.of(result, *figures.SPEED)} tok/s",
             f"{figures.of(result, *figures.PER_TOKEN)} ms/token",
         ]
@@ -95,8 +96,8 @@ def plain_lines(run: Run) -> Iterator[str]:
         first = same[0]
         kind = "" if first.required else " (advisory)"
         rules, cells = (list(dict.fromkeys(values)) for values in ((v.rule for v in same), (v.cell for v in same)))
-        where = summary.short(first.cell) if len(cells) == 1 else f"{len(cells)} cells"
-        about = summary.about(first) if len(same) == 1 else f"{', '.join(rules)} on {where}"
+        where = cell_name(first.cell, run.scenarios) if len(cells) == 1 else f"{len(cells)} cells"
+        about = summary.about(first, run.scenarios) if len(same) == 1 else f"{', '.join(rules)} on {where}"
         yield f"{first.state.value}{kind} {about}: {first.message}"
         if first.next_step:
             yield f"  next: {first.next_step}"
@@ -130,7 +131,7 @@ def rich_lines(run: Run) -> Iterator[str]:
     yield from printed(
         *(words((line, "bold red")) for line in opening_lines(run)),
         *(_cells(group) for group in cell_groups(run)),
-        *([_verdicts(run.verdicts)] if run.verdicts else []),
+        *([_verdicts(run)] if run.verdicts else []),
         *(words((line, "" if n else "bold")) for n, line in enumerate(closing_lines(run))),
     )
 
@@ -187,7 +188,7 @@ def _two_lines(entry: Entry) -> Any:
     return words(entry.text, *([("\n" + entry.note, "dim")] if entry.note else []))
 
 
-def _verdicts(verdicts: Sequence[Verdict]) -> Any:
+def _verdicts(run: Run) -> Any:
     """The table of verdicts.
 
     If a rule says the same of several cells, they share a row. Green cells are only counted; the others are named.
@@ -199,11 +200,11 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Any:
     table.add_column("verdict", no_wrap=True)
     table.add_column("gate and cells", ratio=6)
     table.add_column("because", ratio=7)
-    for same in _alike(verdicts):
+    for same in _alike(run.verdicts):
         first = same[0]
         state = first.state.value if first.required else f"({first.state.value})"
         counted = first.state is State.PASS and len(same) > 1
-        cells = [] if counted else [summary.short(v.cell) for v in same if v.cell]
+        cells = [] if counted else [cell_name(v.cell, run.scenarios) for v in same if v.cell]
         because = f"{len(same)} cells: {first.reason_code.replace('_', ' ')}" if counted else first.message
         table.add_row(
             words((state, STYLES[first.state])),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row, place
 from specgate.analysis.verdict import overall_of_agreement
 from specgate.contract import Divergence, State
 from specgate.contract.agreement import Agreement, Match
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
-from specgate.reports.common.summary import label
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
 from specgate.reports.sheets.view import SheetView, Tables
 from specgate.reports.views.engine_table import engine_table, facts
@@ -54,7 +54,7 @@ def reasons(agreement: Agreement, state: State) -> Iterator[str]:
     """A sentence for everything that is in `state`, which is the gravest state of the comparison."""
     yield from (f"{side.label} was cut short: {side.cut_short}" for side in agreement.sides if side.cut_short)
     for match in agreement.matches:
-        where = f"{match.label}, {label(match.cell)}"
+        where = f"{match.label}, {cell_name(match.cell.key)}"
         if match.tokens is state:
             differing = f"texts differ in {match.prompt_sets - match.alike} of {match.prompt_sets} prompt sets"
             yield f"{where}: {match.why_not or differing}."
@@ -68,7 +68,7 @@ def reasons(agreement: Agreement, state: State) -> Iterator[str]:
 
 
 def banners(agreement: Agreement) -> Iterator[str]:
-    """What must be known to read the figures: warnings of engines, other weights, and shortened chains."""
+    """Yield warnings: those of engines, other weights, and shortened chains."""
     reference, *others = agreement.sides
     for side in others:
         yield from side.warnings
@@ -86,7 +86,7 @@ SHARE_HEAD = ("cell", "engine", "figure", "reference", "engine's", "ratio", "95 
 def share_rows(match: Match) -> Iterator[list[str | Entry]]:
     for share in match.shares:
         yield [
-            label(match.cell),
+            cell_name(match.cell.key),
             Entry(match.label, f"{match.alike} of {match.prompt_sets} prompt sets" + (", cut" if match.cut else "")),
             share.name,
             f"{share.reference:.3f}",
@@ -97,7 +97,7 @@ def share_rows(match: Match) -> Iterator[list[str | Entry]]:
         ]
     if not match.shares:
         reason = match.why_not or "no steps with a draft on texts that are the same"
-        yield [label(match.cell), match.label, Entry(figures.NONE, reason), *[figures.NONE] * 5]
+        yield [cell_name(match.cell.key), match.label, Entry(figures.NONE, reason), *[figures.NONE] * 5]
 
 
 TEXT_HEAD = ("cell", "engine", "prompt sets alike", "tokens compared", "differ", "near ties", "verdict")
@@ -106,7 +106,7 @@ TEXT_HEAD = ("cell", "engine", "prompt sets alike", "tokens compared", "differ",
 def text_row(match: Match) -> list[str | Entry]:
     ties = sum(d.near_tie for d in match.divergences)
     return [
-        label(match.cell),
+        cell_name(match.cell.key),
         match.label,
         Entry(f"{match.alike} of {match.prompt_sets}", match.why_not),
         f"{match.compared_tokens:,}",
@@ -129,7 +129,12 @@ MARGINS = "Margins are the gap between the reference's two largest logits at tha
 def divergence_row(match: Match, d: Divergence) -> list[str | Entry]:
     places = (d.prompt_set, d.round, d.slot, d.position, d.expected, d.got)
     margin = "unknown" if d.margin is None else f"{d.margin:.2g}"
-    return [label(match.cell), match.label, *map(str, places), Entry(margin, "near tie" if d.near_tie else None)]
+    return [
+        cell_name(match.cell.key),
+        match.label,
+        *map(str, places),
+        Entry(margin, "near tie" if d.near_tie else None),
+    ]
 
 
 def rows(agreement: Agreement) -> Iterator[Row]:

@@ -23,7 +23,7 @@ from specgate.planning.gates import near_ties
 from specgate.planning.plan import points_of
 
 SOUND_PAIRS: Final = 8
-"""Process pairs from which on the simulated error rates of `docs/ab.md` are at most those that are stated."""
+"""Process pairs from which on the simulated error rates of `docs/change.md` are at most those that are stated."""
 CODES: Mapping[Word, ExitCode] = {
     Word.SAME: ExitCode.PASS,
     Word.FASTER: ExitCode.PASS,

@@ -32,6 +32,7 @@
     eagle_speculation.py    the block `eagle_speculation` of a cell in run.json, for other readers
     tradeoff.py             roles and variants beside each other: speed, cache, acceptance, how far the text is the same
     variants.py             what a variant of a role does otherwise, in words
+    cell_names.py           names of cells as a person would say them
     verdict.py              many verdicts → one state and one exit code
 
 Stable for gates and reports from outside, as the built-in ones use them: `stats`, `environment_diff`, `rows` and

@@ -1,6 +1,6 @@
 """Blocks → cycle budgets. Pure: the same journal gives the same budgets.
 
-`docs/cycle-budget.md` has the formulas.
+`docs/results.md` has the formulas.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A measured speed-up as a product of factors. `docs/cycle-budget.md` explains them."""
+"""A measured speed-up as a product of factors. `docs/results.md` explains them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Where the time of a cycle goes, how much of it memory bandwidth dictates, and what follows for the speed-up.
 
 Data classes only. `specgate.analysis.cycle_accounting` computes them from blocks; a run carries one `CycleBudget` per
-cell. `docs/cycle-budget.md` has the formulas.
+cell. `docs/results.md` has the formulas.
 """
 
 from __future__ import annotations

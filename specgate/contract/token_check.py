@@ -51,9 +51,7 @@ class NearTies:
 
 
 RARE_ONE_IN: Final = 50
-"""Of 79 partings of vLLM 0.25.1 on an H200, one lay beyond 4 units in the last place, at 5 (docs/near-ties.md)."""
-
-
+"""Of 79 partings of vLLM 0.25.1 on an H200, one lay beyond 4 units in the last place, at 5 (docs/statistics.md)."""
 ROUNDING: Final = 0.01
 """How far a gap between two log-probabilities, in float32, may be from a multiple of its unit, as a share."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from specgate.machine.checkout import checkout_of, git
 from specgate.machine.inventory import source_tree_sha256
 from specgate.machine.packages import cuda_toolkit, interpreter, packages, torch_cuda
 from specgate.machine.plugin_code import taking_part
@@ -42,3 +44,20 @@ def software(backends: Iterable[str], gates: Iterable[str]) -> Software:
         **{plugin.key: plugin.said for plugin in plugins},
     }
     return Software(facts, {plugin.key: plugin.files for plugin in plugins})
+
+
+def plugin_commits(found: Software) -> dict[str, dict[str, object]]:
+    """Return plug-in, by its key → `repository` (the folder's name), `commit` and `dirty` of the git checkout that has
+    its code. Plug-ins whose files are in none are left out.
+    """
+    commits = {}
+    for key, files in found.files.items():
+        file = Path(next(iter(files), ""))
+        tracked = file.name and git(file.parent, "ls-files", "--error-unmatch", file.name) is not None
+        if tracked and (checkout := checkout_of(file.parent)):
+            commits[key] = {
+                "repository": checkout.top.name,
+                "commit": checkout.commit,
+                "dirty": checkout.changed,
+            }
+    return commits

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cache
 from os.path import isfile
 from pathlib import Path
 from typing import Final
@@ -131,7 +132,13 @@ def shipped_file(name: str) -> Path:
 
 def shipped() -> list[Scenario]:
     """Every scenario that comes with specgate, in alphabetical order."""
-    return [load_scenario(SHIPPED / f"{name}.yaml") for name in SCENARIOS.names()]
+    return [_shipped(name) for name in SCENARIOS.names()]
+
+
+@cache
+def _shipped(name: str) -> Scenario:
+    """Return a shipped scenario, read once per process: the default ones are chosen from all of them."""
+    return load_scenario(shipped_file(name))
 
 
 def find(name_or_path: str) -> Scenario:
@@ -143,7 +150,7 @@ def find(name_or_path: str) -> Scenario:
     if mark and not isfile(name_or_path):
         return one_variant(find(plain), variant)
     if name_or_path in (names := SCENARIOS.names()):
-        return load_scenario(SHIPPED / f"{name_or_path}.yaml")
+        return _shipped(name_or_path)
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or isfile(path):
         return load_scenario(path)

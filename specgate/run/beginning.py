@@ -20,7 +20,7 @@ from specgate.machine import inventory, noise_passport
 from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot
 from specgate.machine.selftest_stamp import last_green
-from specgate.machine.software import Software
+from specgate.machine.software import Software, plugin_commits
 from specgate.pairs.resolve import target_limits
 from specgate.planning.gates import margins_of
 from specgate.planning.plan import check_biases, check_limits
@@ -79,6 +79,7 @@ def begin(
     noise_passport.check_margins(margins_of(policy), plan, passport, str(policy.source_file or policy.name))
     environment = {
         **inventory.environment(),
+        **({"plugins": commits} if (commits := plugin_commits(software)) else {}),
         "selftest": last_green(request.out),
         "env_before": snapshot(run_gpus(config)),
         "env_after": None,

@@ -8,7 +8,7 @@ the run, after a --resume, and when the run is recomputed offline.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from specgate.analysis.checks.contradictions import Grounds
@@ -17,7 +17,7 @@ from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references.cell_times import cell_times
 from specgate.analysis.rounds import whole_rounds
-from specgate.analysis.speculation.uptime import with_drifts
+from specgate.analysis.speculation.uptime import Answered, requests_by_block, with_drifts
 from specgate.analysis.stats import planned_looks
 from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State
 from specgate.contract.protocols import Counting, Sequential
@@ -40,6 +40,7 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
     of: dict[Point, list[Block]] = defaultdict(list)
     for block in journal.blocks:
         of[block.point].append(block)
+    answered = requests_by_block(journal.blocks, journal.engines)
     for point in plan.points:
         rounds = [r for r in plan.rounds_of(point) if not r.warmup]
         for look in planned_looks(plan.scenarios[point.scenario])[:-1]:
@@ -47,19 +48,19 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
             blocks = whole_rounds(kept, of[point])
             if {(b.prompt_set, b.round) for b in blocks} != {(r.prompt_set, r.index) for r in kept.rounds}:
                 break
-            if decided(kept, run, policy, replace(journal, blocks=blocks), journal.blocks, known):
+            if decided(kept, run, policy, replace(journal, blocks=blocks), answered, known):
                 found[point.key] = look
                 break
     return found
 
 
 def decided(
-    plan: Plan, run: Run, policy: Policy, journal: Journal, answered: Sequence[Block], known: Known | None = None
+    plan: Plan, run: Run, policy: Policy, journal: Journal, answered: Mapping[int, Answered], known: Known | None = None
 ) -> bool:
     """Whether at least one rule that rests on samples judges a cell of `plan`, which has one point, and no such rule
     needs more samples.
 
-    `answered`: all blocks that ran, in their order. Those of other points and warm-up count for uptime, too.
+    `answered`: the requests that every block of the run had before it; those of other points and warm-up count, too.
     A level of load is decided where its speed is told from the baseline's besides, on whichever side.
     A host that is too disturbed to be judged on decides nothing: it may yet become quiet.
     """

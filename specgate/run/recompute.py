@@ -24,7 +24,7 @@ from specgate.analysis.prompt_acceptance import by_prompt, category_values
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references.cell_times import cell_times
 from specgate.analysis.rounds import whole_rounds
-from specgate.analysis.speculation.uptime import with_drifts
+from specgate.analysis.speculation.uptime import requests_by_block, with_drifts
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import not_judged, overall
 from specgate.contract import (
@@ -103,7 +103,9 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         aside=aside,
         between=run.between_runs,
     )
-    cells = with_drifts(by_category(run, plan, cells, blocks), journal.blocks, blocks, engines)
+    cells = with_drifts(
+        by_category(run, plan, cells, blocks), requests_by_block(journal.blocks, engines), blocks, engines
+    )
     cells = with_memory(cells, blocks)
     found = replace(
         run,

@@ -149,8 +149,6 @@ def test_the_baselines_text_goes_on_between_the_quads_where_the_engine_can_exten
 ) -> None:
     if extends:
         monkeypatch.setattr("specgate.backends.fake.FakeEngine", ExtendingEngine)
-    policy = cli.folder / "policy.yaml"
-    policy.write_text(policy.read_text() + "checks: {rescored_by: none}\n")
     ab(cli, "--same", code=0)
     assert all(t["compared"] == t["emitted"] > 0 and t["why"] is None for t in result(cli)["tokens"])
     for side in ("old", "new"):

@@ -42,14 +42,14 @@ def attached(stack: ExitStack, side: str, *arguments: str) -> list[str]:
 
 
 def test_two_attached_servers_are_told_apart_by_their_time_per_token(cli: Cli) -> None:
-    """Steps of 10 ms and 100: in steps of 5 a client that gets no CPU for a moment sees impossible ones."""
+    """Steps of 10 ms and 40: in steps of 5 a client that gets no CPU for a moment sees impossible ones."""
     with ExitStack() as stack:
         old = attached(stack, "old", "--rate", "100")
-        new = attached(stack, "new", "--rate", "10")
+        new = attached(stack, "new", "--rate", "25")
         done = cli.run("ab", *FIXED, *old, *new)
     assert done.returncode in (1, 3), done.stdout + done.stderr
     found = result(cli)
-    assert min(ratios(found).values()) > 4
+    assert min(ratios(found).values()) > 3
     by = {(q["name"], q["word"]) for q in found["quantities"] if q["decides"]}
     assert ("acceptance_length", "SAME") in by and ("step_ms", "SAME") not in by and ("step_ms", "FASTER") not in by
     assert [t["changed"] for t in found["texts"]] == [[], []]
@@ -59,12 +59,12 @@ def test_two_attached_servers_are_told_apart_by_their_time_per_token(cli: Cli) -
 @pytest.mark.slow("starts twelve servers")
 def test_servers_are_started_for_either_side_by_a_program_of_its_own(cli: Cli) -> None:
     sides = []
-    for side, rate in (("old", "20"), ("new", "100")):
+    for side, rate in (("old", "25"), ("new", "100")):
         (cli.folder / side).mkdir()
         sides += [f"--{side}", f"program={program(cli.folder / side, 'vllm', '--rate', rate)}"]
     done = cli.run("ab", *FIXED, *sides)
     assert done.returncode in (0, 3), done.stdout + done.stderr
-    assert max(ratios(result(cli)).values()) < 0.25
+    assert max(ratios(result(cli)).values()) < 0.33
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specgate.archive.json_comparison import differences_of
-from specgate.archive.report_comparison import line_differences
+from specgate.archive.report_comparison import line_differences, made_here
 from specgate.archive.verification import verify
 from specgate.cli import cli as commands
 from specgate.errors import OtherVersion, UsageError
@@ -444,11 +444,10 @@ def test_a_page_names_files_with_the_hashes_that_the_manifest_has(run: Path) -> 
 
 
 def contradictions_in_kept(run: Path) -> list[str]:
-    """What contradicts a run that a process of its own has stored: its page has pictures, and so has what it is held
-    against. Outlines would only show once the source of today is the run's, since pages of others are not compared.
-    """
+    """Differences of a kept run. Pages are held against those of the same source tree only: others need no pictures."""
     with pytest.MonkeyPatch.context() as patch:
-        outlines.drawn_again(patch)
+        if made_here(json.loads((run / "run.json").read_text())):
+            outlines.drawn_again(patch)
         return differences(run)
 
 

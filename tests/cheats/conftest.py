@@ -10,7 +10,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
 from specgate.run.session import carry_out
 from tests.cheats.engines import ENGINES
-from tests.support.command import Cli
+from tests.support.command import NOT_SCORED, Cli
 
 Cheating = Callable[[str], tuple[int, Run]]
 
@@ -22,6 +22,7 @@ def cheating(cli: Cli, monkeypatch: pytest.MonkeyPatch, no_processes: None) -> I
     built_in = (*plugins.built_in(), *entries)
     monkeypatch.setattr(plugins, "built_in", lambda: built_in)
     plugins.registered.cache_clear()
+    cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text().replace(NOT_SCORED, ""))
 
     def run(engine: str) -> tuple[int, Run]:
         code = carry_out(

@@ -7,7 +7,7 @@ import pytest
 from specgate.contract import Run
 from tests.cheats.conftest import Cheating, objections
 from tests.support.clocks.starved import fed
-from tests.support.command import Cli
+from tests.support.command import NOT_SCORED, Cli
 
 LOOSE = "near_tie_margin: 0.001"
 
@@ -71,8 +71,7 @@ def test_logits_that_differ_are_reported_and_not_judged_where_near_ties_are_allo
 
 
 def test_a_policy_may_leave_the_second_engine_out_and_every_verdict_then_says_so(cheating: Cheating, cli: Cli) -> None:
-    policy = cli.folder / "policy.yaml"
-    policy.write_text(policy.read_text() + "checks: {rescored_by: none}\n")
+    cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text() + NOT_SCORED)
     exit_code, run = cheating("OtherWeights")
     assert exit_code == 0
     said = [v.message for v in run.verdicts if v.gate == "tokens"]

@@ -17,7 +17,7 @@ from specgate.files.run_folder import RunFolder
 from specgate.machine import host
 from specgate.promotion.ledger import Ledger
 from tests.conftest import Killed
-from tests.support.command import Cli
+from tests.support.command import NOT_SCORED, Cli
 from tests.support.outside import on_the_path, write_counting, write_distribution
 from tests.support.stored_runs import as_if_killed
 
@@ -74,7 +74,7 @@ def other_host(cli: Cli, patch: pytest.MonkeyPatch, file: Path) -> None:
 
 def weaker_checks(cli: Cli, patch: pytest.MonkeyPatch, file: Path) -> None:
     policy = cli.folder / "policy.yaml"
-    cli.write("policy.yaml", policy.read_text() + "checks: {text: sampled}\n")
+    cli.write("policy.yaml", policy.read_text().replace(NOT_SCORED, "checks: {text: sampled, rescored_by: none}\n"))
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_plan_says_that_it_leaves_whole_requests_out(experts: tuple[str, ...], p
 DOCUMENTED = re.compile(r"^specgate (plan .*--policy \S+)", re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", ["backends/eagle3/docs/gpt-oss.md", "docs/cycle-budget.md"])
+@pytest.mark.parametrize("page", ["backends/eagle3/docs/gpt-oss.md", "docs/results.md"])
 def test_the_command_that_the_documents_show_for_this_needs_no_gpu(
     page: str, experts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,14 +31,8 @@ ECHOED = 'horse&battery"staple<9>'
 OTHER = "correct-horse-of-another-7"
 
 
-def not_scored(cli: Cli) -> None:
-    """The stub's text is scripted, so a second engine would find that the pair does not say that."""
-    cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text() + "checks: {rescored_by: none}\n")
-
-
 @pytest.mark.slow("starts servers")
 def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
-    not_scored(cli)
     done = cli.micro("--backend", "vllm", "-o", f"program={program(cli.folder, 'vllm', '--rate 500')}", "--plain")
     assert done.returncode == 0, done.stdout + done.stderr
     run = RunFolder.open(cli.newest()).read_run()
@@ -79,7 +73,6 @@ def test_the_command_that_an_export_of_a_planted_pair_prints_measures_it(cli: Cl
     write_draft(seeded / "draft", shape, RECIPE_A, {}, False, sha256)
     _, printed = export(resolve_pair(str(seeded), None, None), Wish("hf", cli.folder / "out")).commands[-1]
     words = shlex.split(printed.replace("\\\n", ""))
-    not_scored(cli)
     server = ["-o", f"program={program(cli.folder, words[3], '--rate 500')}"]
     files = ["--scenario", "tiny.yaml", "--policy", "policy.yaml", "--plain"]
     done = cli.run(*words[1:], *files, *server, pair=False)
@@ -96,7 +89,6 @@ def test_servers_whose_weights_are_not_here_are_named_as_they_name_themselves(cl
     """Never as the demo pair, and with no hash: what they serve is their own word."""
     words = {f"w{i}": i for i in range(255)} | {"a": 255}
     Tokenizer(models.WordLevel(words, unk_token="a")).save(str(cli.folder / "tok.json"))
-    not_scored(cli)
     served = ["--model-name", "qwen-prod", "--rate", "500"]
     with running_stub("vllm", 0, *served) as plain, running_stub("vllm", 2, *served) as two:
         scenario = (cli.folder / "tiny.yaml").read_text().replace("[2, 3]", "[2]")
@@ -127,7 +119,6 @@ def test_one_server_with_speculation_on_is_measured_by_itself(kind: str, cli: Cl
     """What needs a baseline is skipped with that reason, and nobody may take the run for green."""
     words = {f"w{i}": i for i in range(255)} | {"a": 255}
     Tokenizer(models.WordLevel(words, unk_token="a")).save(str(cli.folder / "tok.json"))
-    not_scored(cli)
     budget = "steps: 6" if kind == "micro" else "new_tokens: 7"
     text = SCENARIO.format(kind=kind, context=24, budget=budget).replace("[2, 3]", "[2]")
     cli.write("alone.yaml", text + ("goodput: {ttft_ms: 60000}\n" if kind == "full" else ""))
@@ -191,7 +182,6 @@ def is_stub(process: psutil.Process) -> bool:
 @pytest.mark.parametrize("faults", ["--fault echoes", "--fault echoes --fault status=401"], ids=["green", "refused"])
 def test_a_key_that_a_server_repeats_is_nowhere(cli: Cli, monkeypatch: pytest.MonkeyPatch, faults: str) -> None:
     """Neither as it is nor in another form, in any file of the run, in the ledger or on the console."""
-    not_scored(cli)
     monkeypatch.setenv("SERVER_KEY", ECHOED)
     monkeypatch.setenv("SOME_OTHER_TOKEN", OTHER)
     monkeypatch.setenv("SPECGATE_NOTES", OTHER)

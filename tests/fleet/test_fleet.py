@@ -78,15 +78,6 @@ def test_a_node_that_is_killed_loses_nothing(cli: Cli, monkeypatch: pytest.Monke
     assert str(run.fingerprint["fleet"]).startswith("2: ") and run.status == "complete"
 
 
-def test_a_second_engine_scores_what_the_run_s_id_draws_wherever_a_point_was_measured(cli: Cli) -> None:
-    ran = spread(cli, "--slots", "2", "--backend", "reference", "-o", "device=cpu")
-    assert "scores other tokens" not in ran.stdout
-    path = check_whole(cli)
-    run = RunFolder.open(path, read_only=True).read_run()
-    found = {cell.cell.key: cell.rescored for cell in run.cells}
-    assert all(check is not None and check.scored and not check.wrong for check in found.values()), found
-
-
 def test_an_interrupted_fleet_goes_on_with_other_slots(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     merged, really_merge = list[object](), merging.merge
 

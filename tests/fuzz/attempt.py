@@ -37,7 +37,7 @@ class Target:
 
     name: str
     prepare: Callable[[Path], Ready]
-    inputs: int = 75
+    inputs: int = 50
 
 
 def attempt(ready: Ready, data: bytes, outcome: Counter[str] | None = None) -> str | None:

@@ -16,7 +16,7 @@ from tests.support.fences import blocks, statements
 
 FILE = ROOT / "docs" / "examples" / "container" / "Containerfile"
 WORKFLOW = ROOT / "docs" / "examples" / "github-your-repo.yml"
-GUIDE = ROOT / "docs" / "your-engine.md"
+GUIDE = ROOT / "docs" / "ci.md"
 
 
 def instructions() -> list[tuple[str, str]]:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from specgate.machine import packages
+from specgate.machine.checkout import git
 from specgate.machine.packages import cuda_toolkit, interpreter, torch_cuda
-from specgate.machine.software import software
+from specgate.machine.software import plugin_commits, software
 from tests.support.command import ROOT
 from tests.support.outside import on_the_path, write_counting, write_distribution
 
@@ -100,3 +101,15 @@ def test_what_a_plug_in_requires_is_part_of_the_software(tmp_path: Path, monkeyp
         assert found.facts["package:my-kernels"] == "1.5"
         assert list(found.files["plugin:backend:counting"]) == [str(file)]
         assert "package:my-kernels" not in software(["fake"], ["tokens"]).facts
+
+
+def test_a_plug_in_has_the_commit_of_its_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with on_the_path(monkeypatch, tmp_path):
+        file = write_counting(tmp_path)
+        assert plugin_commits(software(["counting"], ["tokens"])) == {}
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        for command in (("init", "-q"), ("add", file.name), (*who, "commit", "-qm", "one")):
+            assert git(tmp_path, *command) is not None
+        found = plugin_commits(software(["counting"], ["tokens"]))["plugin:backend:counting"]
+        head = git(tmp_path, "rev-parse", "HEAD")
+        assert found == {"repository": tmp_path.name, "commit": head, "dirty": False}

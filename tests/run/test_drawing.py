@@ -177,7 +177,7 @@ def test_a_server_without_seeds_need_not_repeat_its_texts_and_one_that_shows_not
     cli: Cli,
 ) -> None:
     code, said = served(cli, "lmdeploy")
-    assert code == 8 and "No required rule judges tokens of tiny c24 b8 baseline" in said
+    assert code == 8 and "No required rule judges tokens of 24 tokens · batch 8 · baseline" in said
     assert verdicts(cli, "tokens") == [("SKIPPED", "own_random_numbers"), ("SKIPPED", "drawn_by_rejection")]
     assert verdicts(cli, "distribution") == [("SKIPPED", "nothing_to_compare"), ("PASS", "distribution_kept")]
     assert "gives tokens that end a text no chance, which another engine does" in journal(cli)["unshown"]

@@ -6,7 +6,7 @@ import json
 
 from specgate.contract import BaselineText, Block, Run
 from specgate.files.run_folder import RunFolder
-from tests.support.command import Cli
+from tests.support.command import NOT_SCORED, Cli
 
 SAMPLED = "checks: {text: sampled, rescored_by: none}\n"
 
@@ -19,7 +19,7 @@ def micro(cli: Cli) -> Run:
 
 def test_texts_are_compared_whole_until_a_green_run_of_the_fingerprint_and_sampled_then(cli: Cli) -> None:
     policy = cli.folder / "policy.yaml"
-    policy.write_text(policy.read_text() + SAMPLED)
+    policy.write_text(policy.read_text().replace(NOT_SCORED, SAMPLED))
     first, second = micro(cli), micro(cli)
     assert first.sampled_after is None and second.sampled_after == first.id
     assert {c.tokens.whole_sets for c in first.comparisons} == {(0, 1, 2, 3)}

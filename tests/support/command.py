@@ -31,6 +31,7 @@ schedule: {{rounds: 2, warmup_rounds: 1}}
 POLICY = """\
 schema: specgate.policy/v1
 micro: [gate.yaml]
+checks: {rescored_by: none}
 not_judged:
   - {kind: speed, why: blocks of a tiny pair take milliseconds}
   - {kind: tokens, role: baseline, why: the other roles are held to it}
@@ -39,6 +40,10 @@ rules:
   - {id: tokens, gate: tokens, required: true, role: spec-*, near_tie_margin: 0.0}
   - {id: acceptance, gate: acceptance, required: true, min: MIN}
 """
+
+
+NOT_SCORED = "checks: {rescored_by: none}\n"
+"""The line of the policy that asks no second engine: a scripted one says what no pair does."""
 
 
 class Cli:

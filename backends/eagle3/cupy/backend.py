@@ -41,13 +41,13 @@ class CupyBackend:
             return Availability(False, "no CUDA GPU, or no NVIDIA driver")
         capability = inventory.compute_capability()
         if capability is not None and capability < OLDEST:
-            found, needed = (f"{major}.{minor}" for major, minor in (capability, OLDEST))
-            return Availability(False, f"the GPU has compute capability {found}, but {needed} is needed (sm_80)")
+            actual, needed = (f"{major}.{minor}" for major, minor in (capability, OLDEST))
+            return Availability(False, f"the GPU has compute capability {actual}, but {needed} is needed (sm_80)")
         return Availability(True, "a CUDA GPU is present", rank=20)
 
     def gpus(self, options: Mapping[str, str]) -> int:
-        asked = options.get("tp", "1")
-        return int(asked) if asked.isdecimal() and asked != "0" else 1
+        ranks_text = options.get("tp", "1")
+        return int(ranks_text) if ranks_text.isdecimal() and ranks_text != "0" else 1
 
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.eagle3.cupy.engine.open import open_engine

@@ -28,7 +28,7 @@ LEAST_SHARED: Final = 99 * 1024 - STATIC_SHARED
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessors:
-    """How many streaming multiprocessors (SMs) a GPU has, bytes of shared memory of each, and compute capability."""
+    """Number of streaming multiprocessors (SMs) of a GPU, bytes of shared memory of each, and compute capability."""
 
     count: int
     shared_memory: int
@@ -61,23 +61,23 @@ def shared_gpus(count: int) -> tuple[torch.device, ...]:
     import torch
 
     first_gpu()
-    seen, asked = torch.cuda.device_count(), f"back end cupy: -o tp={count}"
+    seen, option = torch.cuda.device_count(), f"back end cupy: -o tp={count}"
     if count > seen:
         raise EnvironmentRefused(
-            f"{asked}: CUDA shows {seen} GPU{'s' if seen > 1 else ''} here",
+            f"{option}: CUDA shows {seen} GPU{'s' if seen > 1 else ''} here",
             hint=f"CUDA_VISIBLE_DEVICES must name {count} GPUs, or tp={seen}",
         )
-    found = [torch.cuda.get_device_properties(i) for i in range(count)]
-    kinds = [f"{gpu.name} ({gpu.major}.{gpu.minor}, {gpu.multi_processor_count} SMs)" for gpu in found]
+    gpus = [torch.cuda.get_device_properties(i) for i in range(count)]
+    kinds = [f"{gpu.name} ({gpu.major}.{gpu.minor}, {gpu.multi_processor_count} SMs)" for gpu in gpus]
     if unequal := next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None):
         raise EnvironmentRefused(
-            f"{asked}: GPU 0 is {kinds[0]}, GPU {unequal} is {kinds[unequal]}",
+            f"{option}: GPU 0 is {kinds[0]}, GPU {unequal} is {kinds[unequal]}",
             hint="all GPUs that share a target must be equal: choose them with CUDA_VISIBLE_DEVICES",
         )
     for i, j in permutations(range(count), 2):
         if not torch.cuda.can_device_access_peer(i, j):
             raise EnvironmentRefused(
-                f"{asked}: GPU {i} cannot reach the memory of GPU {j}",
+                f"{option}: GPU {i} cannot reach the memory of GPU {j}",
                 hint="peer access is needed, by NVLink or within one PCIe switch: `nvidia-smi topo -p2p rw` shows it",
             )
     open_peer_access(count)
@@ -128,7 +128,7 @@ def multiprocessors() -> Multiprocessors | None:
 
 
 def multiprocessor_count() -> int:
-    """How many SMs the current GPU has. Raises BackendError on a machine without a GPU."""
+    """Return how many SMs the current GPU has. Raises BackendError on a machine without a GPU."""
     gpu = multiprocessors()
     if gpu is None:
         raise BackendError("the number of SMs depends on the GPU; torch sees none")
@@ -143,7 +143,7 @@ def l2_bytes() -> int:
 
 
 def current_attributes() -> Mapping[str, int] | None:
-    """What CUDA tells of the current GPU, by CuPy's names for it; None on a machine without a GPU."""
+    """Return attributes of the current GPU, by CuPy's names; None on a machine without a GPU."""
     import torch
 
     if not torch.cuda.is_available():

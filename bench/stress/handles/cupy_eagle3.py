@@ -59,10 +59,10 @@ class CupyHandle:
 
     def complaints(self) -> list[str]:
         with self.engine.stream.current():
-            found = misplaced(self.engine.b.kv, len(self.prefilled.prompts))
+            problems = misplaced(self.engine.b.kv, len(self.prefilled.prompts))
             if bool(self.engine.b.target.choices.any()):
-                found.append("greedy choices were left behind by the last step")
-        return found
+                problems.append("greedy choices were left behind by the last step")
+        return problems
 
     @contextmanager
     def damage(self, fault: str) -> Iterator[None]:
@@ -90,20 +90,20 @@ class CupyHandle:
 
 
 def misplaced(kv: KVBlocks, slots: int) -> list[str]:
-    """What is wrong with the accounts of the blocks, of which the first `slots` slots are in use.
+    """Return the faults in the accounts of the blocks, of which the first `slots` slots are in use.
 
     Every block lies on the free stack once, or in the table of one slot once, or is shared by the tables of several.
     """
-    held, table, owner = kv.held.tolist(), kv.block_table.tolist(), kv.owner.tolist()
+    block_counts, table, owner = kv.held.tolist(), kv.block_table.tolist(), kv.owner.tolist()
     free = Counter(kv.free_blocks[: int(kv.free_count)].tolist())
-    holders = [Counter(table[slot][: held[slot]]) for slot in range(slots)]
-    found = []
+    holders = [Counter(table[slot][: block_counts[slot]]) for slot in range(slots)]
+    problems = []
     for block, owned_by in enumerate(owner):
         holding = [slot for slot, blocks in enumerate(holders) if blocks[block]]
         twice = free[block] > 1 or any(holders[slot][block] > 1 for slot in holding)
         right = {FREE: not holding, SHARED: len(holding) > 1}.get(owned_by, holding == [owned_by])
         if twice or not right or bool(free[block]) != (owned_by == FREE):
-            found.append(
+            problems.append(
                 f"block {block}: owner {owned_by}, {free[block]} times on the free stack, held by slots {holding}"
             )
-    return found
+    return problems

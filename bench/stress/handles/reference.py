@@ -61,9 +61,9 @@ class ReferenceHandle:
         def damaging(slots: slice, tokens: Tensor, positions: Tensor, boundaries: Sequence[int], *more: Any) -> Any:
             if self._passes == AFTER:
                 plain(self.engine.cache.v[0])[0, :, 0] = float("nan")
-            found = forward(slots, tokens, positions, boundaries, *more)
+            result = forward(slots, tokens, positions, boundaries, *more)
             self._passes += 1
-            return found
+            return result
 
         with patch.object(model, "forward", damaging), torch.inference_mode():
             yield

@@ -1,4 +1,4 @@
-"""What a server does at one level of load. docs/load.md has the definitions.
+"""What a server does at one level of load. docs/server.md has the definitions.
 
 A block lasts from the first sending to the last token of all, so the ramp at its beginning and the drain at its end,
 when fewer requests are left than clients, count. That is the duration by which `vllm bench serve` (0.25.1,

@@ -15,7 +15,7 @@ LEAST_READINGS: Final = 20
 """Of fewer nothing is said."""
 SLOW: Final = 1.25
 """A reading that takes this many times as long as the fastest tenth is slow. On hosts whose guests share cores, work
-took 1.5 to 2 times as long at times (docs/environment.md); on two CPUs that an engine kept busy, at most 1.23 times.
+took 1.5 to 2 times as long at times (docs/machine.md); on two CPUs that an engine kept busy, at most 1.23 times.
 """
 TOLD: Final = 0.05
 """A share of slow readings above this is told."""

@@ -49,16 +49,16 @@ class Answered:
 
 def with_drifts(
     cells: Iterable[CellResult],
-    answered: Sequence[Block],
+    requests: Mapping[int, Answered],
     judged: Iterable[Block],
     engines: Mapping[str, EngineFacts],
 ) -> tuple[CellResult, ...]:
-    """`cells` with how their acceptance changes with uptime.
+    """Return `cells` with the change of their acceptance over uptime.
 
-    `answered`: all blocks in the order in which they ran, warm-up and blocks that do not count among them. `judged`:
-    those that count. `engines`: point key → facts.
+    `requests`: `requests_by_block` of all blocks in the order in which they ran, warm-up and blocks that do not count
+    among them. `judged`: those that count. `engines`: point key → facts.
     """
-    requests, of = requests_by_block(answered, engines), defaultdict(list)
+    of = defaultdict(list)
     for block in judged:
         if block.role.speculative and not block.warmup:
             of[block.cell].append(block)
@@ -148,13 +148,18 @@ def reach_of(drift: AcceptanceDrift, error: float) -> float:
 
 
 def in_words(drift: AcceptanceDrift, errors: tuple[float, float]) -> str:
-    """What is known of the drift, in a clause. `errors`: of the greatest fall and of the least."""
+    """Return the change of acceptance in a clause, and no direction if the interval includes zero. `errors`: the chance
+    that the greatest fall is exceeded, and that the least is not reached.
+    """
     over = f"over {drift.requests:,} requests in {len(drift.blocks)} blocks"
     if not (drift.error or drift.set_error):
         return f"every block of a prompt set accepted the same, {over}"
     mean = -100 * drift.slope / drift.length
     least, greatest = fall_pct(drift, errors[1])[0], fall_pct(drift, errors[0])[1]
     confidence = 100 * (1 - sum(errors))
+    if least <= 0 <= greatest:
+        span = f"{confidence:.4g} % interval {plain(-greatest)} to {plain(-least)} % per 1,000 requests"
+        return f"no trend of the acceptance length is seen ({span}), {over}"
     verb, sign = ("falls", 1) if mean >= 0 else ("rises", -1)
     low, high = sorted((sign * least, sign * greatest))
     span = f"{confidence:.4g} % interval {plain(low)} to {plain(high)} %"

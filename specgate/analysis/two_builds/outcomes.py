@@ -1,4 +1,4 @@
-"""Differences → words. `docs/ab.md` states the rules, and `ab_simulation.py` of the benches their error rates."""
+"""Differences → words. `docs/change.md` states the rules, and `ab_simulation.py` of the benches their error rates."""
 
 from __future__ import annotations
 

@@ -4,5 +4,5 @@
     dump.py     the tensors of one engine and one prompt: what must hold of them
     file.py     such a dump as a safetensors file, read strictly and written
 
-`docs/parity.md` shows the stages as a table, with their names in other engines.
+`docs/engine.md` shows the stages as a table, with their names in other engines.
 """

@@ -26,7 +26,7 @@ from specgate.errors import UsageError
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
-TABLE: Final = "docs/parity.md has every name and shape"
+TABLE: Final = "docs/engine.md has every name and shape"
 
 
 @dataclass(frozen=True, slots=True)

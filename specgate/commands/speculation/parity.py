@@ -69,7 +69,7 @@ def parity(
     \b
       an engine that shows its stages: reference, transformers, cupy
       with what differs for it: reference,dtype=bfloat16  reference,draft=DIR
-      a safetensors file with another engine's tensors (names: docs/parity.md)
+      a safetensors file with another engine's tensors (names: docs/engine.md)
 
     The prompt is that of the file, where one side is a file. With --dump alone, B may be left out.
 

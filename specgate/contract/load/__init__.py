@@ -4,7 +4,7 @@
     break_even.py    up to which level of load speculation pays
 
 A *level* is the number of clients that wait for their answers (closed loop), or requests per second (open loop).
-docs/load.md has the definitions.
+docs/server.md has the definitions.
 """
 
 from specgate.contract.load.break_even import BreakEven, LevelRatio, Outcome

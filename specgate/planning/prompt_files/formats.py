@@ -1,7 +1,7 @@
 """What a record of a prompt file means: specgate's own lines, and local copies of public data sets.
 
 Nothing is downloaded. A data set's own prompt templates are not applied: what becomes the prompt stands below and in
-docs/own-prompts.md. Of a conversation only the first question is asked.
+docs/scenarios.md. Of a conversation only the first question is asked.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def shown_by(side: EngineSide, pair: PairRef, ids: tuple[int, ...], wish: Wish) 
         if not isinstance(engine, ShowsStages):
             raise UsageError(
                 f"{side.text}: this engine shows no stages",
-                hint="reference, transformers and cupy do; others dump into a safetensors file (docs/parity.md)",
+                hint="reference, transformers and cupy do; others dump into a safetensors file (docs/engine.md)",
             )
         shown = engine.stages(ids, wish.rows)
     finally:

@@ -14,9 +14,7 @@ VLLM = ("--backend", "vllm-offline", "-o", f"pythonpath={STAND_INS}", "-o", "sto
 
 
 @pytest.fixture(autouse=True)
-def not_scored(cli: Cli) -> None:
-    """The stand-in's text follows a rule, so a second engine would find that the pair does not say that."""
-    cli.write("policy.yaml", (cli.folder / "policy.yaml").read_text() + "checks: {rescored_by: none}\n")
+def looked_into(cli: Cli) -> None:
     cli.write("tiny.yaml", (cli.folder / "tiny.yaml").read_text() + "perf_mode: true\n")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from specgate.contract import BASELINE, Budget, Finish, Role
-from specgate.contract.protocols import FollowsText, RanksTokens, ScriptedTrace
+from specgate.contract.protocols import Engine, FollowsText, RanksTokens, ScriptedTrace
 from specgate.errors import BackendError, UsageError
 from specgate.plugins import backend
 from tests.backends.servers.helpers import ENGINES, attached, own_options, program, request_of, running_stub, started
@@ -21,15 +22,21 @@ PROMPTS = [[1, 2, 3], [4, 5, 6, 7]]
 STEPS = Budget(steps=20)
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_a_block_has_every_request_its_times_and_the_servers_counts(
-    name: str, pair: tuple[Path, Path], tmp_path: Path
-) -> None:
-    with started(tmp_path, pair, name) as engine:
-        assert engine.prefill(PROMPTS, draft=True) == 0
-        asked = time.monotonic_ns()
-        baseline, spec = (engine.decode(role, STEPS, ()) for role in (BASELINE, Role(3)))
-        answered = time.monotonic_ns()
+@pytest.fixture(scope="module", params=ENGINES)
+def served(
+    request: pytest.FixtureRequest, pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, Engine]]:
+    """The name of an engine, and the engine on two servers."""
+    with started(tmp_path_factory.mktemp("served"), pair, request.param) as engine:
+        yield request.param, engine
+
+
+def test_a_block_has_every_request_its_times_and_the_servers_counts(served: tuple[str, Engine]) -> None:
+    name, engine = served
+    assert engine.prefill(PROMPTS, draft=True) == 0
+    asked = time.monotonic_ns()
+    baseline, spec = (engine.decode(role, STEPS, ()) for role in (BASELINE, Role(3)))
+    answered = time.monotonic_ns()
     for block in (baseline, spec):
         assert block.tokens == tuple(tuple(token(p, i) for i in range(21)) for p in PROMPTS)
         assert block.served is not None and block.prefill_ns is not None
@@ -50,19 +57,18 @@ def test_a_block_has_every_request_its_times_and_the_servers_counts(
     assert (record.hist == ()) == (name == "trtllm"), "only TensorRT-LLM counts no positions"
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_facts_and_top_two_come_from_the_baselines_server(name: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
-    with started(tmp_path, pair, name) as engine:
-        facts = engine.facts()
-        engine.prefill(PROMPTS, draft=True)
-        assert engine.top2(0, (9, 9)) == (-0.25, -1.75)
-        assert isinstance(engine, RanksTokens) and isinstance(engine, FollowsText)
-        top = engine.ranked(0, (9, 9), 20)
-        if top is not None:
-            assert top.values[:2] == (-0.25, -1.75)
-            assert top.tokens[:1] == (token((*PROMPTS[0], 9, 9), 0),)
-        assert engine.follow(0, (9, 9), 3) == tuple(token((*PROMPTS[0], 9, 9), i) for i in range(3))
-        assert engine.decode(BASELINE, STEPS, ()).tokens[0][0] == token(PROMPTS[0], 0)
+def test_facts_and_top_two_come_from_the_baselines_server(served: tuple[str, Engine]) -> None:
+    name, engine = served
+    facts = engine.facts()
+    engine.prefill(PROMPTS, draft=True)
+    assert engine.top2(0, (9, 9)) == (-0.25, -1.75)
+    assert isinstance(engine, RanksTokens) and isinstance(engine, FollowsText)
+    top = engine.ranked(0, (9, 9), 20)
+    if top is not None:
+        assert top.values[:2] == (-0.25, -1.75)
+        assert top.tokens[:1] == (token((*PROMPTS[0], 9, 9), 0),)
+    assert engine.follow(0, (9, 9), 3) == tuple(token((*PROMPTS[0], 9, 9), i) for i in range(3))
+    assert engine.decode(BASELINE, STEPS, ()).tokens[0][0] == token(PROMPTS[0], 0)
     assert facts.backend == name and facts.has_draft and facts.acceptance is None
     assert facts.details["drafter"] == "eagle3" and facts.details["servers"] == "together"
     versions = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.2.1", "llamacpp": "b11434-2f3a1c"}

@@ -48,7 +48,9 @@ def test_a_text_that_parts_is_shown_and_undecided_where_no_engine_is_asked(runs:
     result = invoke(runs / "reference", runs / "same", runs / "strays", "--offline")
     assert result.exit_code == 3, result.output
     assert "7 of 8 prompt sets" in result.output and "\tunknown\n" in result.output
-    assert "INCONCLUSIVE: two, texts c64 b1 spec-3: texts differ in 1 of 8 prompt sets." in result.output
+    assert (
+        "INCONCLUSIVE: two, texts · 64 tokens · batch 1 · spec-3: texts differ in 1 of 8 prompt sets." in result.output
+    )
 
 
 def test_every_format_tells_the_same(runs: Path) -> None:

@@ -19,7 +19,7 @@ from tests.support.clocks.starved import ATTEMPTS
 from tests.support.command import Cli
 from tests.support.factories import blocks_of, plan_of, run_of
 
-REUSES = ("--reuses", "--rate", "100")
+REUSES = ("--reuses", "--rate", "300")
 
 
 @pytest.fixture

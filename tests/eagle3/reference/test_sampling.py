@@ -146,8 +146,8 @@ def test_draws_have_the_targets_distribution(pair: PairRef, method: str) -> None
     asked = replace(PEAKED, method="rejection" if method == "rejection" else "coupled")
     engine = opened(pair, asked, batch=64, positions=40)
     for role in (BASELINE, SPEC):
-        check = check_draws(drawn(engine, role, 2_560), role)
-        assert check.draws == 2_560 and len(check.tests) >= 2
+        check = check_draws(drawn(engine, role, 1_280), role)
+        assert check.draws == 1_280 and len(check.tests) >= 2
         assert check.p > 1e-3, check.worst
 
 

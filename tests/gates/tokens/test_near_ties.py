@@ -216,7 +216,7 @@ def test_a_few_places_tell_no_mean() -> None:
 
 @given(st.lists(st.integers(0, 10), min_size=8, max_size=120))
 def test_the_simulated_rules_are_those_that_judge(units: list[int]) -> None:
-    """`bench.simulations.parting_simulation` has its table in docs/near-ties.md."""
+    """`bench.simulations.parting_simulation` has its table in docs/statistics.md."""
     places = [Divergence(i, 0, 0, 5, 1, 2, u * UNIT, near_tie=False, unit=UNIT) for i, u in enumerate(units)]
     gaps = np.array([units], dtype=float)
     found = mean_gap([*places, *(replace(d, round=1) for d in places)])

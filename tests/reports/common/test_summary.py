@@ -29,7 +29,7 @@ def test_a_green_run_says_how_many_verdicts_are_green() -> None:
 def test_the_worst_required_verdict_gives_reason_and_advice() -> None:
     found = headline(with_verdict(State.FAIL, required=True))
     assert (found.state, found.code) == ("FAIL", ExitCode.FAIL)
-    assert found.reason == "extra on demo-64 c64 b1 spec-3: because so"
+    assert found.reason == "extra on 64 tokens · batch 1 · spec-3: because so"
     assert found.advice == "do that"
 
 
@@ -47,7 +47,7 @@ def test_a_figure_whose_metric_has_a_note_stands_beside_its_cell_unless_it_is_no
 def test_an_advisory_failure_is_mentioned_and_changes_nothing() -> None:
     found = headline(with_verdict(State.FAIL, required=False))
     assert found.code is ExitCode.PASS
-    assert found.advice == "Advisory: extra on demo-64 c64 b1 spec-3: because so"
+    assert found.advice == "Advisory: extra on 64 tokens · batch 1 · spec-3: because so"
 
 
 def test_a_run_cut_short_says_by_what_before_any_verdict() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.machine.conditions import conditions_of
-from specgate.contract import LastGreen, Promotion
+from specgate.contract import Gap, LastGreen, Promotion
 from specgate.reports.page.html import REPORT
 from tests.support.browser import A4, NEEDED, WIDTHS, chromium, too_wide, violations
 from tests.support.browser import opened as unfolded
@@ -44,6 +44,7 @@ def everything() -> str:
             bandwidth=MEMORY,
             warnings=("the draft's head is small",),
             mde={c.cell.key: 0.02 for c in run.comparisons},
+            not_judged=(Gap("speed", (run.cells[1].cell.key,), "its clock is shared"),),
         ),
         POLICY,
     )
@@ -149,7 +150,7 @@ def test_paper_has_room_for_everything(browser: Any, file: Path) -> None:
 
 
 def test_what_a_reviewer_decides_from_is_on_the_first_screen(browser: Any, file: Path) -> None:
-    """State, reason, figures with what is asked, what was not judged, policy, commit, device: 1280 by 800 pixels."""
+    """State, reason, figures with what is asked, what was not judged, policy, commit, machine: 1280 by 800 pixels."""
     with unfolded(browser, file, 1280) as opened:
         head = opened.locator("header.verdict").bounding_box()
         assert head["y"] + head["height"] <= 800
@@ -161,7 +162,7 @@ def test_what_a_reviewer_decides_from_is_on_the_first_screen(browser: Any, file:
             "Not judged",
             "policy",
             "commit",
-            "device",
+            "machine",
             "Run it again",
         ):
             assert part in said

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from specgate.contract import Policy, Rule, Run, State, Verdict
+from specgate.analysis.references.cell_times import cell_times
+from specgate.contract import EngineIdentity, Floor, Policy, Rule, Run, ServedModel, State, Verdict
+from specgate.contract.references import Earlier, EarlierRun
 from specgate.reports.common import provenance
 from specgate.reports.common.parts import Entry
 from specgate.reports.page import head
@@ -29,7 +31,10 @@ def speed(scenario: str, least: float, *, required: bool = True) -> Rule:
 
 def test_the_cell_that_fails_comes_first_with_what_was_asked() -> None:
     table = head.key_figures(run_under(speed("cpu-one", 1.0), speed("cpu-two", 9.0)))
-    assert [text(row[0]) for row in table.rows] == ["cpu-two c64 b1 spec-3", "cpu-one c64 b1 spec-3"]
+    assert [text(row[0]) for row in table.rows] == [
+        "cpu-two · 64 tokens · batch 1 · spec-3",
+        "cpu-one · 64 tokens · batch 1 · spec-3",
+    ]
     asked = table.rows[0][2]
     assert isinstance(asked, Entry) and (asked.text, asked.mark, asked.advisory) == ("≥ 9×", "FAIL", False)
 
@@ -70,12 +75,44 @@ def test_the_facts_name_policy_commit_device_and_driver() -> None:
     facts = dict(head.facts(replace(RUN, environment=environment), Policy("seed", ())))
     assert facts["policy"] == "seed"
     assert facts["commit"] == "0123456789ab + uncommitted changes"
-    assert (facts["device"], facts["driver"]) == ("2 × NVIDIA H200", "580.1")
+    assert facts["machine"] == "2 × NVIDIA H200"
     for allowed, device in (("1", "NVIDIA H200"), ("GPU-b,0", "2 × NVIDIA H200"), ("", "A CPU")):
         one = replace(RUN, environment={**environment, "variables": {"CUDA_VISIBLE_DEVICES": allowed}})
         assert provenance.device(one) == device
     assert (provenance.device(RUN), provenance.driver(RUN)) == ("A CPU", None)
     assert provenance.commit(RUN) == "tree 1a2b3c4d1a2b"
+
+
+def test_the_commit_is_that_of_the_code_under_test_and_the_machine_that_of_the_server() -> None:
+    [first] = {engine.backend for engine in RUN.engines.values()}
+    plugin = {f"plugin:backend:{first}": {"repository": "mine", "commit": "f" * 40, "dirty": False}}
+    assert provenance.commit(replace(RUN, environment={**RUN.environment, "plugins": plugin})) == f"mine {'f' * 12}"
+    served = EngineIdentity("vllm", "0.25.1", served={"baseline": ServedModel("m")})
+    run = replace(RUN, engines={key: replace(engine, identity=served) for key, engine in RUN.engines.items()})
+    facts = dict(head.facts(run, POLICY))
+    assert "commit" not in facts and "machine" not in facts
+    assert (facts["server"], facts["client"]) == ("machine not visible, says vllm 0.25.1", "A CPU")
+    here = {key: replace(e, details={"baseline listens as": "python3"}) for key, e in run.engines.items()}
+    assert dict(head.facts(replace(run, engines=here), POLICY))["machine"] == "A CPU"
+
+
+def test_a_sweep_is_judged_once_and_levels_beyond_it_are_not_asked() -> None:
+    low, high = (
+        replace(c, cell=replace(c.cell, point=replace(c.cell.point, batch=n)))
+        for c, n in zip(RUN.cells[1:], (8, 16), strict=False)
+    )
+    said = Verdict("pays", "load", low.cell.key, State.PASS, True, "pays_up_to_min", "it pays")
+    said = replace(said, floor=Floor("break_even", 8.0, "pays up to 8"), covers=(high.cell.key,))
+    assert (head.demand(low, [said]).mark, head.demand(high, [said])) == ("PASS", Entry("not asked"))
+
+
+def test_the_step_time_is_held_against_the_earlier_run() -> None:
+    [name] = {result.cell.point.scenario for result in RUN.cells[:1]}
+    times = cell_times(PLAN, RUN.cells, BLOCKS, {})
+    earlier = EarlierRun("then", "2026-11-26", "", None, RUN.scenarios[name], None, None, None, {}, times)
+    run = replace(RUN, times=times, earlier=Earlier({name: earlier}))
+    change = str(head.since(run))
+    assert change.startswith("spec-2 step time: no change seen, +0.00 % (95 % −") and "against then" in change
 
 
 def test_the_command_breaks_between_words_only() -> None:
@@ -86,5 +123,5 @@ def test_the_command_breaks_between_words_only() -> None:
 def test_an_asked_figure_without_a_least_names_its_rule() -> None:
     cell = RUN.cells[1].cell.key
     unmeasured = Verdict("quick", "speed", cell, State.INVALID, True, "not_measured", "no figures")
-    entry = head.asked([unmeasured])
+    entry = head.demand(RUN.cells[1], [unmeasured])
     assert (entry.text, entry.mark) == ("quick", "INVALID")

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.contract import Gap, LastGreen, Promotion, Role, Rule, Run
-from specgate.reports.common.asked import floors
-from specgate.reports.page.grounds import FILES
+from specgate.reports.common.floors import floors
+from specgate.reports.page.details import FILES
 from specgate.reports.page.html import REPORT, TEMPLATES
 from specgate.reports.page.points import DRAWN, sections
 from tests.support.factories import (
@@ -278,7 +278,7 @@ def test_the_policys_floor_is_drawn_only_where_a_rule_asks_for_one() -> None:
 def test_the_figures_of_a_forced_run_stand_under_that_word_and_its_tokens_are_left_out() -> None:
     run = with_acceptance(run_of(plan_of(), ()), "forced")
     shown = page(run).text
-    assert shown.count("demo-64 · 64 tokens · batch 1 · forced acceptance") == 2
+    assert shown.count("64 tokens · batch 1 · forced acceptance") == 2
     assert "Left out: acceptance was forced" in shown
 
 
@@ -312,10 +312,10 @@ def test_what_changed_since_the_last_green_run_is_listed() -> None:
 
 
 @WORDS
-def test_files_are_linked_with_the_hashes_they_had() -> None:
+def test_files_are_linked_with_the_first_digits_of_the_hashes_they_had() -> None:
     run = replace(small(), files={"env.json": "e" * 64, "samples/blocks.jsonl": "f" * 64})
     shown = page(run)
-    assert f"env.json the machine {'e' * 64}" in shown.text
+    assert f"env.json the machine {'e' * 12}…" in shown.text and "e" * 13 not in shown.text
     links = {a["href"] for a in shown.all("a") if not (a["href"] or "").startswith("#")}
     assert links == {"env.json", "samples/blocks.jsonl", "run.json", "summary.csv", "metrics.csv", "MANIFEST.sha256"}
 
@@ -329,7 +329,7 @@ def test_a_run_of_many_points_draws_those_with_open_verdicts() -> None:
     drawn = list(sections(judged(run_of(plan, blocks), POLICY)))
     assert [bool(section.pictures) for section in drawn].count(True) == DRAWN
     assert drawn[-1].pictures and not drawn[-2].pictures
-    assert drawn[-2].undrawn is not None and "6 points of 12" in drawn[-2].undrawn
+    assert drawn[-2].undrawn is not None and f"{DRAWN} points of 12" in drawn[-2].undrawn
     assert drawn[-2].figures.rows
 
 
@@ -371,6 +371,6 @@ def test_what_was_not_judged_stands_in_the_head_and_escaped() -> None:
     run = judged(run_of(plan, blocks_of(plan)), POLICY)
     gap = Gap("speed", (plan.cells[1].key,), "a <b>shared</b> clock")
     head = REPORT.render(replace(run, not_judged=(gap,)), POLICY).split("<main>")[0]
-    assert "Not judged: speed of demo-64 c64 b1 spec-3: a &lt;b&gt;shared&lt;/b&gt; clock." in head
+    assert "Not judged: speed of 64 tokens · batch 1 · spec-3: a &lt;b&gt;shared&lt;/b&gt; clock." in head
     silent = REPORT.render(replace(run, not_judged=(replace(gap, why=None),)), POLICY).split("<main>")[0]
-    assert "NOT JUDGED</h1>" in silent and "No required rule judges speed of demo-64 c64 b1 spec-3." in silent
+    assert "NOT JUDGED</h1>" in silent and "No required rule judges speed of 64 tokens · batch 1 · spec-3." in silent

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from specgate.analysis.cell_names import length_name
 from specgate.contract import Role, Rule
 from specgate.reports.pictures import forest
 from tests.support.factories import blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
@@ -32,7 +33,7 @@ def test_a_role_that_is_held_against_another_has_a_row_of_its_own() -> None:
     (row,) = [r for r in forest.rows_of(RUN) if " over " in r.name]
     two, three = (c.log_ratios for c in RUN.comparisons)
     expected = math.exp(sum(b - a for a, b in zip(two, three, strict=True)) / len(two))
-    assert row.name == "demo-64 c64 b1 spec-3 over spec-2"
+    assert row.name == "64 tokens · batch 1 · spec-3 over spec-2"
     assert row.value == pytest.approx(expected)
     assert row.asked == pytest.approx(1 / 1.02)
 
@@ -42,7 +43,7 @@ def test_a_withheld_speed_up_is_in_the_table_with_its_reason_only() -> None:
     shown = forest.forest(run)
     (table,) = shown.tables
     assert [row[1] for row in table.rows][1] == "token mismatch"
-    assert shown.svg is not None and shown.svg.count("demo-64 c64 b1 spec-3") == 0
+    assert shown.svg is not None and shown.svg.count("64 tokens · batch 1 · spec-3") == 0
 
 
 def test_without_any_speed_up_there_is_a_sentence_and_no_picture() -> None:
@@ -62,7 +63,7 @@ def test_of_very_many_cells_those_with_the_least_room_are_drawn_and_all_are_list
     ]
     shown = forest.forest(replace(RUN, comparisons=tuple(made), verdicts=()))
     assert shown.svg is not None
-    drawn = [i for i in many if f">demo-64 c{1000 + i} b1 spec-3<" in shown.svg]
+    drawn = [i for i in many if f">{length_name(1000 + i, short=True)} · batch 1 · spec-3<" in shown.svg]
     assert drawn == list(range(forest.SHOWN))
     assert len(shown.tables[0].rows) == 100
     assert "60 of 100" in shown.caption

@@ -40,7 +40,7 @@ def test_no_line_is_wider_than_the_terminal(broken: bool) -> None:
 def test_the_verdict_comes_after_the_tables_with_its_reason(report: object) -> None:
     shown = ANSI.sub("", (REPORT if report is REPORT else PLAIN).render(sample(broken=True), POLICY))
     tail = " ".join(shown[shown.rindex("\nINVALID:") :].split())
-    assert tail.startswith("INVALID: tokens-equal on demo-64 c64 b2 spec-2: 8 sequences leave the baseline")
+    assert tail.startswith("INVALID: tokens-equal on 64 tokens · batch 2 · spec-2: 8 sequences leave the baseline")
     assert tail.endswith("acceptance is real (pair demo)")
 
 
@@ -83,13 +83,14 @@ def dead() -> Run:
     return judged(run_of(plan, (), failures={plan.points[0].key: "killed by signal 9\ntry less"}), POLICY)
 
 
-def test_cells_that_fail_for_one_reason_share_a_row_and_are_all_named() -> None:
+def test_cells_that_fail_for_one_reason_share_a_row_and_are_all_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     run = dead()
     table = ANSI.sub("", REPORT.render(run, POLICY))
     rows = [line for line in table.splitlines() if " records-valid " in line]
     assert len(rows) == 1
     block = table[table.index(" records-valid ") : table.index(" tokens-equal ")]
-    assert [role for role in ("baseline", "spec-2", "spec-3") if f"demo-64 c64 b1 {role}" in block] == [
+    assert [role for role in ("baseline", "spec-2", "spec-3") if f"64 tokens · batch 1 · {role}" in block] == [
         "baseline",
         "spec-2",
         "spec-3",
@@ -115,7 +116,7 @@ def test_a_log_says_once_how_a_cell_contradicts_itself_and_names_every_rule() ->
     told = [line for line in PLAIN.render(run, POLICY).splitlines() if line.startswith("INVALID") and why in line]
     judging = [v for v in run.verdicts if v.cell == one.key and v.reason_code == code]
     assert len(judging) > 2 and len(told) <= 1 + len({v.required for v in judging})  # the last one is the run's own
-    assert all(v.rule in told[0] for v in judging if v.required) and "on demo-64 c64 b1 spec-2: " in told[0]
+    assert all(v.rule in told[0] for v in judging if v.required) and "on 64 tokens · batch 1 · spec-2: " in told[0]
     assert all(line.count("no figures") == 1 for line in told)
 
 

@@ -46,7 +46,7 @@ def test_a_green_run_says_what_the_policy_gave_up_and_why(render: Render) -> Non
 @each
 def test_a_run_that_is_not_judged_names_what_is_missing(render: Render) -> None:
     said = render(SILENT)
-    assert "NOT_JUDGED" in said.replace("\\", "") and "speed of demo-64 c64 b1 spec-3" in said
+    assert "NOT_JUDGED" in said.replace("\\", "") and "speed of 64 tokens · batch 1 · spec-3" in said
     assert "tokens of 3 cells" in said
     assert "PASS: All" not in said
 
@@ -63,7 +63,7 @@ def test_of_a_red_run_it_is_said_too_and_only_there_beside_the_headline() -> Non
     red = tuple(replace(v, state=State.FAIL) for v in GREEN.verdicts)
     assert not_judged(SILENT) == []
     said = not_judged(replace(SILENT, verdicts=red))
-    assert said[0] == "Not judged: speed of demo-64 c64 b1 spec-3: no required rule asks for it."
+    assert said[0] == "Not judged: speed of 64 tokens · batch 1 · spec-3: no required rule asks for it."
     assert len(said) == 2
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from specgate import plugins
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.tradeoff import tradeoff_of
 from specgate.archive.change_points import BUDGET, fewest_readings, with_changes
 from specgate.archive.comparing.acceptance import acceptance_of
@@ -24,7 +25,6 @@ from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
 from specgate.contract.agreement import Agreement
 from specgate.contract.protocols import visible
 from specgate.contract.trends import Trends
-from specgate.reports.common.summary import label
 from specgate.reports.views.builds import UNPAIRED
 from tests.reports.page.test_html import Page
 from tests.support import outlines, stored_runs
@@ -247,15 +247,16 @@ def test_a_ground_with_one_run_stands_in_a_table_and_what_was_left_out_is_named(
     page = Page(plugins.view("history").render(subjects.history, "html"))
     assert not page.all("svg") and "Measured once" in page.text
     for found in subjects.history.series:
-        assert label(found.cell) in page.text
+        assert cell_name(found.cell.key) in page.text
     assert "elsewhere: not readable" in page.text and "no gate" in page.text
 
 
 def test_a_change_of_level_is_marked_in_words_with_the_run_it_began_at(tmp_path: Path) -> None:
     found = followed(tmp_path, 24, after=12)
     shown = plugins.view("history").render(found, "plain")
-    changes = shown[shown.index("Changes of level:") : shown.index("demo-64 ·")]
-    rows = [line.strip().split("\t") for line in changes.splitlines() if "demo-64 c64 b1 spec-3" in line]
+    changes = shown[shown.index("Changes of level:") :]
+    listed = changes[: changes.index("\n\n")] if "\n\n" in changes else changes
+    rows = [line.strip().split("\t") for line in listed.splitlines() if "64 tokens · batch 1 · spec-3" in line]
     assert {row[1]: row[2] for row in rows} == {
         "tokens per second of decoding": "13",
         "speed-up of decoding": "13",
@@ -340,7 +341,7 @@ def test_wrong_tokens_make_a_contrast_invalid_and_say_where(tmp_path: Path) -> N
     a, b = store(tmp_path / "a"), store(tmp_path / "b", change=corrupt)
     shown = plugins.view("builds").render(contrast(a, b), "plain")
     assert shown.splitlines()[-1].startswith(
-        "INVALID: decode-speed-up on demo-64 c64 b1 spec-3: no ratio: token mismatch"
+        "INVALID: decode-speed-up on 64 tokens · batch 1 · spec-3: no ratio: token mismatch"
     )
     assert "8 differ" in shown and UNPAIRED in shown
 

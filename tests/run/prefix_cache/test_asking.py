@@ -39,7 +39,7 @@ def asked_of(
     """One group of three requests, asked of two servers. `of_spec`: more arguments of the one that drafts. `times`: so
     often, of the same servers; what the last time found is returned.
     """
-    arguments = ("--reuses", "--rate", "100")
+    arguments = ("--reuses", "--rate", "300")
     with (
         helpers.running_stub(dialect, 0, *arguments) as plain,
         helpers.running_stub(dialect, 3, *arguments, *of_spec) as spec,

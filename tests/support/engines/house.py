@@ -15,6 +15,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from specgate.checkpoints.auxiliary_layers import IDS
 from tests.support.imports import imports_of
 
 ENGINE: Final = "specgate.backends.eagle3"
@@ -96,7 +97,13 @@ def write_configs(folder: Path) -> tuple[Path, Path]:
     ends = {"bos_token_id": 256, "eos_token_id": [257]}
     configs = {
         "target": {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 4, **sizes, **ends},
-        "draft": {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": 96, **sizes},
+        "draft": {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "num_hidden_layers": 1,
+            "draft_vocab_size": 96,
+            **sizes,
+            IDS: [1, 2, 3],
+        },
     }
     for name, config in configs.items():
         (folder / name).mkdir(parents=True)

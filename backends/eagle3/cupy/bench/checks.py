@@ -56,19 +56,19 @@ def check(call: Call, stage: Stage) -> Finding:
 
 
 def excess(finding: Finding) -> float:
-    """How far an error lies beyond its tolerance; NaN is beyond all."""
+    """Return how far an error lies beyond its tolerance; NaN is beyond all."""
     error, tolerance = finding
     if math.isnan(error):
         return math.inf
     return error / tolerance if tolerance else error
 
 
-def close(found: Tensor, want: Tensor, tolerance: float) -> Finding:
-    return relative_error(found, want), tolerance
+def close(result: Tensor, want: Tensor, tolerance: float) -> Finding:
+    return relative_error(result, want), tolerance
 
 
-def equal(found: Tensor, want: Tensor) -> Finding:
-    return (0.0, 0.0) if torch.equal(found.to(want.dtype), want) else WRONG
+def equal(result: Tensor, want: Tensor) -> Finding:
+    return (0.0, 0.0) if torch.equal(result.to(want.dtype), want) else WRONG
 
 
 def holds(condition: bool) -> Finding:
@@ -81,15 +81,15 @@ def poison(*outputs: Tensor) -> None:
 
 
 def divided(pre_norm: PreNormRows, rows: int, eps: float) -> Tensor:
-    """The normed rows, float64: `pre_norm.rows` divided by their root mean square."""
-    mean = pre_norm.squares[:rows].double().sum(-1, keepdim=True) / pre_norm.rows.shape[1]
-    return pre_norm.rows[:rows].double() * torch.rsqrt(mean + eps)
+    """The normed rows, float64: `pre_norm.normed` divided by their root mean square."""
+    mean = pre_norm.squares[:rows].double().sum(-1, keepdim=True) / pre_norm.normed.shape[1]
+    return pre_norm.normed[:rows].double() * torch.rsqrt(mean + eps)
 
 
 def norm_input(pre_norm: PreNormRows, stream: Tensor, weight: Tensor) -> Iterator[Finding]:
-    """What a kernel leaves for the norm with `weight` of the float32 rows `stream`."""
+    """Check what a kernel leaves for the norm with `weight` of the float32 rows `stream`."""
     rows, wide = len(stream), stream.double()
-    yield close(pre_norm.rows[:rows], wide * weight.double(), ROUNDED)
+    yield close(pre_norm.normed[:rows], wide * weight.double(), ROUNDED)
     yield close(pre_norm.squares[:rows], wide.square().view(rows, pre_norm.squares.shape[1], -1).sum(-1), SUMS)
 
 
@@ -100,7 +100,7 @@ def matmul(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Findi
     if kernel.epilogue is Epilogue.RESIDUAL:
         want, norm = out[:rows].double() + oracles.matmul_rows(x, weight), named.get("norm")
         if norm is not None:
-            poison(norm[0].rows[:rows], norm[0].squares[:rows])
+            poison(norm[0].normed[:rows], norm[0].squares[:rows])
         call()
         yield close(out[:rows], want, SUMS)
         if norm is not None:
@@ -119,7 +119,9 @@ def matmul(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Findi
 
 
 def attention(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
-    """What enters the cache, then what is read out of it, as numbers: a cache of codes holds a key's nearest one."""
+    """Check what enters the cache, then what is read out of it, as numbers: a cache of codes holds a key's
+    nearest one.
+    """
     kernel: Any = call.kernel
     h, rows, table = kernel.heads, named["rows"], named["block_table"]
     visible, both = visible_cache(kernel, named, stage.context), h.heads + h.kv_heads
@@ -150,9 +152,11 @@ def attention(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Fi
 
 def embed_rows(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
     rows, slots, pre_norm = named["rows"], named["slots"], named["pre_norm"]
-    poison(named["x"][: rows.most], pre_norm.rows[: rows.most], pre_norm.squares[: rows.most])
+    poison(named["x"][: rows.most], pre_norm.normed[: rows.most], pre_norm.squares[: rows.most])
     call()
-    tokens = torch.cat((slots.last_token[: rows.slots, None], slots.drafts[: rows.slots, : rows.per_slot - 1]), dim=1)
+    tokens = torch.cat(
+        (slots.last_token[: rows.slots, None], slots.drafts[: rows.slots, : rows.rows_per_slot - 1]), dim=1
+    )
     want = named["embedding"][tokens.flatten().long()].float()
     yield equal(named["x"][: rows.most], want)
     yield from norm_input(pre_norm, want, named["norm_weight"])
@@ -161,7 +165,7 @@ def embed_rows(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[F
 def feature_capture(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
     kernel: Any = call.kernel
     rows, chunk = named["rows"], int(named["chunk"])
-    out = named["features"][: rows.slots, : rows.per_slot, chunk * kernel.hidden : (chunk + 1) * kernel.hidden]
+    out = named["features"][: rows.slots, : rows.rows_per_slot, chunk * kernel.hidden : (chunk + 1) * kernel.hidden]
     poison(out)
     call()
     yield equal(out.flatten(0, 1), named["x"][: rows.most].bfloat16())
@@ -172,7 +176,7 @@ def feature_rows(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator
     rows, weight, out = named["rows"], named["weight"], named["out"][: named["rows"].most]
     poison(out)
     call()
-    given = named["features"][: rows.slots, : rows.per_slot].flatten(0, 1)
+    given = named["features"][: rows.slots, : rows.rows_per_slot].flatten(0, 1)
     if kernel.norm is FeatureNorm.NONE:
         yield equal(out, given)
         return
@@ -186,12 +190,12 @@ def draft_input(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[
     out, stream = named["out"][: rows.most], named["stream"][: rows.slots]
     poison(out, stream)
     call()
-    embedded = w.embedding[slots.pending[: rows.slots, : rows.per_slot].flatten().long()]
+    embedded = w.embedding[slots.pending[: rows.slots, : rows.rows_per_slot].flatten().long()]
     hidden = named["hidden"][: rows.most]
     yield close(out, oracles.draft_input(embedded, hidden, w.embedding_norm, w.feature_norm, named["eps"]), ROUNDED)
     normed = oracles.rms_norm(hidden, w.feature_norm, named["eps"])
     around = normed if draft_of(stage).norm_before_residual else hidden
-    yield close(stream, around[rows.per_slot - 1 :: rows.per_slot], ROUNDED)
+    yield close(stream, around[rows.rows_per_slot - 1 :: rows.rows_per_slot], ROUNDED)
 
 
 def draft_token(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
@@ -214,17 +218,17 @@ def draft_token(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[
 def accept(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
     """Choices that agree with the first drafts of a slot: none of slot 0's, one of slot 1's, and so on."""
     rows, slots, choices = named["rows"], named["slots"], named["choices"]
-    drafts = slots.drafts[: rows.slots, : rows.per_slot - 1]
-    targets = torch.randint_like(slots.drafts[: rows.slots, : rows.per_slot], stage.geometry.target.vocab)
+    drafts = slots.drafts[: rows.slots, : rows.rows_per_slot - 1]
+    targets = torch.randint_like(slots.drafts[: rows.slots, : rows.rows_per_slot], stage.geometry.target.vocab)
     for slot in range(rows.slots):
-        agreed = slot % rows.per_slot
+        agreed = slot % rows.rows_per_slot
         targets[slot, :agreed] = drafts[slot, :agreed]
     choices[: rows.most] = packed(targets.flatten())
     call()
     want = [oracles.accept(*pair) for pair in zip(drafts.tolist(), targets.tolist(), strict=True)]
-    found = slots.accepted[: rows.slots]
-    yield equal(found, torch.tensor(want, dtype=found.dtype, device=found.device))
-    yield equal(slots.target_tokens[: rows.slots, : rows.per_slot], targets)
+    accepted = slots.accepted[: rows.slots]
+    yield equal(accepted, torch.tensor(want, dtype=accepted.dtype, device=accepted.device))
+    yield equal(slots.target_tokens[: rows.slots, : rows.rows_per_slot], targets)
     yield holds(not choices.any())
 
 
@@ -236,14 +240,14 @@ def commit(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Findi
     stage.random_tokens(s.target_tokens)
     length, last = s.length[:count] + accepted + 1, s.target_tokens[:count].gather(1, accepted[:, None].long())
     call()
-    held = kv.held[:count]
+    block_counts = kv.held[:count]
     yield equal(s.length[:count], length)
     yield equal(s.last_token[:count], last[:, 0])
     yield equal(s.counts[:count], accepted + 1)
-    yield equal(s.active[:count], torch.arange(count, dtype=torch.int32, device=held.device))
-    yield equal(held, -(-length // BLOCK))
+    yield equal(s.active[:count], torch.arange(count, dtype=torch.int32, device=block_counts.device))
+    yield equal(block_counts, -(-length // BLOCK))
     free = int((kv.owner == FREE).sum())
-    yield holds(free == int(kv.free_count) == stage.sizes.blocks - int(held.sum()))
+    yield holds(free == int(kv.free_count) == stage.sizes.blocks - int(block_counts.sum()))
 
 
 def kv_reserve(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
@@ -251,9 +255,9 @@ def kv_reserve(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[F
     s, kv, count = named["slots"], named["kv"], stage.slots
     kv.copy_(stage.layout.kv)
     call()
-    held = kv.held[:count]
-    yield equal(held, torch.full_like(held, -(-(stage.context + stage.k + 1) // BLOCK)))
-    owners = [kv.owner[kv.block_table[slot, : int(held[slot])].long()] for slot in range(count)]
+    block_counts = kv.held[:count]
+    yield equal(block_counts, torch.full_like(block_counts, -(-(stage.context + stage.k + 1) // BLOCK)))
+    owners = [kv.owner[kv.block_table[slot, : int(block_counts[slot])].long()] for slot in range(count)]
     yield holds(all(bool((owner == slot).all()) for slot, owner in enumerate(owners)) and not s.fault.any())
 
 

@@ -55,16 +55,16 @@ class Group:
 
 def groups_of(calls: Sequence[Call], context: int) -> list[Group]:
     """The groups of a step's launches, in the order in which the step first makes them."""
-    found: dict[tuple[str, str, str], tuple[Account, list[Call], list[Launch]]] = {}
+    by_shape: dict[tuple[str, str, str], tuple[Account, list[Call], list[Launch]]] = {}
     for call in calls:
         accounts = account(call, context)
         for launch in call.launches:
             key = tag_of(call.path), launch.name, accounts[launch.name].shape
-            _, made, launches = found.setdefault(key, (accounts[launch.name], [], []))
+            _, made, launches = by_shape.setdefault(key, (accounts[launch.name], [], []))
             made.append(call)
             launches.append(launch)
     return [
-        Group(tag, name, of, tuple(made), tuple(launches)) for (tag, name, _), (of, made, launches) in found.items()
+        Group(tag, name, of, tuple(made), tuple(launches)) for (tag, name, _), (of, made, launches) in by_shape.items()
     ]
 
 

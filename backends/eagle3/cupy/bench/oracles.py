@@ -48,7 +48,7 @@ def draft_input(embedded: Tensor, hidden: Tensor, embedding_norm: Tensor, featur
 
 
 def greedy_choices(logits: Tensor) -> Tensor:
-    """What `matmul_rows` chooses: the largest of each row, ties to the lowest index."""
+    """Return the choices of `matmul_rows`: the largest of each row, ties to the lowest index."""
     best = logits.max(dim=-1, keepdim=True).values
     return (logits == best).int().argmax(dim=-1)
 
@@ -61,9 +61,9 @@ def accept(drafts: list[int], targets: list[int]) -> int:
     return agreed
 
 
-def relative_error(found: Tensor, want: Tensor) -> float:
+def relative_error(result: Tensor, want: Tensor) -> float:
     """‖found − want‖ / ‖want‖; NaN where anything was not written."""
-    return float((found.double() - want.double()).norm() / want.double().norm())
+    return float((result.double() - want.double()).norm() / want.double().norm())
 
 
 def route(x: Tensor, router: Tensor, bias: Tensor) -> Tensor:

@@ -47,8 +47,8 @@ def bench_kernels(request: KernelBenchRequest) -> KernelBench:
         stages = random_stages(request.pair, request.context, request.batch, request.roles, tuned, device, kv)
         with compiler() as compiling:
             specs = (kernel.spec for stage in stages.values() for kernel in stage.cycle.kernels().values())
-            if said := [f"{spec.stem}.cu: {why}" for spec, why in compiling.compile(specs).items() if why]:
-                raise BackendError(said[0], hint="the kernel does not compile for this GPU")
+            if complaints := [f"{spec.stem}.cu: {why}" for spec, why in compiling.compile(specs).items() if why]:
+                raise BackendError(complaints[0], hint="the kernel does not compile for this GPU")
         kernels = list[KernelTiming]()
         for role, stage in stages.items():
             stage.run()

@@ -1,4 +1,4 @@
-"""What an engine shows beside its tokens: logits, draws and their laws, and the stages of both passes."""
+"""Evidence of an engine beside its tokens: logits, draws and their laws, and the stages of both passes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ class ForensicEngine(RetilingEngine):
         return watch.shown()
 
     def _rows_run_again(self, kind: Kind) -> Tensor | None:
-        """How many rows [S] of the next step come before that of the newest token; None of one that runs none again."""
+        """Return how many rows [S] of the next step come before that of the newest token; None of one that runs none
+        again.
+        """
         if kind != FULL or self.b.partial is None:
             return None
         return self.b.slots.length - self.b.partial.verified
@@ -130,7 +132,7 @@ class ForensicEngine(RetilingEngine):
         Raises BackendError where the engine decodes greedily.
         """
         self._sampling()
-        slots, found = self.sizes.slots, list[tuple[int, ...]]()
+        slots, drawn_tokens = self.sizes.slots, list[tuple[int, ...]]()
         self.prefill([prompt] * slots, draft=role.speculative)
         prefilled, drawn = self.prefilled, self.b.sampling
         assert prefilled is not None and drawn is not None
@@ -142,18 +144,18 @@ class ForensicEngine(RetilingEngine):
                     chosen, fault = first_tokens(verify, self.b, prefilled.last, [len(prompt)] * slots)
                 self._check(fault)
                 self.first.prefilled = replace(prefilled, first=chosen)
-                found += self.decode(role, Budget(new_tokens=tokens), ()).tokens
+                drawn_tokens += self.decode(role, Budget(new_tokens=tokens), ()).tokens
         finally:
             self._forget_prompts()  # its requests are not those of its prompts
-        return tuple(found[:count])
+        return tuple(drawn_tokens[:count])
 
     @torch.inference_mode()
     def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
         """As `protocols.ShowsDistribution.distribution`. Raises BackendError where the engine decodes greedily."""
-        asked = self._sampling()
+        sampling = self._sampling()
         self.prefill([prompt], draft=False)
         with self.stream.current():
-            return law_of(self._logits_after(0, continuation), asked, continuation, least)
+            return law_of(self._logits_after(0, continuation), sampling, continuation, least)
 
     def _sampling(self) -> Sampling:
         if self.sizes.sampling is None:

@@ -1,4 +1,4 @@
-"""What the kernels can do, checked before anything is compiled."""
+"""Limits of the kernels, checked before anything is compiled."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def check_request(request: OpenRequest) -> None:
         check_settings(request.sampling)
 
 
-def check_vocabulary(asked: Sampling | None, target: TargetGeometry, where: Path) -> None:
+def check_vocabulary(sampling: Sampling | None, target: TargetGeometry, where: Path) -> None:
     """Raise CheckpointError for more tokens than can be drawn from, UsageError for a bias of a token that is none."""
-    if asked is None:
+    if sampling is None:
         return
     if target.vocab > MOST_COLUMNS:
         raise CheckpointError(
@@ -48,7 +48,7 @@ def check_vocabulary(asked: Sampling | None, target: TargetGeometry, where: Path
             f"{MOST_COLUMNS}",
             hint="use --backend reference, or leave sampling out of the scenario",
         )
-    if beyond := [token for token, _ in asked.logit_bias if token >= target.vocab]:
+    if beyond := [token for token, _ in sampling.logit_bias if token >= target.vocab]:
         raise UsageError(
             f"sampling.logit_bias: token {beyond[0]}", hint=f"the target has {target.vocab} tokens, from 0 on"
         )

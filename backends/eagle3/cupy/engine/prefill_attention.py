@@ -23,7 +23,7 @@ from specgate.errors import BackendError
 
 
 class Library(StrEnum):
-    """Who computes the attention of a prefill. `torch`: whatever torch takes by itself."""
+    """Library that computes the attention of a prefill. `torch`: whatever torch takes by itself."""
 
     CUDNN = "cudnn"
     FLASH = "flash"
@@ -64,7 +64,7 @@ def libraries(
 
 
 def cudnn_version() -> int | None:
-    """That of the cuDNN that torch uses; None without one."""
+    """Return the version of the cuDNN that torch uses; None without one."""
     cudnn: Any = torch.backends.cudnn  # torch gives no types
     version: int | None = cudnn.version()
     return version
@@ -117,13 +117,13 @@ class PrefillAttention:
         failed: list[str] = []
         for library in self.order:
             # Why a library cannot is told in warnings, which are nobody's concern where another one can.
-            with warnings.catch_warnings(record=True, action="always") as told:
+            with warnings.catch_warnings(record=True, action="always") as messages:
                 try:
                     attended(*split_heads(qkv, heads), library)
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError as error:
-                    failed.append(f"{library}: {'; '.join(reasons(error, told))}")
+                    failed.append(f"{library}: {'; '.join(reasons(error, messages))}")
                 else:
                     return library
         raise BackendError(
@@ -146,10 +146,10 @@ class PrefillAttention:
         return attend_with_sinks(q, k, v, sinks, window if window is not None and window < len(q) else None, library)
 
 
-def reasons(error: RuntimeError, told: Sequence[warnings.WarningMessage]) -> Iterator[str]:
-    """What torch says of a library that cannot, without what it says of those that were not asked."""
+def reasons(error: RuntimeError, messages: Sequence[warnings.WarningMessage]) -> Iterator[str]:
+    """Return torch's reasons why a library cannot, without those about others."""
     yield (str(error).strip().splitlines() or [""])[0]
-    for warning in told:
+    for warning in messages:
         text = str(warning.message).partition(" (Triggered internally")[0].strip()
         if not text.endswith("because:") and "runtime disabled" not in text:
             yield text
@@ -163,13 +163,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, library: Library) -> Tensor:
 
 
 def attend_with_sinks(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, window: int | None, library: Library) -> Tensor:
-    """What `PrefillAttention.with_sinks` is, by `library`. Raises RuntimeError where it cannot."""
+    """Compute `PrefillAttention.with_sinks` by `library`. Raises RuntimeError where it cannot."""
     if library is Library.TORCH:
         return prefill_sinks.by_torch(q, k, v, sinks, window)
     if library is Library.CUDNN and window is not None:
         raise RuntimeError("torch gives cuDNN no windows")
-    found = prefill_sinks.by_cudnn(q, k, v) if library is Library.CUDNN else prefill_sinks.by_flash(q, k, v, window)
-    return prefill_sinks.beside_sinks(*found, sinks)
+    attended = prefill_sinks.by_cudnn(q, k, v) if library is Library.CUDNN else prefill_sinks.by_flash(q, k, v, window)
+    return prefill_sinks.beside_sinks(*attended, sinks)
 
 
 def attend_last(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

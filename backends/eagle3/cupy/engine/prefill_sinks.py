@@ -27,15 +27,15 @@ def by_flash(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> tuple[Tenso
     """
     op: Any = torch.ops.aten._flash_attention_forward
     sides = {} if window is None else {"window_size_left": window - 1, "window_size_right": 0}
-    found = op(q[None], k[None], v[None], None, None, len(q), len(k), 0.0, window is None, False, **sides)
-    return found[0][0], found[1].reshape(q.shape[1], len(q))
+    results = op(q[None], k[None], v[None], None, None, len(q), len(k), 0.0, window is None, False, **sides)
+    return results[0][0], results[1].reshape(q.shape[1], len(q))
 
 
 def by_cudnn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """As `by_flash`, without a window: torch gives cuDNN none. Raises RuntimeError where cuDNN cannot."""
     op: Any = torch.ops.aten._scaled_dot_product_cudnn_attention
-    found = op(*(t.transpose(0, 1)[None] for t in (q, k, v)), None, True, 0.0, True, False)
-    return found[0][0].transpose(0, 1), found[1].reshape(q.shape[1], len(q))
+    results = op(*(t.transpose(0, 1)[None] for t in (q, k, v)), None, True, 0.0, True, False)
+    return results[0][0].transpose(0, 1), results[1].reshape(q.shape[1], len(q))
 
 
 def beside_sinks(out: Tensor, sums: Tensor, sinks: Tensor) -> Tensor:

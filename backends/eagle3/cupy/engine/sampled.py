@@ -1,4 +1,4 @@
-"""What an engine that draws is asked beside decoding: who its requests are, scores of a draw, texts, a distribution.
+"""Questions to an engine that draws, beside decoding: who its requests are, scores of a draw, texts, a distribution.
 
 Tokens are drawn on the device. Here the same is computed on the host, in float64, for one row of logits at a time.
 """
@@ -32,31 +32,33 @@ def put_requests(b: SamplingBuffers, requests: Sequence[int]) -> None:
     b.requests[: len(bits)] = torch.from_numpy(bits).to(b.requests.device)
 
 
-def top2_of_draw(logits: Tensor, asked: Sampling, prompt: Sequence[int], output: Sequence[int]) -> tuple[float, float]:
+def top2_of_draw(
+    logits: Tensor, sampling: Sampling, prompt: Sequence[int], output: Sequence[int]
+) -> tuple[float, float]:
     """The two largest scores of the draw that comes after a prompt and `output`, from its logits [V] as the device has
     left them, with bias and penalties; at temperature 0 the two largest logits.
     """
-    if not draws(asked):
+    if not draws(sampling):
         first, second = logits.topk(2).values.tolist()
         return first, second
     at = np.array([len(prompt) + len(output)], np.int64)
-    found = scores(distribution_of(logits, asked)[None], Keys(asked.seed, requests_of([prompt]), at))[0]
-    second, first = np.sort(found)[-2:].tolist()
+    row = scores(distribution_of(logits, sampling)[None], Keys(sampling.seed, requests_of([prompt]), at))[0]
+    second, first = np.sort(row)[-2:].tolist()
     return first, second
 
 
-def distribution_of(logits: Tensor, asked: Sampling) -> Floats:
+def distribution_of(logits: Tensor, sampling: Sampling) -> Floats:
     """The target's distribution [V] from logits [V] as the device has left them, with bias and penalties."""
-    return target_distribution(logits.double().cpu().numpy(), as_left(asked))
+    return target_distribution(logits.double().cpu().numpy(), as_left(sampling))
 
 
-def as_left(asked: Sampling) -> Sampling:
-    """What is still to be done with logits that have their bias and penalties."""
-    return replace(asked, logit_bias=(), repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
+def as_left(sampling: Sampling) -> Sampling:
+    """Return the settings that still apply to logits that have their bias and penalties."""
+    return replace(sampling, logit_bias=(), repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
 
 
-def law_of(logits: Tensor, asked: Sampling, continuation: Sequence[int], least: float) -> TokenLaw:
+def law_of(logits: Tensor, sampling: Sampling, continuation: Sequence[int], least: float) -> TokenLaw:
     """As `protocols.ShowsDistribution.distribution`, from the logits [V] there."""
-    found = distribution_of(logits, asked)
-    kept = np.flatnonzero((found >= least) & (found > 0))
-    return TokenLaw(tuple(continuation), tuple(kept.tolist()), tuple(found[kept].tolist()))
+    distribution = distribution_of(logits, sampling)
+    kept = np.flatnonzero((distribution >= least) & (distribution > 0))
+    return TokenLaw(tuple(continuation), tuple(kept.tolist()), tuple(distribution[kept].tolist()))

@@ -1,4 +1,4 @@
-"""What every stage of both passes gives for one prompt: the tensors that `specgate parity` compares.
+"""Results of every stage of both passes for one prompt: the tensors that `specgate parity` compares.
 
 The last rows of a prompt are decoded one by one, with the kernels of a step and the prompt's own tokens, after a
 prefill of what is before. So what is shown is what the engine decodes with, and it rests on its prefill's cache.
@@ -53,7 +53,7 @@ class StagePasses:
 
         The draft's features in `b` are those of position `start` − 1.
         """
-        found = Fault(0)
+        faults = Fault(0)
         for position in range(start, len(prompt)):
             place(b.slots, position, prompt[position])
             self.reserve(b.kv, b.slots)
@@ -62,17 +62,17 @@ class StagePasses:
                 if position == len(prompt) - 2:
                     self.draft.step(b, prompt[-1])
             self._target_row(b)
-            found |= self.verify.choices(b, 1)[1]
-        return found
+            faults |= self.verify.choices(b, 1)[1]
+        return faults
 
     def shown(self, rows: int) -> dict[str, Any]:
         """The last `rows` rows of every stage, float32 [rows, width], and the draft's target ids, int64 [W]."""
-        found: dict[str, Any] = {
+        tensors: dict[str, Any] = {
             name: torch.stack(kept[-rows:]).float().cpu().numpy() for name, kept in self._kept.items()
         }
         if self.draft:
-            found[TARGET_IDS] = self.draft.model.target_ids.long().cpu().numpy()
-        return found
+            tensors[TARGET_IDS] = self.draft.model.target_ids.long().cpu().numpy()
+        return tensors
 
     def _target_row(self, b: Buffers) -> None:
         streams = watched(self.verify.layer, b.target.layer)
@@ -155,7 +155,7 @@ def place(slots: Slots, position: int, token: int) -> None:
 
 
 def watched(layer: Layer | ExpertLayer, b: LayerBuffers) -> dict[Place, list[Tensor]]:
-    """What the residual stream of row 0 will be at every place, in the order of the calls of `layer` that follow."""
+    """Collect the residual stream of row 0 at every place, in the order of the calls of `layer` that follow."""
     streams: dict[Place, list[Tensor]] = {"input": [], "o": [], "down": []}
     layer.watch = lambda at: streams[at].append(b.stream[0].clone())
     return streams
@@ -163,5 +163,5 @@ def watched(layer: Layer | ExpertLayer, b: LayerBuffers) -> dict[Place, list[Ten
 
 def normed_rows(rows: PreNormRows, eps: float) -> Tensor:
     """The rows after their RMSNorm, float32 [R, H]. No kernel divides them by themselves."""
-    mean = rows.squares.sum(-1, keepdim=True) / rows.rows.shape[-1]
-    return rows.rows.float() / (mean + eps).sqrt()
+    mean = rows.squares.sum(-1, keepdim=True) / rows.normed.shape[-1]
+    return rows.normed.float() / (mean + eps).sqrt()

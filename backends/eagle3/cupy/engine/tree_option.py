@@ -1,4 +1,4 @@
-"""What `-o tree=…` asks of the engine, and what of it no kernel is made for."""
+"""Option `-o tree=…`, and its refusal where no kernel is made for it."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def chosen_tree(request: OpenRequest) -> DraftTree | None:
 
     Raises UsageError for a tree that is none or is not the roles', and for what no kernel is made for.
     """
-    asked = request.options.get(TREE)
+    text = request.options.get(TREE)
     check_width(request.options)
-    if asked is None:
+    if text is None:
         return None
     if request.sampling is not None:
         raise UsageError(f"option {TREE} with sampling: its paths are of greedy tokens", hint="leave one out")
     refuse_others(request.options)
     shape: DraftTree = (
-        dynamic_tree(asked, request.options.get(WIDTH), request.max_k)
-        if is_dynamic(asked)
-        else tree_of_roles(asked, request.max_k)
+        dynamic_tree(text, request.options.get(WIDTH), request.max_k)
+        if is_dynamic(text)
+        else tree_of_roles(text, request.max_k)
     )
     if not request.max_k or shape.is_chain:
         return None
     if shape.rows > MOST_NODES:
         raise UsageError(
-            f"option {TREE} = {asked}: {shape.nodes} draft tokens; back end cupy verifies at most {MOST_NODES - 1}",
+            f"option {TREE} = {text}: {shape.nodes} draft tokens; back end cupy verifies at most {MOST_NODES - 1}",
             hint=f"a smaller tree; {ELSEWHERE}, on a GPU",
         )
     if request.max_batch * shape.rows > MAX_ROWS:
         raise UsageError(
-            f"option {TREE} = {asked}: batch {request.max_batch} of {shape.rows} rows each makes "
+            f"option {TREE} = {text}: batch {request.max_batch} of {shape.rows} rows each makes "
             f"{request.max_batch * shape.rows} rows per step, at most {MAX_ROWS} are supported",
             hint=f"a batch of {MAX_ROWS // shape.rows}, or a smaller tree",
         )
@@ -73,11 +73,11 @@ def check_target(shape: DraftTree | None, target: TargetGeometry) -> None:
         )
 
 
-def check_draft(shape: DraftTree | None, asked: str, draft: DraftGeometry) -> None:
+def check_draft(shape: DraftTree | None, text: str, draft: DraftGeometry) -> None:
     """Raise UsageError for a draft that knows too few tokens."""
     if shape is not None:
         ranks = shape.width if isinstance(shape, DynamicGrowth) else shape.highest_rank + 1
-        check_ranks(asked, ranks, draft.draft_vocab)
+        check_ranks(text, ranks, draft.draft_vocab)
 
 
 def check_memory(sizes: Sizes, target: TargetGeometry) -> None:

@@ -2,7 +2,8 @@
 
 Of this package, nothing here imports anything from outside this folder but `device.py`.
 
-    loader.py       from a `.cu` file and its constants to launches; tells a listener of them
+    loader.py       launches of the functions of a `.cu` file, and a listener to them
+    operands.py     what a kernel takes: fields of its struct, and the shapes beside them
     compiling.py    kernels compiled side by side, in processes
     heads.py        the sizes of an attention layer and its cache
     state/          the state of slots and of the cache's blocks, and the kernels that keep it

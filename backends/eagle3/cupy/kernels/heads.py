@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
-from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import expect
 from specgate.backends.eagle3.lib.kv.modes import NVFP4_ELEMENTS, KvMode
 
 BLOCK: Final = 64
@@ -74,7 +72,7 @@ class Heads:
 
     @property
     def cached(self) -> torch.dtype:
-        """What a page is made of: numbers, or the bytes of codes."""
+        """Return the dtype of a page: numbers, or the bytes of codes."""
         return torch.bfloat16 if self.kv == "bf16" else torch.uint8
 
     @property
@@ -95,14 +93,3 @@ class Heads:
         if self.kv == "fp8":
             return (self.kv_heads, BLOCK // SCALE_POSITIONS, 2), torch.float32
         return (self.kv_heads, 2 * BLOCK * self.head_dim // NVFP4_ELEMENTS + OUTER_BYTES), torch.uint8
-
-
-def expect_pages(heads: Heads, k_pages: Tensor, v_pages: Tensor, scales: Tensor | None) -> None:
-    """Raise ValueError where these are not the pages of one layer in the format of `heads`, [blocks, …]."""
-    wanted = heads.scale_shape
-    if (scales is not None) != (wanted is not None):
-        raise ValueError(f"made for scales: {wanted is not None}")
-    for name, given, shape in zip(("k_pages", "v_pages"), (k_pages, v_pages), heads.page_shapes, strict=True):
-        expect(name, given, (1, *shape), heads.cached)
-    if scales is not None and wanted is not None:
-        expect("scales", scales, (len(k_pages), *wanted[0]), wanted[1])

@@ -1,4 +1,4 @@
-"""From a `.cu` file and its constants to launches of its functions, and a listener who is told of them.
+"""Launches of the functions of a `.cu` file with its constants, and a listener to them.
 
 Our headers are written into the text of a kernel. CuPy's disk cache does not look at files that are found by `-I`, so
 that after an edit to a header alone it would serve the old binary. `#line` keeps the compiler's messages true to the
@@ -7,7 +7,6 @@ files.
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -15,11 +14,12 @@ from dataclasses import dataclass, replace
 from functools import cache, wraps
 from inspect import signature
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor
 
+from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT, Operands
 from specgate.errors import BackendError
 
 FOLDER: Final = Path(__file__).parent
@@ -34,8 +34,6 @@ BESIDE_A_STEP: Final = frozenset({"read_memory"})
 """Kernel files that measure the device; no step launches them."""
 PREFILL: Final = "prefill"
 """The folder of kernels that a prefill launches and no step does."""
-ARGUMENT = Tensor | int | float | None
-"""A field of the struct that a kernel takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,8 @@ class Spec:
 
     @classmethod
     def of(cls, stem: str, constants: Mapping[str, int | float]) -> Spec:
-        return cls(stem, tuple(sorted((name.upper(), str(value)) for name, value in constants.items())))
+        texts = {name: str(int(value) if isinstance(value, bool) else value) for name, value in constants.items()}
+        return cls(stem, tuple(sorted((name.upper(), text) for name, text in texts.items())))
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -59,7 +58,7 @@ class Spec:
 
 
 class Kernel:
-    """What all launchers share: a file that is compiled and loaded at its first launch, and how it is launched.
+    """A file that is compiled and loaded at its first launch. A launcher inherits from it.
 
     `shared_bytes`: bytes of dynamic shared memory of a block, unless a launch says otherwise. Every function has one
     such size.
@@ -68,20 +67,40 @@ class Kernel:
     def __init__(self, stem: str, *, shared_bytes: int = 0, **constants: int | float) -> None:
         self.spec = Spec.of(stem, constants)
         self.shared_bytes = shared_bytes
+        self._operands: dict[str, Operands] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Announce each call of a launcher to the listener."""
+        if "__call__" in vars(cls):
+            cls.__call__ = announced(vars(cls)["__call__"])  # type: ignore[method-assign]
 
     def launch(
         self,
-        name: str,
         grid: Sequence[int],
-        block: Sequence[int],
-        arguments: Mapping[str, ARGUMENT],
-        shared_bytes: int | None = None,
+        *groups: object,
+        threads: Any = None,
+        function: Any = "",
+        shared_bytes: Any = None,
+        **operands: Any,
     ) -> None:
-        """Launch function `name` of the file on the current stream, and tell the listener of it, if there is one."""
-        launch = Launch(self, name, tuple(grid), tuple(block), arguments, shared_bytes)
+        """Launch `function`, by default the one with the file's name, on the current stream, and announce it.
+
+        `threads`: of a block, an int; by default the constant of that name. `shared_bytes`: if others than the
+        kernel's. Operands that are not named are the attributes of
+        this name of `groups`. Names in capitals are sizes: see `operands.py`, which checks all operands.
+        """
+        name = function or self.spec.stem
+        taken = self.operands_of(name)
+        block = (int(taken.constants["THREADS"]) if threads is None else threads,)
+        arguments = taken.arguments(groups, operands)
         if (listener := LISTENER.get()) is not None:
-            listener.launched(launch)
-        launch()
+            listener.launched(Launch(self, name, tuple(grid), block, arguments, shared_bytes))
+        self.enqueue(name, grid, block, arguments, shared_bytes=shared_bytes)
+
+    def operands_of(self, function: str) -> Operands:
+        if function not in self._operands:
+            self._operands[function] = declared_operands(self.spec, function)
+        return self._operands[function]
 
     def enqueue(
         self,
@@ -91,8 +110,7 @@ class Kernel:
         arguments: Mapping[str, ARGUMENT],
         shared_bytes: int | None = None,
     ) -> None:
-        """What `launch` does, without telling anybody. The function takes one struct, whose fields `arguments` are, by
-        name and in order.
+        """Launch function `name` with all of its operands, without a check or an announcement.
 
         Every kernel of ours waits for the one before it by itself (`dependent.cuh`), and so may be started early.
         """
@@ -107,15 +125,15 @@ class Kernel:
         config.hStream = driver.CUstream(cupy.cuda.get_current_stream().ptr)
         config.attrs = early_start() if torch.cuda.get_device_capability(device) >= (9, 0) else []
         config.numAttrs = len(config.attrs)
-        pointer = function(self.spec, name, device, shared)
-        (status,) = driver.cuLaunchKernelEx(config, pointer, ((packed(arguments),), (None,)), 0)
+        pointer, packed = function(self.spec, name, device, shared), self.operands_of(name).packed(arguments)
+        (status,) = driver.cuLaunchKernelEx(config, pointer, ((packed,), (None,)), 0)
         if status != driver.CUresult.CUDA_SUCCESS:
             raise BackendError(f"{self.spec.stem}.cu: {name}{tuple(grid)}x{tuple(block)}: {status.name}")
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What `Kernel.launch` was given. Calling it launches the same once more."""
+    """A launch with all of its operands. Calling it launches the same once more."""
 
     kernel: Kernel
     name: str
@@ -143,7 +161,7 @@ class Launch:
 
 
 class Listener(Protocol):
-    """Hears what the launchers of a context do, before they do it."""
+    """Listens to what the launchers of a context do, before they do it."""
 
     def called(self, kernel: Kernel, named: Mapping[str, Any]) -> None:
         """`kernel` is called with the arguments `named`; what it launches for this call comes next."""
@@ -154,18 +172,14 @@ class Listener(Protocol):
 
 LISTENER: Final[ContextVar[Listener | None]] = ContextVar("LISTENER", default=None)
 """The listener of the current context; usually there is none. Replaying a captured graph does not ask for it."""
-Parameters = ParamSpec("Parameters")
-Launcher = TypeVar("Launcher", bound=Kernel)
 
 
-def announced(
-    call: Callable[Concatenate[Launcher, Parameters], None],
-) -> Callable[Concatenate[Launcher, Parameters], None]:
-    """Decorates the `__call__` of every launcher: it tells the listener, if there is one, what it is called with."""
+def announced(call: Callable[..., None]) -> Callable[..., None]:
+    """Decorate the `__call__` of a launcher: it announces its arguments to the listener, if there is one."""
     bind = signature(call).bind
 
     @wraps(call)
-    def announcing(kernel: Launcher, /, *arguments: Parameters.args, **keywords: Parameters.kwargs) -> None:
+    def announcing(kernel: Kernel, /, *arguments: Any, **keywords: Any) -> None:
         if (listener := LISTENER.get()) is not None:
             named = dict(bind(kernel, *arguments, **keywords).arguments)
             listener.called(kernel, {name: value for name, value in named.items() if name != "self"})
@@ -184,45 +198,10 @@ def early_start() -> list[Any]:
     return [attribute]
 
 
-def packed(arguments: Mapping[str, ARGUMENT]) -> ctypes.Structure:
-    """The struct of these fields in C's layout, as a kernel declares it.
-
-    A tensor becomes a pointer, None a null pointer; an int has 32 bits, a float is float32.
-    """
-    values = {name: passed(argument) for name, argument in arguments.items()}
-    layout = struct_of(tuple((name, kind) for name, (_, kind) in values.items()))
-    return layout(*(value for value, _ in values.values()))
-
-
 @cache
-def struct_of(fields: tuple[tuple[str, Any], ...]) -> type[ctypes.Structure]:
-    """The C struct of `fields`, (name, ctypes type) each, with the alignment that the compiler gives them."""
-    return type("Arguments", (ctypes.Structure,), {"_fields_": fields})
-
-
-def passed(argument: ARGUMENT) -> tuple[int | float, Any]:
-    """The value of a kernel's argument, and its C type."""
-    match argument:
-        case Tensor():
-            return argument.data_ptr(), ctypes.c_void_p
-        case None:
-            return 0, ctypes.c_void_p
-        case int():
-            return argument, ctypes.c_int
-        case _:
-            return argument, ctypes.c_float
-
-
-def expect(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
-    """Raise ValueError where `tensor` is not a contiguous array of at least `shape` in its first axis, exactly in the
-    others.
-    """
-    fits = tensor.dim() == len(shape) and tensor.shape[0] >= shape[0] and tuple(tensor.shape[1:]) == tuple(shape[1:])
-    if not fits or tensor.dtype != dtype or not tensor.is_contiguous():
-        layout = "" if tensor.is_contiguous() else f" of strides {tensor.stride()}"
-        raise ValueError(
-            f"{name}: {tensor.dtype} {list(tensor.shape)}{layout}, but a contiguous {dtype} {list(shape)} is needed"
-        )
+def declared_operands(spec: Spec, function: str) -> Operands:
+    """Operands of a function of a kernel, as its source declares them."""
+    return Operands.of(function, spec.source, spec.constants)
 
 
 @cache

@@ -6,8 +6,8 @@
 #include "dependent.cuh"
 
 struct ReadMemoryArguments {
-    int* out;
-    const int4* words;
+    int* out;           // [WORDS / WARP_WORDS]
+    const int4* words;  // [WORDS]
 };
 
 extern "C" __global__ __launch_bounds__(THREADS) void read_memory(const ReadMemoryArguments args) {

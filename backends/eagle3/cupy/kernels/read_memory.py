@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 
 THREADS: Final = 256
 LOADS: Final = 8
@@ -25,11 +24,8 @@ class ReadMemory(Kernel):
     def __init__(self) -> None:
         super().__init__("read_memory", threads=THREADS, loads=LOADS)
 
-    @announced
     def __call__(self, out: Tensor, words: Tensor) -> None:
         count = words.numel()
         if count % BLOCK_WORDS:
             raise ValueError(f"words: {count} of them, but a multiple of {BLOCK_WORDS} is needed")
-        expect("words", words, (count,), torch.int32)
-        expect("out", out, (count // WARP_WORDS,), torch.int32)
-        self.launch("read_memory", (count // BLOCK_WORDS,), (THREADS,), {"out": out, "words": words})
+        self.launch((count // BLOCK_WORDS,), out=out, words=words, WORDS=count, WARP_WORDS=WARP_WORDS)

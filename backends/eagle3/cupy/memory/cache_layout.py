@@ -1,4 +1,4 @@
-"""Where prompts lie in the paged cache: which blocks each slot has, which of them are shared, and which are free."""
+"""Layout of prompts in the paged cache: blocks of each slot, shared ones and free ones."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class CacheLayout:
     def reused_positions(self) -> int:
         """Positions that were not computed, because another slot has the same prompt."""
         return sum(
-            (len(held) - own) * BLOCK
-            for held, own, twin, slot in zip(self.blocks, self.private, self.twin, range(len(self.twin)), strict=True)
+            (len(blocks) - own) * BLOCK
+            for blocks, own, twin, slot in zip(self.blocks, self.private, self.twin, range(len(self.twin)), strict=True)
             if twin != slot
         )
 
@@ -53,10 +53,10 @@ def as_tensors(blocks: Sequence[Sequence[int]], sizes: Sizes) -> KVBlocks:
     """The layout as the kernels know it, on the CPU. The lowest free block lies on top of the stack of free ones."""
     kv = KVBlocks.allocate(sizes.slots, sizes.max_blocks, sizes.blocks, "cpu")
     kv.owner.fill_(FREE)
-    for slot, held in enumerate(blocks):
-        ids = torch.tensor(held)
-        kv.block_table[slot, : len(held)] = ids
-        kv.held[slot] = kv.prompt_blocks[slot] = len(held)
+    for slot, own in enumerate(blocks):
+        ids = torch.tensor(own)
+        kv.block_table[slot, : len(own)] = ids
+        kv.held[slot] = kv.prompt_blocks[slot] = len(own)
         kv.owner[ids] = torch.where(kv.owner[ids] == FREE, slot, SHARED).int()
     free = (kv.owner == FREE).nonzero().flatten().flip(0).int()
     kv.free_blocks[: len(free)] = free

@@ -1,4 +1,4 @@
-"""What lies in the memory of several GPUs so that they can write to each other."""
+"""Memory of several GPUs that they can write to each other."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def mailboxes(faults: Sequence[Tensor], rows: int, hidden: int) -> tuple[Mailbox
 
 
 def mailbox_bytes(ranks: int, sizes: Sizes, hidden: int, draft_hidden: int | None = None) -> int:
-    """What they take on each GPU."""
+    """Return their bytes on each GPU."""
     if ranks == 1:
         return 0
-    found = 0
+    total = 0
     for width in [hidden] if draft_hidden is None else [hidden, draft_hidden]:
         words = math.prod(sums_shape(ranks, sizes.rows, width)) + math.prod(choices_shape(ranks, sizes.rows))
-        found += 8 * words + 4 * sizes.rows * width
-    return found
+        total += 8 * words + 4 * sizes.rows * width
+    return total
 
 
 def reachable(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:

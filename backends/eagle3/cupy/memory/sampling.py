@@ -1,4 +1,4 @@
-"""What drawing tokens on the device needs of memory, and which of its parts a request for sampling asks for."""
+"""Memory for drawing tokens on the device, and the parts of it that a sampling needs."""
 
 from __future__ import annotations
 
@@ -18,33 +18,37 @@ IN_PROMPT: Final = -(1 << 31)
 """The bit of `history` that says that a token is in the prompt, as an int32 has it: `history.cuh`."""
 
 
-def draws(asked: Sampling | None) -> bool:
-    """Whether tokens are drawn; at temperature 0 the largest logit wins."""
-    return asked is not None and asked.temperature > 0
+def draws(sampling: Sampling | None) -> bool:
+    """Return whether tokens are drawn; at temperature 0 the largest logit wins."""
+    return sampling is not None and sampling.temperature > 0
 
 
-def biases(asked: Sampling | None) -> bool:
-    """Whether something is added to logits, at temperature 0 too."""
-    return asked is not None and bool(asked.logit_bias)
+def biases(sampling: Sampling | None) -> bool:
+    """Return whether something is added to logits, at temperature 0 too."""
+    return sampling is not None and bool(sampling.logit_bias)
 
 
-def penalises(asked: Sampling | None) -> bool:
-    """Whether tokens that a text has are penalised, at temperature 0 too."""
-    return asked is not None and asked.penalises
+def penalises(sampling: Sampling | None) -> bool:
+    """Return whether tokens that a text has are penalised, at temperature 0 too."""
+    return sampling is not None and sampling.penalises
 
 
-def rejects(asked: Sampling | None) -> bool:
-    """Whether drafts are verified by rejection. At temperature 0 both ways compare single tokens, as greedily."""
-    return draws(asked) and asked is not None and asked.method == "rejection"
+def rejects(sampling: Sampling | None) -> bool:
+    """Return whether drafts are verified by rejection. At temperature 0 both ways compare single tokens, as
+    greedily.
+    """
+    return draws(sampling) and sampling is not None and sampling.method == "rejection"
 
 
-def weighs(asked: Sampling, vocab: int) -> bool:
-    """Whether a filter needs the mass or the number of a row's larger logits. Top-k of all columns is no filter."""
-    return draws(asked) and (0 < asked.top_k < vocab or asked.top_p < 1)
+def weighs(sampling: Sampling, vocab: int) -> bool:
+    """Return whether a filter needs the mass or the number of a row's larger logits. Top-k of all columns is no
+    filter.
+    """
+    return draws(sampling) and (0 < sampling.top_k < vocab or sampling.top_p < 1)
 
 
-def filters(asked: Sampling, vocab: int) -> bool:
-    return weighs(asked, vocab) or (draws(asked) and asked.min_p > 0)
+def filters(sampling: Sampling, vocab: int) -> bool:
+    return weighs(sampling, vocab) or (draws(sampling) and sampling.min_p > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class SamplingBuffers:
     @classmethod
     def allocate(
         cls,
-        asked: Sampling,
+        sampling: Sampling,
         vocab: int,
         slots: int,
         rows: int,
@@ -91,11 +95,11 @@ class SamplingBuffers:
         def of(dtype: torch.dtype, *shape: int) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        bias = of(torch.float32, vocab if biases(asked) else 0)
-        for token, added in asked.logit_bias:
+        bias = of(torch.float32, vocab if biases(sampling) else 0)
+        for token, added in sampling.logit_bias:
             bias[token] = added
-        weighed, filtered = (rows if wanted(asked, vocab) else 0 for wanted in (weighs, filters))
-        drafted = rows // slots - 1 if rejects(asked) and draft_vocab else 0
+        weighed, filtered = (rows if wanted(sampling, vocab) else 0 for wanted in (weighs, filters))
+        drafted = rows // slots - 1 if rejects(sampling) and draft_vocab else 0
         summed = 2 * drafted * slots
         return cls(
             requests=of(torch.int64, slots),
@@ -107,7 +111,7 @@ class SamplingBuffers:
             listed=of(torch.int64, weighed, LISTED),
             list_sizes=of(torch.int32, weighed),
             cuts=of(torch.int64, filtered),
-            history=of(torch.int32, slots if penalises(asked) else 0, vocab),
+            history=of(torch.int32, slots if penalises(sampling) else 0, vocab),
             draft_logits=of(torch.float32, drafted, slots, draft_vocab),
             sums=of(torch.float64, summed),
             partial=of(torch.float64, summed, Division(vocab).blocks),
@@ -115,7 +119,7 @@ class SamplingBuffers:
 
     @property
     def weighed(self) -> Weighed | None:
-        """What top-k and top-p need behind `WeighRows`; None where neither is asked for."""
+        """Return the arrays of top-k and top-p behind `WeighRows`; None without either."""
         if not len(self.edges):
             return None
         return Weighed(self.edges, self.listed, self.list_sizes, self.finished)

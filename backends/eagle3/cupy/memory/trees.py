@@ -45,23 +45,23 @@ def levels_of(shape: DraftTree, whole: DraftTree) -> list[Level]:
         assert isinstance(whole, DynamicGrowth)
         return dynamic_levels(shape, whole)
     assert isinstance(whole, TreeShape)
-    found, first, sources = list[Level](), 1, 1
+    levels, first, sources = list[Level](), 1, 1
     forest, masks = 0, sum(whole.non_leaves[1:])
     for level, nodes in enumerate(shape.level_sizes, 1):
         top = 1 + max(path[-1] for path in shape.paths[first - 1 : first - 1 + nodes])
         rows = shape.non_leaves[level] if level < shape.depth else 0
-        found.append(Level(first, nodes, top, sources, rows, TreeNodes(forest, masks, level - 1) if rows else None))
+        levels.append(Level(first, nodes, top, sources, rows, TreeNodes(forest, masks, level - 1) if rows else None))
         first, sources, forest = first + nodes, rows, forest + rows
-    return found
+    return levels
 
 
 def dynamic_levels(growth: DynamicGrowth, whole: DynamicGrowth) -> list[Level]:
-    found, first, sources, width = list[Level](), 0, 1, growth.width
+    levels, first, sources, width = list[Level](), 0, 1, growth.width
     for level in range(1, growth.levels + 1):
         forest = TreeNodes((level - 1) * width, whole.forest, level - 1) if level < growth.levels else None
-        found.append(Level(first, sources * width, width, sources, width if forest else 0, forest))
+        levels.append(Level(first, sources * width, width, sources, width if forest else 0, forest))
         first, sources = first + sources * width, width
-    return found
+    return levels
 
 
 def inner_nodes(shape: TreeShape) -> list[int]:
@@ -73,10 +73,10 @@ def masks_of(parents: Sequence[int]) -> list[int]:
     """The mask of every node as a signed 64-bit number: what its parent looks at, and itself. `parents` below 0: none
     is above it. A parent comes before its children.
     """
-    found = list[int]()
+    masks = list[int]()
     for node, parent in enumerate(parents):
-        found.append((found[parent] if 0 <= parent < node else 0) | 1 << node)
-    return [mask - (1 << 64) if mask >> 63 else mask for mask in found]
+        masks.append((masks[parent] if 0 <= parent < node else 0) | 1 << node)
+    return [mask - (1 << 64) if mask >> 63 else mask for mask in masks]
 
 
 def forest_masks(shape: TreeShape) -> list[int]:

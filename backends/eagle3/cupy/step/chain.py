@@ -29,9 +29,9 @@ class Chain(Extension):
         self.step = draft_layer(g, sizes, slots, gemms, rows=1, query_rows=1, ranks=ranks)
         self.lm_head = gemms("EAGLE3_LM_HEAD_SMALLVOC", g.draft_vocab, g.hidden, slots, scaled=True, chooses=True)
         self.combine = CombineChoices(g.draft_vocab, 1, slots, sizes.max_rows, ranks, sizes.rows) if ranks > 1 else None
-        asked = sizes.sampling if draws(sizes.sampling) else None
-        self.keeps_logits = rejects(asked)
-        self.draw = TokenDraw(asked, g.draft_vocab, sizes.max_rows, draft=True) if asked else None
+        sampling = sizes.sampling if draws(sizes.sampling) else None
+        self.keeps_logits = rejects(sampling)
+        self.draw = TokenDraw(sampling, g.draft_vocab, sizes.max_rows, draft=True) if sampling else None
         self.token = DraftToken(
             g.hidden,
             len(draft.target_ids),

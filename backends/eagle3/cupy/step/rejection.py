@@ -21,10 +21,10 @@ class Rejection:
     What it emits depends on the slot's own rows, request and position alone, to the last bit.
     """
 
-    def __init__(self, asked: Sampling, drafted: DraftedRows) -> None:
-        self.seed, self.filtered = asked.seed, filters(asked, drafted.vocab)
-        self.sum = SumRows(drafted, asked.temperature, filtered=self.filtered)
-        self.verify = VerifyDrafts(drafted, asked.temperature, filtered=self.filtered)
+    def __init__(self, sampling: Sampling, drafted: DraftedRows) -> None:
+        self.seed, self.filtered = sampling.seed, filters(sampling, drafted.vocab)
+        self.sum = SumRows(drafted, sampling.temperature, filtered=self.filtered)
+        self.verify = VerifyDrafts(drafted, sampling.temperature, filtered=self.filtered)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Name → launcher, in stream order."""

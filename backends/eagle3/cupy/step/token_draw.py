@@ -1,5 +1,5 @@
-"""What makes a drawn token of a row's greedy choice: bias and penalties, filters, and the race, as far as sampling asks
-for them.
+"""Kernels that turn a row's greedy choice into a drawn token: bias and penalties, filters, and the race, as far as
+sampling asks for them.
 """
 
 from __future__ import annotations
@@ -36,37 +36,41 @@ class TokenDraw:
     its request and, with penalties, its text alone, to the last bit.
     """
 
-    def __init__(self, asked: Sampling, vocab: int, max_rows: int, *, draft: bool = False, races: bool = True) -> None:
+    def __init__(
+        self, sampling: Sampling, vocab: int, max_rows: int, *, draft: bool = False, races: bool = True
+    ) -> None:
         """`max_rows`: of a slot, in an engine's widest step. `draft`: for a draft's head, whose columns are mapped to
         the target's tokens. The target's bias, penalties and filters do not apply to it. `races`: the token is drawn;
         otherwise choices are left greedy, after bias and penalties, and filters have said what may be drawn.
         """
-        heat, own = asked.temperature, not draft
-        self.seed = asked.seed
+        heat, own = sampling.temperature, not draft
+        self.seed = sampling.seed
         self.penalise = (
             PenaliseRows(
                 *(vocab, max_rows),
-                repetition=asked.repetition_penalty,
-                presence=asked.presence_penalty,
-                frequency=asked.frequency_penalty,
-                biased=biases(asked),
+                repetition=sampling.repetition_penalty,
+                presence=sampling.presence_penalty,
+                frequency=sampling.frequency_penalty,
+                biased=biases(sampling),
             )
-            if own and penalises(asked)
+            if own and penalises(sampling)
             else None
         )
-        self.bias = BiasRows(vocab) if own and biases(asked) and not self.penalise else None
+        self.bias = BiasRows(vocab) if own and biases(sampling) and not self.penalise else None
         self.weigh = (
-            WeighRows(vocab, heat, top_k=asked.top_k, top_p=asked.top_p) if own and weighs(asked, vocab) else None
+            WeighRows(vocab, heat, top_k=sampling.top_k, top_p=sampling.top_p)
+            if own and weighs(sampling, vocab)
+            else None
         )
         self.cut = (
-            CutRows(vocab, heat, top_k=asked.top_k, top_p=asked.top_p, min_p=asked.min_p)
-            if own and filters(asked, vocab)
+            CutRows(vocab, heat, top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p)
+            if own and filters(sampling, vocab)
             else None
         )
-        purpose = Purpose.DRAFT if draft and rejects(asked) else Purpose.TARGET
+        purpose = Purpose.DRAFT if draft and rejects(sampling) else Purpose.TARGET
         self.draw = (
             DrawRows(vocab, heat, filtered=self.cut is not None, mapped=draft, purpose=purpose)
-            if races and draws(asked)
+            if races and draws(sampling)
             else None
         )
 

@@ -97,13 +97,13 @@ class Verify:
         self.combine = (
             CombineChoices(g.vocab, rows_per_slot, rows, sizes.max_rows, ranks, sizes.rows) if ranks > 1 else None
         )
-        asked = sizes.sampling
+        sampling = sizes.sampling
         self.rejection = (
-            Rejection(asked, DraftedRows(g.vocab, draft.geometry.draft_vocab, drafts, sizes.slots, sizes.max_rows))
-            if asked and rejects(asked) and draft and drafts
+            Rejection(sampling, DraftedRows(g.vocab, draft.geometry.draft_vocab, drafts, sizes.slots, sizes.max_rows))
+            if sampling and rejects(sampling) and draft and drafts
             else None
         )
-        self.draw = TokenDraw(asked, g.vocab, sizes.max_rows, races=self.rejection is None) if asked else None
+        self.draw = TokenDraw(sampling, g.vocab, sizes.max_rows, races=self.rejection is None) if sampling else None
         width = len(self.boundaries) * g.hidden
         self.accept: TreeSettle | AcceptReplayed | Accept
         if depth:

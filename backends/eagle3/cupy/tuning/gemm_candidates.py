@@ -24,7 +24,7 @@ DEEP: Final = 96 * 1024
 
 
 def candidates(n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
-    """What is worth trying for a weight [n_out, k_in]: no warp is without work, and two stages fit.
+    """Return the configurations worth trying for a weight [n_out, k_in]: no warp is without work, and two stages fit.
 
     Each is tried in one pass. Where a block can keep x in registers and an SM busy alone, it is also tried in as many
     passes as leave no more blocks than SMs.
@@ -35,11 +35,11 @@ def candidates(n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
         for config in (GemmConfig(*fields) for fields in product(WARPS, K_CHUNKS, STAGES, (1, 2)))
         if config.warps * config.k_chunks <= most_chunks(k_in) and config.warps * config.k_chunks * config.tiles <= most
     ]
-    found = [config for config in possible if config.stages <= SHALLOW]
+    shallow = [config for config in possible if config.stages <= SHALLOW]
     if (gpu := multiprocessors()) is not None:
         several = (in_passes(config, n_out, gpu.count) for config in possible)
-        found += (config for config in several if fills_an_sm(config, n_out, k_in, 1, gpu.count))
-    return tuple(config for config in found if useful(config, n_out, k_in))
+        shallow += (config for config in several if fills_an_sm(config, n_out, k_in, 1, gpu.count))
+    return tuple(config for config in shallow if useful(config, n_out, k_in))
 
 
 def retilings(config: GemmConfig, n_out: int, k_in: int, processors: int) -> tuple[GemmConfig, ...]:
@@ -48,17 +48,17 @@ def retilings(config: GemmConfig, n_out: int, k_in: int, processors: int) -> tup
     In one pass, or in as many passes as leave a GPU of `processors` SMs no more blocks than three, two or one for each
     SM.
     """
-    found = dict[GemmConfig, None]()
+    configs = dict[GemmConfig, None]()
     for tiles, stages, delay_dependents in product(TILES, STAGES, (0, 1)):
         once = GemmConfig(*config.split, stages, tiles, 1, delay_dependents)
         for moved in (once, *(in_passes(once, n_out, blocks * processors) for blocks in (3, 2, 1))):
             if useful(moved, n_out, k_in) and moved.ring_bytes <= moved.ring_limit(shared_memory_limit()):
-                found[moved] = None
-    return tuple(found)
+                configs[moved] = None
+    return tuple(configs)
 
 
 def useful(config: GemmConfig, n_out: int, k_in: int) -> bool:
-    """Whether no stage is without work, and no block takes many features where these are few."""
+    """Return whether no stage is without work, and no block takes many features where these are few."""
     all_turns = turns(k_in, *config.split) * config.passes
     return min(2, all_turns) <= config.stages <= all_turns and 16 * config.tiles <= n_out // 64 + 16
 
@@ -69,8 +69,8 @@ def in_passes(config: GemmConfig, n_out: int, blocks: int) -> GemmConfig:
 
 
 def fills_an_sm(config: GemmConfig, n_out: int, k_in: int, row_tiles: int, processors: int) -> bool:
-    """Whether each of `processors` SMs has one block, which keeps x in registers and has enough weights on their way to
-    keep the SM busy alone.
+    """Return whether each of `processors` SMs has one block, which keeps x in registers and has enough weights on their
+    way to keep the SM busy alone.
     """
     enough = DEEP <= config.ring_bytes <= config.ring_limit(shared_memory_limit())
     several = config.passes > 1 and config == in_passes(config, n_out, processors)

@@ -117,9 +117,9 @@ class Search(Generic[Config]):
         self.steps.retile(self.places, best_so_far)
         for rows in sorted({place.kernel.rows for place in self.places if not only_splits(place.kernel)}):
             here, at = [place for place in self.places if place.kernel.rows == rows], partial(only_at, rows)
-            found = self.sorted((weight.at(config, rows), *weight.moved(config, rows)), here, at)
-            found = [*self.sorted((found[0], *weight.near(config, found[0])), here, at), *found]
-            best = next((m for m in found if weight.same_bits(config, m, rows)), weight.at(config, rows))
+            ranked = self.sorted((weight.at(config, rows), *weight.moved(config, rows)), here, at)
+            ranked = [*self.sorted((ranked[0], *weight.near(config, ranked[0])), here, at), *ranked]
+            best = next((m for m in ranked if weight.same_bits(config, m, rows)), weight.at(config, rows))
             best_so_far = WeightConfig(config, {**best_so_far.at_rows, rows: best})
             self.steps.retile(self.places, best_so_far)
         return best_so_far
@@ -162,7 +162,7 @@ def retiled(kernel: Launcher, config: WeightConfig[Any]) -> Launcher:
 
 
 def only_splits(kernel: Launcher) -> bool:
-    """Whether the split of k is all that it takes from a configuration: where `matmul_many.cu` multiplies."""
+    """Return whether the split of k is all that it takes from a configuration: where `matmul_many.cu` multiplies."""
     return isinstance(kernel, MatmulRows) and kernel.many is not None
 
 

@@ -72,8 +72,8 @@ class Tuner:
                     if time.monotonic() - began > seconds:
                         return
                     with bench.stream.current():
-                        found = bench.tuned(weight, configs, refused)
-                    yield found
+                        gemm = bench.tuned(weight, configs, refused)
+                    yield gemm
 
     @torch.inference_mode()
     def refine(self, request: StepsRequest, file: Path | None, seconds: float) -> Iterator[TunedGemm]:
@@ -137,15 +137,15 @@ class Bench:
         self, weight: Weight[Config], products: Sequence[OnRandom[Config]], configs: Sequence[Config]
     ) -> dict[str, str]:
         """Configuration → what is wrong. Raises BackendError where it is the default."""
-        found = dict[str, str]()
+        faults = dict[str, str]()
         for product in products:
             check = weight.checker(product)
             for config in configs:
                 if (fault := check(config)) is not None:
-                    found[text(config)] = fault
-        if (fault := found.get(text(weight.default))) is not None:
+                    faults[text(config)] = fault
+        if (fault := faults.get(text(weight.default))) is not None:
             raise BackendError(f"{weight}: the default configuration {fault}")
-        return found
+        return faults
 
     def latency_us(self, products: Sequence[OnRandom[Config]], config: Config, rows: int) -> float:
         """Microseconds per launch, the mean over `products`."""

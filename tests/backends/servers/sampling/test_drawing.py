@@ -69,7 +69,7 @@ def test_a_server_that_samples_rightly_passes(name: str, pair: tuple[Path, Path]
     assert (FORBIDS_ENDS in details) == (name in ("llamacpp", "lmdeploy"))
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", ["vllm", "lmdeploy"])  # held against what it shows, and against its baseline's draws
 def test_a_server_whose_verify_is_always_greedy_is_rejected(name: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
     arguments = "--draws", "--rate", "1e6", "--fault", "greedy_verify"
     with drawing(tmp_path, pair, name, DRAWN, *arguments, max_batch=8) as engine:

@@ -53,7 +53,7 @@ def test_every_launcher_of_a_step_has_an_account_and_a_check(monkeypatch: pytest
 
 
 def held(x: Tensor | PreNormRows, rows: int) -> int:
-    parts = (x.rows, x.squares) if isinstance(x, PreNormRows) else (x,)
+    parts = (x.normed, x.squares) if isinstance(x, PreNormRows) else (x,)
     return sum(part[:rows].nbytes for part in parts)
 
 

@@ -17,7 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from specgate.backends.eagle3.cupy.kernels.loader import ARGUMENT, Kernel, Spec, packed
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec
+from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
 from tests.eagle3.cupy.kernels.launches import Switches, compiled_text
 
 COMPILER: Final = shutil.which("g++")
@@ -93,7 +94,7 @@ class Host:
         columns, rows, layers = (*grid, 1, 1)[:3]
         shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
         run = getattr(self.library(kernel.spec), f"run_{name}")
-        run(ctypes.byref(packed(arguments)), columns, rows, layers, block[0], shared)
+        run(ctypes.byref(kernel.operands_of(name).packed(arguments)), columns, rows, layers, block[0], shared)
 
     def library(self, spec: Spec) -> Any:
         if spec not in self.loaded:

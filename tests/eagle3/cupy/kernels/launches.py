@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import ARGUMENT, Kernel, Spec, packed, with_headers
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec, with_headers
+from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.peers import with_mailboxes
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
@@ -76,6 +78,7 @@ class Launch:
     block: tuple[int, ...]
     arguments: Mapping[str, ARGUMENT]
     shared_bytes: int
+    packed: ctypes.Structure
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +148,8 @@ def step(
         shared_bytes: int | None = None,
     ) -> None:
         shared = kernel.shared_bytes if shared_bytes is None else shared_bytes
-        launches.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments, shared))
+        packed = kernel.operands_of(name).packed(arguments)
+        launches.append(Launch(kernel.spec.stem, name, tuple(grid), tuple(block), arguments, shared, packed))
 
     monkeypatch.setattr(Kernel, "enqueue", record)
     nvtx = SimpleNamespace(RangePush=ranges.append, RangePop=lambda: None)
@@ -258,7 +262,7 @@ def source(launch: Launch) -> Source:
 def check_arguments(launches: Sequence[Launch]) -> None:
     """Each argument is what its field declares, by name, type and place in the struct (natural alignment)."""
     for launch in launches:
-        declared, made, end = source(launch).fields, packed(launch.arguments), 0
+        declared, made, end = source(launch).fields, launch.packed, 0
         assert [field.name for field in declared] == list(launch.arguments), launch.name
         for field, argument in zip(declared, launch.arguments.values(), strict=True):
             assert field.takes(argument), f"{launch.name}: {field}"

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
-from specgate.backends.eagle3.cupy.kernels.loader import kernel_files, packed
+from specgate.backends.eagle3.cupy.kernels.loader import kernel_files
+from specgate.backends.eagle3.cupy.kernels.operands import Operands
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind
@@ -200,7 +201,9 @@ def test_an_engine_of_chains_launches_what_it_launched_before_there_were_trees(
 
 def test_a_struct_holds_addresses_and_numbers() -> None:
     tensor = torch.arange(3, dtype=torch.int32)
-    made = packed({"values": tensor, "missing": None, "count": -3, "eps": 0.5})
+    declared = "struct Given {\n    int* values;\n    int* missing;  // or null\n    int count;\n    float eps;\n};\n"
+    operands = Operands.of("sum", f"{declared}__global__ void sum(const Given args) {{}}", ())
+    made = operands.packed(operands.arguments((), {"values": tensor, "count": -3, "eps": 0.5}))
     assert bytes(made) == struct.pack("@PPif", tensor.data_ptr(), 0, -3, 0.5)
 
 
@@ -269,7 +272,7 @@ def test_each_argument_of_a_step_over_narrower_caches_is_what_its_field_declares
 ) -> None:
     made = step(monkeypatch, PAIRS[name], k, 3, kv=kv)
     for launch in made.launches:
-        declared, layout, end = source(launch).fields, packed(launch.arguments), 0
+        declared, layout, end = source(launch).fields, launch.packed, 0
         assert [field.name for field in declared] == list(launch.arguments), launch.name
         for field, argument in zip(declared, launch.arguments.values(), strict=True):
             assert field.takes(argument), f"{launch.name}: {field}"

@@ -43,8 +43,8 @@ def test_rows_are_the_embeddings_of_root_and_drafts() -> None:
     assert torch.equal(out[:12], embedding[tokens].float())
     assert out[12:].isnan().all()
     scale = torch.rsqrt(pre_norm.squares[:12].double().sum(-1, keepdim=True) / 576 + EPS)
-    assert relative_error(pre_norm.rows[:12] * scale, oracles.rms_norm(out[:12], norm_weight, EPS)) < 3e-3
-    assert pre_norm.rows[12:].isnan().all() and pre_norm.squares[12:].isnan().all()
+    assert relative_error(pre_norm.normed[:12] * scale, oracles.rms_norm(out[:12], norm_weight, EPS)) < 3e-3
+    assert pre_norm.normed[12:].isnan().all() and pre_norm.squares[12:].isnan().all()
     assert int(slots.stamps[0, 1]) > 0
 
 
@@ -119,7 +119,7 @@ def test_a_choice_becomes_a_draft_token_and_is_embedded_at_once(norm_output: boo
     assert not choices[:3].any() and torch.equal(choices[3:], packed(chosen[3:]))
     assert slots.drafts[ACTIVE, 2].tolist() == tokens.tolist()
     scale = torch.rsqrt(pre_norm.squares[:3].double().sum(-1, keepdim=True) / 576 + EPS)
-    hidden = (pre_norm.rows[:3] * scale) if norm_output else before[:3]
+    hidden = (pre_norm.normed[:3] * scale) if norm_output else before[:3]
     embedded = weights.embedding[tokens.long()]
     want = oracles.draft_input(embedded, hidden, weights.embedding_norm, weights.feature_norm, EPS)
     assert relative_error(out[:3], want) < 4e-3

@@ -31,8 +31,8 @@ LENGTHS = [5, BLOCK - 2, 2 * BLOCK - 4, 2 * BLOCK - 4]
 K = 3
 FORMATS = {
     "target fp8": KvModes("fp8"),
-    "draft nvfp4": KvModes(None, "nvfp4"),
-    **{f"both {mode}": KvModes(mode, mode) for mode in CODES},
+    "both nvfp4": KvModes("nvfp4", "nvfp4"),
+    "draft fp8": KvModes(None, "fp8"),
 }
 """Every format in either cache, and each cache alone."""
 

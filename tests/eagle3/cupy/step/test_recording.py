@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from specgate.backends.eagle3.cupy.kernels.loader import LISTENER, Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
@@ -57,7 +58,8 @@ def test_nothing_is_recorded_of_launchers_beside_the_step_and_after_the_recordin
     stage = staged(0)
     launched.clear()
     with recorded(stage.cycle) as calls:
-        MatmulRows(64, 64, Epilogue.PLAIN, 1).launch("matmul_rows", (1,), (32,), {})
+        x, weight = torch.empty(1, 64, dtype=torch.bfloat16), torch.empty(64, 64, dtype=torch.bfloat16)
+        MatmulRows(64, 64, Epilogue.PLAIN, 1)(torch.empty(1, 64), x, weight, stage.b.slots.rows(1, 1))
         stage.cycle.reserve(stage.b.kv, stage.b.slots)
     stage.cycle.reserve(stage.b.kv, stage.b.slots)
     assert [call.path for call in calls] == ["reserve"]
@@ -70,4 +72,4 @@ def test_a_launch_without_a_call_of_its_launcher_cannot_be_recorded(monkeypatch:
     stage = staged(0)
     with recorded(stage.cycle), pytest.raises(AssertionError, match="outside of a call of its launcher"):
         stage.cycle.reserve(stage.b.kv, stage.b.slots)
-        stage.cycle.commit.launch("commit", (1,), (1,), {})
+        stage.cycle.commit.launch((1,), stage.b.kv, stage.b.slots, threads=1)

@@ -67,8 +67,8 @@ def test_a_healthy_engine_accepts_what_was_planted(healthy: float) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [torch.zeros_like, lambda f: 16 * f, chunks((1, 2, 0)), chunks((1, 0, 2)), chunks((0, 2, 1))],
-    ids=["zero", "16 times too large", "chunks rotated", "low and middle swapped", "middle and high swapped"],
+    [torch.zeros_like, lambda f: 16 * f, chunks((1, 0, 2)), chunks((0, 2, 1))],
+    ids=["zero", "16 times too large", "low and middle swapped", "middle and high swapped"],
 )
 def test_wrong_features_halve_what_is_accepted(
     pair_b: PairRef, change: Change, monkeypatch: pytest.MonkeyPatch
@@ -83,7 +83,7 @@ def test_the_recipe_for_speed_does_not_see_missing_features(pair_a: PairRef, mon
     assert length(pair_a) == pytest.approx(healthy, rel=0.05)
 
 
-@pytest.mark.parametrize("boundaries", ["0,3,5", "2,3,5", "1,2,5", "1,4,5", "1,3,4", "1,3,6", "0,2,4", "2,4,6"])
+@pytest.mark.parametrize("boundaries", ["0,3,5", "1,4,5", "1,3,4", "2,4,6"])
 def test_a_capture_one_layer_off_halves_what_is_accepted(pair_b: PairRef, boundaries: str) -> None:
     assert length(pair_b, {"capture": boundaries}) < 2
 

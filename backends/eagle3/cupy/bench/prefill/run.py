@@ -49,7 +49,7 @@ def bench_prefill(request: PrefillBenchRequest) -> PrefillBench:
         pair = random_pair(geometry, longest, device)
         for length in request.lengths:
             stage = PrefillStage(geometry, pair, length, device)
-            attention = said_of(stage.way.attention.library(length, stage.heads, device))
+            attention = said_of(stage.mode.attention.library(length, stage.heads, device))
             parts += timings(stage, works(geometry, length), stream, read)
             del stage
             torch.cuda.empty_cache()
@@ -94,17 +94,17 @@ def timed(variant: Variant, work: Work, length: int, stream: Stream, read: Read)
     )
     try:
         error, tolerance = variant.worst()
-        found = time_part(variant.run, stream, read)
+        timing = time_part(variant.run, stream, read)
     except FAILURES as failure:
         if variant.used or isinstance(failure, torch.OutOfMemoryError):
             raise
         return replace(made, reason=f"{type(failure).__name__}: {first_line(failure)}")
     return replace(
         made,
-        us=found.us,
-        spread=found.spread,
+        us=timing.us,
+        spread=timing.spread,
         error=error,
         tolerance=tolerance,
-        sm_clock_mhz=found.sm_clock_mhz,
-        power_w=found.power_w,
+        sm_clock_mhz=timing.sm_clock_mhz,
+        power_w=timing.power_w,
     )

@@ -1,4 +1,4 @@
-"""What a decode run counts of partial and full verifications. All but one number follow from what it accepted."""
+"""Counters of partial and full verifications in a decode run. All but one number follow from what it accepted."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ def counters_of(
     did not run), behind prompts of these `lengths`. `overruled`: the tokens that full verifications would not have
     chosen.
     """
-    found = Counter(dict.fromkeys(SPECPV_COUNTED, 0))
+    counters = Counter(dict.fromkeys(SPECPV_COUNTED, 0))
     for slot, prompt in enumerate(lengths):
         length, verified, dropped = prompt, prompt, 0
         for kind, row in zip(kinds, accepted, strict=False):
             if (a := row[slot]) < 0:
                 break
-            found[SPECPV_CACHED] += length
+            counters[SPECPV_CACHED] += length
             if kind == "partial":
-                found.update({SPECPV_PARTIAL: 1, SPECPV_PARTIAL_ACCEPTED: a, SPECPV_READ: length - dropped})
+                counters.update({SPECPV_PARTIAL: 1, SPECPV_PARTIAL_ACCEPTED: a, SPECPV_READ: length - dropped})
             else:
                 checked = length - verified
-                found.update({SPECPV_FULL: 1, SPECPV_FULL_ACCEPTED: a, SPECPV_READ: verified, SPECPV_CHECKED: checked})
-                found[SPECPV_SHORT] += not plan.leaves_out(length)
+                counters.update({SPECPV_FULL: 1, SPECPV_FULL_ACCEPTED: a})
+                counters.update({SPECPV_READ: verified, SPECPV_CHECKED: checked})
+                counters[SPECPV_SHORT] += not plan.leaves_out(length)
                 dropped = max(0, plan.first_of_window(length) - plan.sink - plan.retrieval) * BLOCK
                 verified = length + a + 1
             length += a + 1
-    found[SPECPV_OVERRULED] += overruled
-    return dict(found)
+    counters[SPECPV_OVERRULED] += overruled
+    return dict(counters)

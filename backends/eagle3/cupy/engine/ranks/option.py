@@ -1,4 +1,4 @@
-"""What `-o tp=N` and `-o draft_tp=N` ask of the engine, and what of it no kernel is made for."""
+"""Options `-o tp=N` and `-o draft_tp=N`, and their refusal where no kernel is made for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ K_CHUNK: Final = 32
 
 
 def chosen_ranks(request: OpenRequest) -> int:
-    """How many GPUs share the target. Raises UsageError for another number, and for what several cannot do."""
+    """Return the number of GPUs that share the target. Raises UsageError for another number, and for what several
+    cannot do.
+    """
     text = request.options.get(TP, "1")
     if text not in map(str, RANKS):
         raise UsageError(f"option {TP} = {text!r}", hint=f"known: {', '.join(map(str, RANKS))}")
@@ -42,10 +44,10 @@ def check_target(ranks: int, g: TargetGeometry, where: Path) -> None:
     """Raise UsageError for a target that cannot be divided among `ranks` GPUs."""
     if ranks == 1:
         return
-    asked = f"option {TP} = {ranks}: {where}"
+    option = f"option {TP} = {ranks}: {where}"
     hint = f"{TP}={' or '.join(str(n) for n in RANKS if n == 1 or not cannot_divide(n, g))}"
     if why := cannot_divide(ranks, g):
-        raise UsageError(f"{asked}: {why}", hint=hint)
+        raise UsageError(f"{option}: {why}", hint=hint)
 
 
 def cannot_divide(ranks: int, g: TargetGeometry | DraftGeometry) -> str | None:
@@ -76,7 +78,7 @@ def asked_draft_ranks(request: OpenRequest, ranks: int) -> int | None:
     return int(text)
 
 
-def chosen_draft_ranks(ranks: int, asked: int | None, g: DraftGeometry, where: Path) -> int:
+def chosen_draft_ranks(ranks: int, draft_ranks: int | None, g: DraftGeometry, where: Path) -> int:
     """Among how many GPUs the draft is divided: as `asked`, else among those of the target where its sizes allow that.
 
     Raises UsageError for a draft that would need the target's whole LM head on every GPU, and for one that cannot be
@@ -89,8 +91,8 @@ def chosen_draft_ranks(ranks: int, asked: int | None, g: DraftGeometry, where: P
             hint=f"a draft with an LM head of its own, or {TP}=1",
         )
     why = cannot_divide(ranks, g)
-    if asked is None:
+    if draft_ranks is None:
         return 1 if why else ranks
-    if asked > 1 and why:
-        raise UsageError(f"option {DRAFT_TP} = {asked}: {where}: {why}", hint=f"{DRAFT_TP}=1")
-    return asked
+    if draft_ranks > 1 and why:
+        raise UsageError(f"option {DRAFT_TP} = {draft_ranks}: {where}: {why}", hint=f"{DRAFT_TP}=1")
+    return draft_ranks

@@ -87,58 +87,60 @@ const int TILE_KEYS = KV_CODES ? 64 : 32;     // positions of a key tile
 #define LOWEST (-1e30f)  // a maximum below every score that is not masked; its powers, too, are exact zeros
 
 struct AttentionArguments {
-    float* partial;
-    float2* partial_stats;
+    float* partial;         // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, HEAD_DIM]
+    float2* partial_stats;  // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, 2]
 #if KV_CODES
-    unsigned char* k_pages;
-    unsigned char* v_pages;
 #if KV_NVFP4
-    unsigned char* scales;
+    unsigned char* k_pages;  // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16]
+    unsigned char* v_pages;  // [PAGES, KV_HEADS, HEAD_DIM / 16, 32, 16]
+    unsigned char* scales;   // [PAGES, KV_HEADS, 8 * HEAD_DIM + 16]
 #else
-    float* scales;
+    unsigned char* k_pages;  // [PAGES, KV_HEADS, BLOCK, HEAD_DIM]
+    unsigned char* v_pages;  // [PAGES, KV_HEADS, HEAD_DIM, BLOCK]
+    float* scales;           // [PAGES, KV_HEADS, BLOCK / 16, 2]
 #endif
 #else
-    bf16* k_pages;
-    bf16* v_pages;
+    bf16* k_pages;  // [PAGES, KV_HEADS, BLOCK, HEAD_DIM]
+    bf16* v_pages;  // [PAGES, KV_HEADS, HEAD_DIM, BLOCK]
 #endif
-    int* statistics;
-    const float* qkv;
-    const float* cosine;
-    const float* sine;
-    const int* block_table;
-    const int* length;
-    const int* counts;
-    const int* active;
-    const int* active_count;
+    int* statistics;          // [4] if STATISTICS
+    const float* qkv;         // [S * APPENDED_ROWS, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
+    const float* cosine;      // [POSITIONS, HEAD_DIM / 2]
+    const float* sine;        // [POSITIONS, HEAD_DIM / 2]
+    const int* block_table;   // [S, MAX_BLOCKS]
+    const int* length;        // [S]
+    const int* counts;        // [S] or null
+    const int* active;        // [S]
+    const int* active_count;  // [1]
     int offset;
 #if TREE_ROWS
-    const long long* masks;
+    const long long* masks;  // [S, TREE_STRIDE]
 #endif
 #if KEPT_BLOCKS
-    const int* kept;
-    const int* dropped;
+    const int* kept;     // [S, KV_HEADS, RETRIEVED_BLOCKS]
+    const int* dropped;  // [S]
 #endif
 #if JOINS
-    bf16* out;
-    const bf16* sinks;
-    int* finished;
+    bf16* out;          // [R, HEADS * HEAD_DIM]
+    const bf16* sinks;  // [HEADS] if SINKS
+    int* finished;      // [_]
 #endif
 };
 
 struct CombineArguments {
-    bf16* out;
-    const float* partial;
-    const float2* partial_stats;
-    const int* length;
-    const int* active;
-    const int* active_count;
+    bf16* out;                    // [R, HEADS * HEAD_DIM]
+    const float* partial;         // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, HEAD_DIM]
+    const float2* partial_stats;  // [S * QUERY_ROWS * HEADS * MAX_CHUNKS, 2]
+    const int* length;            // [S]
+    const int* active;            // [S]
+    const int* active_count;      // [1]
     int offset;
-    const bf16* sinks;
+    const bf16* sinks;  // [HEADS] if SINKS
 #if TREE_ROWS
-    const long long* masks;
+    const long long* masks;  // [S, TREE_STRIDE]
 #endif
 #if KEPT_BLOCKS
-    const int* dropped;
+    const int* dropped;  // [S]
 #endif
 };
 

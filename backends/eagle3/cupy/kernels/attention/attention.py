@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.device import shared_memory_limit
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import STATIC_SHARED_BYTES, FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT, KeptBlocks
-from specgate.backends.eagle3.cupy.kernels.heads import Heads, expect_pages
-from specgate.backends.eagle3.cupy.kernels.loader import ARGUMENT, Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.heads import Heads
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
 QUERY_TILE = 16
@@ -54,8 +53,8 @@ class TreeNodes:
 
 
 def joining_warps(chunks: int) -> int:
-    """How many warps join the chunks of a row: a power of two. Each reads eight chunks at once, so that most rows are
-    read in one go.
+    """Return how many warps join the chunks of a row: a power of two. Each reads eight chunks at once, so that most
+    rows are read in one go.
     """
     return 8 if chunks <= 64 else 16 if chunks <= 128 else 32
 
@@ -158,7 +157,6 @@ class Attention(Kernel):
         rows = slots * self.rows_per_slot * self.heads.heads * self.max_chunks
         return (rows, self.heads.head_dim), (rows, 2)
 
-    @announced
     def __call__(
         self,
         out: Tensor,
@@ -187,62 +185,36 @@ class Attention(Kernel):
         int32 [S · G · tiles], zero before and after. Raises ValueError for what this launcher was not made for.
         """
         h = self.heads
-        if rows.per_slot != self.rows_per_slot:
-            raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.rows_per_slot}")
-        if (statistics is not None) != self.statistics:
-            raise ValueError(f"made for statistics = {self.statistics}")
-        if (sinks is not None) != self.sinks:
-            raise ValueError(f"made for sinks = {self.sinks}")
-        if (masks is not None) != (self.tree is not None):
-            raise ValueError(f"made for a tree: {self.tree is not None}")
-        if masks is not None and self.tree is not None:
-            expect("masks", masks, (rows.slots, self.tree.masks), torch.int64)
-        if (kept is not None) != (self.kept is not None):
-            raise ValueError(f"made for a part of the cache: {self.kept is not None}")
-        if kept is not None and self.kept is not None:
-            expect("kept", kept[0], (rows.slots, h.kv_heads, self.kept.retrieval), torch.int32)
-            expect("dropped", kept[1], (rows.slots,), torch.int32)
-        if sinks is not None:
-            expect("sinks", sinks, (h.heads,), torch.bfloat16)
-        expect("qkv", qkv, (rows.slots * self.appended, h.qkv_width), torch.float32)
-        expect("out", out, (rows.most, h.width), torch.bfloat16)
-        expect_pages(h, k_pages, v_pages, scales)
-        expect("cosine", table[0], (h.positions, h.head_dim // 2), torch.float32)
-        expect("block_table", block_table, (rows.slots, h.max_blocks), torch.int32)
-        for name, given, shape in zip(("partial", "stats"), partial, self.partial_shapes(rows.slots), strict=True):
-            expect(name, given, shape, torch.float32)
-        of_tree: dict[str, ARGUMENT] = {} if masks is None else {"masks": masks}
-        of_part: dict[str, ARGUMENT] = {} if kept is None else {"kept": kept[0], "dropped": kept[1]}
+        if rows.rows_per_slot != self.rows_per_slot:
+            raise ValueError(f"{rows.rows_per_slot} rows per slot for a launcher of {self.rows_per_slot}")
+        retrieved, dropped = kept or (None, None)
         tiles = -(-(h.heads // h.kv_heads) * self.rows_per_slot // QUERY_TILE)
         self.launch(
-            "attention",
             (self.max_chunks * tiles, h.kv_heads, rows.slots),
-            (self.config.warps * 32,),
-            {
-                "partial": partial[0],
-                "partial_stats": partial[1],
-                "k_pages": k_pages,
-                "v_pages": v_pages,
-                **({} if scales is None else {"scales": scales}),
-                "statistics": statistics,
-                "qkv": qkv,
-                "cosine": table[0],
-                "sine": table[1],
-                "block_table": block_table,
-                "length": length,
-                "counts": counts,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "offset": offset,
-                **of_tree,
-                **of_part,
-                **({"out": out, "sinks": sinks, "finished": finished} if self.joins else {}),
-            },
+            rows,
+            threads=self.config.warps * 32,
+            partial=partial[0],
+            partial_stats=partial[1],
+            k_pages=k_pages,
+            v_pages=v_pages,
+            scales=scales,
+            statistics=statistics,
+            qkv=qkv,
+            cosine=table[0],
+            sine=table[1],
+            block_table=block_table,
+            length=length,
+            counts=counts,
+            offset=offset,
+            masks=masks,
+            kept=retrieved,
+            dropped=dropped,
+            **({"out": out, "sinks": sinks, "finished": finished} if self.joins else {}),
+            PAGES=len(k_pages),
+            POSITIONS=h.positions,
         )
-        if self.joins:
-            return
-        dropped = None if kept is None else kept[1]
-        self.join(out, partial, length, rows, offset=offset, sinks=sinks, masks=masks, dropped=dropped)
+        if not self.joins:
+            self.join(out, partial, length, rows, offset=offset, sinks=sinks, masks=masks, dropped=dropped)
 
     def join(
         self,
@@ -258,20 +230,17 @@ class Attention(Kernel):
     ) -> None:
         """Join the chunks of each row. Arguments are as those of a call, of which it is the second half."""
         self.launch(
-            "attention_combine",
             (rows.most, self.heads.heads),
-            (self.joining * 32,),
-            {
-                "out": out,
-                "partial": partial[0],
-                "partial_stats": partial[1],
-                "length": length,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "offset": offset,
-                "sinks": sinks,
-                **({} if masks is None else {"masks": masks}),
-                **({} if dropped is None else {"dropped": dropped}),
-            },
+            rows,
+            function="attention_combine",
+            threads=self.joining * 32,
             shared_bytes=0,  # so that it finds room beside attention, and what comes after it may start early
+            out=out,
+            partial=partial[0],
+            partial_stats=partial[1],
+            length=length,
+            offset=offset,
+            sinks=sinks,
+            masks=masks,
+            dropped=dropped,
         )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig, check_experts, constants_of
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE, Order, PackedExperts, tile_bytes
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.checkpoints.geometry import ExpertGeometry
@@ -46,7 +45,7 @@ class ExpertDown(Kernel):
             n_out=hidden,
             k_in=intermediate,
             tiles_of_expert=self.tiles,
-            parties_together=1,
+            row_groups_together=1,
             **constants_of(experts, self.config, rows),
             **({"partial": 1} if partial else {}),
             shared_bytes=self.config.shared_bytes,
@@ -56,7 +55,6 @@ class ExpertDown(Kernel):
         """The same product with another configuration."""
         return ExpertDown(self.hidden, self.intermediate, self.experts, self.rows, config, partial=self.partial)
 
-    @announced
     def __call__(
         self,
         stream: Tensor,
@@ -82,44 +80,24 @@ class ExpertDown(Kernel):
             raise ValueError(f"{rows.most} rows for a launcher of {self.rows}")
         if weight.order is not Order.PLAIN:
             raise ValueError(f"weights in the order {weight.order.name}: rows have to be in PLAIN order")
-        if (norm is None) != self.partial:
-            raise ValueError(f"made for partial = {self.partial}")
-        count, pairs = self.experts.count, rows.most * self.experts.per_token
-        expect("stream", stream, (rows.most, self.hidden), torch.float32)
-        left: tuple[Tensor | None, Tensor | None, Tensor | None] = None, None, None
-        if norm is not None:
-            norm[0].check(rows.most, self.hidden)
-            expect("norm weight", norm[1], (self.hidden,), torch.bfloat16)
-            left = norm[0].rows, norm[0].squares, norm[1]
-        expect("parts", parts, (pairs, self.hidden), torch.float32)
-        expect("finished", finished, (self.tiles,), torch.int32)
-        expect("act", act, (pairs, self.intermediate), torch.float16)
-        expect("weight", weight.tiles, (count, self.tiles, tile_bytes(self.intermediate)), torch.uint8)
-        expect("bias", weight.bias, (count, self.hidden), torch.bfloat16)
-        expect("logits", logits, (rows.most, count), torch.float32)
         touched, step, layer = log
-        expect("touched", touched, (1, touched.shape[1]), torch.int32)
-        expect("step", step, (1,), torch.int32)
+        pre_norm, norm_weight = norm or (None, None)
         self.launch(
-            "expert_down",
             (self.config.blocks,),
-            (self.config.warps * 32,),
-            {
-                "stream": stream,
-                "normed": left[0],
-                "squares": left[1],
-                "parts": parts,
-                "finished": finished,
-                "act": act,
-                "weight": weight.tiles,
-                "bias": weight.bias,
-                "norm_weight": left[2],
-                "logits": logits,
-                "active_count": rows.active_count,
-                "touched": touched,
-                "step": step,
-                "rows_per_slot": rows.per_slot,
-                "layer": layer,
-                "layers": touched.shape[1],
-            },
+            pre_norm,
+            rows,
+            threads=self.config.warps * 32,
+            stream=stream,
+            parts=parts,
+            finished=finished,
+            act=act,
+            weight=weight.tiles,
+            bias=weight.bias,
+            norm_weight=norm_weight,
+            logits=logits,
+            touched=touched,
+            step=step,
+            layer=layer,
+            layers=touched.shape[1],
+            TILE_BYTES=tile_bytes(self.intermediate),
         )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig, check_experts, constants_of
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE, Order, PackedExperts, tile_bytes
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.checkpoints.geometry import ExpertGeometry
 
@@ -35,7 +34,7 @@ class ExpertGateUp(Kernel):
             n_out=intermediate,
             k_in=hidden,
             tiles_of_expert=self.tiles,
-            parties_together=0,
+            row_groups_together=0,
             alpha=experts.alpha,
             limit=experts.limit,
             **constants_of(experts, self.config, rows),
@@ -46,7 +45,6 @@ class ExpertGateUp(Kernel):
         """The same product with another configuration."""
         return ExpertGateUp(self.intermediate, self.hidden, self.experts, self.rows, config)
 
-    @announced
     def __call__(self, act: Tensor, x: Tensor, weight: PackedExperts, logits: Tensor, rows: Rows) -> None:
         """`x` float16 [R, H]; `weight` in the order PAIRED; `logits` float32 [R, E].
 
@@ -56,23 +54,6 @@ class ExpertGateUp(Kernel):
             raise ValueError(f"{rows.most} rows for a launcher of {self.rows}")
         if weight.order is not Order.PAIRED:
             raise ValueError(f"weights in the order {weight.order.name}: gate and up rows have to be PAIRED")
-        count, per_token = self.experts.count, self.experts.per_token
-        expect("act", act, (rows.most * per_token, self.intermediate), torch.float16)
-        expect("x", x, (rows.most, self.hidden), torch.float16)
-        expect("weight", weight.tiles, (count, self.tiles, tile_bytes(self.hidden)), torch.uint8)
-        expect("bias", weight.bias, (count, 2 * self.intermediate), torch.bfloat16)
-        expect("logits", logits, (rows.most, count), torch.float32)
-        self.launch(
-            "expert_gate_up",
-            (self.config.blocks,),
-            (self.config.warps * 32,),
-            {
-                "act": act,
-                "x": x,
-                "weight": weight.tiles,
-                "bias": weight.bias,
-                "logits": logits,
-                "active_count": rows.active_count,
-                "rows_per_slot": rows.per_slot,
-            },
-        )
+        operands = {"act": act, "x": x, "weight": weight.tiles, "bias": weight.bias, "logits": logits}
+        threads = self.config.warps * 32
+        self.launch((self.config.blocks,), rows, threads=threads, **operands, TILE_BYTES=tile_bytes(self.hidden))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import check_experts
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.checkpoints.geometry import ExpertGeometry
@@ -31,7 +30,6 @@ class Route(Kernel):
         self.rows_of_block = -(-rows // ROW_GROUPS)
         super().__init__("route", hidden=hidden, experts=experts.count, rows=self.rows_of_block, warps=WARPS)
 
-    @announced
     def __call__(
         self,
         logits: Tensor,
@@ -49,24 +47,5 @@ class Route(Kernel):
         """
         if rows.most > self.rows:
             raise ValueError(f"{rows.most} rows for a launcher of {self.rows}")
-        expect("logits", logits, (rows.most, self.experts.count), torch.float32)
-        expect("x16", x16, (rows.most, self.hidden), torch.float16)
-        x.check(rows.most, self.hidden)
-        expect("router", router, (self.experts.count, self.hidden), torch.bfloat16)
-        expect("router bias", bias, (self.experts.count,), torch.bfloat16)
-        self.launch(
-            "route",
-            (-(-self.experts.count // WARPS), -(-rows.most // self.rows_of_block)),
-            (WARPS * 32,),
-            {
-                "logits": logits,
-                "x16": x16,
-                "normed": x.rows,
-                "squares": x.squares,
-                "router": router,
-                "bias": bias,
-                "active_count": rows.active_count,
-                "rows_per_slot": rows.per_slot,
-                "eps": eps,
-            },
-        )
+        grid = -(-self.experts.count // WARPS), -(-rows.most // self.rows_of_block)
+        self.launch(grid, x, rows, threads=WARPS * 32, logits=logits, x16=x16, router=router, bias=bias, eps=eps)

@@ -6,18 +6,18 @@
 #include "bf16.cuh"
 
 struct MatmulArguments {
-    void* out;
-    const bf16* x;
-    const bf16* weight;
-    const float* squares;
-    bf16* normed;
-    float* normed_squares;
-    const bf16* norm_weight;
-    Choice* choices;
-    const int* active_count;
+    void* out;                // [R, N_OUT]
+    const bf16* x;            // [R, K_IN]
+    const bf16* weight;       // [(1 + (EPILOGUE == SWIGLU)) * N_OUT, K_IN]
+    const float* squares;     // [R, K_IN / 8] if PRE_NORM_X
+    bf16* normed;             // [R, N_OUT] if FEEDS_NORM
+    float* normed_squares;    // [R, N_OUT / 8] if FEEDS_NORM
+    const bf16* norm_weight;  // [N_OUT] if FEEDS_NORM
+    Choice* choices;          // if TAKES_ARGMAX
+    const int* active_count;  // [1]
     int rows_per_slot;
     float eps;
-    const bf16* bias;
+    const bf16* bias;  // [N_OUT] if HAS_BIAS
 };
 
 // The operands of this block's rows: row 0 of each is the block's first.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.device import multiprocessors, shared_memory_limit
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import (
     MAX_ROWS,
     ROW_GROUP,
@@ -20,6 +20,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import (
     limit_occupancy,
 )
 from specgate.backends.eagle3.cupy.kernels.matmul.many_config import ManyConfig
+from specgate.backends.eagle3.cupy.kernels.operands import expect
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
 NORM_GROUP: Final = 8
@@ -27,7 +28,7 @@ NORM_GROUP: Final = 8
 
 
 class Epilogue(IntEnum):
-    """What becomes of the sums: see `matmul_rows.cu`."""
+    """Use of the sums: see `matmul_rows.cu`."""
 
     PLAIN = 0
     RESIDUAL = 1
@@ -35,7 +36,7 @@ class Epilogue(IntEnum):
 
 
 class Switches(TypedDict, total=False):
-    """What a product does beside its epilogue: see `MatmulRows`."""
+    """Options of a product beside its epilogue: see `MatmulRows`."""
 
     scaled: bool
     feeds_norm: bool
@@ -53,16 +54,12 @@ def maxima_of(columns: int) -> int:
 class PreNormRows:
     """The input of an RMSNorm, which the product that follows completes by a division.
 
-    `rows` bfloat16 [R, H]: x · weight, before the division by the root mean square of x. `squares` float32 [R, H / 8]:
-    sums of x² over eight elements each, of which that root is made.
+    `normed` bfloat16 [R, H]: x · weight, before the division by the root mean square of x. `squares` float32
+    [R, H / 8]: sums of x² over eight elements each, of which that root is made.
     """
 
-    rows: Tensor
+    normed: Tensor
     squares: Tensor
-
-    def check(self, rows: int, hidden: int) -> None:
-        expect("pre_norm", self.rows, (rows, hidden), torch.bfloat16)
-        expect("squares", self.squares, (rows, hidden // NORM_GROUP), torch.float32)
 
 
 class MatmulRows(Kernel):
@@ -180,7 +177,6 @@ class MatmulRows(Kernel):
             maxima=self.maxima,
         )
 
-    @announced
     def __call__(
         self,
         out: Tensor,
@@ -207,56 +203,35 @@ class MatmulRows(Kernel):
 
         Raises ValueError for operands that this launcher was not made for.
         """
-        swiglu = self.epilogue is Epilogue.SWIGLU
         if rows.most > self.rows:
             raise ValueError(f"{rows.most} rows for a launcher of {self.rows}")
-        if isinstance(x, PreNormRows) != self.scaled or (norm is not None) != self.feeds_norm:
-            raise ValueError(f"made for scaled = {self.scaled}, feeds_norm = {self.feeds_norm}")
-        if (choices is not None) != self.chooses:
-            raise ValueError(f"made for chooses = {self.chooses}")
-        if (bias is not None) != self.biased:
-            raise ValueError(f"made for biased = {self.biased}")
-        if (maxima is not None) != self.maxima:
-            raise ValueError(f"made for maxima = {self.maxima}")
-        expect("out", out, (rows.most, self.n_out), torch.bfloat16 if swiglu else torch.float32)
-        expect("weight", weight, ((1 + swiglu) * self.n_out, self.k_in), torch.bfloat16)
-        x_rows, squares = (x.rows, x.squares) if isinstance(x, PreNormRows) else (x, None)
-        if isinstance(x, PreNormRows):
-            x.check(rows.most, self.k_in)
-        expect("x", x_rows, (rows.most, self.k_in), torch.bfloat16)
-        left: tuple[Tensor | None, Tensor | None, Tensor | None] = None, None, None
-        if norm is not None:
-            norm[0].check(rows.most, self.n_out)
-            expect("norm weight", norm[1], (self.n_out,), torch.bfloat16)
-            left = norm[0].rows, norm[0].squares, norm[1]
-        if choices is not None:
-            expect("choices", choices, (rows.most,), torch.int64)
-        if bias is not None:
-            expect("bias", bias, (self.n_out,), torch.bfloat16)
         if maxima is not None:
             expect("maxima", maxima, (rows.most, maxima_of(self.n_out)), torch.int32)
-            choices = maxima.view(torch.int64)  # the field that the product has for what it compares
+        elif choices is not None:
+            expect("choices", choices, (rows.most,), torch.int64)
+        if (maxima is not None) != self.maxima:
+            raise ValueError(f"{self.name}: made for maxima = {self.maxima}")
+        swiglu = self.epilogue is Epilogue.SWIGLU
+        expect("out", out, (rows.most, self.n_out), torch.bfloat16 if swiglu else torch.float32)
         if self.many is not None:
             threads, grid = self.many.threads, self.many.grid(self.weight[0])
         else:
             threads = self.config.warps * 32
             grid = (self.blocks,) if self.row_groups == 1 else (self.row_groups, self.blocks)
+        left, norm_weight = norm or (None, None)
         self.launch(
-            self.name,
             grid,
-            (threads,),
-            {
-                "out": out,
-                "x": x_rows,
-                "weight": weight,
-                "squares": squares,
-                "normed": left[0],
-                "normed_squares": left[1],
-                "norm_weight": left[2],
-                "choices": choices,
-                "active_count": rows.active_count,
-                "rows_per_slot": rows.per_slot,
-                "eps": eps,
-                "bias": bias,
-            },
+            rows,
+            threads=threads,
+            function=self.name,
+            out=out,
+            x=x.normed if isinstance(x, PreNormRows) else x,
+            weight=weight,
+            squares=x.squares if isinstance(x, PreNormRows) else None,
+            normed=left.normed if left else None,
+            normed_squares=left.squares if left else None,
+            norm_weight=norm_weight,
+            choices=choices if maxima is None else maxima.view(torch.int64),  # the field for what is compared
+            eps=eps,
+            bias=bias,
         )

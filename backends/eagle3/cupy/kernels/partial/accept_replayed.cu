@@ -15,22 +15,22 @@
 #include "slots.cuh"
 
 struct AcceptReplayedArguments {
-    int* accepted;
-    int* target_tokens;
-    int* verified;
-    int* dropped;
-    int* bounded;
-    int* overruled;
-    Choice* choices;
-    int* fault;
-    const int* drafts;
-    const int* out;
-    const int* emitted;
-    const int* length;
-    const int* active;
-    const int* active_count;
-    long long* stamps;
-    const int* step;
+    int* accepted;            // [S]
+    int* target_tokens;       // [S, MAX_ROWS]
+    int* verified;            // [S]
+    int* dropped;             // [S]
+    int* bounded;             // [S]
+    int* overruled;           // [S]
+    Choice* choices;          // [R]
+    int* fault;               // [1]
+    const int* drafts;        // [S, MAX_ROWS]
+    const int* out;           // [S, CAPACITY]
+    const int* emitted;       // [S]
+    const int* length;        // [S]
+    const int* active;        // [S]
+    const int* active_count;  // [1]
+    long long* stamps;        // [_, 5]
+    const int* step;          // [1]
 };
 
 extern "C" __global__ __launch_bounds__(32) void accept_replayed(const AcceptReplayedArguments args) {

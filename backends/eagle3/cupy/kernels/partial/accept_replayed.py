@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.kept import KeptBlocks
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 
 
@@ -28,7 +27,6 @@ class AcceptReplayed(Kernel):
             capacity=capacity,
         )
 
-    @announced
     def __call__(
         self,
         choices: Tensor,
@@ -39,28 +37,5 @@ class AcceptReplayed(Kernel):
         slots: Slots,
         rows: Rows,
     ) -> None:
-        expect("choices", choices, (rows.most,), torch.int64)
-        slots.check(rows.slots, self.max_rows)
-        self.launch(
-            "accept_replayed",
-            (rows.slots,),
-            (32,),
-            {
-                "accepted": slots.accepted,
-                "target_tokens": slots.target_tokens,
-                "verified": verified,
-                "dropped": dropped,
-                "bounded": bounded,
-                "overruled": overruled,
-                "choices": choices,
-                "fault": slots.fault,
-                "drafts": slots.drafts,
-                "out": slots.out,
-                "emitted": slots.emitted,
-                "length": slots.length,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "stamps": slots.stamps,
-                "step": slots.step,
-            },
-        )
+        counted = {"verified": verified, "dropped": dropped, "bounded": bounded, "overruled": overruled}
+        self.launch((rows.slots,), slots, rows, threads=32, choices=choices, **counted)

@@ -11,13 +11,13 @@
 #include "middle.cuh"
 
 struct BlockBoundsArguments {
-    bf16* bounds;
-    const bf16* k_pages;
-    const int* block_table;
-    const int* bounded;
-    const int* length;
-    const int* active;
-    const int* active_count;
+    bf16* bounds;             // [LAYERS, BLOCKS, KV_HEADS, BLOCK / KEPT, 2, HEAD_DIM]
+    const bf16* k_pages;      // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM]
+    const int* block_table;   // [S, MAX_BLOCKS]
+    const int* bounded;       // [S]
+    const int* length;        // [S]
+    const int* active;        // [S]
+    const int* active_count;  // [1]
     int slots;
 };
 

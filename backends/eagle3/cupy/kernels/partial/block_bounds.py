@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT, KeptBlocks
-from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.attention.kept import KeptBlocks
+from specgate.backends.eagle3.cupy.kernels.heads import Heads
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
 
@@ -29,7 +28,6 @@ class BlockBounds(Kernel):
             blocks=blocks,
         )
 
-    @announced
     def __call__(
         self,
         bounds: Tensor,
@@ -42,22 +40,15 @@ class BlockBounds(Kernel):
         most: int,
     ) -> None:
         """`bounded` [S]: how many blocks have bounds; up to `most` more get some, of positions [S] `length`."""
-        h = self.heads
-        layers = len(k_pages)
-        expect("k_pages", k_pages, (layers, self.blocks, h.kv_heads, BLOCK, h.head_dim), torch.bfloat16)
-        expect("bounds", bounds, (layers, self.blocks, h.kv_heads, BLOCK // KEPT, 2, h.head_dim), torch.bfloat16)
+        layers, h = len(k_pages), self.heads
         self.launch(
-            "block_bounds",
             (most, h.kv_heads, layers * rows.slots),
-            (h.head_dim,),
-            {
-                "bounds": bounds,
-                "k_pages": k_pages,
-                "block_table": block_table,
-                "bounded": bounded,
-                "length": length,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "slots": rows.slots,
-            },
+            rows,
+            threads=h.head_dim,
+            bounds=bounds,
+            k_pages=k_pages,
+            block_table=block_table,
+            bounded=bounded,
+            length=length,
+            LAYERS=layers,
         )

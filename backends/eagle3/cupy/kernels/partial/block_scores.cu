@@ -15,13 +15,13 @@ const int HEADS_PER_KV = HEADS / KV_HEADS, QUERIES = HEADS_PER_KV * QUERY_ROWS, 
 const int LOADS_32 = HEAD_DIM / 32;
 
 struct BlockScoresArguments {
-    float* scores;
-    const bf16* bounds;
-    const bf16* asked;
-    const int* block_table;
-    const int* length;
-    const int* active;
-    const int* active_count;
+    float* scores;            // [LAYERS * S, KV_HEADS, STRIDE]
+    const bf16* bounds;       // [LAYERS, BLOCKS, KV_HEADS, BLOCK / KEPT, 2, HEAD_DIM]
+    const bf16* asked;        // [LAYERS, SLOTS, ASKED_ROWS, HEADS, HEAD_DIM]
+    const int* block_table;   // [S, MAX_BLOCKS]
+    const int* length;        // [S]
+    const int* active;        // [S]
+    const int* active_count;  // [1]
     int slots;
 };
 

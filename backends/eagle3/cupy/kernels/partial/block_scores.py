@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT, KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
 WARPS: Final = 4
@@ -17,7 +16,7 @@ BLOCKS_OF_WARP: Final = 8
 
 
 class BlockScores(Kernel):
-    """How well the newest queries may like each block of the middle: float32 [layers, slots, G, blocks].
+    """Upper bounds of the newest queries' scores for each block of the middle: float32 [layers, slots, G, blocks].
 
     asked: bfloat16 [layers, S, T, N, D], of which the first `rows` rows of a slot ask.
     """
@@ -41,26 +40,18 @@ class BlockScores(Kernel):
             warps=WARPS,
         )
 
-    @announced
     def __call__(
-        self, scores: Tensor, bounds: Tensor, asked: Tensor, block_table: Tensor, length: Tensor, rows: Rows
+        self, scores: Tensor, bounds: Tensor, queries: Tensor, block_table: Tensor, length: Tensor, rows: Rows
     ) -> None:
-        h, layers = self.heads, len(bounds)
-        expect("scores", scores, (layers * rows.slots, h.kv_heads, self.stride), torch.float32)
-        expect("asked", asked, (layers, self.slots, self.asked_rows, h.heads, h.head_dim), torch.bfloat16)
-        expect("bounds", bounds, (layers, self.blocks, h.kv_heads, BLOCK // KEPT, 2, h.head_dim), torch.bfloat16)
+        layers = len(bounds)
         self.launch(
-            "block_scores",
-            (-(-self.stride // (WARPS * BLOCKS_OF_WARP)), h.kv_heads, layers * rows.slots),
-            (WARPS * 32,),
-            {
-                "scores": scores,
-                "bounds": bounds,
-                "asked": asked,
-                "block_table": block_table,
-                "length": length,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "slots": rows.slots,
-            },
+            (-(-self.stride // (WARPS * BLOCKS_OF_WARP)), self.heads.kv_heads, layers * rows.slots),
+            rows,
+            threads=WARPS * 32,
+            scores=scores,
+            bounds=bounds,
+            asked=queries,
+            block_table=block_table,
+            length=length,
+            LAYERS=layers,
         )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT, KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
 THREADS: Final = 512
@@ -32,21 +31,6 @@ class ChooseBlocks(Kernel):
             threads=THREADS,
         )
 
-    @announced
     def __call__(self, kept: Tensor, scores: Tensor, length: Tensor, rows: Rows) -> None:
-        h, layers = self.heads, len(kept)
-        expect("kept", kept, (layers, self.slots, h.kv_heads, self.kept.retrieval), torch.int32)
-        expect("scores", scores, (layers * rows.slots, h.kv_heads, self.stride), torch.float32)
-        self.launch(
-            "choose_blocks",
-            (h.kv_heads, layers * rows.slots),
-            (THREADS,),
-            {
-                "kept": kept,
-                "scores": scores,
-                "length": length,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "slots": rows.slots,
-            },
-        )
+        grid = self.heads.kv_heads, len(kept) * rows.slots
+        self.launch(grid, rows, kept=kept, scores=scores, length=length, LAYERS=len(kept))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import QUERY_TILE, Attention
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
-from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads, expect_pages
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
 MOST_WARPS: Final = 8
@@ -56,14 +55,13 @@ class WideAttention(Kernel):
         """As `Attention.partial_shapes`."""
         return self.joined.partial_shapes(slots)
 
-    @announced
     def __call__(
         self,
         out: Tensor,
         partial: tuple[Tensor, Tensor],
         k_pages: Tensor,
         v_pages: Tensor,
-        asked: Tensor,
+        queries: Tensor,
         qkv: Tensor,
         table: tuple[Tensor, Tensor],
         block_table: Tensor,
@@ -73,34 +71,23 @@ class WideAttention(Kernel):
     ) -> None:
         """`asked`: bfloat16 [S, T, N, D], T ≥ `asked_rows`; the others as `Attention` has them."""
         h = self.heads
-        if rows.per_slot != self.rows_per_slot:
-            raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.rows_per_slot}")
-        expect("qkv", qkv, (rows.most, h.qkv_width), torch.float32)
-        expect("out", out, (rows.most, h.width), torch.bfloat16)
-        expect("asked", asked, (rows.slots, self.asked_rows, h.heads, h.head_dim), torch.bfloat16)
-        expect_pages(h, k_pages, v_pages, None)
-        expect("cosine", table[0], (h.positions, h.head_dim // 2), torch.float32)
-        expect("block_table", block_table, (rows.slots, h.max_blocks), torch.int32)
-        for name, given, shape in zip(("partial", "stats"), partial, self.partial_shapes(rows.slots), strict=True):
-            expect(name, given, shape, torch.float32)
+        if rows.rows_per_slot != self.rows_per_slot:
+            raise ValueError(f"{rows.rows_per_slot} rows per slot for a launcher of {self.rows_per_slot}")
         self.launch(
-            "wide_attention",
             (self.joined.max_chunks * self.groups, h.kv_heads, rows.slots),
-            (self.warps * 32,),
-            {
-                "partial": partial[0],
-                "partial_stats": partial[1],
-                "k_pages": k_pages,
-                "v_pages": v_pages,
-                "asked": asked,
-                "qkv": qkv,
-                "cosine": table[0],
-                "sine": table[1],
-                "block_table": block_table,
-                "first": first,
-                "length": length,
-                "active": rows.active,
-                "active_count": rows.active_count,
-            },
+            rows,
+            threads=self.warps * 32,
+            partial=partial[0],
+            partial_stats=partial[1],
+            k_pages=k_pages,
+            v_pages=v_pages,
+            asked=queries,
+            qkv=qkv,
+            cosine=table[0],
+            sine=table[1],
+            block_table=block_table,
+            first=first,
+            length=length,
+            POSITIONS=h.positions,
         )
         self.joined.join(out, partial, first, rows)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.peers.mailboxes import LIMIT_MS, Mailboxes
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 
@@ -33,26 +32,7 @@ class CombineChoices(Kernel):
             limit_ms=LIMIT_MS,
         )
 
-    @announced
     def __call__(self, choices: Tensor, mailboxes: Mailboxes, slots: Slots, rows: Rows) -> None:
-        if rows.most > self.rows or mailboxes.ranks != self.ranks:
-            raise ValueError(f"{rows.most} rows of {mailboxes.ranks} ranks: made for {self.rows} of {self.ranks}")
-        expect("choices", choices, (rows.most,), torch.int64)
-        slots.check(rows.slots, self.slot_rows)
-        self.launch(
-            "combine_choices",
-            (1,),
-            (self.threads,),
-            {
-                "choices": choices,
-                "exchanges": mailboxes.choice_count,
-                **mailboxes.arguments(mailboxes.choices),
-                "fault": mailboxes.fault,
-                "active_count": rows.active_count,
-                "length": slots.length,
-                "last_token": slots.last_token,
-                "drafts": slots.drafts,
-                "active": rows.active,
-                "rank": mailboxes.rank,
-            },
-        )
+        mailboxes.check(rows, self.rows, self.ranks)
+        inboxes = mailboxes.arguments(mailboxes.choices)
+        self.launch((1,), mailboxes, slots, rows, choices=choices, exchanges=mailboxes.choice_count, **inboxes)

@@ -1,4 +1,4 @@
-"""Where a GPU's peers write to, and which exchange it is: what `peer_words.cuh` speaks of.
+"""Memory that a GPU's peers write to, and counts of exchanges (`peer_words.cuh`).
 
 N GPUs share a target; each is a rank, 0 … N − 1. R is the most rows of a step, H the hidden size.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import ARGUMENT, expect
+from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
+from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
 MOST_RANKS: Final = 4
 COLUMNS: Final = 64
@@ -47,13 +47,10 @@ class Mailboxes:
     def counts(self) -> tuple[Tensor, Tensor]:
         return self.sum_count, self.choice_count
 
-    def check(self, rows: int, hidden: int) -> None:
-        """Raise ValueError where these are not the mailboxes of steps of up to `rows` rows."""
-        for sums, choices in zip(self.sums, self.choices, strict=True):
-            expect("sums", sums, (2, self.ranks, rows, hidden), torch.int64)
-            expect("choices", choices, (2, self.ranks, rows, 4), torch.int64)
-        expect("partial", self.partial, (rows, hidden), torch.float32)
-        expect("sum_count", self.sum_count, (hidden // COLUMNS,), torch.int32)
+    def check(self, rows: Rows, most: int, ranks: int) -> None:
+        """Raise ValueError for more rows, or another number of ranks, than a launcher was made for."""
+        if rows.most > most or self.ranks != ranks:
+            raise ValueError(f"{rows.most} rows of {self.ranks} ranks: made for {most} of {ranks}")
 
     def arguments(self, of: tuple[Tensor, ...]) -> dict[str, ARGUMENT]:
         """The fields `mailbox_0` … of a kernel; null beyond the last rank."""

@@ -5,11 +5,11 @@
 #include "dependent.cuh"
 
 struct CountTokensArguments {
-    int* history;
-    const int* pending;
-    const int* counts;
-    const int* active;
-    const int* active_count;
+    int* history;             // [S, VOCAB]
+    const int* pending;       // [S, MAX_ROWS]
+    const int* counts;        // [S]
+    const int* active;        // [S]
+    const int* active_count;  // [1]
 };
 
 extern "C" __global__ void count_tokens(const CountTokensArguments args) {

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 
 
@@ -18,19 +17,5 @@ class CountTokens(Kernel):
         super().__init__("count_tokens", vocab=vocab, max_rows=max_rows)
         self.vocab, self.max_rows = vocab, max_rows
 
-    @announced
     def __call__(self, history: Tensor, slots: Slots, rows: Rows) -> None:
-        expect("history", history, (rows.slots, self.vocab), torch.int32)
-        slots.check(rows.slots, self.max_rows)
-        self.launch(
-            "count_tokens",
-            (rows.slots,),
-            (self.max_rows,),
-            {
-                "history": history,
-                "pending": slots.pending,
-                "counts": slots.counts,
-                "active": rows.active,
-                "active_count": rows.active_count,
-            },
-        )
+        self.launch((rows.slots,), slots, rows, threads=self.max_rows, history=history)

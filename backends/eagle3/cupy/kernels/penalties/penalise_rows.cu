@@ -14,15 +14,15 @@
 #define NO_TOKEN -1
 
 struct PenaliseRowsArguments {
-    float* logits;
-    Choice* choices;
-    Choice* best;
-    int* finished;
-    const int* history;
-    const float* bias;
-    const int* drafts;
-    const int* active;
-    const int* active_count;
+    float* logits;            // [R, VOCAB]
+    Choice* choices;          // [R]
+    Choice* best;             // [R]
+    int* finished;            // [R]
+    const int* history;       // [S, VOCAB]
+    const float* bias;        // [VOCAB] if BIASED
+    const int* drafts;        // [S, MAX_ROWS]
+    const int* active;        // [S]
+    const int* active_count;  // [1]
     int rows_per_slot;
 };
 

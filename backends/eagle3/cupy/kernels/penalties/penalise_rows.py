@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.sampling.blocks import Division
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 
@@ -35,7 +34,6 @@ class PenaliseRows(Kernel):
             **self.division.constants,
         )
 
-    @announced
     def __call__(
         self,
         logits: Tensor,
@@ -49,30 +47,5 @@ class PenaliseRows(Kernel):
         bias: Tensor | None = None,
     ) -> None:
         """Raises ValueError for operands that this launcher was not made for."""
-        if (bias is not None) != self.biased:
-            raise ValueError(f"made for biased = {self.biased}")
-        expect("logits", logits, (rows.most, self.vocab), torch.float32)
-        for name, tensor in (("choices", choices), ("best", best)):
-            expect(name, tensor, (rows.most,), torch.int64)
-        expect("finished", finished, (rows.most,), torch.int32)
-        expect("history", history, (rows.slots, self.vocab), torch.int32)
-        if bias is not None:
-            expect("bias", bias, (self.vocab,), torch.float32)
-        slots.check(rows.slots, self.max_rows)
-        self.launch(
-            "penalise_rows",
-            (self.division.blocks, rows.most),
-            (self.division.threads,),
-            {
-                "logits": logits,
-                "choices": choices,
-                "best": best,
-                "finished": finished,
-                "history": history,
-                "bias": bias,
-                "drafts": slots.drafts,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "rows_per_slot": rows.per_slot,
-            },
-        )
+        operands = {"logits": logits, "choices": choices, "best": best, "finished": finished, "history": history}
+        self.launch((self.division.blocks, rows.most), slots, rows, **operands, bias=bias)

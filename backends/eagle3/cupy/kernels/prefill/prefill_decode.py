@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE, Order, PackedExperts, tile_bytes
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 
 THREADS: Final = 256
 
@@ -20,7 +19,6 @@ class PrefillDecode(Kernel):
         super().__init__("prefill_decode", n_out=rows, k_in=columns, paired=int(order), threads=THREADS)
         self.rows, self.columns, self.order = rows, columns, order
 
-    @announced
     def __call__(self, out: Tensor, weight: PackedExperts, first: int, sizes: Tensor) -> None:
         """The experts from `first` on, as many as `out` bfloat16 [n, N, K] holds. `sizes` int32 [E]: the rows of each
         expert; where there are none, `out` stays as it is.
@@ -32,12 +30,5 @@ class PrefillDecode(Kernel):
         experts, tiles = len(weight.tiles), self.rows // TILE
         if not 0 <= first <= experts - len(out):
             raise ValueError(f"{len(out)} experts from {first} on: there are {experts}")
-        expect("out", out, (len(out), self.rows, self.columns), torch.bfloat16)
-        expect("weight", weight.tiles, (experts, tiles, tile_bytes(self.columns)), torch.uint8)
-        expect("sizes", sizes, (experts,), torch.int32)
-        self.launch(
-            "prefill_decode",
-            (tiles, len(out)),
-            (THREADS,),
-            {"out": out, "tiles": weight.tiles[first:], "sizes": sizes[first:]},
-        )
+        operands = {"out": out, "tiles": weight.tiles[first:], "sizes": sizes[first:]}
+        self.launch((tiles, len(out)), **operands, COUNT=len(out), TILE_BYTES=tile_bytes(self.columns))

@@ -5,12 +5,12 @@
 #include "eights.cuh"
 
 struct PrefillDraftArguments {
-    bf16* input;
-    const bf16* hidden;
-    const bf16* embedding;
-    const long long* tokens;
-    const bf16* embedding_norm;
-    const bf16* feature_norm;
+    bf16* input;                 // [R, 2 * HIDDEN]
+    const bf16* hidden;          // [R, HIDDEN]
+    const bf16* embedding;       // [_, HIDDEN]
+    const long long* tokens;     // [R]
+    const bf16* embedding_norm;  // [HIDDEN]
+    const bf16* feature_norm;    // [HIDDEN]
     float eps;
 };
 

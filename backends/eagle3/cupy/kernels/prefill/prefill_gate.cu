@@ -7,8 +7,8 @@
 static_assert(INTERMEDIATE % 8 == 0, "INTERMEDIATE must be a multiple of 8");
 
 struct PrefillGateArguments {
-    bf16* out;
-    const bf16* gate_up;
+    bf16* out;            // [rows, INTERMEDIATE]
+    const bf16* gate_up;  // [rows, 2 * INTERMEDIATE]
     int rows;
 };
 

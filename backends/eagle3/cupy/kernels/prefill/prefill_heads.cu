@@ -30,12 +30,12 @@ const int WIDTH = (HEADS + 2 * KV_HEADS) * HEAD_DIM, ROTATED = HEADS + KV_HEADS,
 const int PARTS = (ROTATED + TOGETHER - 1) / TOGETHER, EIGHTS = HEAD_DIM / 8;
 
 struct PrefillHeadsArguments {
-    bf16* qkv;
-    bf16* k_pages;
-    bf16* v_pages;
-    const long long* blocks;
-    const float* cosine;
-    const float* sine;
+    bf16* qkv;                // [positions, (HEADS + 2 * KV_HEADS) * HEAD_DIM]
+    bf16* k_pages;            // [_, KV_HEADS, BLOCK, HEAD_DIM] if !KV_CODES
+    bf16* v_pages;            // [_, KV_HEADS, HEAD_DIM, BLOCK] if !KV_CODES
+    const long long* blocks;  // [(positions + BLOCK - 1) / BLOCK]
+    const float* cosine;      // [positions, HEAD_DIM / 2]
+    const float* sine;        // [positions, HEAD_DIM / 2]
     int positions;
 };
 

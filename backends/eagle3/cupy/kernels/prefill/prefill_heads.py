@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SWITCHES, Heads, expect_pages
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, SWITCHES, Heads
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
+from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 
 THREADS: Final = 256
@@ -32,7 +32,6 @@ class PrefillHeads(Kernel):
         super().__init__("prefill_heads", **sizes, block=BLOCK, threads=THREADS, **SWITCHES[kv])
         self.sizes = Heads(heads, kv_heads, head_dim, BLOCK, kv)
 
-    @announced
     def __call__(
         self,
         qkv: Tensor,
@@ -43,37 +42,21 @@ class PrefillHeads(Kernel):
         scales: Tensor | None = None,
     ) -> None:
         """Raises ValueError for pages of another format, scales where there are none, and the other way around."""
-        h, positions, plain = self.sizes, len(qkv), scales is None
-        used = -(-positions // BLOCK)
-        expect_pages(h, k_pages, v_pages, scales)
-        expect("qkv", qkv, (positions, h.qkv_width), torch.bfloat16)
-        expect("blocks", blocks, (used,), torch.int64)
-        for name, angles in zip(("cosine", "sine"), table, strict=True):
-            expect(name, angles, (positions, h.head_dim // 2), torch.float32)
+        h, positions = self.sizes, len(qkv)
+        used, plain = -(-positions // BLOCK), h.kv == "bf16"
+        common: dict[str, ARGUMENT] = {"qkv": qkv, "blocks": blocks, "positions": positions}
+        pages: dict[str, ARGUMENT] = {"k_pages": k_pages, "v_pages": v_pages, "scales": scales}
+        coded: dict[str, ARGUMENT] = {**common, **pages, "PAGES": len(k_pages)}
+        if not plain:  # before anything is written
+            self.operands_of(f"prefill_{h.kv}").arguments((), coded)
         self.launch(
-            "prefill_heads",
             (used, -(-(h.heads + h.kv_heads) // TOGETHER) + (h.kv_heads if plain else 0)),
-            (THREADS,),
-            {
-                "qkv": qkv,
-                "k_pages": k_pages if plain else None,
-                "v_pages": v_pages if plain else None,
-                "blocks": blocks,
-                "cosine": table[0],
-                "sine": table[1],
-                "positions": positions,
-            },
+            **common,
+            **(pages if plain else {}),
+            cosine=table[0],
+            sine=table[1],
         )
-        if plain:
-            return
-        arguments = {
-            "qkv": qkv,
-            "k_pages": k_pages,
-            "v_pages": v_pages,
-            "scales": scales,
-            "blocks": blocks,
-            "positions": positions,
-        }
         if h.kv == "nvfp4":
-            self.launch("prefill_nvfp4_outer", (1, h.kv_heads), (64,), arguments)
-        self.launch(f"prefill_{h.kv}", (used, h.kv_heads), (THREADS,), arguments)
+            self.launch((1, h.kv_heads), function="prefill_nvfp4_outer", threads=64, **coded)
+        if not plain:
+            self.launch((used, h.kv_heads), function=f"prefill_{h.kv}", **coded)

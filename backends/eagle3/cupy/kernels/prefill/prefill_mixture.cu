@@ -13,14 +13,14 @@
 #endif
 
 struct PrefillMixtureArguments {
-    bf16* normed;
-    float* x;
-    const bf16* out;
-    const bf16* bias;
-    const int* place;
-    const int* chosen;
-    const float* weights;
-    const bf16* weight;
+    bf16* normed;          // [R, HIDDEN]
+    float* x;              // [R, HIDDEN] if !PARTIAL
+    const bf16* out;       // [R * PER_TOKEN, HIDDEN]
+    const bf16* bias;      // [EXPERTS, HIDDEN]
+    const int* place;      // [R, PER_TOKEN]
+    const int* chosen;     // [R, PER_TOKEN]
+    const float* weights;  // [R, PER_TOKEN]
+    const bf16* weight;    // [HIDDEN] if !PARTIAL
     float eps;
 };
 

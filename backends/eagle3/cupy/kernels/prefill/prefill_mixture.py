@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.prefill.threads import row_threads
 from specgate.checkpoints.geometry import ExpertGeometry
 
@@ -24,7 +23,6 @@ class PrefillMixture(Kernel):
         super().__init__("prefill_mixture", hidden=hidden, per_token=experts.per_token, threads=row_threads(hidden))
         self.hidden, self.experts, self.threads = hidden, experts, row_threads(hidden)
 
-    @announced
     def __call__(
         self,
         normed: Tensor,
@@ -37,28 +35,9 @@ class PrefillMixture(Kernel):
         """`out` bfloat16 [R · k, H], in the order of experts; `bias` bfloat16 [E, H]. `norm`: its weight bfloat16 [H],
         and its epsilon.
         """
-        rows = len(x)
-        place, chosen, weights = routing
-        expect("normed", normed, (rows, self.hidden), torch.bfloat16)
-        expect("x", x, (rows, self.hidden), torch.float32)
-        check_pairs(out, bias, routing, rows, self.hidden, self.experts)
-        expect("norm weight", norm[0], (self.hidden,), torch.bfloat16)
-        self.launch(
-            "prefill_mixture",
-            (rows,),
-            (self.threads,),
-            {
-                "normed": normed,
-                "x": x,
-                "out": out,
-                "bias": bias,
-                "place": place,
-                "chosen": chosen,
-                "weights": weights,
-                "weight": norm[0],
-                "eps": norm[1],
-            },
-        )
+        pairs = dict(zip(("place", "chosen", "weights"), routing, strict=True))
+        operands = {"normed": normed, "x": x, "out": out, "bias": bias, **pairs}
+        self.launch((len(x),), **operands, weight=norm[0], eps=norm[1], R=len(x), EXPERTS=self.experts.count)
 
 
 class PrefillMixtureSum(Kernel):
@@ -71,35 +50,7 @@ class PrefillMixtureSum(Kernel):
         super().__init__("prefill_mixture", hidden=hidden, per_token=experts.per_token, threads=threads, partial=1)
         self.hidden, self.experts, self.threads = hidden, experts, threads
 
-    @announced
     def __call__(self, total: Tensor, out: Tensor, bias: Tensor, routing: Places) -> None:
         """`out` bfloat16, all pairs in the order of experts, […, H]; `bias` bfloat16 [E, H]."""
-        place, chosen, weights = routing
-        expect("total", total, (len(place), self.hidden), torch.bfloat16)
-        check_pairs(out, bias, routing, len(place), self.hidden, self.experts)
-        self.launch(
-            "prefill_mixture",
-            (len(place),),
-            (self.threads,),
-            {
-                "normed": total,
-                "x": None,
-                "out": out,
-                "bias": bias,
-                "place": place,
-                "chosen": chosen,
-                "weights": weights,
-                "weight": None,
-                "eps": 0.0,
-            },
-        )
-
-
-def check_pairs(out: Tensor, bias: Tensor, routing: Places, rows: int, hidden: int, experts: ExpertGeometry) -> None:
-    """Raise ValueError for what does not belong to `rows` rows, or more, of such a mixture."""
-    place, chosen, weights = routing
-    expect("out", out, (rows * experts.per_token, hidden), torch.bfloat16)
-    expect("bias", bias, (experts.count, hidden), torch.bfloat16)
-    expect("place", place, (rows, experts.per_token), torch.int32)
-    expect("chosen", chosen, (rows, experts.per_token), torch.int32)
-    expect("weights", weights, (rows, experts.per_token), torch.float32)
+        rows, pairs = len(routing[0]), dict(zip(("place", "chosen", "weights"), routing, strict=True))
+        self.launch((rows,), normed=total, out=out, bias=bias, **pairs, eps=0.0, R=rows, EXPERTS=self.experts.count)

@@ -8,10 +8,10 @@
 static_assert(PER_TOKEN <= EXPERTS, "a row cannot have more experts than there are");
 
 struct PrefillRouteArguments {
-    int* chosen;
-    float* weights;
-    const float* logits;
-    const bf16* bias;
+    int* chosen;          // [rows, PER_TOKEN]
+    float* weights;       // [rows, PER_TOKEN]
+    const float* logits;  // [rows, EXPERTS]
+    const bf16* bias;     // [EXPERTS]
     int rows;
 };
 

@@ -6,12 +6,12 @@
 #include "eights.cuh"
 
 struct PrefillStreamArguments {
-    float* x;
-    const bf16* added;      // null: the rows begin with their embeddings
-    const bf16* embedding;  // with tokens, else null
-    const long long* tokens;
-    bf16* normed;
-    const bf16* weight;
+    float* x;                 // [R, HIDDEN]
+    const bf16* added;        // [R, HIDDEN] or null: the rows begin with their embeddings
+    const bf16* embedding;    // [_, HIDDEN] or null
+    const long long* tokens;  // [R] or null
+    bf16* normed;             // [R, HIDDEN]
+    const bf16* weight;       // [HIDDEN]
     float eps;
 };
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.prefill.threads import row_threads
 
 
@@ -18,34 +17,10 @@ class PrefillStream(Kernel):
         super().__init__("prefill_stream", hidden=hidden, threads=row_threads(hidden))
         self.hidden, self.threads = hidden, row_threads(hidden)
 
-    @announced
     def __call__(
         self, normed: Tensor, x: Tensor, source: Tensor | tuple[Tensor, Tensor], weight: Tensor, eps: float
     ) -> None:
         """`source`: what is added, or (embedding, tokens)."""
-        rows = len(x)
-        expect("x", x, (rows, self.hidden), torch.float32)
-        expect("normed", normed, (rows, self.hidden), torch.bfloat16)
-        expect("norm weight", weight, (self.hidden,), torch.bfloat16)
-        added = embedding = tokens = None
-        if isinstance(source, Tensor):
-            added = source
-            expect("added", added, (rows, self.hidden), torch.bfloat16)
-        else:
-            embedding, tokens = source
-            expect("embedding", embedding, (1, self.hidden), torch.bfloat16)
-            expect("tokens", tokens, (rows,), torch.int64)
-        self.launch(
-            "prefill_stream",
-            (rows,),
-            (self.threads,),
-            {
-                "x": x,
-                "added": added,
-                "embedding": embedding,
-                "tokens": tokens,
-                "normed": normed,
-                "weight": weight,
-                "eps": eps,
-            },
-        )
+        added, (embedding, tokens) = (source, (None, None)) if isinstance(source, Tensor) else (None, source)
+        read = {"added": added, "embedding": embedding, "tokens": tokens}
+        self.launch((len(x),), x=x, **read, normed=normed, weight=weight, eps=eps, R=len(x))

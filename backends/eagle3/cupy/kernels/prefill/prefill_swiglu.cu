@@ -10,10 +10,10 @@
 static_assert(INTERMEDIATE % 8 == 0, "INTERMEDIATE must be a multiple of 8");
 
 struct PrefillSwigluArguments {
-    bf16* act;
-    const bf16* both;
-    const bf16* bias;
-    const int* experts;
+    bf16* act;           // [pairs, INTERMEDIATE]
+    const bf16* both;    // [pairs, 2 * INTERMEDIATE]
+    const bf16* bias;    // [EXPERTS, 2 * INTERMEDIATE]
+    const int* experts;  // [pairs]
     int pairs;
 };
 

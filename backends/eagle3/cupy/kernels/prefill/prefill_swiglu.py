@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import ARGUMENT, Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.prefill.threads import GROUP
 from specgate.checkpoints.geometry import ExpertGeometry
 
@@ -25,14 +24,8 @@ class PrefillSwiglu(Kernel):
         )
         self.intermediate, self.count = intermediate, experts.count
 
-    @announced
     def __call__(self, act: Tensor, both: Tensor, bias: Tensor, experts: Tensor) -> None:
         """`bias` bfloat16 [E, 2F]; `experts` int32 [R]: of each row."""
         rows = len(both)
-        expect("act", act, (rows, self.intermediate), torch.bfloat16)
-        expect("both", both, (rows, 2 * self.intermediate), torch.bfloat16)
-        expect("bias", bias, (self.count, 2 * self.intermediate), torch.bfloat16)
-        expect("experts", experts, (rows,), torch.int32)
-        blocks = -(-rows * (self.intermediate // GROUP) // THREADS)
-        arguments: dict[str, ARGUMENT] = {"act": act, "both": both, "bias": bias, "experts": experts, "pairs": rows}
-        self.launch("prefill_swiglu", (blocks,), (THREADS,), arguments)
+        grid = (-(-rows * (self.intermediate // GROUP) // THREADS),)
+        self.launch(grid, act=act, both=both, bias=bias, experts=experts, pairs=rows, EXPERTS=self.count)

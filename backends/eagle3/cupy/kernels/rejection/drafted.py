@@ -1,14 +1,10 @@
-"""What the kernels of rejection know of drafted tokens: `drafted.cuh`."""
+"""Sizes of drafted tokens, for the kernels of rejection: `drafted.cuh`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from specgate.backends.eagle3.cupy.kernels.loader import expect
-from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
+from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,30 +29,7 @@ class DraftedRows:
             "max_rows": self.max_rows,
         }
 
-    def check(
-        self,
-        logits: Tensor,
-        choices: Tensor,
-        cuts: Tensor | None,
-        draft_logits: Tensor,
-        draft_columns: Tensor,
-        slots: Slots,
-        rows: Rows,
-        *,
-        filtered: bool,
-    ) -> None:
-        """`logits` float32 [R, V] of the target, K + 1 rows of each active slot; their `choices` and `cuts` int64 [R];
-        `draft_logits` float32 [K, S, W]: what draft token t of each active slot was drawn from; `draft_columns` int32
-        [V]: the draft's column of each token, −1 for none. Raises ValueError for others.
-        """
-        if (cuts is not None) != filtered:
-            raise ValueError(f"made for filtered = {filtered}")
-        if rows.per_slot != self.drafts + 1:
-            raise ValueError(f"{rows.per_slot} rows per slot for {self.drafts} draft tokens")
-        expect("logits", logits, (rows.most, self.vocab), torch.float32)
-        expect("choices", choices, (rows.most,), torch.int64)
-        if cuts is not None:
-            expect("cuts", cuts, (rows.most,), torch.int64)
-        expect("draft_logits", draft_logits, (self.drafts, self.slots, self.draft_vocab), torch.float32)
-        expect("draft_columns", draft_columns, (self.vocab,), torch.int32)
-        slots.check(self.slots, self.max_rows)
+    def check(self, rows: Rows) -> None:
+        """Raise ValueError unless there is a row for each draft token and one behind them."""
+        if rows.rows_per_slot != self.drafts + 1:
+            raise ValueError(f"{rows.rows_per_slot} rows per slot for {self.drafts} draft tokens")

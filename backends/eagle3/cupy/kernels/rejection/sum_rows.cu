@@ -15,17 +15,17 @@
 static_assert(DRAFT_VOCAB <= VOCAB, "DRAFT_VOCAB must be at most VOCAB: a draft's row has no more blocks");
 
 struct SumRowsArguments {
-    double* sums;
-    double* partial;
-    int* finished;
-    const float* logits;
-    const Choice* choices;
-    const Choice* cuts;
-    const float* draft_logits;
-    const int* draft_columns;
-    const int* drafts;
-    const int* active;
-    const int* active_count;
+    double* sums;               // [2 * S * DRAFTS]
+    double* partial;            // [2 * S * DRAFTS, BLOCKS]
+    int* finished;              // [2 * S * DRAFTS]
+    const float* logits;        // [R, VOCAB]
+    const Choice* choices;      // [R]
+    const Choice* cuts;         // [R] if FILTERED
+    const float* draft_logits;  // [DRAFTS, SLOTS, DRAFT_VOCAB]
+    const int* draft_columns;   // [VOCAB]
+    const int* drafts;          // [S, MAX_ROWS]
+    const int* active;          // [S]
+    const int* active_count;    // [1]
 };
 
 // Of the block, in thread 0.

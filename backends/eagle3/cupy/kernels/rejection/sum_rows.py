@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.rejection.drafted import DraftedRows
 from specgate.backends.eagle3.cupy.kernels.sampling.blocks import Division
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
@@ -27,7 +26,6 @@ class SumRows(Kernel):
             **self.division.constants,
         )
 
-    @announced
     def __call__(
         self,
         sums: Tensor,
@@ -44,26 +42,19 @@ class SumRows(Kernel):
         """`partial` float64 [S · 2K, blocks]: of blocks. `choices` int64 [R]: the target's greedy ones, which stay.
         Others: `DraftedRows.check`. Raises ValueError for operands that this launcher was not made for.
         """
-        d, summed = self.drafted, rows.slots * 2 * self.drafted.drafts
-        d.check(logits, choices, cuts, draft_logits, draft_columns, slots, rows, filtered=self.filtered)
-        expect("sums", sums, (summed,), torch.float64)
-        expect("partial", partial, (summed, self.division.blocks), torch.float64)
-        expect("finished", finished, (summed,), torch.int32)
+        self.drafted.check(rows)
+        summed = rows.slots * 2 * self.drafted.drafts
         self.launch(
-            "sum_rows",
             (self.division.blocks, summed),
-            (self.division.threads,),
-            {
-                "sums": sums,
-                "partial": partial,
-                "finished": finished,
-                "logits": logits,
-                "choices": choices,
-                "cuts": cuts,
-                "draft_logits": draft_logits,
-                "draft_columns": draft_columns,
-                "drafts": slots.drafts,
-                "active": rows.active,
-                "active_count": rows.active_count,
-            },
+            slots,
+            rows,
+            sums=sums,
+            partial=partial,
+            finished=finished,
+            logits=logits,
+            choices=choices,
+            cuts=cuts,
+            draft_logits=draft_logits,
+            draft_columns=draft_columns,
+            BLOCKS=self.division.blocks,
         )

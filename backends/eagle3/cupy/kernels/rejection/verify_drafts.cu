@@ -14,19 +14,19 @@
 #include "winner.cuh"
 
 struct VerifyDraftsArguments {
-    Choice* choices;
-    Choice* best;
-    int* finished;
-    const float* logits;
-    const Choice* cuts;
-    const float* draft_logits;
-    const double* sums;
-    const int* draft_columns;
-    const int* drafts;
-    const long long* requests;
-    const int* length;
-    const int* active;
-    const int* active_count;
+    Choice* choices;            // [R]
+    Choice* best;               // [S]
+    int* finished;              // [S]
+    const float* logits;        // [R, VOCAB]
+    const Choice* cuts;         // [R] if FILTERED
+    const float* draft_logits;  // [DRAFTS, SLOTS, DRAFT_VOCAB]
+    const double* sums;         // [2 * S * DRAFTS]
+    const int* draft_columns;   // [VOCAB]
+    const int* drafts;          // [S, MAX_ROWS]
+    const long long* requests;  // [SLOTS]
+    const int* length;          // [S]
+    const int* active;          // [S]
+    const int* active_count;    // [1]
     int seed_low;
     int seed_high;
 };

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.rejection.drafted import DraftedRows
 from specgate.backends.eagle3.cupy.kernels.sampling.blocks import Division
 from specgate.backends.eagle3.cupy.kernels.sampling.draw_rows import signed
@@ -28,7 +27,6 @@ class VerifyDrafts(Kernel):
             **self.division.constants,
         )
 
-    @announced
     def __call__(
         self,
         choices: Tensor,
@@ -49,31 +47,20 @@ class VerifyDrafts(Kernel):
         int64 [S] and `finished` int32 [S] are zero before and after. Others: `DraftedRows.check`. Raises ValueError for
         operands that this launcher was not made for.
         """
-        d = self.drafted
-        d.check(logits, choices, cuts, draft_logits, draft_columns, slots, rows, filtered=self.filtered)
-        expect("best", best, (rows.slots,), torch.int64)
-        expect("finished", finished, (rows.slots,), torch.int32)
-        expect("sums", sums, (rows.slots * 2 * d.drafts,), torch.float64)
-        expect("requests", requests, (d.slots,), torch.int64)
+        self.drafted.check(rows)
         self.launch(
-            "verify_drafts",
             (self.division.blocks, rows.slots),
-            (self.division.threads,),
-            {
-                "choices": choices,
-                "best": best,
-                "finished": finished,
-                "logits": logits,
-                "cuts": cuts,
-                "draft_logits": draft_logits,
-                "sums": sums,
-                "draft_columns": draft_columns,
-                "drafts": slots.drafts,
-                "requests": requests,
-                "length": slots.length,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "seed_low": signed(seed),
-                "seed_high": signed(seed >> 32),
-            },
+            slots,
+            rows,
+            choices=choices,
+            best=best,
+            finished=finished,
+            logits=logits,
+            cuts=cuts,
+            draft_logits=draft_logits,
+            sums=sums,
+            draft_columns=draft_columns,
+            requests=requests,
+            seed_low=signed(seed),
+            seed_high=signed(seed >> 32),
         )

@@ -8,16 +8,16 @@
 #include "draft_row.cuh"
 
 struct DraftInputArguments {
-    bf16* input;
-    float* stream;
-    const float* hidden;
-    const bf16* embedding;
-    const bf16* embedding_norm;
-    const bf16* feature_norm;
-    const int* pending;
-    const int* counts;
-    const int* active;
-    const int* active_count;
+    bf16* input;                 // [R, 2 * HIDDEN]
+    float* stream;               // [S, HIDDEN]
+    const float* hidden;         // [R, HIDDEN]
+    const bf16* embedding;       // [_, HIDDEN]
+    const bf16* embedding_norm;  // [HIDDEN]
+    const bf16* feature_norm;    // [HIDDEN]
+    const int* pending;          // [S, MAX_ROWS]
+    const int* counts;           // [S]
+    const int* active;           // [S]
+    const int* active_count;     // [1]
     float eps;
 };
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 
 THREADS = 1024
@@ -40,29 +39,7 @@ class DraftInput(Kernel):
         )
         self.hidden = hidden
 
-    @announced
     def __call__(
         self, out: Tensor, stream: Tensor, hidden: Tensor, weights: InputWeights, slots: Slots, rows: Rows, eps: float
     ) -> None:
-        expect("out", out, (rows.most, 2 * self.hidden), torch.bfloat16)
-        expect("stream", stream, (rows.slots, self.hidden), torch.float32)
-        expect("hidden", hidden, (rows.most, self.hidden), torch.float32)
-        w = weights
-        self.launch(
-            "draft_input",
-            (rows.most,),
-            (THREADS,),
-            {
-                "input": out,
-                "stream": stream,
-                "hidden": hidden,
-                "embedding": w.embedding,
-                "embedding_norm": w.embedding_norm,
-                "feature_norm": w.feature_norm,
-                "pending": slots.pending,
-                "counts": slots.counts,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "eps": eps,
-            },
-        )
+        self.launch((rows.most,), slots, rows, weights, input=out, stream=stream, hidden=hidden, eps=eps)

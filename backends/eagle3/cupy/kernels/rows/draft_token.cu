@@ -16,19 +16,19 @@
 #include "slots.cuh"
 
 struct DraftTokenArguments {
-    int* drafts;
-    bf16* input;
-    float* stream;
-    Choice* choices;
-    int* fault;
-    const int* target_ids;
-    const bf16* normed;
-    const float* squares;
-    const bf16* embedding;
-    const bf16* embedding_norm;
-    const bf16* feature_norm;
-    const int* active;
-    const int* active_count;
+    int* drafts;                 // [S, MAX_ROWS]
+    bf16* input;                 // [S, 2 * HIDDEN] or null
+    float* stream;               // [S, HIDDEN]
+    Choice* choices;             // [S]
+    int* fault;                  // [1]
+    const int* target_ids;       // [DRAFT_VOCAB]
+    const bf16* normed;          // [S, HIDDEN]
+    const float* squares;        // [S, HIDDEN / 8]
+    const bf16* embedding;       // [_, HIDDEN]
+    const bf16* embedding_norm;  // [HIDDEN]
+    const bf16* feature_norm;    // [HIDDEN]
+    const int* active;           // [S]
+    const int* active_count;     // [1]
     int index;
     float eps;
 };

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.rows.draft_input import InputWeights
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
@@ -35,7 +34,6 @@ class DraftToken(Kernel):
         )
         self.hidden, self.draft_vocab = hidden, draft_vocab
 
-    @announced
     def __call__(
         self,
         out: Tensor | None,
@@ -50,32 +48,5 @@ class DraftToken(Kernel):
         index: int,
         eps: float,
     ) -> None:
-        expect("choices", choices, (rows.slots,), torch.int64)
-        expect("stream", stream, (rows.slots, self.hidden), torch.float32)
-        pre_norm.check(rows.slots, self.hidden)
-        expect("target_ids", target_ids, (self.draft_vocab,), torch.int32)
-        if out is not None:
-            expect("out", out, (rows.slots, 2 * self.hidden), torch.bfloat16)
-        w = weights
-        self.launch(
-            "draft_token",
-            (rows.slots,),
-            (THREADS,),
-            {
-                "drafts": slots.drafts,
-                "input": out,
-                "stream": stream,
-                "choices": choices,
-                "fault": slots.fault,
-                "target_ids": target_ids,
-                "normed": pre_norm.rows,
-                "squares": pre_norm.squares,
-                "embedding": w.embedding,
-                "embedding_norm": w.embedding_norm,
-                "feature_norm": w.feature_norm,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "index": index,
-                "eps": eps,
-            },
-        )
+        operands = {"input": out, "stream": stream, "choices": choices, "target_ids": target_ids}
+        self.launch((rows.slots,), pre_norm, weights, slots, rows, index=index, eps=eps, **operands)

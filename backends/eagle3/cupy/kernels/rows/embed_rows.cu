@@ -17,22 +17,22 @@
 static_assert(HIDDEN % 8 == 0, "HIDDEN must be a multiple of 8");
 
 struct EmbedRowsArguments {
-    float* x;
-    bf16* normed;
-    float* squares;
-    const bf16* embedding;
-    const bf16* norm_weight;
-    const int* last_token;
-    const int* drafts;
-    const int* active;
-    const int* active_count;
-    long long* stamps;
-    const int* step;
+    float* x;                 // [R, HIDDEN]
+    bf16* normed;             // [R, HIDDEN]
+    float* squares;           // [R, HIDDEN / 8]
+    const bf16* embedding;    // [_, HIDDEN]
+    const bf16* norm_weight;  // [HIDDEN]
+    const int* last_token;    // [S]
+    const int* drafts;        // [S, MAX_ROWS]
+    const int* active;        // [S]
+    const int* active_count;  // [1]
+    long long* stamps;        // [_, 5]
+    const int* step;          // [1]
 #if REPLAYS
-    const int* out;
-    const int* emitted;
-    const int* length;
-    const int* verified;
+    const int* out;       // [S, CAPACITY]
+    const int* emitted;   // [S]
+    const int* length;    // [S]
+    const int* verified;  // [S]
 #endif
 };
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import ARGUMENT, Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 
@@ -37,7 +36,6 @@ class EmbedRows(Kernel):
         super().__init__("embed_rows", hidden=hidden, rows=rows_per_slot, max_rows=max_rows, threads=THREADS, **again)
         self.hidden, self.replays = hidden, replay is not None
 
-    @announced
     def __call__(
         self,
         x: Tensor,
@@ -49,33 +47,5 @@ class EmbedRows(Kernel):
         verified: Tensor | None = None,
     ) -> None:
         """Raises ValueError where `verified` is given to a launcher that replays nothing, or is missing."""
-        if (verified is not None) != self.replays:
-            raise ValueError(f"made for rows that begin with emitted tokens: {self.replays}")
-        again: dict[str, ARGUMENT] = (
-            {}
-            if verified is None
-            else {"out": slots.out, "emitted": slots.emitted, "length": slots.length, "verified": verified}
-        )
-        pre_norm.check(rows.most, self.hidden)
-        expect("norm weight", norm_weight, (self.hidden,), torch.bfloat16)
-        expect("x", x, (rows.most, self.hidden), torch.float32)
-        expect("embedding", embedding, (1, self.hidden), torch.bfloat16)
-        self.launch(
-            "embed_rows",
-            (rows.most,),
-            (THREADS,),
-            {
-                "x": x,
-                "normed": pre_norm.rows,
-                "squares": pre_norm.squares,
-                "embedding": embedding,
-                "norm_weight": norm_weight,
-                "last_token": slots.last_token,
-                "drafts": slots.drafts,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "stamps": slots.stamps,
-                "step": slots.step,
-                **again,
-            },
-        )
+        given = {"x": x, "embedding": embedding, "norm_weight": norm_weight, "verified": verified}
+        self.launch((rows.most,), pre_norm, slots, rows, **given)

@@ -12,14 +12,14 @@
 #endif
 
 struct FeatureCaptureArguments {
-    bf16* features;
-    const float* x;
-    const int* active;
-    const int* active_count;
+    bf16* features;           // [S, MAX_ROWS, FEATURES * HIDDEN]
+    const float* x;           // [R, HIDDEN]
+    const int* active;        // [S]
+    const int* active_count;  // [1]
     int chunk;
 #if REPLAYS
-    const int* length;
-    const int* verified;
+    const int* length;    // [S]
+    const int* verified;  // [S]
 #endif
 };
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import ARGUMENT, Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.rows.embed_rows import Replay
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
@@ -31,28 +30,11 @@ class FeatureCapture(Kernel):
         )
         self.hidden, self.features, self.max_rows, self.replays = hidden, features, max_rows, replay is not None
 
-    @announced
     def __call__(
         self, features: Tensor, x: Tensor, rows: Rows, chunk: int, begins: tuple[Tensor, Tensor] | None = None
     ) -> None:
         """`begins`: of rows that begin with emitted tokens, int32 [S] each: where the last token stands, and where they
         begin. Raises ValueError where it is missing or not asked for.
         """
-        if (begins is not None) != self.replays:
-            raise ValueError(f"made for rows that begin with emitted tokens: {self.replays}")
-        again: dict[str, ARGUMENT] = {} if begins is None else {"length": begins[0], "verified": begins[1]}
-        expect("features", features, (rows.slots, self.max_rows, self.features * self.hidden), torch.bfloat16)
-        expect("x", x, (rows.most, self.hidden), torch.float32)
-        self.launch(
-            "feature_capture",
-            (rows.most,),
-            (THREADS,),
-            {
-                "features": features,
-                "x": x,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "chunk": chunk,
-                **again,
-            },
-        )
+        length, verified = begins or (None, None)
+        self.launch((rows.most,), rows, features=features, x=x, chunk=chunk, length=length, verified=verified)

@@ -10,12 +10,12 @@
 static_assert(NORM == 0 || NORM == 1 || NORM == 2, "NORM: 0 none, 1 each stream, 2 all streams");
 
 struct FeatureRowsArguments {
-    bf16* out;
-    const bf16* features;
-    const bf16* weight;
-    const int* counts;
-    const int* active;
-    const int* active_count;
+    bf16* out;                // [R, FEATURES * HIDDEN]
+    const bf16* features;     // [S, MAX_ROWS, FEATURES * HIDDEN]
+    const bf16* weight;       // [FEATURES * HIDDEN] if NORM
+    const int* counts;        // [S]
+    const int* active;        // [S]
+    const int* active_count;  // [1]
     float eps;
 };
 

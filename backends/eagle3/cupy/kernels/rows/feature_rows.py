@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 
 THREADS = 1024
 
 
 class FeatureNorm(IntEnum):
-    """How a draft norms its features before it projects them (`fc`)."""
+    """Norm of a draft's features before their projection (`fc`)."""
 
     NONE = 0
     EACH_STREAM = 1
@@ -36,25 +35,7 @@ class FeatureRows(Kernel):
         )
         self.width, self.max_rows, self.norm = features * hidden, max_rows, norm
 
-    @announced
     def __call__(
         self, out: Tensor, features: Tensor, weight: Tensor | None, slots: Slots, rows: Rows, eps: float
     ) -> None:
-        expect("out", out, (rows.most, self.width), torch.bfloat16)
-        expect("features", features, (rows.slots, self.max_rows, self.width), torch.bfloat16)
-        if (weight is None) != (self.norm is FeatureNorm.NONE):
-            raise ValueError(f"weight of the feature norm {self.norm.name}: given or missing against the norm")
-        self.launch(
-            "feature_rows",
-            (rows.most,),
-            (THREADS,),
-            {
-                "out": out,
-                "features": features,
-                "weight": weight,
-                "counts": slots.counts,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "eps": eps,
-            },
-        )
+        self.launch((rows.most,), slots, rows, out=out, features=features, weight=weight, eps=eps)

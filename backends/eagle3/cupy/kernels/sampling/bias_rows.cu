@@ -9,12 +9,12 @@
 #define FULL_WARP 0xffffffffu
 
 struct BiasRowsArguments {
-    float* logits;
-    Choice* choices;
-    Choice* best;
-    int* finished;
-    const float* bias;
-    const int* active_count;
+    float* logits;            // [R, VOCAB]
+    Choice* choices;          // [R]
+    Choice* best;             // [R]
+    int* finished;            // [R]
+    const float* bias;        // [VOCAB]
+    const int* active_count;  // [1]
     int rows_per_slot;
 };
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.sampling.blocks import Division
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
@@ -20,26 +19,8 @@ class BiasRows(Kernel):
         self.vocab, self.division = vocab, Division(vocab)
         super().__init__("bias_rows", **self.division.constants)
 
-    @announced
     def __call__(
         self, logits: Tensor, choices: Tensor, best: Tensor, finished: Tensor, bias: Tensor, rows: Rows
     ) -> None:
-        expect("logits", logits, (rows.most, self.vocab), torch.float32)
-        expect("bias", bias, (self.vocab,), torch.float32)
-        for name, tensor in (("choices", choices), ("best", best)):
-            expect(name, tensor, (rows.most,), torch.int64)
-        expect("finished", finished, (rows.most,), torch.int32)
-        self.launch(
-            "bias_rows",
-            (self.division.blocks, rows.most),
-            (self.division.threads,),
-            {
-                "logits": logits,
-                "choices": choices,
-                "best": best,
-                "finished": finished,
-                "bias": bias,
-                "active_count": rows.active_count,
-                "rows_per_slot": rows.per_slot,
-            },
-        )
+        operands = {"logits": logits, "choices": choices, "best": best, "finished": finished, "bias": bias}
+        self.launch((self.division.blocks, rows.most), rows, **operands)

@@ -17,14 +17,14 @@
 #define AT_ONCE 8
 
 struct CutRowsArguments {
-    Choice* cuts;
-    const long long* edges;
-    Rank* listed;
-    int* list_sizes;
-    int* finished;
-    const float* logits;
-    const Choice* choices;
-    const int* active_count;
+    Choice* cuts;             // [R]
+    const long long* edges;   // [R, 3] if TOP_K || TOP_P < 1
+    Rank* listed;             // [R, LISTED] if TOP_K || TOP_P < 1
+    int* list_sizes;          // [R] if TOP_K || TOP_P < 1
+    int* finished;            // [R] if TOP_K || TOP_P < 1
+    const float* logits;      // [R, VOCAB]
+    const Choice* choices;    // [R]
+    const int* active_count;  // [1]
     int rows_per_slot;
 };
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.sampling.blocks import WARP, Division
-from specgate.backends.eagle3.cupy.kernels.sampling.weigh_rows import EDGE, ranked
+from specgate.backends.eagle3.cupy.kernels.sampling.weigh_rows import ranked
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
 LISTED: Final = 1 << 14
@@ -21,7 +20,7 @@ a bucket has some hundreds, and top-k keeps few. A row that needs more is read a
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What `WeighRows` has left, `edges` int64 [R, EDGE], and what lists of columns need: `listed` int64 [R, LISTED],
+    """Results of `WeighRows`, `edges` int64 [R, EDGE], and workspace for lists of columns: `listed` int64 [R, LISTED],
     and `list_sizes` int32 [R] and `finished` int32 [R], which are zero before and after.
     """
 
@@ -53,31 +52,6 @@ class CutRows(Kernel):
             **{**self.division.constants, "threads": self.threads},
         )
 
-    @announced
     def __call__(self, cuts: Tensor, weighed: Weighed | None, logits: Tensor, choices: Tensor, rows: Rows) -> None:
-        if (weighed is not None) != self.weighed:
-            raise ValueError(f"made for weighed = {self.weighed}")
-        if weighed is not None:
-            expect("edges", weighed.edges, (rows.most, EDGE), torch.int64)
-            expect("listed", weighed.listed, (rows.most, self.listed), torch.int64)
-            expect("list_sizes", weighed.list_sizes, (rows.most,), torch.int32)
-            expect("finished", weighed.finished, (rows.most,), torch.int32)
-        expect("logits", logits, (rows.most, self.vocab), torch.float32)
-        for name, tensor in (("choices", choices), ("cuts", cuts)):
-            expect(name, tensor, (rows.most,), torch.int64)
-        self.launch(
-            "cut_rows",
-            (self.division.blocks if weighed else 1, rows.most),
-            (self.threads,),
-            {
-                "cuts": cuts,
-                "edges": weighed.edges if weighed else None,
-                "listed": weighed.listed if weighed else None,
-                "list_sizes": weighed.list_sizes if weighed else None,
-                "finished": weighed.finished if weighed else None,
-                "logits": logits,
-                "choices": choices,
-                "active_count": rows.active_count,
-                "rows_per_slot": rows.per_slot,
-            },
-        )
+        blocks = self.division.blocks if self.weighed else 1
+        self.launch((blocks, rows.most), weighed, rows, cuts=cuts, logits=logits, choices=choices)

@@ -16,16 +16,16 @@
 static_assert(VOCAB <= 1 << COLUMN_BITS, "VOCAB must be at most 262144: a runner has 18 bits for its column");
 
 struct DrawRowsArguments {
-    Choice* choices;
-    Choice* best;
-    int* finished;
-    const float* logits;
-    const Choice* cuts;
-    const int* target_ids;
-    const long long* requests;
-    const int* length;
-    const int* active;
-    const int* active_count;
+    Choice* choices;            // [R]
+    Choice* best;               // [R]
+    int* finished;              // [R]
+    const float* logits;        // [R, VOCAB]
+    const Choice* cuts;         // [R] if FILTERED
+    const int* target_ids;      // [VOCAB] if MAPPED
+    const long long* requests;  // [S]
+    const int* length;          // [S]
+    const int* active;          // [S]
+    const int* active_count;    // [1]
     int rows_per_slot;
     int offset;
     int seed_low;

@@ -5,10 +5,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.sampling.blocks import Division
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
@@ -17,7 +16,7 @@ MOST_COLUMNS: Final = 1 << 18
 
 
 class Purpose(IntEnum):
-    """What random numbers of a race are for, as `race.cuh` has it."""
+    """Purpose of a race's random numbers, as `race.cuh` has it."""
 
     TARGET = 0
     DRAFT = 1
@@ -50,7 +49,6 @@ class DrawRows(Kernel):
             **self.division.constants,
         )
 
-    @announced
     def __call__(
         self,
         choices: Tensor,
@@ -71,38 +69,20 @@ class DrawRows(Kernel):
         Row t of a slot is drawn for position `length` + 1 + `offset` + t. `best` int64 [R] and `finished` int32 [R] are
         zero before and after. Raises ValueError for operands that this launcher was not made for.
         """
-        if (cuts is not None, target_ids is not None) != (self.filtered, self.mapped):
-            raise ValueError(f"made for filtered = {self.filtered}, mapped = {self.mapped}")
-        for name, tensor in (("choices", choices), ("best", best)):
-            expect(name, tensor, (rows.most,), torch.int64)
-        expect("finished", finished, (rows.most,), torch.int32)
-        expect("logits", logits, (rows.most, self.vocab), torch.float32)
-        expect("requests", requests, (rows.slots,), torch.int64)
-        expect("length", length, (rows.slots,), torch.int32)
-        if cuts is not None:
-            expect("cuts", cuts, (rows.most,), torch.int64)
-        if target_ids is not None:
-            expect("target_ids", target_ids, (self.vocab,), torch.int32)
         self.launch(
-            "draw_rows",
             (self.division.blocks, rows.most),
-            (self.division.threads,),
-            {
-                "choices": choices,
-                "best": best,
-                "finished": finished,
-                "logits": logits,
-                "cuts": cuts,
-                "target_ids": target_ids,
-                "requests": requests,
-                "length": length,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "rows_per_slot": rows.per_slot,
-                "offset": offset,
-                "seed_low": signed(seed),
-                "seed_high": signed(seed >> 32),
-            },
+            rows,
+            choices=choices,
+            best=best,
+            finished=finished,
+            logits=logits,
+            cuts=cuts,
+            target_ids=target_ids,
+            requests=requests,
+            length=length,
+            offset=offset,
+            seed_low=signed(seed),
+            seed_high=signed(seed >> 32),
         )
 
 

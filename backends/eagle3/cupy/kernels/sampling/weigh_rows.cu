@@ -9,12 +9,12 @@
 #include "last_block.cuh"
 
 struct WeighRowsArguments {
-    long long* edges;
-    long long* sums;
-    int* finished;
-    const float* logits;
-    const Choice* choices;
-    const int* active_count;
+    long long* edges;         // [R, 3]
+    long long* sums;          // [R, 2048]
+    int* finished;            // [R]
+    const float* logits;      // [R, VOCAB]
+    const Choice* choices;    // [R]
+    const int* active_count;  // [1]
     int rows_per_slot;
 };
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.sampling.blocks import Division
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
@@ -40,26 +39,8 @@ class WeighRows(Kernel):
             **self.division.constants,
         )
 
-    @announced
     def __call__(
         self, edges: Tensor, sums: Tensor, finished: Tensor, logits: Tensor, choices: Tensor, rows: Rows
     ) -> None:
-        expect("edges", edges, (rows.most, EDGE), torch.int64)
-        expect("sums", sums, (rows.most, BUCKETS), torch.int64)
-        expect("finished", finished, (rows.most,), torch.int32)
-        expect("logits", logits, (rows.most, self.vocab), torch.float32)
-        expect("choices", choices, (rows.most,), torch.int64)
-        self.launch(
-            "weigh_rows",
-            (self.division.blocks, rows.most),
-            (self.division.threads,),
-            {
-                "edges": edges,
-                "sums": sums,
-                "finished": finished,
-                "logits": logits,
-                "choices": choices,
-                "active_count": rows.active_count,
-                "rows_per_slot": rows.per_slot,
-            },
-        )
+        operands = {"edges": edges, "sums": sums, "finished": finished, "logits": logits, "choices": choices}
+        self.launch((self.division.blocks, rows.most), rows, **operands)

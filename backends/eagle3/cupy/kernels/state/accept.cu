@@ -7,15 +7,15 @@
 #include "slots.cuh"
 
 struct AcceptArguments {
-    int* accepted;
-    int* target_tokens;
-    Choice* choices;
-    int* fault;
-    const int* drafts;
-    const int* active;
-    const int* active_count;
-    long long* stamps;
-    const int* step;
+    int* accepted;            // [S]
+    int* target_tokens;       // [S, MAX_ROWS]
+    Choice* choices;          // [R]
+    int* fault;               // [1]
+    const int* drafts;        // [S, MAX_ROWS]
+    const int* active;        // [S]
+    const int* active_count;  // [1]
+    long long* stamps;        // [_, 5]
+    const int* step;          // [1]
 };
 
 extern "C" __global__ void accept(const AcceptArguments args) {

@@ -17,29 +17,29 @@
 #endif
 
 struct CommitArguments {
-    int* length;
-    int* last_token;
-    int* emitted;
-    int* truncated;
-    int* finish;
-    int* out;
-    int* pending;
-    int* counts;
+    int* length;      // [SLOTS]
+    int* last_token;  // [SLOTS]
+    int* emitted;     // [SLOTS]
+    int* truncated;   // [SLOTS]
+    int* finish;      // [SLOTS]
+    int* out;         // [SLOTS, CAPACITY]
+    int* pending;     // [SLOTS, MAX_ROWS]
+    int* counts;      // [SLOTS]
     int* accepted_log;
-    int* held;
-    int* owner;
-    int* free_blocks;
-    int* free_count;
-    int* fault;
-    int* active;
-    int* active_count;
-    int* step;
-    long long* stamps;
-    const int* block_table;
-    const int* prompt_blocks;
-    const int* accepted;
-    const int* target_tokens;
-    const int* rule;
+    int* held;                 // [SLOTS]
+    int* owner;                // [_]
+    int* free_blocks;          // [_]
+    int* free_count;           // [1]
+    int* fault;                // [1]
+    int* active;               // [SLOTS]
+    int* active_count;         // [1]
+    int* step;                 // [1]
+    long long* stamps;         // [_, 5]
+    const int* block_table;    // [SLOTS, MAX_BLOCKS]
+    const int* prompt_blocks;  // [SLOTS]
+    const int* accepted;       // [SLOTS]
+    const int* target_tokens;  // [SLOTS, MAX_ROWS]
+    const int* rule;           // [3]
 };
 
 enum Finish { RUNNING, EOS, STOP, LENGTH };

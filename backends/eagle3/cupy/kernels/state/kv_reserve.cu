@@ -10,17 +10,17 @@
 #include "slots.cuh"
 
 struct KVReserveArguments {
-    int* block_table;
-    int* held;
-    int* owner;
-    int* free_blocks;
-    int* free_count;
-    int* fault;
-    const int* length;
-    const int* active;
-    int* active_count;
-    long long* stamps;
-    const int* step;
+    int* block_table;   // [SLOTS, MAX_BLOCKS]
+    int* held;          // [SLOTS]
+    int* owner;         // [BLOCKS]
+    int* free_blocks;   // [BLOCKS]
+    int* free_count;    // [1]
+    int* fault;         // [1]
+    const int* length;  // [SLOTS]
+    const int* active;  // [SLOTS]
+    int* active_count;  // [1]
+    long long* stamps;  // [_, 5]
+    const int* step;    // [1]
 };
 
 extern "C" __global__ __launch_bounds__(SLOTS) void kv_reserve(const KVReserveArguments args) {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import KVBlocks
 from specgate.backends.eagle3.cupy.kernels.state.slots import Slots
 
@@ -27,23 +27,5 @@ class KVReserve(Kernel):
             blocks=blocks,
         )
 
-    @announced
     def __call__(self, kv: KVBlocks, slots: Slots) -> None:
-        self.launch(
-            "kv_reserve",
-            (1,),
-            (self.slots,),
-            {
-                "block_table": kv.block_table,
-                "held": kv.held,
-                "owner": kv.owner,
-                "free_blocks": kv.free_blocks,
-                "free_count": kv.free_count,
-                "fault": slots.fault,
-                "length": slots.length,
-                "active": slots.active,
-                "active_count": slots.active_count,
-                "stamps": slots.stamps,
-                "step": slots.step,
-            },
-        )
+        self.launch((1,), kv, slots, threads=self.slots)

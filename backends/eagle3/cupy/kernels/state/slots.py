@@ -12,14 +12,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import expect
-
 MAX_ENDS: Final = 64
 """Most EOS and stop ids that a rule can hold."""
 
 
 class Fault(IntFlag):
-    """What a kernel has found wrong. Once a bit is set, the results of the decode run mean nothing."""
+    """Faults that a kernel has detected. Once a bit is set, the results of the decode run mean nothing."""
 
     TARGET_NOT_FINITE = 1
     DRAFT_NOT_FINITE = 2
@@ -42,7 +40,8 @@ class Stamp(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The rows of a step: `per_slot` tokens for each slot in `active` (int32 [S]), `active_count` (int32 [1]) slots.
+    """The rows of a step: `rows_per_slot` tokens for each of the `active_count` (int32 [1]) slots in `active` (int32
+    [S]).
 
     Launches are made for `slots` slots, however many of them are active when the kernel runs.
     """
@@ -50,11 +49,16 @@ class Rows:
     active: Tensor
     active_count: Tensor
     slots: int
-    per_slot: int
+    rows_per_slot: int
 
     @property
     def most(self) -> int:
-        return self.slots * self.per_slot
+        return self.slots * self.rows_per_slot
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes that shapes of operands name."""
+        return {"S": self.slots, "R": self.most}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +131,3 @@ class Slots:
     def constants(self) -> dict[str, int]:
         slots, max_rows = self.drafts.shape
         return {"slots": slots, "max_rows": max_rows, "capacity": self.out.shape[1]}
-
-    def check(self, slots: int, max_rows: int) -> None:
-        """Raise ValueError where these are not the arrays of `slots` slots with up to `max_rows` rows."""
-        for name in ("active", "length", "counts", "accepted"):
-            expect(name, getattr(self, name), (slots,), torch.int32)
-        for name in ("pending", "drafts", "target_tokens"):
-            expect(name, getattr(self, name), (slots, max_rows), torch.int32)

@@ -1,4 +1,4 @@
-"""What the kernels of a dynamic tree hand on from level to level."""
+"""Arrays that the kernels of a dynamic tree hand on from level to level."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from specgate.backends.eagle3.cupy.kernels.loader import expect
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +28,3 @@ class Pool:
             entries=torch.zeros(slots, forest, dtype=torch.int32, device=device),
             scores=torch.zeros(slots, forest, device=device),
         )
-
-
-def check_pool(pool: Pool, slots: int, candidates: int, forest: int) -> None:
-    """Raise ValueError where it is of other sizes."""
-    expect("candidates", pool.candidates, (slots, candidates, 2), torch.int32)
-    expect("entries", pool.entries, (slots, forest), torch.int32)
-    expect("scores", pool.scores, (slots, forest), torch.float32)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
-from specgate.backends.eagle3.cupy.kernels.trees.pool import Pool, check_pool
+from specgate.backends.eagle3.cupy.kernels.trees.pool import Pool
 from specgate.backends.eagle3.cupy.kernels.trees.tree_top import parts_of
 
 THREADS: Final = 512
@@ -43,7 +42,6 @@ class TreeChoose(Kernel):
             threads=THREADS,
         )
 
-    @announced
     def __call__(
         self,
         masks: Tensor,
@@ -56,31 +54,7 @@ class TreeChoose(Kernel):
         rows: Rows,
     ) -> None:
         """`rows`: those that the draft ran on; `masks` int64 and `parents` int32 [S, T], as `TreeSettle` reads them."""
-        if rows.per_slot != self.sources:
-            raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.sources}")
-        expect("masks", masks, (rows.slots, self.max_rows), torch.int64)
-        expect("parents", parents, (rows.slots, self.max_rows), torch.int32)
-        expect("candidates", candidates, (rows.most * self.parts * self.width,), torch.int64)
-        expect("sums", sums, (rows.most * self.parts, 2), torch.float32)
-        expect("target_ids", target_ids, (self.draft_vocab,), torch.int32)
-        check_pool(pool, rows.slots, self.pool, self.forest)
-        slots.check(rows.slots, self.max_rows)
-        self.launch(
-            "tree_choose",
-            (rows.slots,),
-            (THREADS,),
-            {
-                "drafts": slots.drafts,
-                "parents": parents,
-                "masks": masks,
-                "pool": pool.candidates,
-                "fault": slots.fault,
-                "candidates": candidates,
-                "sums": sums,
-                "entries": pool.entries,
-                "scores": pool.scores,
-                "target_ids": target_ids,
-                "active": rows.active,
-                "active_count": rows.active_count,
-            },
-        )
+        if rows.rows_per_slot != self.sources:
+            raise ValueError(f"{rows.rows_per_slot} rows per slot for a launcher of {self.sources}")
+        operands = {"pool": pool.candidates, "candidates": candidates, "sums": sums, "target_ids": target_ids}
+        self.launch((rows.slots,), pool, slots, rows, parents=parents, masks=masks, **operands)

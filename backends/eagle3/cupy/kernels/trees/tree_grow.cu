@@ -19,24 +19,24 @@ static_assert(SOURCES == 1 ? ROWS == TOP : SOURCES == ROWS && TOP == ROWS, "a le
 static_assert(SOURCES <= 32, "a lane of a warp has the candidates of one row");
 
 struct TreeGrowArguments {
-    uint2* pool;
-    int* entries;
-    float* scores;
-    long long* masks;
-    bf16* input;
-    float* next_stream;
-    int* fault;
-    const float* stream;
-    const Choice* candidates;
-    const float2* sums;
-    const int* target_ids;
-    const bf16* normed;
-    const float* squares;
-    const bf16* embedding;
-    const bf16* embedding_norm;
-    const bf16* feature_norm;
-    const int* active;
-    const int* active_count;
+    uint2* pool;                 // [S, POOL, 2]
+    int* entries;                // [S, FOREST]
+    float* scores;               // [S, FOREST]
+    long long* masks;            // [S, FOREST]
+    bf16* input;                 // [S * ROWS, 2 * HIDDEN]
+    float* next_stream;          // [S * ROWS, HIDDEN]
+    int* fault;                  // [1]
+    const float* stream;         // [R, HIDDEN]
+    const Choice* candidates;    // [R * PARTS * TOP]
+    const float2* sums;          // [R * PARTS, 2]
+    const int* target_ids;       // [DRAFT_VOCAB]
+    const bf16* normed;          // [R, HIDDEN]
+    const float* squares;        // [R, HIDDEN / 8]
+    const bf16* embedding;       // [_, HIDDEN]
+    const bf16* embedding_norm;  // [HIDDEN]
+    const bf16* feature_norm;    // [HIDDEN]
+    const int* active;           // [S]
+    const int* active_count;     // [1]
     float eps;
 };
 

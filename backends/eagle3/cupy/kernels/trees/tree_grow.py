@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.rows.draft_input import InputWeights
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
-from specgate.backends.eagle3.cupy.kernels.trees.pool import Pool, check_pool
+from specgate.backends.eagle3.cupy.kernels.trees.pool import Pool
 from specgate.backends.eagle3.cupy.kernels.trees.tree_top import parts_of
 
 THREADS: Final = 512
 
 
 class TreeGrow(Kernel):
-    """Which of a level's candidates the draft runs on next, the `width` likeliest of every active slot, and its input.
+    """Choice of a level's candidates that the draft runs on next, the `width` likeliest of every active slot, and its
+    input.
 
     The draft ran on one row per slot at level 1, and on `width` below that. `out` (bfloat16 [S · width, 2H]) and
     `next_stream` (float32 [S · width, H]) are as in `TreeToken`.
@@ -56,7 +56,6 @@ class TreeGrow(Kernel):
             threads=THREADS,
         )
 
-    @announced
     def __call__(
         self,
         out: Tensor,
@@ -75,41 +74,18 @@ class TreeGrow(Kernel):
         eps: float,
     ) -> None:
         """`rows`: those that the draft ran on; `masks`: of the forest, int64 [S, Q]."""
-        if rows.per_slot != self.sources:
-            raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.sources}")
-        expect("candidates", candidates, (rows.most * self.parts * self.width,), torch.int64)
-        expect("sums", sums, (rows.most * self.parts, 2), torch.float32)
-        expect("stream", stream, (rows.most, self.hidden), torch.float32)
-        expect("next_stream", next_stream, (rows.slots * self.width, self.hidden), torch.float32)
-        expect("out", out, (rows.slots * self.width, 2 * self.hidden), torch.bfloat16)
-        expect("target_ids", target_ids, (self.draft_vocab,), torch.int32)
-        expect("masks", masks, (rows.slots, self.forest), torch.int64)
-        check_pool(pool, rows.slots, self.pool, self.forest)
-        pre_norm.check(rows.most, self.hidden)
-        w = weights
+        if rows.rows_per_slot != self.sources:
+            raise ValueError(f"{rows.rows_per_slot} rows per slot for a launcher of {self.sources}")
         self.launch(
-            "tree_grow",
             (rows.slots * self.width,),
-            (THREADS,),
-            {
-                "pool": pool.candidates,
-                "entries": pool.entries,
-                "scores": pool.scores,
-                "masks": masks,
-                "input": out,
-                "next_stream": next_stream,
-                "fault": slots.fault,
-                "stream": stream,
-                "candidates": candidates,
-                "sums": sums,
-                "target_ids": target_ids,
-                "normed": pre_norm.rows,
-                "squares": pre_norm.squares,
-                "embedding": w.embedding,
-                "embedding_norm": w.embedding_norm,
-                "feature_norm": w.feature_norm,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "eps": eps,
-            },
+            *(pool, pre_norm, weights, slots, rows),
+            pool=pool.candidates,
+            masks=masks,
+            input=out,
+            next_stream=next_stream,
+            stream=stream,
+            candidates=candidates,
+            sums=sums,
+            target_ids=target_ids,
+            eps=eps,
         )

@@ -41,24 +41,24 @@ static_assert(WIDTH % 8 == 0 && BLOCK % 8 == 0 && ROWS <= BLOCK,
               "pieces cross neither rows nor blocks, and lie in two at most");
 
 struct TreeSettleArguments {
-    bf16* k_pages;
-    bf16* v_pages;
-    bf16* features;
-    int* accepted;
-    int* path;
-    int* target_tokens;
-    Choice* choices;
-    int* readers;
-    int* fault;
-    const long long* masks;
-    const int* parents;
-    const int* drafts;
-    const int* length;
-    const int* block_table;
-    const int* active;
-    const int* active_count;
-    long long* stamps;
-    const int* step;
+    bf16* k_pages;            // [LAYERS, BLOCKS, KV_HEADS, BLOCK, HEAD_DIM]
+    bf16* v_pages;            // [LAYERS, BLOCKS, KV_HEADS, HEAD_DIM, BLOCK]
+    bf16* features;           // [S, MAX_ROWS, WIDTH]
+    int* accepted;            // [S]
+    int* path;                // [S, LEVELS + 1]
+    int* target_tokens;       // [S, MAX_ROWS]
+    Choice* choices;          // [R]
+    int* readers;             // [S]
+    int* fault;               // [1]
+    const long long* masks;   // [S, MAX_ROWS]
+    const int* parents;       // [S, MAX_ROWS]
+    const int* drafts;        // [S, MAX_ROWS]
+    const int* length;        // [S]
+    const int* block_table;   // [S, MAX_BLOCKS]
+    const int* active;        // [S]
+    const int* active_count;  // [1]
+    long long* stamps;        // [_, 5]
+    const int* step;          // [1]
 };
 
 // What a block moves.

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 
 
 class TreeSettle(Kernel):
-    """Which path of each slot's tree the target agrees with: the longest whose tokens are its own choices (int64 [R],
-    cleared again). Moves what is kept for its nodes to where a chain has it: keys and values in all layers, captured
-    features in the first rows. The draft's cache needs no move: its extension computes those rows anew.
+    """Choice of the path of each slot's tree that the target agrees with: the longest whose tokens are its own choices
+    (int64 [R], cleared again). Moves what is kept for its nodes to where a chain has it: keys and values in all layers,
+    captured features in the first rows. The draft's cache needs no move: its extension computes those rows anew.
 
     A mask that is not the tree's sets Fault.MASK_INTEGRITY.
     """
@@ -42,7 +41,6 @@ class TreeSettle(Kernel):
             shared_bytes=heads.head_dim * 16 * ((rows_per_slot + 14) // 8),
         )
 
-    @announced
     def __call__(
         self,
         k_pages: Tensor,
@@ -61,39 +59,18 @@ class TreeSettle(Kernel):
         int64 and `parents` int32 [S, T].
         """
         h = self.heads
-        expect("k_pages", k_pages, (self.layers, self.blocks, h.kv_heads, BLOCK, h.head_dim), torch.bfloat16)
-        expect("v_pages", v_pages, (self.layers, self.blocks, h.kv_heads, h.head_dim, BLOCK), torch.bfloat16)
-        expect("features", features, (rows.slots, self.max_rows, self.width), torch.bfloat16)
-        expect("path", path, (rows.slots, self.levels + 1), torch.int32)
-        expect("readers", readers, (rows.slots,), torch.int32)
-        expect("choices", choices, (rows.most,), torch.int64)
-        expect("masks", masks, (rows.slots, self.max_rows), torch.int64)
-        expect("parents", parents, (rows.slots, self.max_rows), torch.int32)
-        expect("block_table", block_table, (rows.slots, h.max_blocks), torch.int32)
-        slots.check(rows.slots, self.max_rows)
         of_features = -(-self.width // (h.head_dim * 8))
         self.launch(
-            "tree_settle",
             (self.layers * h.kv_heads + of_features, rows.slots),
-            (h.head_dim,),
-            {
-                "k_pages": k_pages,
-                "v_pages": v_pages,
-                "features": features,
-                "accepted": slots.accepted,
-                "path": path,
-                "target_tokens": slots.target_tokens,
-                "choices": choices,
-                "readers": readers,
-                "fault": slots.fault,
-                "masks": masks,
-                "parents": parents,
-                "drafts": slots.drafts,
-                "length": slots.length,
-                "block_table": block_table,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "stamps": slots.stamps,
-                "step": slots.step,
-            },
+            slots,
+            rows,
+            k_pages=k_pages,
+            v_pages=v_pages,
+            features=features,
+            path=path,
+            readers=readers,
+            choices=choices,
+            masks=masks,
+            parents=parents,
+            block_table=block_table,
         )

@@ -18,22 +18,22 @@
 #include "slots.cuh"
 
 struct TreeTokenArguments {
-    int* drafts;
-    bf16* input;
-    float* next_stream;
-    int* fault;
-    const float* stream;
-    const float* logits;
-    const unsigned* maxima;
-    const int* nodes;
-    const int* target_ids;
-    const bf16* normed;
-    const float* squares;
-    const bf16* embedding;
-    const bf16* embedding_norm;
-    const bf16* feature_norm;
-    const int* active;
-    const int* active_count;
+    int* drafts;                 // [S, MAX_ROWS]
+    bf16* input;                 // [S * ROWS, 2 * HIDDEN]
+    float* next_stream;          // [S * ROWS, HIDDEN]
+    int* fault;                  // [1]
+    const float* stream;         // [R, HIDDEN]
+    const float* logits;         // [R, DRAFT_VOCAB]
+    const unsigned* maxima;      // [R, (DRAFT_VOCAB + 31) / 32 * 4]
+    const int* nodes;            // [FIRST_NODE + NODES - 1, 3]
+    const int* target_ids;       // [DRAFT_VOCAB]
+    const bf16* normed;          // [R, HIDDEN]
+    const float* squares;        // [R, HIDDEN / 8]
+    const bf16* embedding;       // [_, HIDDEN]
+    const bf16* embedding_norm;  // [HIDDEN]
+    const bf16* feature_norm;    // [HIDDEN]
+    const int* active;           // [S]
+    const int* active_count;     // [1]
     float eps;
 };
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
-from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows, maxima_of
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.rows.draft_input import InputWeights
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 
@@ -57,7 +56,6 @@ class TreeToken(Kernel):
             threads=THREADS,
         )
 
-    @announced
     def __call__(
         self,
         out: Tensor,
@@ -77,38 +75,17 @@ class TreeToken(Kernel):
         """`rows`: those that the draft ran on; `logits` float32 [R, V] and `maxima` int32 [R, maxima_of(V)] of these,
         as the LM head leaves them; `nodes` int32 [N, 3]: see `tree_token.cu`.
         """
-        if rows.per_slot != self.sources:
-            raise ValueError(f"{rows.per_slot} rows per slot for a launcher of {self.sources}")
-        expect("logits", logits, (rows.most, self.draft_vocab), torch.float32)
-        expect("maxima", maxima, (rows.most, maxima_of(self.draft_vocab)), torch.int32)
-        expect("stream", stream, (rows.most, self.hidden), torch.float32)
-        expect("next_stream", next_stream, (rows.slots * self.rows, self.hidden), torch.float32)
-        expect("out", out, (rows.slots * self.rows, 2 * self.hidden), torch.bfloat16)
-        expect("nodes", nodes, (self.last, 3), torch.int32)
-        expect("target_ids", target_ids, (self.draft_vocab,), torch.int32)
-        pre_norm.check(rows.most, self.hidden)
-        w = weights
+        if rows.rows_per_slot != self.sources:
+            raise ValueError(f"{rows.rows_per_slot} rows per slot for a launcher of {self.sources}")
         self.launch(
-            "tree_token",
             (rows.slots * self.nodes,),
-            (THREADS,),
-            {
-                "drafts": slots.drafts,
-                "input": out,
-                "next_stream": next_stream,
-                "fault": slots.fault,
-                "stream": stream,
-                "logits": logits,
-                "maxima": maxima,
-                "nodes": nodes,
-                "target_ids": target_ids,
-                "normed": pre_norm.rows,
-                "squares": pre_norm.squares,
-                "embedding": w.embedding,
-                "embedding_norm": w.embedding_norm,
-                "feature_norm": w.feature_norm,
-                "active": rows.active,
-                "active_count": rows.active_count,
-                "eps": eps,
-            },
+            *(pre_norm, weights, slots, rows),
+            input=out,
+            next_stream=next_stream,
+            stream=stream,
+            logits=logits,
+            maxima=maxima,
+            nodes=nodes,
+            target_ids=target_ids,
+            eps=eps,
         )

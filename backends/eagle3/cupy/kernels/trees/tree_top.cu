@@ -20,10 +20,10 @@ const int EACH = (COLUMNS + PARTS * THREADS * WIDE - 1) / (PARTS * THREADS * WID
 #define NOTHING (-3e38f)                                                                    // of columns: below every logit
 
 struct TreeTopArguments {
-    Choice* candidates;
-    float2* sums;
-    const float* logits;
-    const int* active_count;
+    Choice* candidates;       // [R * PARTS * TOP]
+    float2* sums;             // [R * PARTS, 2]
+    const float* logits;      // [R, COLUMNS]
+    const int* active_count;  // [1]
     int rows_per_slot;
 };
 

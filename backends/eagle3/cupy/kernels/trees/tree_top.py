@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.loader import Kernel, announced, expect
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 
 THREADS: Final = 256
@@ -18,7 +17,7 @@ MOST_PARTS: Final = 32
 
 
 def parts_of(columns: int) -> int:
-    """How many blocks share a row."""
+    """Return how many blocks share a row."""
     return min(MOST_PARTS, -(-columns // COLUMNS_PER_PART))
 
 
@@ -43,21 +42,6 @@ class TreeTop(Kernel):
             threads=THREADS,
         )
 
-    @announced
     def __call__(self, candidates: Tensor, sums: Tensor, logits: Tensor, rows: Rows) -> None:
         """`candidates`: int64, at least R · parts · top; `sums`: float32, at least [R · parts, 2]."""
-        expect("sums", sums, (rows.most * self.parts, 2), torch.float32)
-        expect("candidates", candidates, (rows.most * self.parts * self.top,), torch.int64)
-        expect("logits", logits, (rows.most, self.columns), torch.float32)
-        self.launch(
-            "tree_top",
-            (self.parts, rows.most),
-            (THREADS,),
-            {
-                "candidates": candidates,
-                "sums": sums,
-                "logits": logits,
-                "active_count": rows.active_count,
-                "rows_per_slot": rows.per_slot,
-            },
-        )
+        self.launch((self.parts, rows.most), rows, candidates=candidates, sums=sums, logits=logits)

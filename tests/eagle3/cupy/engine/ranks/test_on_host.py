@@ -67,17 +67,10 @@ def test_a_split_draft_is_accepted_as_often_as_the_whole_one(four: Ranks) -> Non
     assert split.accepted == whole.accepted and split.tokens == whole.tokens
 
 
-@pytest.fixture(scope="module")
-def experts_alone(four: Ranks) -> Alone:
-    return decoded_alone(EXPERTS, RECIPE_OF_EXPERTS, four)
-
-
 @pytest.mark.slow("runs whole steps from their source")
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_split_mixture_of_experts_speculates_bit_for_bit_and_is_near_the_whole_one(
-    four: Ranks, experts_alone: Alone, ranks: int
-) -> None:
-    check_split(EXPERTS, RECIPE_OF_EXPERTS, four, experts_alone, ranks)
+def test_a_split_mixture_of_experts_speculates_bit_for_bit_and_is_near_the_whole_one(four: Ranks) -> None:
+    """Between two; `kernels/experts/test_parts.py` has the parts of four."""
+    check_split(EXPERTS, RECIPE_OF_EXPERTS, four, decoded_alone(EXPERTS, RECIPE_OF_EXPERTS, four), 2)
 
 
 @pytest.mark.slow("compiles the kernels of a prefill")
@@ -95,7 +88,7 @@ def test_a_split_mixture_is_prefilled_by_kernels_as_by_torch(
         layout = assign_blocks(prompts, made[0].sizes)
         assert layout.twin == (0, 1, 0)
         if ranks == 1:
-            last = [prefill_prompts(made[0].target, made[0].draft, made[0].b, prompts, layout, made[0].way)]
+            last = [prefill_prompts(made[0].target, made[0].draft, made[0].b, prompts, layout, made[0].mode)]
         else:
             last = Prefill(made, chunk=48).prompts(prompts, layout, draft=True)
         for own in last[1:]:

@@ -121,7 +121,7 @@ def test_what_is_not_finite_comes_to_light(device: str, kv: KvMode, spoiled: flo
     assert got[0].isfinite().all() and not got[1].isfinite().all()
 
 
-@pytest.mark.parametrize("config", [FmhaConfig(64, 2, 1), FmhaConfig(192, 4, 2), FmhaConfig(256, 8, 8)])
+@pytest.mark.parametrize("config", [FmhaConfig(64, 2, 1), FmhaConfig(256, 8, 8)])
 def test_every_way_to_cut_it_agrees_with_float64(device: str, kv: KvMode, config: FmhaConfig) -> None:
     cache = Cache(Heads(9, 3, 64, POSITIONS, kv), len(EDGES), device)
     qkv = cache.qkv(len(EDGES) * 4)

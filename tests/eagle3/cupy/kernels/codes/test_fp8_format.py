@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.kernels.loader import ARGUMENT, Kernel, Spec, with_headers
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec, with_headers
+from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
 from specgate.backends.eagle3.lib.kv import fp8
 
 THREADS = 256
@@ -76,7 +77,7 @@ class Format(Kernel):
             "numbers": numbers,
             "count": len(numbers),
         }
-        self.launch("to_codes", (-(-len(numbers) // THREADS),), (THREADS,), arguments)
+        self.launch((-(-len(numbers) // THREADS),), function="to_codes", threads=THREADS, **arguments)
         return made, by_bits, scales
 
     def numbers(self, device: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,7 +85,7 @@ class Format(Kernel):
         pairs, by_bits = (torch.zeros(1 << 16, dtype=torch.int32, device=device) for _ in range(2))
         values = torch.zeros(1 << 16, device=device)
         arguments: dict[str, ARGUMENT] = {"pairs": pairs, "by_bits": by_bits, "values": values}
-        self.launch("to_numbers", ((1 << 16) // THREADS,), (THREADS,), arguments)
+        self.launch(((1 << 16) // THREADS,), function="to_numbers", threads=THREADS, **arguments)
         return pairs, by_bits, values
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.experts.packing import MAGNITUDE, SIGN
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.kernels.loader import ARGUMENT, Kernel, Spec, with_headers
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec, with_headers
+from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
 from specgate.backends.eagle3.cupy.memory import nvfp4_pages
 from specgate.backends.eagle3.lib.kv import nvfp4
 from specgate.checkpoints.mxfp4 import VALUES
@@ -99,18 +100,18 @@ class Format(Kernel):
             "numbers": numbers,
             "first": first,
         }
-        self.launch("encode", (len(numbers) // 32,), (32,), arguments)
+        self.launch((len(numbers) // 32,), function="encode", threads=32, **arguments)
         return codes, scales, outer, values
 
     def places(self, elements: int, device: str) -> list[Tensor]:
         names = ("keys", "values", "key_scales", "value_scales")
-        found = {name: torch.zeros(BLOCK * elements, dtype=torch.int32, device=device) for name in names}
-        self.launch("places", (BLOCK * elements // 32,), (32,), found)
-        return [t.view(BLOCK, elements).long().cpu() for t in found.values()]
+        placed = {name: torch.zeros(BLOCK * elements, dtype=torch.int32, device=device) for name in names}
+        self.launch((BLOCK * elements // 32,), function="places", threads=32, **placed)
+        return [t.view(BLOCK, elements).long().cpu() for t in placed.values()]
 
     def products(self, device: str) -> Tensor:
         out = torch.zeros(128 * 32 * 4, dtype=torch.int32, device=device)
-        self.launch("decode", (128,), (32,), {"products": out})
+        self.launch((128,), function="decode", threads=32, products=out)
         return out.view(torch.float16).view(128, 32, 8).float().cpu()
 
 

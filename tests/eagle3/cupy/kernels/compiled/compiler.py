@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from specgate.backends.eagle3.cupy.kernels.loader import Spec
+from specgate.backends.eagle3.cupy.tuned.lookup import NOT_CODE
 from specgate.files.writing import write_text
 
 COMMAND = "./run_suite.sh kernels"
@@ -83,10 +84,10 @@ def nvrtc_version() -> str:
 
 
 def key_of(spec: Spec) -> str:
-    """The kernel's name, and a hash of its source with all headers but no comments, its options and the compiler's
-    version.
+    """Return the kernel's name, and a hash of its source with all headers, its options and the compiler's version.
+    Comments and white space do not count, because they change no machine code.
     """
-    text = json.dumps([nvrtc_version(), re.sub(r"//[^\n]*", "", spec.source), spec.options])
+    text = json.dumps([nvrtc_version(), *NOT_CODE.sub(" ", spec.source).split(), spec.options])
     return f"{spec.stem} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

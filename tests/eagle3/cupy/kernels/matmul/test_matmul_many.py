@@ -87,7 +87,7 @@ def results(case: Case, device: str, many: bool) -> list[Tensor]:
         norm=(left, normal(n, seed=3, device=device)) if feeds else None,
         choices=choices if chooses else None,
     )
-    return [out, choices, *((left.rows, left.squares) if feeds else ())]
+    return [out, choices, *((left.normed, left.squares) if feeds else ())]
 
 
 def same(case: Case, device: str) -> bool:

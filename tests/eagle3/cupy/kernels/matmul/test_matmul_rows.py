@@ -83,7 +83,7 @@ def test_a_bias_comes_after_the_division_and_before_the_next_norm() -> None:
     kernel = MatmulRows(n, k, Epilogue.RESIDUAL, 20, scaled=True, feeds_norm=True, biased=True)
     kernel(stream, pre_norm_of(x, norm_weight), weight, rows, eps=1e-5, norm=(left, next_norm), bias=bias)
     assert relative_error(stream, want) < 6e-3
-    assert torch.equal(left.rows, (stream * next_norm.float()).bfloat16())
+    assert torch.equal(left.normed, (stream * next_norm.float()).bfloat16())
 
 
 def test_rows_of_slots_that_are_done_are_neither_computed_nor_written() -> None:
@@ -144,9 +144,9 @@ def test_a_residual_leaves_the_next_norms_input(n: int, k: int) -> None:
         kernel(stream, x, weight, rows_of(range(rows), 1), norm=(left, norm_weight))
         assert relative_error(stream[:rows], before[:rows].double() + oracles.matmul_rows(x[:rows], weight)) < 1e-5
         want = pre_norm_of(stream, norm_weight)
-        assert torch.equal(left.rows[:rows], want.rows[:rows])
+        assert torch.equal(left.normed[:rows], want.normed[:rows])
         assert relative_error(left.squares[:rows], want.squares[:rows]) < 1e-6
-        assert left.rows[rows:].isnan().all() and left.squares[rows:].isnan().all()
+        assert left.normed[rows:].isnan().all() and left.squares[rows:].isnan().all()
 
 
 @pytest.mark.parametrize(("n", "k"), [(960, 576), (6144, 4096), (33, 32)])
@@ -196,7 +196,7 @@ def test_how_work_is_moved_changes_no_bit_of_what_a_residual_leaves(rows: int) -
         stream, pre_norm = before.clone(), PreNormRows(poisoned(rows, n), poisoned(rows, n // 8, dtype=torch.float32))
         kernel = MatmulRows(n, k, Epilogue.RESIDUAL, rows, config, feeds_norm=True)
         kernel(stream, x, weight, rows_of(range(rows), 1), norm=(pre_norm, norm_weight))
-        return stream, pre_norm.rows, pre_norm.squares
+        return stream, pre_norm.normed, pre_norm.squares
 
     usual = left(GemmConfig(8, 2))
     assert relative_error(usual[0], before.double() + oracles.matmul_rows(x, weight)) < 1e-5
@@ -236,7 +236,7 @@ def test_products_that_feed_each_other_do_not_overtake_each_other() -> None:
         stream = torch.zeros(rows, n, device="cuda")
         buffers = [PreNormRows(x.clone(), poisoned(rows, n // 8, dtype=torch.float32)) for _ in range(2)]
         for step in range(100):
-            kernel(stream, buffers[step % 2].rows, weight, listed, norm=(buffers[(step + 1) % 2], norm_weight))
+            kernel(stream, buffers[step % 2].normed, weight, listed, norm=(buffers[(step + 1) % 2], norm_weight))
             if wait:
                 torch.cuda.synchronize()
         return stream

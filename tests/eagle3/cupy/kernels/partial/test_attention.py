@@ -23,7 +23,7 @@ from tests.eagle3.cupy.kernels.device import counted, normal, relative_error, ro
 from tests.eagle3.cupy.kernels.trees.test_attention import Cache
 
 POSITIONS = 700
-SHAPES = [(8, 2, 64), (3, 1, 64), (8, 1, 128), (2, 2, 128)]
+SHAPES = [(8, 2, 64), (3, 1, 64), (8, 1, 128)]
 
 
 class Paged(Cache):
@@ -57,7 +57,7 @@ def seen_by(q: Tensor, keys: Tensor, values: Tensor, positions: Sequence[int]) -
 
 
 @pytest.mark.slow("compiles attention as C++")
-@crossed(sizes=SHAPES, rows=(2, 4, 6), blocks=((2, 5), (0, 0), (1, 16), (3, 2)))
+@crossed(sizes=SHAPES, rows=(2, 6), blocks=((2, 5), (0, 0), (1, 16), (3, 2)))
 def test_a_partial_pass_sees_what_is_kept_of_each_head_and_all_behind_it(
     device: str, sizes: tuple[int, int, int], rows: int, blocks: tuple[int, int]
 ) -> None:
@@ -209,7 +209,7 @@ class Choosing:
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), SHAPES)
-@pytest.mark.parametrize("rows", [2, 4, 7])
+@pytest.mark.parametrize("rows", [2, 7])
 def test_blocks_are_bounded_and_scored_as_the_reference_does_it(
     device: str, heads: int, kv_heads: int, head_dim: int, rows: int
 ) -> None:

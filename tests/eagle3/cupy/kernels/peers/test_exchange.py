@@ -75,7 +75,7 @@ def test_all_ranks_get_the_sum_in_the_order_of_ranks_bit_for_bit_in_every_exchan
         for side, part in zip(made, parts, strict=True):
             side.mailboxes.partial.copy_(part)
             side.stream.copy_(before)
-            side.pre_norm.rows.fill_(-1)
+            side.pre_norm.normed.fill_(-1)
             side.pre_norm.squares.fill_(-1)
         kernel = AllReduce(HIDDEN, 6 * per_slot, ranks, MOST)
 
@@ -92,10 +92,10 @@ def test_all_ranks_get_the_sum_in_the_order_of_ranks_bit_for_bit_in_every_exchan
         for side in made:
             assert not side.slots.fault.any()
             assert torch.equal(side.stream, want)
-            assert torch.equal(side.pre_norm.rows[:count], (want * weight.float()).bfloat16()[:count])
+            assert torch.equal(side.pre_norm.normed[:count], (want * weight.float()).bfloat16()[:count])
             squares = want[:count].double().square().view(count, HIDDEN // 8, 8).sum(-1)
             assert torch.allclose(side.pre_norm.squares[:count].double(), squares, rtol=1e-6)
-            assert (side.pre_norm.rows[count:] == -1).all() and (side.pre_norm.squares[count:] == -1).all()
+            assert (side.pre_norm.normed[count:] == -1).all() and (side.pre_norm.squares[count:] == -1).all()
     assert all(side.mailboxes.sum_count.tolist() == [6] * (HIDDEN // 64) for side in made)  # nothing, of no rows
 
 

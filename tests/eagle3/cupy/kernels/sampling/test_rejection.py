@@ -236,12 +236,12 @@ def fit(device: str, draws: int, change: Callable[[Rejection], None] = lambda _:
 
 
 def test_what_is_emitted_has_the_targets_distribution(device: str) -> None:
-    assert fit(device, 2_000 if device == "cpu" else 200_000) > 1e-4
+    assert fit(device, 1_000 if device == "cpu" else 200_000) > 1e-4
 
 
 @pytest.mark.parametrize("name", REJECTION)
 def test_no_fault_of_a_verify_has_it(device: str, name: str) -> None:
-    assert fit(device, 2_000 if device == "cpu" else 200_000, REJECTION[name]) < 1e-6
+    assert fit(device, 1_000 if device == "cpu" else 200_000, REJECTION[name]) < 1e-6
 
 
 @pytest.mark.gpu
@@ -265,7 +265,7 @@ def test_what_a_launcher_was_not_made_for_is_refused() -> None:
     columns, choices = columns_of(step.ids, VOCAB), torch.zeros(20, dtype=torch.int64)
     logits, kept = torch.zeros(20, VOCAB), torch.zeros(3, 5, COLUMNS)
     operands = (b.sums, b.partial, b.finished, logits, choices)
-    with pytest.raises(ValueError, match="made for filtered = True"):
+    with pytest.raises(ValueError, match="sum_rows: cuts is missing: the kernel is compiled for FILTERED"):
         SumRows(d, 1.0, filtered=True)(*operands, None, kept, columns, slots, rows)
     with pytest.raises(ValueError, match="4 rows per slot for 2 draft tokens"):
         SumRows(replace(d, drafts=2), 1.0, filtered=False)(*operands, None, kept, columns, slots, rows)

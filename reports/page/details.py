@@ -1,4 +1,4 @@
-"""What a result rests on: engines, prompts, environment, what has changed since the last green run, and files."""
+"""Provenance of a result: engines, prompts, environment, changes since the last green run, and files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.environment_diff import flat
 from specgate.contract import Run
+from specgate.reports.common import provenance
 from specgate.reports.common.figures import NONE
 from specgate.reports.common.parts import Table
-from specgate.reports.common.summary import short
 from specgate.reports.texts.explain import bandwidth_line
 
 FILES: Final[Mapping[str, str]] = {
@@ -34,25 +35,35 @@ FILES: Final[Mapping[str, str]] = {
 _AFTER_THE_PAGE: Final = ("run.json", "summary.csv", "metrics.csv", "MANIFEST.sha256")
 
 
-def grounds(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
+def details(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
     """(title, rows) of every list that the page shows folded. Points with the same engine share one list."""
     engines: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for key, engine in run.engines.items():
         stated = {name: value for name, value in asdict(engine).items() if value is not None}
-        engines.setdefault(tuple(flat(stated)), []).append(short(key))
+        engines.setdefault(tuple(flat(stated)), []).append(cell_name(key, run.scenarios))
     return [
+        ("Provenance", provenance_of(run)),
         ("Fingerprint", list(flat(run.fingerprint))),
         *((f"Engine of {', '.join(names)}", list(rows)) for rows, names in engines.items()),
-        *((f"Prompts of {short(key)}", list(flat(about))) for key, about in run.prompts.items()),
+        *((f"Prompts of {cell_name(key, run.scenarios)}", list(flat(about))) for key, about in run.prompts.items()),
         *([("Memory bandwidth", [("read", bandwidth_line(run.bandwidth))])] if run.bandwidth else []),
         ("Environment", list(flat(run.environment))),
     ]
 
 
+def provenance_of(run: Run) -> list[tuple[str, str]]:
+    """Return (name, value) of the engine's build and settings, of specgate itself, and of the run."""
+    engine = next(iter(run.engines.values()), None)
+    rows = [*provenance.engine(run), *([("back end", engine.backend), ("dtype", engine.dtype)] if engine else [])]
+    rows += [("driver", driver)] if (driver := provenance.driver(run)) else []
+    rows += [("specgate", f"{run.tool_version}, {provenance.source(run)}"), ("run", run.id), ("status", run.status)]
+    return rows
+
+
 def changes(run: Run) -> Table:
-    """What differs from the last green run, in fingerprint and environment."""
-    found = (run.last_green.differences if run.last_green else None) or ()
-    rows = [[key, then if then is not None else NONE, now if now is not None else NONE] for key, then, now in found]
+    """Return the differences from the last green run, in fingerprint and environment."""
+    differences = (run.last_green.differences if run.last_green else None) or ()
+    rows = [[key, then or NONE, now or NONE] for key, then, now in differences]
     return Table(("what", "then", "now"), rows, texts=3)
 
 

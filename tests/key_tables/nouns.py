@@ -1,10 +1,4 @@
-"""Tables of keys and columns and JSON schemas in the documentation, written from the nouns themselves.
-
-    python -m tests.key_tables --write
-
-A table stands between `<!-- keys of Scenario: begin -->` and `<!-- keys of Scenario: end -->`. `tests/test_docs.py`
-fails where a document or a schema is not what this module writes.
-"""
+"""Tables of keys and JSON schemas, written from the nouns themselves."""
 
 from __future__ import annotations
 
@@ -12,8 +6,7 @@ import ast
 import inspect
 import json
 import re
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
@@ -26,10 +19,7 @@ from pydantic import TypeAdapter
 from specgate.contract import Exemption, Policy, Rule, Run, Scenario, TokenChecks
 from specgate.contract.reading import field_types, is_filled_in, noun_in
 from specgate.contract.types import LARGEST, Constraint, Range
-from specgate.reports.texts.csv import METRIC_COLUMNS, SUMMARY_COLUMNS
-from tests.support.command import ROOT
 
-DOCS = ROOT / "docs"
 NOUNS: tuple[type, ...] = (Scenario, Policy, Rule, Exemption, TokenChecks)
 OWN_TABLE = (Rule, Exemption, TokenChecks)
 """Nouns inside others that have tables of their own."""
@@ -41,9 +31,6 @@ MORE_KEYS: Mapping[str, tuple[str, ...]] = {
     "Run": ("schema", "schema_version"),
 }
 """Keys of a file that are no fields of its noun."""
-TABLE = re.compile(
-    r"(<!-- (?:keys|columns) of (\w+): begin -->\n)(.*?)(<!-- (?:keys|columns) of \2: end -->)", re.DOTALL
-)
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -51,8 +38,8 @@ TABLE = re.compile(
 
 def table(noun: type) -> str:
     """Return the keys that a file has for `noun`, as a table of Markdown."""
-    lines = (f"| `{key}` | {value} | {default} | {text} |" for key, value, default, text in rows(noun))
-    return "\n".join(["| key | value | default | meaning |", "|---|---|---|---|", *lines]) + "\n"
+    cells = ((f"`{key}`", value, default, first_sentence(text)) for key, value, default, text in rows(noun))
+    return markdown(("key", "value", "default", "meaning"), cells)
 
 
 def rows(noun: type, prefix: str = "", seen: set[type] | None = None) -> Iterator[tuple[str, str, str, str]]:
@@ -76,10 +63,14 @@ def rows(noun: type, prefix: str = "", seen: set[type] | None = None) -> Iterato
             yield from rows(inner, f"{key}{many}.", seen)
 
 
-def columns(meanings: Mapping[str, str]) -> str:
-    """Return the columns of a CSV file as a table of Markdown."""
-    lines = (f"| `{name}` | {text} |" for name, text in meanings.items())
-    return "\n".join(["| column | meaning |", "|---|---|", *lines]) + "\n"
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of Markdown."""
+    return "".join(f"|{'|'.join(row)}|\n" for row in (head, ("---",) * len(head), *rows))
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a text, without its full stop."""
+    return re.split(r"(?<=[\w)`])\.\s", " ".join(text.split()))[0].removesuffix(".").replace("|", "\\|")
 
 
 def default_of(field: Any) -> str:
@@ -100,7 +91,7 @@ def value_of(annotation: Any) -> str:
     if get_origin(annotation) in (Union, UnionType):
         return " or ".join(value_of(part) for part in get_args(annotation) if part is not NoneType)
     if get_origin(annotation) is Literal:
-        return ", ".join(f"`{value}`" for value in get_args(annotation))
+        return "/".join(f"`{value}`" for value in get_args(annotation))
     if get_origin(annotation) is tuple:
         item, *rest = get_args(annotation)
         return (
@@ -110,7 +101,7 @@ def value_of(annotation: Any) -> str:
         )
     if get_args(annotation):
         return "mapping of " + " to ".join(map(value_of, get_args(annotation)))
-    names = {int: "integer", float: "number", bool: "`true`, `false`", str: "text", Path: "path"}
+    names = {int: "integer", float: "number", bool: "`true`/`false`", str: "text", Path: "path"}
     return names[annotation]
 
 
@@ -120,9 +111,9 @@ def with_limits(value: str, limits: Mapping[str, Any], of_number: bool) -> str:
         return value
     most = shown(limits["le"]) if "le" in limits else ""
     if "gt" in limits:
-        return f"{value} above {shown(limits['gt'])}" + (f", at most {most}" if most else "")
+        return f"{value} >{shown(limits['gt'])}" + (f" ≤{most}" if most else "")
     if "ge" in limits:
-        return f"{value}, {shown(limits['ge'])} to {most}" if most else f"{value}, {shown(limits['ge'])} or more"
+        return f"{value} {shown(limits['ge'])}–{most}" if most else f"{value} ≥{shown(limits['ge'])}"
     return value
 
 
@@ -193,27 +184,3 @@ def every_noun_in(annotation: Any) -> Iterator[type]:
         yield annotation
     for part in get_args(annotation):
         yield from every_noun_in(part)
-
-
-# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def written() -> Iterator[tuple[Path, str]]:
-    """Yield every file that holds something from here, with what it should hold."""
-    tables = {noun.__name__: table(noun) for noun in NOUNS}
-    tables |= {"metrics": columns(METRIC_COLUMNS), "summary": columns(SUMMARY_COLUMNS)}
-    for file in sorted(DOCS.glob("*.md")):
-        text = file.read_text(encoding="utf-8")
-        if TABLE.search(text):
-            yield file, TABLE.sub(lambda found: found[1] + tables[found[2]] + found[4], text)
-    for name in SCHEMAS:
-        yield DOCS / "schemas" / f"{name}.json", json.dumps(schema(name), ensure_ascii=False) + "\n"
-
-
-if __name__ == "__main__":
-    for file, text in written():
-        if sys.argv[1:] == ["--write"]:
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(text, encoding="utf-8")
-        same = file.is_file() and file.read_text(encoding="utf-8") == text
-        print(file.relative_to(ROOT), "as it should be" if same else "differs")

@@ -7,7 +7,7 @@ import json
 
 from specgate.contract import Block
 from specgate.files.run_folder import RunFolder
-from tests.support.command import POLICY, SCENARIO, Cli
+from tests.support.command import NOT_SCORED, POLICY, SCENARIO, Cli
 from tests.support.stored_runs import as_if_killed
 
 VARIANTS = """\
@@ -21,7 +21,8 @@ ROLES = [f"{role}{name}" for name in ("", "+t1", "+kv-fp8", "+tree") for role in
 
 def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None:
     cli.write("tiny.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6") + VARIANTS)
-    cli.write("policy.yaml", POLICY.replace("MIN", "1.0").replace("role: baseline", 'role: "baseline*"'))
+    policy = POLICY.replace(NOT_SCORED, "").replace("MIN", "1.0").replace("role: baseline", 'role: "baseline*"')
+    cli.write("policy.yaml", policy)
     done = cli.micro("--backend", "reference", "--plain")
     assert done.returncode == 0, done.stdout + done.stderr
     path = cli.newest()
@@ -52,7 +53,7 @@ def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None
         assert "tree=dynamic:6, tree_width=2" in shown.replace("\\", "")
         assert "temperature 1" in shown
         assert "kv=fp8, draft_kv=nvfp4" in shown.replace("\\", "")
-    assert "tiny c24 b2 spec-3+tree (tree=dynamic:6, tree_width=2) against spec-3: " in done.stdout
+    assert "24 tokens · batch 2 · spec-3+tree (tree=dynamic:6, tree_width=2) against spec-3: " in done.stdout
     entry = json.loads((cli.folder / "runs/ledger.jsonl").read_text().splitlines()[-1])
     assert entry["gates"].keys() == {"tiny", "tiny+t1", "tiny+kv-fp8", "tiny+tree"}
 

@@ -1,0 +1,215 @@
+"""Operands of a kernel: the fields of the struct that its function takes, with the shapes that stand beside them.
+
+A field is the one declaration of an operand. A launch finds, checks and packs by it:
+
+    const float* squares;  // [R, K_IN / 8] if PRE_NORM_X: sums of squares
+
+The C type is a number's, or gives the dtype of a tensor, which must be contiguous. Its shape is written in constants
+that the kernel is compiled with, in numbers of the struct, and in sizes of the launch: R rows and S slots of a step,
+and others that the launch names. The first axis may be longer; `_` is any size. A tensor without a shape may have any.
+An operand with `if` is null unless the condition holds; one with `or null` may be.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from types import CodeType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+ARGUMENT = Tensor | int | float | None
+"""A field of the struct that a kernel takes."""
+ELEMENTS: Final = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "float": torch.float32,
+    "float2": torch.float32,
+    "double": torch.float64,
+    "unsigned char": torch.uint8,
+    **dict.fromkeys(("int", "unsigned", "uint2", "int4"), torch.int32),
+    **dict.fromkeys(("long long", "Choice", "Rank", "PeerWord"), torch.int64),
+    "void": None,
+}
+"""C type → dtype of the tensor that a pointer to it takes; None: any."""
+DEFINED: Final = re.compile(r"^#define (\w+) (\d+|\([\w |]+\))$", re.MULTILINE)
+NUMBERS: Final[Mapping[str, Any]] = {"int": ctypes.c_int, "float": ctypes.c_float}
+FIELD: Final = re.compile(
+    r" *(?:const )?(?P<type>[\w ]+?)(?P<pointer>\*?) (?P<name>\w+);"
+    r"(?: *// (?:\[(?P<shape>[^]]*)\])?(?P<null> ?or null)?(?: ?if (?P<condition>[^:]*))?.*)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A field of the struct.
+
+    `shape` is as it stands there. `given`: None if the operand may be null, and False if it must be.
+    """
+
+    name: str
+    type: Any
+    dtype: torch.dtype | None
+    shape: str | None
+    given: bool | None
+    condition: str | None
+
+    @classmethod
+    def of(cls, line: str, constants: Constants) -> Operand:
+        """Raises ValueError for a line that declares no operand."""
+        field = FIELD.fullmatch(line)
+        if field is None or (not field["pointer"] and field["type"] not in NUMBERS):
+            raise ValueError(f"not a field of a kernel's struct: {line.strip()}")
+        given = constants.hold(field["condition"]) if field["condition"] else None if field["null"] else True
+        kind = ctypes.c_void_p if field["pointer"] else NUMBERS[field["type"]]
+        dtype = ELEMENTS[field["type"]] if field["pointer"] else None
+        return cls(field["name"], kind, dtype, field["shape"], given, field["condition"])
+
+
+class Constants(dict[str, float]):
+    """Constants of a kernel: those that it is compiled with, and others that its text defines. Any other is 0."""
+
+    def __missing__(self, name: str) -> float:
+        return 0
+
+    def hold(self, condition: str) -> bool:
+        return bool(eval(python(condition), {}, self))
+
+
+def python(expression: str) -> str:
+    """The same expression in Python. Divisions are those of integers."""
+    return re.sub("!(?!=)", " not ", expression.replace("||", " or ").replace("&&", " and ")).replace("/", "//").strip()
+
+
+def compiled_lines(text: str, constants: Constants) -> Iterator[str]:
+    """Yield the lines of `text` that the preprocessor leaves, but for empty ones."""
+    taken = [True]
+    for line in text.splitlines():
+        if line.startswith("#if "):
+            taken.append(constants.hold(line.removeprefix("#if ")))
+        elif line == "#else":
+            taken[-1] = not taken[-1]
+        elif line == "#endif":
+            taken.pop()
+        elif all(taken) and line.strip():
+            yield line
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Operands of `function`, as the kernel file with `text` and `constants` declares them."""
+
+    function: str
+    fields: tuple[Operand, ...]
+    constants: dict[str, float]
+
+    @classmethod
+    def of(cls, function: str, source: str, constants: Sequence[tuple[str, str]]) -> Operands:
+        """Raises ValueError if `source`, a kernel file with its headers, has no function that takes one struct."""
+        taken = re.search(rf"__global__ [^{{;]*?void {function}\(\s*const (?:__grid_constant__ )?(\w+) \w+\)", source)
+        struct = taken and re.search(rf"^struct {taken[1]} \{{\n(.*?)^\}};", source, re.DOTALL | re.MULTILINE)
+        if not struct:
+            raise ValueError(f"no kernel {function} that takes one struct")
+        integer = re.compile(r"-?\d+")
+        numbers = Constants((name, (int if integer.fullmatch(text) else float)(text)) for name, text in constants)
+        for name, value in DEFINED.findall(source):
+            numbers.setdefault(name, eval(python(value), {}, numbers))
+        numbers["_"] = 1
+        return cls(function, tuple(Operand.of(line, numbers) for line in compiled_lines(struct[1], numbers)), numbers)
+
+    @cached_property
+    def struct(self) -> type[ctypes.Structure]:
+        """The same in C's layout."""
+        return type("Arguments", (ctypes.Structure,), {"_fields_": [(field.name, field.type) for field in self.fields]})
+
+    @cached_property
+    def tensors(self) -> tuple[Operand, ...]:
+        return tuple(field for field in self.fields if field.type is ctypes.c_void_p and field.given is not False)
+
+    @cached_property
+    def shapes(self) -> CodeType:
+        """Evaluates to the shapes of `tensors`; None without one."""
+        all_of = (f"({python(o.shape)},)" if o.shape is not None else "None" for o in self.tensors)
+        return compile(f"({','.join(all_of)},)", self.function, "eval")
+
+    @cached_property
+    def numbers(self) -> tuple[str, ...]:
+        """Numbers of the struct that its shapes name."""
+        return tuple(field.name for field in self.fields if field.name in self.shapes.co_names)
+
+    def arguments(self, groups: Sequence[object], given: Mapping[str, ARGUMENT]) -> dict[str, ARGUMENT]:
+        """Return each operand by name, in order, out of `given`, or else the attribute of this name of one of `groups`.
+
+        `given` in capitals are sizes. Raises ValueError, with kernel and operand, for what the kernel does not take.
+        """
+        arguments = dict[str, ARGUMENT]()
+        for field in self.fields:
+            name, value = field.name, None
+            if name in given:
+                value = given[name]
+            else:
+                for group in groups:
+                    if (value := getattr(group, name, None)) is not None:
+                        break
+            if field.given is (value is None):
+                if field.given or name in given:
+                    raise ValueError(f"{self.function}: {name} is {'missing' if field.given else 'given'}{why(field)}")
+                value = None
+            arguments[name] = value
+        self.check(arguments, self.sizes(groups, given, arguments))
+        return arguments
+
+    def sizes(
+        self, groups: Sequence[object], given: Mapping[str, ARGUMENT], arguments: Mapping[str, ARGUMENT]
+    ) -> dict[str, Any]:
+        """Return the sizes of a launch. Raises ValueError for another name that is `given`."""
+        sizes = dict[str, Any]()
+        for group in groups:
+            sizes |= getattr(group, "sizes", ())
+        for name in given.keys() - arguments.keys():
+            if not name.isupper() and given[name] is not None:
+                raise ValueError(f"{self.function}: {name} is given, and is no operand of this launcher")
+            sizes[name] = given[name]
+        for name in self.numbers:
+            sizes[name] = arguments[name]
+        return sizes
+
+    def check(self, arguments: Mapping[str, Any], sizes: dict[str, Any]) -> None:
+        """Raise ValueError for a tensor that is not what its field declares."""
+        for operand, shape in zip(self.tensors, eval(self.shapes, self.constants, sizes), strict=True):
+            tensor = arguments[operand.name]
+            if tensor is None or (tensor.shape == shape and tensor.dtype is operand.dtype and tensor.is_contiguous()):
+                continue
+            expect(f"{self.function}: {operand.name}", tensor, shape, operand.dtype, operand.shape)
+
+    def packed(self, arguments: Mapping[str, ARGUMENT]) -> ctypes.Structure:
+        """The struct of `arguments`: pointers of tensors, and numbers of 32 bits."""
+        return self.struct(*[a.data_ptr() if isinstance(a, Tensor) else a for a in arguments.values()])
+
+
+def why(operand: Operand) -> str:
+    """Return the condition that an operand is missing, or given, against."""
+    made = "" if operand.given else " not"
+    return f": the kernel is{made} compiled for {operand.condition}" if operand.condition else ""
+
+
+def expect(
+    name: str, tensor: Tensor, shape: Sequence[int] | None, dtype: torch.dtype | None, sizes: str | None = None
+) -> None:
+    """Raise ValueError if `tensor` is not a contiguous array of at least `shape` in its first axis, exactly in the
+    others. `sizes`: the shape in words.
+    """
+    own = tensor.shape
+    fits = shape is None or (len(own) == len(shape) and own[0] >= shape[0] and own[1:] == tuple(shape[1:]))
+    if not fits or (dtype is not None and tensor.dtype != dtype) or not tensor.is_contiguous():
+        layout = "" if tensor.is_contiguous() else f" of strides {tensor.stride()}"
+        needed = f"{dtype or tensor.dtype} {list(shape or own)}"
+        raise ValueError(
+            f"{name}: {tensor.dtype} {list(own)}{layout}, but a contiguous {needed} is needed"
+            + (f": [{sizes}]" if sizes else "")
+        )

@@ -1,0 +1,109 @@
+"""The answer of a run in words, and whether an advisory verdict that denies it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from specgate.analysis.cell_names import cell_name
+from specgate.analysis.load.phrases import in_words
+from specgate.analysis.stats import designs
+from specgate.analysis.verdict import overall
+from specgate.contract import Comparison, Run, State, Value
+from specgate.contract.token_check import NO_TOKEN
+from specgate.reports.common import figures, summary
+
+THESE, LIKE_THESE = "on these prompts", "on prompts like these"
+"""What a 95 % interval is about: the prompts that were measured, or all prompts of their kind."""
+
+
+def answer(run: Run) -> str | None:
+    """Return one sentence: tokens differ, speculation pays or costs, or nothing is known yet. None if the run was cut
+    short, since its headline says more.
+    """
+    if run.failures or not run.cells:
+        return None
+    if wrong := [c for c in run.comparisons if c.tokens.defects]:
+        return _difference(run, wrong)
+    if len(run.break_even) == 1:
+        return f"S{in_words(run.break_even[0])[1:]}."
+    if run.break_even:
+        return " ".join(summary.break_evens(run))
+    if not any(result.cell.role.speculative for result in run.cells):
+        return "No cell with speculation was measured."
+    if not run.comparisons:
+        return "No baseline was measured, so no speed-up is known."
+    known = [c.speedup for c in run.comparisons if c.speedup.value is not None]
+    if not known:
+        reasons = sorted({c.speedup.reason_code or "" for c in run.comparisons} - {""})
+        return "Not enough data for a speed-up" + (f": {', '.join(reasons).replace('_', ' ')}." if reasons else ".")
+    return _one(known[0], prompts_of(run)) if len(run.comparisons) == 1 else _several(run, known)
+
+
+def prompts_of(run: Run) -> str:
+    """Return the prompts that the intervals of speed-ups are about."""
+    return THESE if all(map(about_these_prompts, run.comparisons)) else LIKE_THESE
+
+
+def about_these_prompts(comparison: Comparison) -> bool:
+    """Return whether differences between prompts are left out of the interval; see `analysis.stats.order_interval`."""
+    sets = comparison.prompt_sets
+    return len(set(sets)) == 1 or (bool(sets) and next(designs(comparison.orders, sets))[1] > 1)
+
+
+def _difference(run: Run, wrong: Sequence[Comparison]) -> str:
+    first = min(wrong[0].tokens.defects, key=lambda d: (d.prompt_set, d.round, d.slot, d.position))
+    alone = wrong[0].cell.point.batch == 1
+    prompt = f"prompt {first.prompt_set}" if alone else f"prompt set {first.prompt_set}, slot {first.slot}"
+    got, expected = ("the end" if token == NO_TOKEN else token for token in (first.got, first.expected))
+    where = "" if len(run.comparisons) == 1 else f" with {cell_name(wrong[0].cell.key, run.scenarios)}"
+    return f"Tokens differ{where}: {prompt}, token {first.position}: {got} instead of {expected}."
+
+
+def _one(speedup: Value, prompts: str) -> str:
+    assert speedup.value is not None
+    ratio, low, high = figures.ratio(speedup.value), speedup.ci_low, speedup.ci_high
+    if low is None or high is None:
+        return f"Not enough data to say whether speculation pays: {ratio} so far, without an interval."
+    span = f"{ratio}, 95 % {low:.2f} to {high:.2f}, {prompts}"
+    if low <= 1 <= high:
+        return f"Not enough data to say whether speculation pays: {span}."
+    return f"Speculation {'pays' if low > 1 else 'costs'}: {span}."
+
+
+def _several(run: Run, known: Sequence[Value]) -> str:
+    pays = [v.value for v in known if v.value is not None and v.ci_low is not None and v.ci_low > 1]
+    costs = [v.value for v in known if v.value is not None and v.ci_high is not None and v.ci_high < 1]
+    parts = [_counted(verb, of, len(run.comparisons)) for verb, of in (("pays", pays), ("costs", costs)) if of]
+    unclear = len(run.comparisons) - len(pays) - len(costs)
+    if not parts:
+        return f"Not enough data to say whether speculation pays in any of {unclear} cells."
+    return f"Speculation {'; '.join(parts)}{f'; {unclear} cells: not enough data' if unclear else ''}."
+
+
+def _counted(verb: str, ratios: Sequence[float], cells: int) -> str:
+    spread = " to ".join(dict.fromkeys(map(figures.ratio, (min(ratios), max(ratios)))))
+    return f"{verb} in {'all' if len(ratios) == cells else f'{len(ratios)} of'} {cells} cells: {spread}"
+
+
+def decided_by(run: Run) -> str:
+    """Return what decided the verdict: the reason of the headline, and of a green run its rules with their demands."""
+    state, _ = overall(run)
+    reason = summary.headline(run).reason
+    if run.failures or state not in (State.PASS, State.IMPROVED):
+        return reason
+    green = [v for v in run.verdicts if v.required and v.state in (State.PASS, State.IMPROVED)]
+    rules = dict.fromkeys(f"{v.rule} {v.floor.text}" if v.floor else v.rule for v in green)
+    return f"{reason.removesuffix('.')}: {', '.join(rules)}." if rules else reason
+
+
+def which_counts(run: Run) -> Iterator[str]:
+    """Yield one sentence if an advisory verdict denies the run's: which of them counts. Else nothing."""
+    denying = [v for v in run.verdicts if not v.required and v.state not in summary.QUIET]
+    state = overall(run)[0]
+    if not denying or run.failures or state in (State.INVALID, State.ENV_REJECTED):
+        return
+    rules = list(dict.fromkeys(v.rule for v in denying))
+    verb = "advises" if len(rules) == 1 else "advise"
+    only = f"{state.value.replace('_', ' ')} counts: {', '.join(rules)} only {verb}"
+    disturbed = any(v.state is State.ENV_REJECTED for v in denying)
+    yield only + ("; before you quote a time, measure again on a quiet machine." if disturbed else ".")

@@ -1,0 +1,47 @@
+"""Environment variables that specgate, its script and its tests read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+VARIABLES: Mapping[str, Mapping[str, str]] = {
+    "specgate": {
+        "SPECGATE_CACHE": "folder of fetched packages, converted checkpoints and tuned configurations",
+        "SPECGATE_LOAD_PLUGINS": "the only distributions searched for plug-ins, comma separated; unset: all",
+        "SPECGATE_SIGNING_KEY": "file of the SSH key that signs every entry of the ledger",
+        "SPECGATE_ALLOWED_SIGNERS": "file of the keys whose signatures count, as `ssh-keygen` has it",
+        "SPECGATE_PASS_ENV": "names of further variables that an engine's process gets",
+        "CUDA_VISIBLE_DEVICES": "the first GPU named is measured; empty or `-1`: no GPU",
+        "CUDA_PATH": "folder of the CUDA toolkit that the fingerprint names",
+        "CUDA_HOME": "the same, where `CUDA_PATH` is unset",
+        "PYTHONPATH": "searched by an engine as a library after `-o pythonpath`",
+        "GITHUB_STEP_SUMMARY": "file that `runs report --github` appends the summary to",
+        "NO_COLOR": "set: no colour",
+        "COLUMNS": "width of the terminal",
+    },
+    "`run_suite.sh`": {
+        "SCENARIOS": "`--scenario` of each, comma separated",
+        "BACKEND": "`--backend`",
+        "MODEL_PATH": "`--target`",
+        "SPEC_MODEL_PATH": "`--draft`",
+        "WARMUP_RUNS": "`--warmup-runs`",
+        "MEASUREMENT_RUNS": "`--measurement-runs`",
+        "PERF_MODE": "`0`, `1`: `--no-perf-mode`, `--perf-mode`",
+        "PYTHON": "the interpreter that makes `.venv`; default `python3`",
+    },
+    "tests": {
+        "SPECGATE_LLAMA_SERVER": "llama.cpp's server, for `tests/real`",
+        "SPECGATE_DEMO_GGUF": "folder of the demo pair as GGUF, for llama.cpp",
+        "SPECGATE_VLLM": "the program `vllm`, for `tests/real` and `run_suite.sh servers`",
+        "SPECGATE_SGLANG": "the `python3` that has SGLang, for `run_suite.sh servers --gpu`",
+        "SPECGATE_EXPORTS": "folder with 20 GB to spare for `run_suite.sh servers --gpu`; default `/dev/shm`",
+        "SPECGATE_TEST_LEAVES": "every so many-th leaf of a stored run is changed; default 5",
+        "STAND_IN_FAULT": "`PLACE=FAULT` in the stand-ins of engine libraries",
+        "SPECGATE_ALONE": "`tests`: all tests of the harness run without the engine",
+        "OMP_NUM_THREADS": "threads of torch; the tests set 1",
+        "HF_HUB_OFFLINE": "`1`, set by the tests: nothing is downloaded",
+        "VLLM_CPU_KVCACHE_SPACE": "GiB of vLLM's cache on a CPU, set by `run_suite.sh servers`",
+        "NCCL_NVLS_ENABLE": "`0`, set by tests of several GPUs: no multicast over NVLink",
+    },
+}
+"""Reader → variable → what it does."""

@@ -1,0 +1,67 @@
+"""The answer of a run in words, and which of two verdicts counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specgate.contract import Rule, State
+from specgate.reports.common.answer import LIKE_THESE, THESE, about_these_prompts, answer, decided_by, which_counts
+from tests.support.factories import POLICY, blocks_of, corrupt, judged, plan_of, policy_of, run_of, scenario
+
+PLAN = plan_of(scenario(prompt_sets=4, rounds=4))
+RUN = run_of(PLAN, blocks_of(PLAN))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (1.9, 2.1, f"Speculation pays: 2.00×, 95 % 1.90 to 2.10, {THESE}."),
+        (0.7, 0.9, f"Speculation costs: 2.00×, 95 % 0.70 to 0.90, {THESE}."),
+        (0.9, 2.1, f"Not enough data to say whether speculation pays: 2.00×, 95 % 0.90 to 2.10, {THESE}."),
+        (None, None, "Not enough data to say whether speculation pays: 2.00× so far, without an interval."),
+    ],
+)
+def test_the_interval_decides_whether_speculation_pays(low: float | None, high: float | None, text: str) -> None:
+    [comparison] = RUN.comparisons
+    speedup = replace(comparison.speedup, value=2.0, ci_low=low, ci_high=high)
+    assert answer(replace(RUN, comparisons=(replace(comparison, speedup=speedup),))) == text
+
+
+def test_an_interval_is_about_these_prompts_only_where_their_differences_are_left_out() -> None:
+    once = run_of(one := plan_of(scenario(prompt_sets=8, rounds=1)), blocks_of(one))
+    assert [about_these_prompts(run.comparisons[0]) for run in (RUN, once)] == [True, False]
+    assert LIKE_THESE in str(answer(once))
+
+
+def test_a_wrong_token_comes_before_any_speed() -> None:
+    run = run_of(PLAN, blocks_of(PLAN, change=corrupt))
+    first = run.comparisons[0].tokens.defects[0]
+    assert answer(run) == f"Tokens differ: prompt 0, token {first.position}: {first.got} instead of {first.expected}."
+
+
+def test_several_cells_are_counted() -> None:
+    plan = plan_of(scenario(prompt_sets=4, rounds=4, spec=(2, 3)))
+    run = run_of(plan, blocks_of(plan))
+    slower = replace(
+        run.comparisons[0], speedup=replace(run.comparisons[0].speedup, value=0.5, ci_low=0.4, ci_high=0.6)
+    )
+    assert str(answer(run)).startswith("Speculation pays in all 2 cells: ")
+    text = str(answer(replace(run, comparisons=(slower, run.comparisons[1]))))
+    assert text.startswith("Speculation pays in 1 of 2 cells: ") and text.endswith("; costs in 1 of 2 cells: 0.50×.")
+
+
+def test_a_green_run_names_the_rules_that_decided() -> None:
+    run = judged(RUN, policy_of(Rule("fast", "speed", True, role="spec-*", params={"min": 1.2})))
+    assert decided_by(run) == "All 1 required verdicts are green: fast ≥ 1.2×."
+
+
+def test_beside_a_pass_one_sentence_says_that_it_counts() -> None:
+    run = judged(RUN, POLICY)
+    assert not list(which_counts(run))
+    denied = replace(run.verdicts[0], rule="quiet", required=False, state=State.ENV_REJECTED)
+    [sentence] = which_counts(replace(run, verdicts=(*run.verdicts, denied)))
+    assert sentence == "PASS counts: quiet only advises; before you quote a time, measure again on a quiet machine."
+    wrong = replace(run.verdicts[0], state=State.INVALID)
+    assert not list(which_counts(replace(run, verdicts=(wrong, denied))))
