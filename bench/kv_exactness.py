@@ -29,8 +29,8 @@ from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.kv.planes import Fp8Plane
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import PairRef
-from specgate.contract.asked import PromptSource
 from specgate.contract.protocols import OpenRequest
+from specgate.contract.scenarios.workload import PromptSource
 from specgate.pairs.resolve import resolve_pair, target_limits
 from specgate.planning.prompts import RANDOM, build_prompts
 from specgate.planning.scenario import find

@@ -21,8 +21,8 @@ from bench.kv_exactness import prompts
 from specgate.backends.eagle3.lib.specpv.asked import MOST_BUFFERED, PartialPlan
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, Budget, Role
-from specgate.contract.asked import PromptSource
-from specgate.contract.counters import (
+from specgate.contract.protocols import Decoded, OpenRequest
+from specgate.contract.samples.counters import (
     SPECPV_CACHED,
     SPECPV_CHECKED,
     SPECPV_FULL,
@@ -30,7 +30,7 @@ from specgate.contract.counters import (
     SPECPV_PARTIAL,
     SPECPV_READ,
 )
-from specgate.contract.protocols import Decoded, OpenRequest
+from specgate.contract.scenarios.workload import PromptSource
 from specgate.pairs.resolve import resolve_pair
 
 USUAL = (

@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Literal
 
 from specgate.analysis.machine.clock_comparison import ClockShift, clock_shifts, untold_parts
-from specgate.analysis.machine.clock_words import (
+from specgate.analysis.machine.clock_phrases import (
     compared_in_words,
     power_in_words,
     samples_in_words,
@@ -20,7 +20,7 @@ from specgate.analysis.machine.clock_words import (
 )
 from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import power_cap
-from specgate.analysis.machine.words import asides, set_aside_in_words, too_many_in_words
+from specgate.analysis.machine.phrases import asides, set_aside_in_words, too_many_in_words
 from specgate.contract import CellResult, Kind, Rule, RunView, State, Verdict
 from specgate.contract.conditions import (
     THROTTLES,

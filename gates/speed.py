@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from specgate.analysis.requests.joint import NO_JOINT_DECODING
+from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING
 from specgate.analysis.stats import Pairs
 from specgate.contract import (
     BASELINE,

@@ -61,7 +61,7 @@ def open_run(folder: str | os.PathLike[str]) -> RunTables:
     The files are read as by every command: checked against the manifest, never written. Raises
     `specgate.errors.UsageError` for what is no run folder, and `InvalidResult` for a run that was changed since.
     """
-    from specgate.archive.stored import load_run
+    from specgate.archive.stored_runs import load_run
     from specgate.archive.tables import RunTables
 
     return RunTables(load_run(Path(folder)))

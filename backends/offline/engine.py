@@ -23,8 +23,8 @@ from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.identity import Seen
 from specgate.backends.servers.failures import read_end
 from specgate.contract import BASELINE, Budget, EngineFacts, Role, TopTokens
-from specgate.contract.memory import EngineMemory
 from specgate.contract.protocols import Activity, Decoded, OpenRequest, masked
+from specgate.contract.samples.memory import EngineMemory
 from specgate.errors import BackendError, UsageError
 
 LONGEST_FACT: Final = 200

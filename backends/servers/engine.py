@@ -27,7 +27,7 @@ from specgate.backends.servers.facts.identity import Seen, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, end, new_port
-from specgate.checkpoints.spec_config.launching import OPTION, check_chain
+from specgate.checkpoints.spec_config.launch_checks import OPTION, check_chain
 from specgate.contract import (
     BASELINE,
     Budget,
@@ -37,10 +37,10 @@ from specgate.contract import (
     Sampling,
     TopTokens,
 )
-from specgate.contract.counters import ASKED_AGAIN
 from specgate.contract.draws import TokenLaw
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Activity, Decoded, OpenRequest
+from specgate.contract.samples.counters import ASKED_AGAIN
 from specgate.errors import BackendError, UsageError
 from specgate.sampling.keys import requests_of
 

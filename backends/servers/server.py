@@ -23,11 +23,11 @@ from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options, local_port
 from specgate.backends.servers.process import HOST, ServerProcess, free_port, is_free, shown, wait_until_free
 from specgate.backends.servers.secrets import Secret
-from specgate.checkpoints.spec_config.launching import check_command
+from specgate.checkpoints.spec_config.launch_checks import check_command
 from specgate.contract import Role, ServedModel
 from specgate.contract.load import OfferedLoad
-from specgate.contract.memory import EngineMemory
 from specgate.contract.protocols import masked
+from specgate.contract.samples.memory import EngineMemory
 from specgate.errors import BackendError
 from specgate.machine.host import listeners, name_of, root_of
 

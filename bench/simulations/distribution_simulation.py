@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from specgate.analysis.draws.fitting import check_draws, often_drawn
-from specgate.analysis.draws.goodness import LEAST_EXPECTED, against_law, pools
+from specgate.analysis.draws.fit_tests import check_draws, often_drawn
+from specgate.analysis.draws.goodness_of_fit import LEAST_EXPECTED, against_law, pools
 from specgate.contract import BASELINE, Role
 from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.sampling.keys import Keys

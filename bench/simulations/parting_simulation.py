@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specgate.analysis.stats import t_quantile
-from specgate.analysis.tokens.partings import CONFIDENCE
+from specgate.analysis.tokens.divergences import CONFIDENCE
 from specgate.contract import NearTies
 
 Floats = NDArray[np.float64]

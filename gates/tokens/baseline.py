@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specgate.analysis.tokens.partings import mean_gap
+from specgate.analysis.tokens.divergences import mean_gap
 from specgate.contract import CellResult, Comparison, Rule, RunView, State, Verdict
 from specgate.gates.select import verdict
 from specgate.gates.tokens.evidence import evidence_of, gaps_of, margin_of, ties_of, too_many_rare

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specgate.analysis.tokens.partings import mean_gap
+from specgate.analysis.tokens.divergences import mean_gap
 from specgate.contract import Divergence, NearTies, Rule, TokenCheck
 
 Evidence = dict[str, float | int | str | None]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specgate.analysis.cell_names import cell_name
-from specgate.analysis.load.words import in_words
+from specgate.analysis.load.phrases import in_words
 from specgate.analysis.stats import designs
 from specgate.analysis.verdict import overall
 from specgate.contract import Comparison, Run, State, Value
-from specgate.contract.found import NO_TOKEN
+from specgate.contract.token_check import NO_TOKEN
 from specgate.reports.common import figures, summary
 
 THESE, LIKE_THESE = "on these prompts", "on prompts like these"

@@ -8,7 +8,7 @@ from typing import Final
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.machine.cpu_pace import uneven
 from specgate.analysis.machine.gpu_clocks import at_highest_clock, power_cap
-from specgate.analysis.machine.words import asides, set_aside_in_words, too_many_in_words
+from specgate.analysis.machine.phrases import asides, set_aside_in_words, too_many_in_words
 from specgate.contract import CellResult, Run
 from specgate.contract.conditions import Conditions, GpuConditions, clock_events
 from specgate.reports.common.figures import NONE, number, percent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from specgate.analysis.parity.comparing import Parity, StageFinding
+from specgate.analysis.parity.comparison import Parity, StageFinding
 from specgate.reports.common.parts import Picture
 from specgate.reports.pictures import svg
 

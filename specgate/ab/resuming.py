@@ -16,10 +16,10 @@ from specgate.ab.folder import FOLDERS, AbFolder, Asked, Processes
 from specgate.ab.judging import looks
 from specgate.ab.request import AbRequest
 from specgate.contract import Block, Margin
-from specgate.contract.measured import BaselineText
+from specgate.contract.samples.rescoring import BaselineText
 from specgate.contract.two_builds import SIDES, Word
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.plain import to_plain
+from specgate.files.plain_data import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import as_json, without_home
 from specgate.promotion.ledger import Ledger

@@ -9,7 +9,7 @@ from typing import Final
 
 from specgate.analysis.checks.served import prefill_tok_s
 from specgate.analysis.paired_blocks import speed
-from specgate.analysis.requests.joint import decodes_in_company, joint_decoding
+from specgate.analysis.requests.joint_decoding import decodes_in_company, joint_decoding
 from specgate.analysis.requests.timing import TimedRequest, requests_of
 from specgate.contract import Block
 from specgate.contract.metrics import per_request

@@ -12,13 +12,13 @@ from specgate.analysis.checks.served import served_steps
 from specgate.analysis.prompt_acceptance import PromptRecords, length_values, position_values
 from specgate.analysis.requests.figures import request_values
 from specgate.analysis.requests.goodput import goodput_values
-from specgate.analysis.requests.joint import NO_JOINT_DECODING, decodes_in_company
+from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING, decodes_in_company
 from specgate.analysis.requests.percentiles import ERROR
 from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.stats import planned_looks
 from specgate.contract import Block, Budget, Scenario, Value
 from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.counters import ASKED_AGAIN, ENDED_EARLY, JOINED_OUTPUTS
+from specgate.contract.samples.counters import ASKED_AGAIN, ENDED_EARLY, JOINED_OUTPUTS
 
 
 def speed_values(blocks: Sequence[Block], whole_requests: bool) -> Iterator[Value]:

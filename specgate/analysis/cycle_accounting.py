@@ -16,8 +16,8 @@ from specgate.analysis.experts.use import use_of
 from specgate.analysis.speedup_limits import limit_of
 from specgate.analysis.waterfall import sums_of, waterfall
 from specgate.contract import BASELINE, Block, Cell, CellResult, Comparison, EngineFacts, Plan, Traffic
-from specgate.contract.counters import SPECPV_READ
 from specgate.contract.cycle_budget import Bandwidth, CycleBudget, Part, PartName
+from specgate.contract.samples.counters import SPECPV_READ
 from specgate.contract.traffic import Bytes, ExpertTraffic, Slot, draft_bytes, pass_bytes
 
 PHASES: Final[tuple[PartName, ...]] = ("draft", "verify", "accept", "commit")

@@ -21,14 +21,14 @@ from specgate.analysis.checks.contradictions import UNKNOWN, Contradiction, Grou
 from specgate.analysis.checks.served import clock_values
 from specgate.analysis.context_depth import by_depth
 from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.analysis.load.compared import compared
 from specgate.analysis.load.figures import load_values
+from specgate.analysis.load.text_selection import compared
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.requests.distributions import distributions
 from specgate.analysis.tokens.comparison import check_tokens, repeats_of, with_margins
-from specgate.analysis.tokens.following import check_followed, parted_texts
+from specgate.analysis.tokens.continuations import check_followed, parted_texts
 from specgate.analysis.tokens.repetition import repeat_values
 from specgate.analysis.tokens.rescoring import Draw, check_scores, draws
 from specgate.contract import (

@@ -14,7 +14,7 @@ from typing import Final
 from specgate.analysis.cycle_accounting import moved_by
 from specgate.analysis.variants import variation
 from specgate.contract import BASELINE, Block, Cell, CellResult, Comparison, Point, Run
-from specgate.contract.counters import SPECPV_FULL, SPECPV_PARTIAL
+from specgate.contract.samples.counters import SPECPV_FULL, SPECPV_PARTIAL
 from specgate.contract.traffic import PassTraffic, Traffic
 
 SPEED: Final = ("output_tok_s", "joint_decode_tok_s", "decode_tok_s")

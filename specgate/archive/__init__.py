@@ -1,19 +1,19 @@
 """What is done with runs that are stored. Nothing in their folders is written.
 
-stored.py            a run as it was left
-tables.py            a run as pandas tables (`specgate.open_run`)
-verification.py      a run checked against itself: its manifest, then every figure and table from the samples
-builds_check.py      a comparison of two builds, checked against itself likewise
-recomputing.py       the run computed again, and where run.json, gates.json and env.json say anything else
-report_comparison.py its reports and their pictures beside the same rendered again
-drawing_ahead.py     the reports of a large run, rendered by a second process meanwhile
-ledger_check.py      its entry in the ledger: manifest, verdict, signature
-json_comparison.py   stored JSON beside the same JSON computed again
-rendering.py         its reports: which file each becomes, and its text
-comparing/           stored runs laid side by side (`specgate compare`)
-history.py           a folder of runs → Trends (`specgate history`)
-change_points.py     where a figure changed over runs, within a budget for false alarms
-recording.py         the tape of a run: its accept counts, to be replayed
-policy_from_runs.py  a policy for the scenarios of runs, with floors that they prove (`specgate policy init`)
-judging/             a run folder or a result file, judged by a policy that is asked for (`specgate check`)
+stored_runs.py           a run as it was left
+tables.py                a run as pandas tables (`specgate.open_run`)
+verification.py          a run checked against itself: its manifest, then every figure and table from the samples
+builds_check.py          a comparison of two builds, checked against itself likewise
+recomputation.py         the run computed again, and where run.json, gates.json and env.json say anything else
+report_comparison.py     its reports and their pictures beside the same rendered again
+background_rendering.py  the reports of a large run, rendered by a second process meanwhile
+ledger_check.py          its entry in the ledger: manifest, verdict, signature
+json_comparison.py       stored JSON beside the same JSON computed again
+rendering.py             its reports: which file each becomes, and its text
+comparing/               stored runs laid side by side (`specgate compare`)
+history.py               a folder of runs → Trends (`specgate history`)
+change_points.py         where a figure changed over runs, within a budget for false alarms
+tape.py                  the tape of a run: its accept counts, to be replayed
+policy_from_runs.py      a policy for the scenarios of runs, with floors that they prove (`specgate policy init`)
+judging/                 a run folder or a result file, judged by a policy that is asked for (`specgate check`)
 """

@@ -18,7 +18,7 @@ from specgate import plugins
 from specgate.analysis.tokens.repetition import LOOPS
 from specgate.analysis.verdict import overall
 from specgate.archive.judging.result_file import with_near_ties
-from specgate.archive.stored import StoredRun
+from specgate.archive.stored_runs import StoredRun
 from specgate.contract import CellResult, Rule, Run, Scenario, State, Verdict
 from specgate.contract.protocols import GrantsNearTies, JudgesSetup
 from specgate.errors import ExitCode, UsageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from specgate import plugins
-from specgate.archive.stored import StoredRun
+from specgate.archive.stored_runs import StoredRun
 from specgate.contract.protocols import Combined, Report
 from specgate.errors import UsageError
 

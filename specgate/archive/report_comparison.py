@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from specgate.archive.drawing_ahead import Ahead, report_files
+from specgate.archive.background_rendering import Ahead, report_files
 from specgate.archive.json_comparison import same_figure, short
 from specgate.contract import Run
 from specgate.files.config import Config

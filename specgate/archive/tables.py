@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from specgate import plugins
 from specgate.analysis.rows import BLOCKS, REQUESTS, VERDICTS, Row, block_rows, request_rows, verdict_rows
-from specgate.archive.stored import StoredRun
+from specgate.archive.stored_runs import StoredRun
 from specgate.contract import Block, Run
 from specgate.contract.protocols import Tabular
 from specgate.errors import UsageError

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specgate.archive.drawing_ahead import drawing_ahead
+from specgate.archive.background_rendering import drawing_ahead
 from specgate.archive.ledger_check import ledger_differences
-from specgate.archive.recomputing import fingerprint_differences, recompute, result_differences
+from specgate.archive.recomputation import fingerprint_differences, recompute, result_differences
 from specgate.archive.report_comparison import foreign_files, made_here, missing_reports, report_differences
 from specgate.contract import Block, Run
 from specgate.errors import InvalidResult, SpecgateError

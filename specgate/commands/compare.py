@@ -17,7 +17,7 @@ from specgate.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from specgate.analysis.speculation.summary_layout import Key
-    from specgate.archive.stored import StoredRun
+    from specgate.archive.stored_runs import StoredRun
 
 Laid = tuple[object, ExitCode]
 """What a view is rendered from, and the exit code."""
@@ -127,7 +127,7 @@ def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: 
     its two largest logits. Exit code 0 if all figures are proven to be within the margin, 1 if one is proven to be
     outside or a text differs without a near tie, 3 if there are too few prompts to tell.
     """
-    from specgate.archive.stored import load_runs
+    from specgate.archive.stored_runs import load_runs
 
     given = {name: value for name, value in settings.items() if value is not None and value != ()}
     by = by or next((OWN[name] for name in given), None)

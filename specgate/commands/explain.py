@@ -28,7 +28,7 @@ def explain(run: Path, name: str | None, as_json: bool) -> None:
     """
     from specgate import plugins
     from specgate.analysis.speedup_limits import with_ceilings
-    from specgate.archive.recomputing import recompute
+    from specgate.archive.recomputation import recompute
     from specgate.files.run_folder import RunFolder
     from specgate.planning.gates import floors_of
     from specgate.planning.policy import find_policy
@@ -46,7 +46,7 @@ def explain(run: Path, name: str | None, as_json: bool) -> None:
 
 def as_data(run: Run, policy: Policy) -> dict[str, object]:
     from specgate.contract import Bandwidth, CycleBudget
-    from specgate.files.plain import to_plain
+    from specgate.files.plain_data import to_plain
 
     return {
         "schema": "specgate.explain/v1",

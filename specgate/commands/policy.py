@@ -47,7 +47,7 @@ def init(runs: tuple[Path, ...], out: Path | None, margin_pct: float) -> None:
     follows.
     """
     from specgate.archive.policy_from_runs import policy_text
-    from specgate.archive.stored import load_runs
+    from specgate.archive.stored_runs import load_runs
     from specgate.files.writing import write_text
 
     if not margin_pct < 50:

@@ -12,7 +12,7 @@ from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_f
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
-    from specgate.archive.stored import StoredRun
+    from specgate.archive.stored_runs import StoredRun
 
 FORMATS = {
     "html": ("html",),
@@ -52,7 +52,7 @@ def report(
     Exit code 6 if a file of a run was changed, else 0, whatever the verdict.
     """
     from specgate.archive.rendering import files, rendered
-    from specgate.archive.stored import load_runs
+    from specgate.archive.stored_runs import load_runs
 
     found = load_runs(runs)
     chosen = [

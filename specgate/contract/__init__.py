@@ -2,11 +2,13 @@
 
     Scenario ─► Point, Role, Cell ─► Plan ─► Block (raw samples) ─► CellResult, Comparison ─► Verdict ─► Run
 
-    asked.py           roles, pairs, scenarios, points, cells, rounds, and the plan of a run
-    measured.py        what an engine says of itself, and the raw samples of one block
-    found.py           what the samples amount to: figures, distributions, divergences, cells, comparisons; and what no
-                       single run can see
-    judged.py          rules, policies, verdicts, the whole run as reports see it, and the part that gates see
+    scenarios/         scenarios, the points and cells that they span, and the plan of a run
+    samples/           an engine's facts, and the raw samples of its blocks
+    results.py         figures of cells, and comparisons of cells with their baselines
+    token_check.py     tokens compared with the baseline's, and with a second engine's choice
+    policy.py          rules, policies and exemptions
+    verdict.py         states, kinds of judgement and verdicts
+    run.py             a whole run as reports see it, and the part of it that gates see
     acceptance.py      drafts, accepted drafts, and the identities that tie them together
     conditions.py      what the machine did while a block was timed
     traces.py          what a profiler saw of a block, and the PERF_MODE invariants
@@ -16,16 +18,14 @@
     tape.py            accept counts of a run, stored to be replayed
     contrast.py        one run beside another
     agreement.py       several engines' texts and acceptance beside a reference's
-    memory/            what an engine holds in memory
     routing/           which of a mixture's experts the target's passes reach
-    draws/             texts that were drawn at a temperature, and how well they fit the target's distribution
-    load/              a server under load: what it is offered, and up to which level speculation pays
-    references/        what a run is held against that is not part of it
+    draws/             texts drawn at a temperature, and how well they fit the target's distribution
+    load/              the load that a server is offered, and the level up to which speculation pays
+    references/        earlier runs and builds that a run is compared with
     two_builds/        two builds of an engine, measured in turns in one session
     matrix.py          the same cells on several back ends
     trends.py          one figure over many runs
     assets.py          pinned wheels that pairs and prompts are made of
-    counters.py        counts of an engine beside acceptance
     protocols/         what a back end, a gate, a report and other plug-ins implement
     types.py           constraints that fields carry, and aliases that several nouns share
     reading.py         from data to a noun: every problem with its key and what would be right
@@ -35,33 +35,9 @@ the names of their files. Nothing here imports an engine, reads a file or looks 
 """
 
 from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.asked import (
-    BASELINE,
-    PASS_ROUNDS,
-    VARIANT_MARK,
-    AcceptanceSource,
-    Budget,
-    Cell,
-    Draws,
-    Grid,
-    LatencyLimits,
-    Machine,
-    PairRef,
-    Plan,
-    Point,
-    Role,
-    Rope,
-    Round,
-    RunKind,
-    Sampling,
-    SamplingMethod,
-    Scenario,
-    Schedule,
-    Variant,
-    Workload,
-)
 from specgate.contract.cycle_budget import Bandwidth, CycleBudget
-from specgate.contract.found import (
+from specgate.contract.policy import AllowedLoss, Exemption, Policy, Rule, TokenChecks
+from specgate.contract.results import (
     AcceptanceDrift,
     ActiveBin,
     BetweenRuns,
@@ -69,6 +45,38 @@ from specgate.contract.found import (
     Comparison,
     DepthBin,
     Distribution,
+    Value,
+)
+from specgate.contract.run import LastGreen, Promotion, Run, RunView
+from specgate.contract.samples.block import (
+    ENGINE_DECODE_NS,
+    Block,
+    DecodeRun,
+    Finish,
+    RefusedRequest,
+    Served,
+    ServedRequest,
+)
+from specgate.contract.samples.engine_facts import (
+    FORBIDS_ENDS,
+    FORCED_LENGTH,
+    LOSSY,
+    MAY_NOT_DRAFT,
+    OWN_NUMBERS,
+    EngineFacts,
+    EngineIdentity,
+    LogCause,
+    ServedModel,
+)
+from specgate.contract.samples.rescoring import BaselineText, LogitSample, RescoredText, Rescoring, Score, SecondLook
+from specgate.contract.scenarios.pair import AcceptanceSource, PairRef
+from specgate.contract.scenarios.plan import Cell, Plan, Point, Round
+from specgate.contract.scenarios.roles import BASELINE, VARIANT_MARK, Role
+from specgate.contract.scenarios.rope import Rope
+from specgate.contract.scenarios.sampling import Draws, Sampling, SamplingMethod
+from specgate.contract.scenarios.scenario import LatencyLimits, Machine, RunKind, Scenario, Variant
+from specgate.contract.scenarios.workload import PASS_ROUNDS, Budget, Grid, Schedule, Workload
+from specgate.contract.token_check import (
     Divergence,
     FollowCheck,
     Followed,
@@ -78,53 +86,10 @@ from specgate.contract.found import (
     ScoreCheck,
     TokenCheck,
     TopTokens,
-    Value,
-)
-from specgate.contract.judged import (
-    ACCEPTANCE_LENGTH,
-    KINDS,
-    SPEEDUP,
-    AllowedLoss,
-    Exemption,
-    Floor,
-    Gap,
-    Kind,
-    LastGreen,
-    Policy,
-    Promotion,
-    Rule,
-    Run,
-    RunView,
-    State,
-    TokenChecks,
-    Verdict,
-)
-from specgate.contract.measured import (
-    ENGINE_DECODE_NS,
-    FORBIDS_ENDS,
-    FORCED_LENGTH,
-    LOSSY,
-    MAY_NOT_DRAFT,
-    OWN_NUMBERS,
-    BaselineText,
-    Block,
-    DecodeRun,
-    EngineFacts,
-    EngineIdentity,
-    Finish,
-    LogCause,
-    LogitSample,
-    RefusedRequest,
-    RescoredText,
-    Rescoring,
-    Score,
-    SecondLook,
-    Served,
-    ServedModel,
-    ServedRequest,
 )
 from specgate.contract.traces import BlockTrace, Finding, Held, Invariant, LoopFigures, TraceSource
 from specgate.contract.traffic import Traffic
+from specgate.contract.verdict import ACCEPTANCE_LENGTH, KINDS, SPEEDUP, Floor, Gap, Kind, State, Verdict
 
 __all__ = [
     "ACCEPTANCE_LENGTH",

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specgate.contract import EngineFacts
+from specgate.files.content_hashes import content_of
+from specgate.files.harness_files import WATCH, OwnFiles
 from specgate.files.journal import FIELDS, FILES, Journal, PointEngine
 from specgate.files.manifest import UNLISTED, plain_files
-from specgate.files.own_files import WATCH, OwnFiles
-from specgate.files.plain import from_plain, to_plain
-from specgate.files.written import content_of
+from specgate.files.plain_data import from_plain, to_plain
 
 N = TypeVar("N")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from specgate.contract import VARIANT_MARK, Machine, PairRef, Rope, RunKind, Scenario
-from specgate.contract.asked import FormatName
+from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
 from specgate.files.yamlfile import Mark, dump_yaml, loads
 from specgate.pairs.resolve import DEMO, target_limits

@@ -1,7 +1,7 @@
 """The largest numbers that a scenario may hold, so that none is multiplied out before it was looked at.
 
 They lie far above what is measured anywhere, and far below what would fill memory or take minutes to lay out. A key's
-own bound is declared with it (`contract.asked`). Here are those of products, which also hold for the settings of a
+own bound is declared with it (`contract.scenarios`). Here are those of products, which also hold for the settings of a
 command line and for the configuration of a stored run.
 """
 

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from specgate.contract import State
-from specgate.contract.measured import OF_ENGINE
+from specgate.contract.samples.engine_facts import OF_ENGINE
 from specgate.promotion.fingerprint import changes, in_words, incomplete
 from specgate.promotion.ledger import Entry
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from specgate.analysis.draws.fitting import often_drawn
+from specgate.analysis.draws.fit_tests import often_drawn
 from specgate.contract import FORBIDS_ENDS, OWN_NUMBERS, Draws, Plan, Point, Role
 from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.errors import BackendError, SpecgateError

@@ -11,7 +11,7 @@ from specgate.contract.references import Earlier, EarlierRun
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
 from specgate.files.manifest import MANIFEST, Difference, listings
-from specgate.files.plain import to_plain
+from specgate.files.plain_data import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
 from specgate.planning.gates import needs_earlier_run

@@ -12,9 +12,9 @@ from typing import Any
 
 from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.cycle_accounting import cycle_budgets
-from specgate.analysis.draws.fitting import check_draws
+from specgate.analysis.draws.fit_tests import check_draws
 from specgate.analysis.eagle_speculation import eagle_speculation
-from specgate.analysis.load.sending import late_clients
+from specgate.analysis.load.send_delays import late_clients
 from specgate.analysis.load.sweeps import break_evens
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
@@ -44,7 +44,7 @@ from specgate.contract.draws import DrawCheck
 from specgate.contract.protocols import Sequential
 from specgate.errors import ExitCode, SpecgateError
 from specgate.files.journal import Journal
-from specgate.files.plain import to_plain
+from specgate.files.plain_data import to_plain
 from specgate.planning.gates import (
     draw_allowance,
     floors_of,

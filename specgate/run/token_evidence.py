@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.analysis.load.compared import compared
+from specgate.analysis.load.text_selection import compared
 from specgate.analysis.rounds import pairs_of, whole_rounds
 from specgate.analysis.tokens.comparison import (
     baseline_text,
@@ -26,7 +26,7 @@ from specgate.analysis.tokens.comparison import (
     reaches_end,
     with_margins,
 )
-from specgate.analysis.tokens.following import Parted, parted_texts
+from specgate.analysis.tokens.continuations import Parted, parted_texts
 from specgate.contract import (
     BASELINE,
     BaselineText,

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from specgate.analysis.draws.fitting import check_draws, often_drawn
+from specgate.analysis.draws.fit_tests import check_draws, often_drawn
 from specgate.contract import BASELINE, Rule, Sampling, State
 from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.files.run_folder import RunFolder

@@ -15,7 +15,7 @@ from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.reduce import SPEEDS, Checked, measure
 from specgate.analysis.tokens.comparison import find_divergences
 from specgate.contract import BaselineText, Block, Budget, Finish, Margin, NearTies, Scenario
-from specgate.contract.found import NO_TOKEN
+from specgate.contract.token_check import NO_TOKEN
 from tests.support.factories import blocks_of, corrupt, margins_of, plan_of, run_of, scenario
 
 patterns = st.lists(st.integers(0, 6), min_size=1, max_size=7)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specgate.archive.history import trends_of
-from specgate.archive.stored import load_run
+from specgate.archive.stored_runs import load_run
 from specgate.contract import Role
 from specgate.errors import UsageError
 from tests.support.factories import corrupt

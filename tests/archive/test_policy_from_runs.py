@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from specgate import plugins
 from specgate.analysis.verdict import overall
 from specgate.archive.policy_from_runs import policy_text, rounded_down
-from specgate.archive.stored import load_runs
+from specgate.archive.stored_runs import load_runs
 from specgate.cli import cli as commands
 from specgate.contract import Policy, Rule, State, TokenCheck
 from specgate.errors import ExitCode, UsageError

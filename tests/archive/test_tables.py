@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import specgate
 from specgate.analysis.rows import BLOCKS, REQUESTS, VERDICTS, block_rows, request_rows, verdict_rows
-from specgate.archive.stored import load_run
+from specgate.archive.stored_runs import load_run
 from specgate.archive.tables import RunTables
 from specgate.errors import InvalidResult, UsageError
 from tests.support import outlines

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.contract import Finish
-from specgate.contract.counters import speculation_counters
+from specgate.contract.samples.counters import speculation_counters
 
 RUNS = st.integers(1, 8).flatmap(
     lambda k: st.tuples(st.just(k), st.lists(st.lists(st.integers(0, k), max_size=9), min_size=1, max_size=5))

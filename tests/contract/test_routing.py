@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.contract.routing import ExpertCounts, PassCounts, counts_of
-from specgate.contract.routing.counted import histogram
+from specgate.contract.routing.counts import histogram
 
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 9), min_size=3, max_size=3)), max_size=8)
 

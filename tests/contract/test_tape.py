@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specgate.archive.recording import tape_of
+from specgate.archive.tape import tape_of
 from specgate.contract import Block, Finish
 from specgate.contract.tape import SCHEMA, Slots, Tape
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from specgate.contract import Budget, Grid, Scenario, Schedule, Workload
-from specgate.contract.asked import PromptSource
+from specgate.contract.scenarios.workload import PromptSource
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.pairs import assets
 from specgate.pairs.corpus import pool_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specgate.contract import BASELINE, Cell, Draws, Point, Role, Sampling, Variant
-from specgate.contract.judged import selects
+from specgate.contract.policy import selects
 from specgate.errors import UsageError
 from specgate.planning.ad_hoc import Question, changed
 from specgate.planning.plan import build_plan

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from specgate.analysis.draws.fitting import check_draws, often_drawn
+from specgate.analysis.draws.fit_tests import check_draws, often_drawn
 from specgate.backends.eagle3.pairs.demo import demo_pair
 from specgate.contract import BASELINE, Budget, Role, Sampling
 from specgate.contract.draws import DrawnTexts, TokenLaw

@@ -20,7 +20,7 @@ def tape(run: Path, file: Path, point: str | None) -> None:
     cycle accepts what the tape says. The tokens are then wrong, so such a run is labelled `acceptance: forced` and
     satisfies no gate on acceptance or tokens. Only its speed has a meaning.
     """
-    from specgate.archive.recording import tape_of
+    from specgate.archive.tape import tape_of
     from specgate.contract.acceptance import AcceptanceRecord
 
     recorded = tape_of(run, point)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from specgate.backends.eagle3.nouns.gemms import GemmShape, TunedGemms
 from specgate.contract.types import Length
 from specgate.files.cache import cache_path
-from specgate.files.plain import to_plain
+from specgate.files.plain_data import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import disk
 from specgate.files.yaml_schema import parse

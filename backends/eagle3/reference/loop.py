@@ -34,8 +34,8 @@ from specgate.backends.eagle3.reference.state import Slots, StopRule, commit
 from specgate.backends.eagle3.reference.tree.options import TreePlan
 from specgate.backends.eagle3.reference.tree.verifying import VerifiesTrees, packed_masks, verify_tree
 from specgate.contract import Budget, Role, Score
-from specgate.contract.counters import ENDED_EARLY
 from specgate.contract.protocols import Decoded, Text, block_marker
+from specgate.contract.samples.counters import ENDED_EARLY
 from specgate.errors import BackendError
 
 PREFILL_CHUNK: Final = 1024

@@ -21,7 +21,7 @@ from specgate.backends.eagle3.reference.sampling.sampler import Sampler
 from specgate.backends.eagle3.reference.tree.options import check_ranks, plan_tree
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetSizes
-from specgate.checkpoints.spec_config.launching import check_chain
+from specgate.checkpoints.spec_config.launch_checks import check_chain
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.tape import Tape
 from specgate.errors import BackendError, EnvironmentRefused, UsageError

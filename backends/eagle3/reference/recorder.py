@@ -10,8 +10,8 @@ from torch import Tensor
 
 from specgate.backends.eagle3.reference.expert_counts import ExpertCounter
 from specgate.backends.eagle3.reference.state import Slots
-from specgate.contract.counters import speculation_counters
 from specgate.contract.protocols import Decoded
+from specgate.contract.samples.counters import speculation_counters
 
 
 class Recorder:

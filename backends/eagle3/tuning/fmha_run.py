@@ -16,7 +16,7 @@ from specgate.backends.eagle3.tuning.fmha_points import pair_of, points, prompts
 from specgate.backends.eagle3.tuning.fmha_sweep import sweep
 from specgate.contract import PairRef, Point, Scenario
 from specgate.errors import EnvironmentRefused, UsageError
-from specgate.files.plain import to_plain
+from specgate.files.plain_data import to_plain
 from specgate.files.writing import write_json
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from specgate.analysis.checks.identities import draft_errors, undrafted
 from specgate.contract import Block, Budget, CellResult
-from specgate.contract.counters import ENDED_EARLY
+from specgate.contract.samples.counters import ENDED_EARLY
 
 MISSED_SHARE = 0.01
 """How far the acceptance length over the steps with drafts may exceed that over all steps, as a share of it. Engines

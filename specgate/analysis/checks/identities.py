@@ -6,7 +6,7 @@ from specgate.analysis.checks.ends import check_ends
 from specgate.analysis.checks.experts import check_experts
 from specgate.analysis.checks.served import check_served
 from specgate.contract import Block, Budget, EngineFacts
-from specgate.contract.counters import ENDED_EARLY
+from specgate.contract.samples.counters import ENDED_EARLY
 from specgate.errors import InvalidResult
 
 

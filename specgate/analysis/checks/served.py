@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Final
 
 from specgate.contract import ENGINE_DECODE_NS, Block, Budget, Finish, Served, ServedRequest, Value
-from specgate.contract.counters import JOINED_OUTPUTS, UNCOUNTED_TOKENS
 from specgate.contract.load import EARLY_NS
+from specgate.contract.samples.counters import JOINED_OUTPUTS, UNCOUNTED_TOKENS
 from specgate.errors import InvalidResult
 
 REQUEST_NS: Final = 1_000_000

@@ -16,10 +16,10 @@ from typing import Final
 
 from specgate.analysis.checks.identities import place_of
 from specgate.analysis.paired_blocks import speed
-from specgate.analysis.requests.joint import joint_decoding, judged_jointly
+from specgate.analysis.requests.joint_decoding import joint_decoding, judged_jointly
 from specgate.analysis.stats import Pairs
 from specgate.contract import Block, Scenario
-from specgate.contract.counters import JOINED_OUTPUTS
+from specgate.contract.samples.counters import JOINED_OUTPUTS
 from specgate.errors import InvalidResult
 
 TOLERANCE: Final = 0.10

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.analysis.machine.clock_words import same_time_in_words
+from specgate.analysis.machine.clock_phrases import same_time_in_words
 from specgate.contract.conditions import POWER_CAPS, THROTTLES, GpuConditions, GpuReading, clock_events
 
 CLOCKS_APART: Final = 0.005

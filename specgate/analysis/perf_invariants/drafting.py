@@ -8,7 +8,7 @@ from typing import Final
 from specgate.analysis.checks.drafting import left_multi_token_mode
 from specgate.analysis.perf_invariants.evidence import Evidence, total_of
 from specgate.contract import Block, Budget, CellResult, Held, Invariant
-from specgate.contract.counters import JOINED_OUTPUTS
+from specgate.contract.samples.counters import JOINED_OUTPUTS
 
 UNDRAFTED: Final = 0.02
 

@@ -16,7 +16,7 @@ from specgate.analysis.speculation.evidence import Evidence, Finding
 from specgate.analysis.speculation.forced import asked_in_words, forced_by, looks_forced, wrong_shape
 from specgate.contract import MAY_NOT_DRAFT, Block, Finish
 from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.counters import NO_DRAFT_COUNTERS
+from specgate.contract.samples.counters import NO_DRAFT_COUNTERS
 
 ENOUGH_STEPS: Final = 8
 """Steps with a draft from which on none accepted is no accident."""

@@ -25,7 +25,7 @@ from specgate.contract import (
     NearTies,
     TokenCheck,
 )
-from specgate.contract.found import NO_TOKEN
+from specgate.contract.token_check import NO_TOKEN
 
 Text = tuple[tuple[int, ...], Finish]
 """The tokens of one slot, as far as they are known, and why they end there."""

@@ -1,6 +1,6 @@
 """Traces that a profiler wrote into a file: what the decode loop of somebody else's engine did on the GPU.
 
-    reading.py      a file → a recording: by its content, torch profiler or nsys; refused with file, size and remedy
+    trace_file.py   a file → a recording: by its content, torch profiler or nsys; refused with file, size and remedy
     chrome.py       torch profiler's Chrome trace (vLLM, SGLang, torch.profiler.profile)
     events.py       its events, one by one, without holding the document
     nsys.py         the SQLite export of Nsight Systems

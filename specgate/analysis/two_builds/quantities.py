@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.two_builds.estimates import LEAST, Difference, over_processes, over_prompts
-from specgate.analysis.two_builds.words import MOST_PROCESSES, MOST_PROMPTS, log_margin, needed, words_of
+from specgate.analysis.two_builds.outcomes import MOST_PROCESSES, MOST_PROMPTS, log_margin, needed, words_of
 from specgate.contract import Block, Role
 from specgate.contract.two_builds import (
     ACCEPTANCE,

@@ -13,8 +13,8 @@ from specgate.analysis.checks.contradictions import Grounds
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import first_difference
+from specgate.analysis.two_builds.outcomes import overall
 from specgate.analysis.two_builds.quantities import Both, firsts_of, raw_of_cell, raw_of_processes, with_words
-from specgate.analysis.two_builds.words import overall
 from specgate.contract import Block, Cell, CellResult, Comparison, EngineFacts, Margin, NearTies, Plan, Point
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.two_builds import Margins, Process, Quantity, TextChange, TokensOf, Word

@@ -14,7 +14,7 @@ from specgate.analysis.speculation.summary_layout import Acceptance, Key, Summed
 from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.archive.comparing.cells import backends_of
 from specgate.archive.comparing.prompt_classes import class_of
-from specgate.archive.stored import StoredRun
+from specgate.archive.stored_runs import StoredRun
 from specgate.contract import Block, EngineFacts, Run
 from specgate.errors import UsageError
 

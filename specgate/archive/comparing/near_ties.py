@@ -13,7 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from specgate.archive.comparing.cells import CellId, cell_id
-from specgate.archive.stored import StoredRun
+from specgate.archive.stored_runs import StoredRun
 from specgate.contract import Divergence, NearTies, Plan, Point
 from specgate.contract.agreement import Agreement, Match
 from specgate.errors import InvalidResult

@@ -36,7 +36,7 @@ from specgate.contract import (
 )
 from specgate.contract.protocols import StatesNeeds
 from specgate.errors import InvalidResult, UsageError
-from specgate.files.plain import from_plain
+from specgate.files.plain_data import from_plain
 from specgate.files.run_schema import FAMILY, check_schema
 from specgate.planning.gates import floor_of, kinds_of, marked, near_ties
 from specgate.run.recompute import judge

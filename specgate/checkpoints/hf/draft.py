@@ -14,7 +14,7 @@ from typing import Final
 
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.checkpoints.geometry import DraftGeometry, TargetSizes
-from specgate.checkpoints.hf.related import refuse_related
+from specgate.checkpoints.hf.related_architectures import refuse_related
 from specgate.checkpoints.hf.rope import rope_of
 from specgate.checkpoints.hf.target import attention_sizes
 from specgate.checkpoints.hf_keys import Keys

@@ -9,7 +9,7 @@ from typing import Final
 
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf import gpt_oss
-from specgate.checkpoints.hf.related import refuse_related
+from specgate.checkpoints.hf.related_architectures import refuse_related
 from specgate.checkpoints.hf.rope import DEFAULT_BASE, override, rope_of
 from specgate.checkpoints.hf_keys import Keys
 from specgate.errors import CheckpointError

@@ -1,13 +1,13 @@
 """Speculative configs: checked before anything is loaded, read as other engines write them, and laid side by side.
 
-    sizes.py        the sizes of a speculative decoder, and the rules that they must keep
-    stated.py       what a config of any engine says, in terms that all engines share
-    terms.py        these terms, and what follows where two configs differ in one
-    flags.py        flags of a command line, and keys of a mapping: their types, and the names that nobody knows
-    formats/        the config formats of single engines
-    sources.py      which format a file, a folder or a text on the command line has
-    alignment.py    two configs → every difference with its consequence
-    launching.py    what is checked right before an engine is loaded or a server is started
+    sizes.py          the sizes of a speculative decoder, and the rules that they must keep
+    stated_config.py  what a config of any engine says, in terms that all engines share
+    terms.py          these terms, and what follows where two configs differ in one
+    flags.py          flags of a command line, and keys of a mapping: their types, and the names that nobody knows
+    formats/          the config formats of single engines
+    sources.py        which format a file, a folder or a text on the command line has
+    alignment.py      two configs → every difference with its consequence
+    launch_checks.py  what is checked right before an engine is loaded or a server is started
 
 Versions whose formats are read: `formats/__init__.py`.
 """

@@ -19,7 +19,7 @@ from specgate.errors import ExitCode, UsageError
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
-    from specgate.analysis.parity.comparing import Parity
+    from specgate.analysis.parity.comparison import Parity
     from specgate.contract.protocols import Format
 
 WIDTH = 80
@@ -77,7 +77,7 @@ def parity(
     prompt or model, 6 if the sides have no stage in common, 7 if an engine failed.
     """
     from specgate import plugins
-    from specgate.analysis.parity.comparing import compare
+    from specgate.analysis.parity.comparison import compare
     from specgate.checkpoints.stages.file import write_dump
     from specgate.run.parity.sides import read_side
     from specgate.run.parity.stages import Wish, dumps_of
@@ -143,7 +143,7 @@ def as_data(found: Parity) -> dict[str, object]:
 
 def lines(found: Parity) -> Iterator[str]:
     """The comparison for a terminal of 80 columns."""
-    from specgate.analysis.parity.words import advice, leading_words, verdict
+    from specgate.analysis.parity.phrases import advice, leading_words, verdict
 
     yield f"A  {found.a}"
     yield f"B  {found.b}"

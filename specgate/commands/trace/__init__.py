@@ -50,7 +50,7 @@ def trace(
     from specgate.analysis.traces.families import read_patterns
     from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
     from specgate.analysis.traces.loop import loop_of
-    from specgate.analysis.traces.reading import read_trace
+    from specgate.analysis.traces.trace_file import read_trace
     from specgate.commands.trace import showing
     from specgate.contract import Held
 

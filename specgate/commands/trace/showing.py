@@ -12,7 +12,7 @@ from specgate.analysis.traces.gemm_shapes import Product
 from specgate.analysis.traces.loop import Loop
 from specgate.analysis.traces.recording import Recording
 from specgate.contract import Invariant, LoopFigures
-from specgate.files.plain import to_plain
+from specgate.files.plain_data import to_plain
 
 SHOWN: Final = 20
 """Kernels in the table."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from specgate.contract.asked import Scenario
+from specgate.contract.scenarios.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Which of a mixture's experts the target's passes reach.
 
-counted.py    what an engine counts of a block
-use.py        what follows from it for a cell: experts per layer and pass, and how far neighbouring tokens share them
+counts.py  what an engine counts of a block
+use.py     what follows from it for a cell: experts per layer and pass, and how far neighbouring tokens share them
 """
 
-from specgate.contract.routing.counted import ExpertCounts, PassCounts, counts_of
+from specgate.contract.routing.counts import ExpertCounts, PassCounts, counts_of
 from specgate.contract.routing.use import ExpertUse, RowsUse, RowUse, SlotRows
 
 __all__ = ["ExpertCounts", "ExpertUse", "PassCounts", "RowUse", "RowsUse", "SlotRows", "counts_of"]

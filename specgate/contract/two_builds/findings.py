@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, Literal
 
-from specgate.contract.asked import AcceptanceSource, Scenario
-from specgate.contract.measured import EngineFacts
+from specgate.contract.samples.engine_facts import EngineFacts
+from specgate.contract.scenarios.pair import AcceptanceSource
+from specgate.contract.scenarios.scenario import Scenario
 from specgate.contract.two_builds.sides import SIDES, Process, Side
 from specgate.errors import ExitCode
 

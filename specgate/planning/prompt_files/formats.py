@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
 
-from specgate.contract.asked import FormatName
+from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
 from specgate.planning.prompt_files.records import ONE_PER_LINE, Record, content_of, records_of, sha256_of

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from specgate import plugins
-from specgate.analysis.prefix_cache.judging import BASELINE_NAME, CANDIDATES, Check, judge, overall
+from specgate.analysis.prefix_cache.checks import BASELINE_NAME, CANDIDATES, Check, judge, overall
 from specgate.analysis.prefix_cache.samples import Limits, Parting, Reply, Sample, Turn
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.tokens.last_place import gap_between, unit_of
 from specgate.contract import BASELINE, Budget, EngineFacts, NearTies, PairRef, Role, State, TopTokens
-from specgate.contract.counters import ASKED_AGAIN
 from specgate.contract.protocols import Decoded, SwitchesPrefixCache
+from specgate.contract.samples.counters import ASKED_AGAIN
 from specgate.errors import BackendError, ExitCode, UsageError
 from specgate.pairs.resolve import target_limits
 from specgate.planning.ad_hoc import Question

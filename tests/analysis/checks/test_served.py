@@ -11,7 +11,7 @@ import pytest
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.perf_invariants import certify
 from specgate.analysis.reduce import measure
-from specgate.archive.recording import accept_counts
+from specgate.archive.tape import accept_counts
 from specgate.contract import (
     ENGINE_DECODE_NS,
     Block,

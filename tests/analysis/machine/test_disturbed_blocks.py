@@ -19,7 +19,7 @@ from specgate.analysis.machine.disturbed_blocks import (
     set_aside,
     timed,
 )
-from specgate.analysis.machine.words import asides, causes
+from specgate.analysis.machine.phrases import asides, causes
 from specgate.analysis.reduce import measure
 from specgate.contract import Block, NearTies, Plan, Policy, Rule
 from specgate.contract.conditions import CpuUse, HostJudgement, HostLimits

@@ -11,7 +11,7 @@ import pytest
 from specgate.analysis.speculation.causes import CAUSES, HARMLESS, TITLES, findings_of
 from specgate.analysis.speculation.evidence import Evidence
 from specgate.contract import MAY_NOT_DRAFT, Budget, Finish, LogCause
-from specgate.contract.counters import NO_DRAFT_COUNTERS
+from specgate.contract.samples.counters import NO_DRAFT_COUNTERS
 from tests.analysis.speculation.evidence import FACTS, PAIR, evidence, served, stepped
 
 GOOD = stepped([3, 1, 2, 0, 3, 2])

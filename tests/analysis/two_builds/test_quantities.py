@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from specgate.analysis.two_builds.estimates import Difference
+from specgate.analysis.two_builds.outcomes import log_margin, needed
 from specgate.analysis.two_builds.quantities import Raw, with_words
-from specgate.analysis.two_builds.words import log_margin, needed
 from specgate.contract.two_builds import ACCEPTANCE, PREFILL, START_UP, STEP, Margins, Word
 
 MARGINS = Margins()

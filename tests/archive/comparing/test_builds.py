@@ -14,7 +14,7 @@ from scipy import stats
 
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.archive.comparing.builds import contrast_of
-from specgate.archive.stored import load_run
+from specgate.archive.stored_runs import load_run
 from specgate.contract import BetweenRuns, Block, Role
 from specgate.contract.contrast import Change, Contrast, How
 from specgate.errors import UsageError

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from specgate.analysis.verdict import overall_of_agreement
 from specgate.archive.comparing.texts import agreement_of, cut_record, state_of
-from specgate.archive.stored import load_run
+from specgate.archive.stored_runs import load_run
 from specgate.contract import AcceptanceSource, Block, Cell, Divergence, Finish, Role, Served, ServedRequest, State
 from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.contract.agreement import Agreement, Match

@@ -27,7 +27,7 @@ from specgate.backends.servers.facts.told import (
 from specgate.backends.servers.options import Options
 from specgate.checkpoints.hf.any_target import AnyTarget, read_served_target
 from specgate.contract import BASELINE, Budget, EngineIdentity, PairRef, Role, ServedModel
-from specgate.contract.measured import SETTINGS
+from specgate.contract.samples.engine_facts import SETTINGS
 from specgate.errors import BackendError, CheckpointError, UsageError
 from specgate.plugins import backend
 from tests.backends.servers.helpers import attached, request_of, running_stub

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specgate.analysis.prefix_cache.judging import Check
+from specgate.analysis.prefix_cache.checks import Check
 from specgate.analysis.prefix_cache.samples import Limits, Parting
 from specgate.commands.speculation.cache import as_data
 from specgate.contract import NearTies, Role, State

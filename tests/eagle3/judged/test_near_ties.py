@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from specgate.archive.comparing.near_ties import with_margins
 from specgate.archive.comparing.texts import agreement_of
-from specgate.archive.stored import StoredRun, load_run
+from specgate.archive.stored_runs import StoredRun, load_run
 from specgate.contract import Block, Divergence, NearTies
 from specgate.errors import InvalidResult
 from specgate.planning.plan import build_plan

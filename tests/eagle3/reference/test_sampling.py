@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from specgate.analysis.draws.fitting import check_draws, often_drawn
+from specgate.analysis.draws.fit_tests import check_draws, often_drawn
 from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.open import open_engine, what_samples

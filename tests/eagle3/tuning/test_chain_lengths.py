@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from specgate.archive.stored import load_run
+from specgate.archive.stored_runs import load_run
 from specgate.backends.eagle3.lib.chains.table import table_in
 from specgate.backends.eagle3.tuning.chain_lengths import choices, table_of
 from specgate.contract import Block

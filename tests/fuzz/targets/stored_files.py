@@ -21,7 +21,7 @@ def stored(name: str, inputs: Callable[[Path], st.SearchStrategy[bytes]]) -> Cal
     """The target of one file of a run folder: it is read, and everything that follows from it is computed."""
 
     def prepare(folder: Path) -> Ready:
-        from specgate.archive.stored import load_unended
+        from specgate.archive.stored_runs import load_unended
 
         run = seeds.a_run(folder)
         file = run / name

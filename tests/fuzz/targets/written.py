@@ -80,9 +80,9 @@ def trace(folder: Path) -> Ready:
     """Traces of torch's profiler as JSON, and exports of nsys with bytes changed."""
     from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
     from specgate.analysis.traces.loop import loop_of
-    from specgate.analysis.traces.reading import read_trace
+    from specgate.analysis.traces.trace_file import read_trace
     from specgate.contract import LoopFigures
-    from specgate.files.plain import to_plain
+    from specgate.files.plain_data import to_plain
 
     file = folder / "fuzzed"
     made = vllm_loop(steps=2)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, processors
 
 from specgate.backends.eagle3.lib.tiny import BOS, write_tokenizer
 from specgate.contract import PairRef, Scenario, Workload
-from specgate.contract.asked import FormatName
+from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
 from specgate.planning.prompt_files.choosing import CATEGORIES, in_order
 from specgate.planning.prompt_files.formats import Entry

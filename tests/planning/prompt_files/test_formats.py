@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.contract.asked import FormatName
+from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
 from specgate.planning.prompt_files.formats import FORMATS, Entry, entries_of, read_entries, recognise, spelt
 from specgate.planning.prompt_files.records import records_of

@@ -11,7 +11,7 @@ import pytest
 from specgate import plugins
 from specgate.archive.comparing.acceptance import acceptance_of
 from specgate.archive.comparing.engines import matrix_of
-from specgate.archive.stored import load_run
+from specgate.archive.stored_runs import load_run
 from tests.reports.views.test_views import contrast, followed, looping, trends
 from tests.support.browser import A4, NEEDED, WIDTHS, chromium, opened, too_wide, violations
 from tests.support.factories import corrupt, scenario

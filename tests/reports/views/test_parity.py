@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from specgate import plugins
-from specgate.analysis.parity.comparing import Parity, compare
+from specgate.analysis.parity.comparison import Parity, compare
 from specgate.reports.pictures.stages import NAMED, places
 from tests.checkpoints.stages.test_file import as_dump, whole
 from tests.reports.page.test_html import Page

@@ -20,7 +20,7 @@ from specgate.archive.comparing.builds import contrast_of, judged
 from specgate.archive.comparing.engines import matrix_of
 from specgate.archive.comparing.texts import agreement_of
 from specgate.archive.history import series
-from specgate.archive.stored import load_run
+from specgate.archive.stored_runs import load_run
 from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
 from specgate.contract.agreement import Agreement
 from specgate.contract.protocols import visible

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from specgate.analysis.prefix_cache.judging import Check, check_reuse, judge
+from specgate.analysis.prefix_cache.checks import Check, check_reuse, judge
 from specgate.analysis.prefix_cache.samples import Limits, Sample
 from specgate.contract import Budget, Finish, NearTies, Role, Served, ServedRequest, State
 from specgate.contract.protocols import Decoded

@@ -34,7 +34,7 @@ def drafts(runs: tuple[Path, ...], context: int | None, out: Path) -> None:
     reference engine and the built-in one take the file as -o k_by_batch=FILE, other engines the table by their own
     settings.
     """
-    from specgate.archive.stored import load_runs
+    from specgate.archive.stored_runs import load_runs
     from specgate.backends.eagle3.tuning.chain_lengths import as_record, choices
     from specgate.files.writing import write_text
     from specgate.files.yamlfile import dump_yaml

@@ -18,9 +18,9 @@ import torch
 
 from specgate.backends.eagle3.cupy.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.contract import Finish
-from specgate.contract.counters import speculation_counters
 from specgate.contract.protocols import Decoded, Text, block_marker
 from specgate.contract.routing import ExpertCounts, counts_of
+from specgate.contract.samples.counters import speculation_counters
 from specgate.errors import UsageError
 
 REASONS = (Finish.STEPS, Finish.EOS, Finish.STOP, Finish.LENGTH)

@@ -43,8 +43,8 @@ from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
 from specgate.contract import Budget, EngineFacts, Role
-from specgate.contract.counters import ENDED_EARLY
 from specgate.contract.protocols import Decoded, Text
+from specgate.contract.samples.counters import ENDED_EARLY
 from specgate.errors import BackendError
 
 FAULTS: Mapping[Fault, str] = {

@@ -44,7 +44,7 @@ from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import read_config
-from specgate.checkpoints.spec_config.launching import check_chain
+from specgate.checkpoints.spec_config.launch_checks import check_chain
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, CheckpointError, UsageError
 

@@ -24,7 +24,7 @@ from specgate.backends.eagle3.reference.partial.attending import Choice, FullLoo
 from specgate.backends.eagle3.reference.recorder import Recorder
 from specgate.backends.eagle3.reference.state import Slots
 from specgate.backends.eagle3.reference.target import Look
-from specgate.contract.counters import (
+from specgate.contract.samples.counters import (
     SPECPV_CACHED,
     SPECPV_CHECKED,
     SPECPV_COUNTED,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from specgate.checkpoints.spec_config.flags import Given, Kind, dotted, from_argv, from_mapping
-from specgate.checkpoints.spec_config.formats.collecting import (
+from specgate.checkpoints.spec_config.formats.collect_terms import (
     Terms,
     after,
     chain,
@@ -17,7 +17,7 @@ from specgate.checkpoints.spec_config.formats.collecting import (
     take,
 )
 from specgate.checkpoints.spec_config.formats.draft_folder import AS_THE_DRAFT_SAYS, BOUNDARIES, add_draft
-from specgate.checkpoints.spec_config.stated import StatedConfig
+from specgate.checkpoints.spec_config.stated_config import StatedConfig
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
 

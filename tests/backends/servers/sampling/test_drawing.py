@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specgate.analysis.draws.fitting import check_draws, often_drawn
+from specgate.analysis.draws.fit_tests import check_draws, often_drawn
 from specgate.contract import BASELINE, FORBIDS_ENDS, OWN_NUMBERS, Budget, Role, Rule, Sampling, State
 from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.contract.protocols import DrawsTexts, Engine, ShowsDistribution

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from specgate.analysis.draws.fitting import check_draws, often_drawn
+from specgate.analysis.draws.fit_tests import check_draws, often_drawn
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.sampled import as_left, law_of, name_requests, top2_of_draw

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from specgate.analysis.parity.comparing import Parity, compare
+from specgate.analysis.parity.comparison import Parity, compare
 from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.checkpoints.stages.dump import Dtype, StageDump

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from specgate.backends.eagle3.cupy.step.partial import Kind
 from specgate.backends.eagle3.lib.specpv.asked import BLOCK, PartialPlan
-from specgate.contract.counters import (
+from specgate.contract.samples.counters import (
     SPECPV_CACHED,
     SPECPV_CHECKED,
     SPECPV_COUNTED,

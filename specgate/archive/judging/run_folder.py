@@ -1,0 +1,42 @@
+"""A stored run judged by another policy than its own, from its samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from specgate.archive.background_rendering import stored_run
+from specgate.archive.verification import verify
+from specgate.contract import Policy, Run
+from specgate.errors import InvalidResult
+from specgate.files.run_folder import RunFolder
+from specgate.planning.gates import near_ties
+from specgate.planning.plan import build_plan
+from specgate.run.recompute import judge, with_figures
+
+
+def judged_anew(path: Path, policy: Policy) -> Run:
+    """The run in the folder `path` with figures and verdicts by the rules of `policy`, computed from its samples.
+
+    What was measured stays as the run's own policy had it: where its points stopped, and how far tokens were checked
+    (`checks`). Raises InvalidResult where the folder does not hold (`specgate verify`), or where the policy asks how
+    near a tie was and the run did not; and what opening the folder raises.
+    """
+    found = verify(path, None)
+    if wrong := (*found.differences, *found.untold):
+        hint = f"first: {wrong[0]}; `specgate verify {path}` has all"
+        raise InvalidResult(f"{path}: the run does not hold, so that nothing follows from its samples", hint=hint)
+    folder = RunFolder.open(path)
+    config = folder.read_config()
+    plan = build_plan(tuple(config.scenarios.values()), config.backend)
+    asked = replace(policy, checks=config.policy.checks)
+    stored = stored_run(folder, config)
+    run = judge(with_figures(stored, plan, asked, folder.journal(), stopped_by=config.policy), asked)
+    parted = [c.cell.key for c in run.comparisons if c.tokens.divergences]
+    if near_ties(asked).ulps and not near_ties(config.policy).ulps and parted:
+        raise InvalidResult(
+            f"{path}: texts part in {parted[0]}, and policy {config.policy.name}, which the run was made with, has no "
+            "near_tie_ulps: nobody asked for the log-probabilities there",
+            hint=f"measure under {policy.name}, or judge by a policy without near_tie_ulps",
+        )
+    return run

@@ -1,0 +1,81 @@
+"""What is checked right before an engine is loaded or a server is started: its sizes against the role that is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from specgate.checkpoints.geometry import DraftGeometry, TargetSizes
+from specgate.checkpoints.spec_config.sizes import SpecConfig, check
+from specgate.checkpoints.spec_config.sources import FORMATS, read_source
+from specgate.checkpoints.spec_config.stated_config import StatedConfig
+from specgate.errors import UsageError
+
+OPTION = "spec_config"
+"""The option of a back end that names a config which the engine's is to agree with."""
+
+
+def check_chain(
+    k: int,
+    where: str,
+    options: Mapping[str, str],
+    *,
+    target: TargetSizes | None = None,
+    draft: DraftGeometry | None = None,
+    positions: int | None = None,
+    tp: int | None = None,
+    most_tp: int = 1,
+) -> None:
+    """Check spec-`k` as a chain by every rule of `sizes`, against the limits of a pair, and against the config that the
+    option `spec_config` names. `tp`: GPUs per model, where the engine knows; `most_tp`: with how many it drafts several
+    tokens. Raises UsageError with what is broken.
+    """
+    chain = SpecConfig.chain(k, tp=tp or 1)
+    check(chain, where, target=target, draft=draft, positions=positions, most_tp=most_tp)
+    if OPTION in options:
+        refuse_other(read_source(options[OPTION]), k, f"option {OPTION} = {options[OPTION]}", tp)
+
+
+def check_command(engine: str, argv: Sequence[str], k: int, where: str) -> None:
+    """Check the command line that a server of spec-`k` (0: the baseline) is about to be started with.
+
+    Flags of the user come last on it and win, so that they can ask for another draft length than the role's. Raises
+    UsageError for that, for broken rules, for values of the wrong type, and for a baseline that speculates.
+    """
+    read = FORMATS[engine].flags if engine in FORMATS else None
+    if read is None:
+        return
+    config = read(argv, where)
+    if k:
+        refuse_other(config, k, where)
+    elif config.speculative:
+        raise UsageError(f"{where}: its flags ask for speculation", hint="-o args.spec-K=… is for spec roles alone")
+
+
+def refuse_other(config: StatedConfig, k: int, where: str, tp: int | None = None) -> None:
+    """Raise UsageError where `config` is not a chain of `k` drafts on `tp` GPUs, or breaks a rule."""
+    wrong = [*config.broken(), *other_sizes(config, k, tp)]
+    if wrong:
+        on = f" on {tp} GPUs" if tp is not None and tp > 1 else ""
+        raise UsageError(f"{where}: {'; '.join(wrong)}", hint=f"spec-{k} is a chain of {k} draft tokens{on}")
+
+
+def other_sizes(config: StatedConfig, k: int, tp: int | None = None) -> Iterator[str]:
+    """One sentence for each size of `config` that a chain of `k` drafts, on `tp` GPUs where that is known, has not."""
+    if not config.speculative:
+        yield "it does not ask for speculation"
+        return
+    said = config.count("k")
+    if said is not None and said != k and config.value("method") != "ngram":
+        yield f"{by(config, 'k')} = {said}, the role asks for {k}"
+    if (topk := config.count("topk")) is not None and topk != 1:
+        yield f"{by(config, 'topk')} = {topk}: a tree, and only chains are measured"
+    verified = config.count("verified")
+    if said == k and verified is not None and verified != k + 1 and (topk is None or topk == 1):
+        yield f"{by(config, 'verified')} = {verified}, a chain of {k} drafts has {k + 1} tokens to verify"
+    gpus = config.stated_count("tp")
+    if tp is not None and gpus is not None and gpus != tp:
+        yield f"{by(config, 'tp')} = {gpus}, the engine runs with tp = {tp}"
+
+
+def by(config: StatedConfig, term: str) -> str:
+    return config.terms[term].by or term

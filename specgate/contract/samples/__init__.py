@@ -1,0 +1,8 @@
+"""An engine's facts, and the raw samples of its blocks.
+
+engine_facts.py  what an engine states of itself
+block.py         one timed decode run of one role
+counters.py      names of an engine's counters beside acceptance
+memory.py        memory in use when a block was answered
+rescoring.py     untimed samples: longer baseline texts, digests of logits, a second engine's scores
+"""

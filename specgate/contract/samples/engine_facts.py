@@ -1,0 +1,170 @@
+"""An engine's facts and identity, as it states them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Literal
+
+from specgate.contract.scenarios.pair import AcceptanceSource
+from specgate.contract.traffic import Traffic
+from specgate.contract.types import (
+    HARNESS_ONLY,
+    Counts,
+    Finite,
+    Integer,
+    Size,
+)
+
+MAY_NOT_DRAFT: Final = "may draft nothing: "
+"""How a warning of an engine begins that explains a cell without drafts, if there is one."""
+
+
+FORCED_LENGTH: Final = "forced acceptance length"
+"""The detail of an engine's facts that has the acceptance length which it was told to show."""
+
+
+OWN_NUMBERS: Final = "random numbers"
+"""The detail of an engine's facts that says that it draws tokens with random numbers of its own, so that what it draws
+again need not be the same.
+"""
+
+
+LOSSY: Final = "tokens may differ"
+"""The detail of an engine's facts that says that speculation may emit other tokens than the baseline, by design, and
+why.
+"""
+
+
+FORBIDS_ENDS: Final = "tokens that end a text"
+"""The detail of an engine's facts that says that these are given no chance, where ends are to be ignored."""
+
+
+UNKNOWN: Final = "unknown"
+"""Stands in a fingerprint for what an engine does not tell of itself."""
+
+
+OF_ENGINE: Final = "engine:"
+"""How the keys of a fingerprint begin that state an engine's identity."""
+
+
+SETTINGS: Final = ("attention", "moe", "cuda_graphs", "dtype", "quantization", "kv_cache_dtype")
+"""What an engine may be set up with, or choose by itself, that changes its speed. `attention`, `moe`: the back end of
+the attention and of the experts. `cuda_graphs`: what is captured, in the engine's own words.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What a running server says that it serves. It is the server's word: nothing of it was seen on this machine.
+
+    `name`: what requests call it. `path`: where the server loaded it from. `max_positions`: its longest context.
+    `architecture`, `vocab`: of its config. None where the server does not tell.
+    """
+
+    name: str
+    path: str | None = None
+    max_positions: Size | None = None
+    architecture: str | None = None
+    vocab: Size | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineIdentity:
+    """Which build of somebody else's engine ran, and how it was set up.
+
+    `build`: the commit, or the digest of a wheel or an image; None where nobody told.
+    `told_by`: where the build is known from: the engine's version, or the user's option.
+    `settings`: those of `SETTINGS` that the engine tells, in its own words.
+    `differing`: role name → what the server of that role says otherwise.
+    `served`: role name → what a server that was attached to says that it serves.
+    """
+
+    engine: str
+    version: str | None = None
+    build: str | None = None
+    told_by: Literal["version", "option"] | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    differing: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    served: Mapping[str, ServedModel] = field(default_factory=dict)
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """What is not known of it."""
+        return (*(() if self.build else ("build",)), *(name for name in SETTINGS if name not in self.settings))
+
+    @property
+    def fingerprint(self) -> dict[str, str | None]:
+        """Key → value, for the fingerprint of a run: another build, setting or model is another engine."""
+        found = {"build": self.build, **{name: self.settings.get(name) for name in SETTINGS}}
+        others = {f"{role}.{name}": told for role, part in self.differing.items() for name, told in part.items()}
+        models = {f"{role}.serves": model.path or model.name for role, model in self.served.items()}
+        return {OF_ENGINE + key: value or UNKNOWN for key, value in {**found, **others, **models}.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What a loaded engine is, for the fingerprint and the report.
+
+    `target_sha256`: None where the weights are a server's, and not on this machine.
+    `details`: further printable facts, in the order in which they are printed.
+    """
+
+    backend: str
+    device: str
+    dtype: str
+    vocab: Size
+    max_positions: Size
+    eos_token_ids: Counts
+    target_sha256: str | None
+    draft_sha256: str | None
+    capture_rule: str | None
+    has_draft: bool
+    details: Mapping[str, str | bool | Integer | Finite] = field(default_factory=dict)
+    acceptance: AcceptanceSource | None = None
+    """Where acceptance comes from, where that differs from the pair's `acceptance`."""
+    warnings: tuple[str, ...] = ()
+    """What a reader of the result must know about this engine or checkpoint."""
+    tape_sha256: str | None = None
+    """SHA-256 of the tape whose accept counts are replayed, where acceptance is forced by one."""
+    kernels: tuple[str, ...] | None = None
+    """Names of the kernels that a decode step may launch, where the engine has kernels of its own."""
+    tuned_sha256: str | None = None
+    """SHA-256 of the configurations that its matrix products run with, where these are tuned."""
+    draft_error: str | None = None
+    """Why the draft could not be used, where the engine decodes spec roles without drafting instead. `has_draft` is
+    then false.
+    """
+    traffic: Traffic | None = None
+    """What its passes must move through memory, where the engine states it."""
+    least_weight_bytes: Annotated[int | None, HARNESS_ONLY] = None
+    """The least bytes of target weights that a decode step reads. The harness counts them from the target's config."""
+    engine_version: str | None = None
+    """The engine's own version and build, where it is not part of specgate or of the plug-in: that of a server."""
+    identity: EngineIdentity | None = None
+    """Which build of somebody else's engine this is, and how it is set up; None for engines of specgate's own process,
+    whose code and packages the fingerprint has.
+    """
+    follows: Annotated[bool, HARNESS_ONLY] = False
+    """Whether it can decode on from any text (`protocols.FollowsText`). The harness's code beside the engine sees it.
+    """
+
+    @property
+    def target(self) -> str | None:
+        """What tells one target from another: the SHA-256 of its weights, or what a server says that it serves."""
+        if self.target_sha256 is not None or self.identity is None:
+            return self.target_sha256
+        return "; ".join(f"served {m.path or m.name}" for m in self.identity.served.values()) or None
+
+
+@dataclass(frozen=True, slots=True)
+class LogCause:
+    """A line of a program's log that has a known cause.
+
+    `cause`: what the line means, and what would be right.
+    `silent`: whether the program went on after it, but without its draft or with a wrong one.
+    """
+
+    cause: str
+    line: str
+    silent: bool

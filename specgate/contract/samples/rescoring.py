@@ -1,0 +1,114 @@
+"""Untimed samples beside the blocks: longer baseline texts, digests of logits, and a second engine's scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specgate.contract.samples.block import Finishes
+from specgate.contract.scenarios.plan import Point
+from specgate.contract.types import (
+    Count,
+    Digest,
+    Finite,
+    Tokens,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineText:
+    """The baseline's text of one prompt set, decoded once more, untimed, as far as the longest speculative text goes.
+
+    A speculative block emits more tokens than the baseline block beside it. This is what the rest is compared with.
+
+    `tokens[slot]`: token ids, beginning with the prefill token.
+    `span_ns`: as in `Block`.
+    """
+
+    point: Point
+    prompt_set: int
+    worker_generation: int
+    tokens: Tokens
+    finish: Finishes
+    span_ns: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LogitSample:
+    """Digests of the logits that single tokens of a cell were chosen from, out of an untimed block.
+
+    `positions`: indices into the tokens of every slot.
+    `tokens[slot][i]`, `digests[slot][i]`: the token at `positions[i]`, and the SHA-256 of its row of target logits
+        (float32, little-endian, one per vocabulary entry).
+    """
+
+    cell: str
+    prompt_set: int
+    worker_generation: int
+    positions: tuple[int, ...]
+    tokens: tuple[tuple[int, ...], ...]
+    digests: tuple[tuple[Digest, ...], ...]
+    span_ns: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a target model says of one token of a text, all tokens before it given.
+
+    `best`: the token with the largest logit.
+    `best_logit`, `logit`: of `best` and of the token itself, in float32. Log-probabilities will do, since only their
+        difference is used.
+    """
+
+    best: Count
+    best_logit: Finite
+    logit: Finite
+
+
+@dataclass(frozen=True, slots=True)
+class RescoredText:
+    """A sample of the tokens that one block emitted in one slot, each with its score by the second engine.
+
+    `positions`: indices into the slot's tokens.
+    """
+
+    cell: str
+    prompt_set: int
+    round: int
+    slot: int
+    positions: tuple[int, ...]
+    tokens: tuple[int, ...]
+    scores: tuple[Score, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SecondLook:
+    """What a second engine says in float32 of tokens that lay too far from its choice in the dtype of the scenario.
+
+    `texts`: these tokens alone.
+    `unscored`: why they were not scored in float32; None where they were.
+    `span_ns`: as in `Block`. The first point that the engine in float32 scores carries the time to load it.
+    """
+
+    texts: tuple[RescoredText, ...]
+    unscored: str | None
+    span_ns: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rescoring:
+    """How the tokens of one point were scored by a second engine, after all timing.
+
+    `engine`: the back end that scored. `device` and `dtype`: what it computed with; None where it did not load.
+    `unscored`: why nothing was scored; None where something was.
+    `span_ns`: as in `Block`. The first point that an engine scores carries the time to load it.
+    `again`: what it says in float32 of the tokens in doubt; None where it was not asked.
+    """
+
+    point: str
+    engine: str
+    device: str | None
+    dtype: str | None
+    texts: tuple[RescoredText, ...]
+    unscored: str | None
+    span_ns: tuple[int, int]
+    again: SecondLook | None = None

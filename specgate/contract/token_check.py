@@ -1,0 +1,249 @@
+"""Tokens compared with the baseline's, and with a second engine's choice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from specgate.contract.types import Counts, Finite
+
+NO_TOKEN: Final = -1
+"""Stands in a `Divergence` for a token that is missing because the sequence had ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class NearTies:
+    """When another token than the expected one is no defect: the gap between the target's two largest logits there is
+    so small that two shapes of a batch cannot be expected to agree.
+
+    `margin`: a gap below it is, in logits.
+    `ulps`: a gap of at most so many units in the last place is. The unit is the spacing of the engine's logits at that
+        place, as far as it can be seen in what the engine shows of them. 0 in runs of engines that are to be bit-exact.
+    `rare_ulps`: so is a larger one of at most so many units, as long as few partings are like that: rounding has no
+        sharp end, and of many partings one lies further out. 0 where none is.
+    """
+
+    margin: float = 0.0
+    ulps: float = 0.0
+    rare_ulps: float = 0.0
+
+    def __bool__(self) -> bool:
+        """Whether any gap is a near tie."""
+        return bool(self.margin or self.ulps)
+
+    def covers(self, gap: float | None, unit: float | None) -> bool:
+        """Whether `gap` is a near tie, `unit` being one unit in the last place. A negative or infinite gap is none."""
+        return self._within(gap, unit, self.ulps)
+
+    def rarely_covers(self, gap: float | None, unit: float | None) -> bool:
+        """Whether `gap` is a near tie only as long as few are so large."""
+        return not self.covers(gap, unit) and self._within(gap, unit, self.rare_ulps)
+
+    def allowed_rare(self, partings: int) -> int:
+        """How many of so many partings may be larger than `ulps`: one, and one more for every `RARE_ONE_IN`."""
+        return 1 + partings // RARE_ONE_IN if self.rare_ulps else 0
+
+    def _within(self, gap: float | None, unit: float | None, ulps: float) -> bool:
+        if gap is None or not 0 <= gap < math.inf:
+            return False
+        return gap < self.margin or (unit is not None and ulps > 0 and gap <= ulps * unit * (1 + ROUNDING))
+
+
+RARE_ONE_IN: Final = 50
+"""Of 79 partings of vLLM 0.25.1 on an H200, one lay beyond 4 units in the last place, at 5 (docs/statistics.md)."""
+ROUNDING: Final = 0.01
+"""How far a gap between two log-probabilities, in float32, may be from a multiple of its unit, as a share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first token at which a speculative block differs from its baseline block in one slot.
+
+    `position`: index into the slot's tokens.
+    `margin`: the target's top-1 − top-2 logit (float32) at that position, teacher-forced along the baseline; None where
+        not recorded. In runs of engines that are not to be bit-exact, how far the lower one of the two tokens lies
+        below the largest logit, where the engine names the tokens; at least so far, where it does not show one.
+    `near_tie`: whether the margin is so small that the two batch shapes cannot be expected to agree.
+    """
+
+    prompt_set: int
+    round: int
+    slot: int
+    position: int
+    expected: int
+    got: int
+    margin: float | None
+    near_tie: bool
+    unit: float | None = None
+    """One unit in the last place of the engine's logits there, in logits; None where it could not be seen."""
+
+    @property
+    def parting(self) -> tuple[int, int, int, int, int]:
+        """Which parting it is: rounds over the same prompts that part alike have the same one."""
+        return self.prompt_set, self.slot, self.position, self.expected, self.got
+
+    def judged(self, margin: float | None, ties: NearTies, unit: float | None = None) -> Divergence:
+        """The same with `margin` and `unit`. It is a near tie where `ties` covers them.
+
+        The end of a sequence is never a near tie.
+        """
+        near = ties.covers(margin, unit) and NO_TOKEN not in (self.expected, self.got)
+        return replace(self, margin=margin, near_tie=near, unit=unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """Top-2 logits of the target where a spec block differs from the baseline: evidence for or against a near tie."""
+
+    cell: str
+    prompt_set: int
+    round: int
+    slot: int
+    position: int
+    top1: float
+    top2: float
+    top: tuple[float, ...] = ()
+    """The largest logits, or log-probabilities, from the first on, where the engine shows more than two."""
+    top_tokens: tuple[int, ...] = ()
+    """The tokens that have them, where the engine names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopTokens:
+    """The most likely tokens at one place.
+
+    `values`: their logits, or log-probabilities, from the largest on. `tokens`: their ids; () where an engine does not
+    name them.
+    """
+
+    values: tuple[Finite, ...]
+    tokens: Counts = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How plain decoding goes on from a speculative text, behind the token with which that left the baseline's.
+
+    `position`: the index of that token in the text of `slot`.
+    `tokens`: what the baseline's role decodes greedily after the prompt and the text up to and including that token.
+    `top`, `top_tokens`: its largest logits, or log-probabilities, where `tokens` first differs from the text, and the
+        tokens that have them; () where it does not differ.
+    """
+
+    cell: str
+    prompt_set: int
+    round: int
+    slot: int
+    position: int
+    tokens: tuple[int, ...]
+    top: tuple[float, ...] = ()
+    top_tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FollowCheck:
+    """Whether texts that left the baseline's stay greedy behind that place, by plain decoding from there.
+
+    `sequences`: how many texts were followed. `tokens`: how many of their tokens plain decoding repeats.
+    `near_ties`: texts that leave it once more, at a near tie. `wrong`: those that leave it elsewhere, or that nobody
+        could follow.
+    `first`: (prompt set, round, slot, index) of the first wrong token; of a text that was not followed, of the one with
+        which it left the baseline's.
+    """
+
+    sequences: int
+    tokens: int
+    near_ties: int
+    wrong: int
+    first: tuple[int, int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogitCheck:
+    """Logits of single tokens of a spec cell compared with the baseline's, bit for bit.
+
+    `compared`, `different`: numbers of tokens.
+    `first`: (prompt set, slot, index into the slot's tokens) of the first one whose logits differ.
+    """
+
+    compared: int
+    different: int
+    first: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCheck:
+    """Spec tokens compared with the baseline's.
+
+    `compared_tokens`: how many were compared, prefill tokens included.
+    `emitted_tokens`: how many there are.
+    `whole_sets`: prompt sets whose texts were compared to their ends.
+    `logits`: None where the engine does not show its logits.
+    `sequences`: how many texts were compared.
+    `followed`: None where the policy does not ask for it, or no text left the baseline's.
+    `lossy`: the engine says that its tokens may differ (`measured.LOSSY`), so that another one is no defect.
+    """
+
+    compared_tokens: int
+    divergences: tuple[Divergence, ...]
+    emitted_tokens: int = 0
+    whole_sets: tuple[int, ...] = ()
+    logits: LogitCheck | None = None
+    sequences: int = 0
+    followed: FollowCheck | None = None
+    lossy: bool = False
+
+    @property
+    def identical(self) -> bool:
+        """Whether no sequence differs."""
+        return not self.divergences
+
+    @property
+    def mismatches(self) -> tuple[Divergence, ...]:
+        """The divergences that no near tie explains."""
+        return tuple(d for d in self.divergences if not d.near_tie)
+
+    @property
+    def defects(self) -> tuple[Divergence, ...]:
+        """The mismatches because of which no speed may be quoted."""
+        return () if self.lossy else self.mismatches
+
+    @property
+    def equal_share(self) -> float | None:
+        """Share of the emitted tokens that stand before the first one which is not the baseline's; None where none was
+        emitted.
+        """
+        if not self.emitted_tokens:
+            return None
+        return (self.compared_tokens - len(self.divergences)) / self.emitted_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCheck:
+    """What a second engine says of a sample of a cell's tokens.
+
+    `engine`: the engine, and what it computed with, in words.
+    `scored`: how many tokens it scored. Each is its own greedy choice, a near tie or wrong.
+    `near_ties`, `wrong`: how many are near ties, and how many are wrong.
+    `near_ties_allowed`: more near ties than this are no accident.
+    `gap_max`: the largest gap in logits between its greedy choice and the emitted token. Where tokens are wrong, those
+        that float32 has settled are left out.
+    `worst`: (prompt set, round, slot, index) of the token with that gap; None where all are greedy.
+    `unscored`: why it scored nothing; None where it did.
+    `again`: how many lay too far from its choice in the scenario's dtype and were scored once more in float32.
+    `settled`: how many of these are near ties in float32, and count as such.
+    `unsettled`: why they were not scored once more, where it was tried; else None.
+    """
+
+    engine: str
+    scored: int = 0
+    near_ties: int = 0
+    wrong: int = 0
+    near_ties_allowed: int = 0
+    gap_max: float = 0.0
+    worst: tuple[int, int, int, int] | None = None
+    unscored: str | None = None
+    again: int = 0
+    settled: int = 0
+    unsettled: str | None = None

@@ -1,0 +1,25 @@
+"""What a sweep found, in words."""
+
+from __future__ import annotations
+
+from specgate.analysis.load.phrases import in_words
+from specgate.contract.load import BreakEven, LevelRatio
+
+
+def swept(*ratios: float | None) -> BreakEven:
+    """A sweep that pays at every level whose ratio is known; levels double from 1 on."""
+    levels = (
+        LevelRatio(2.0**i, f"level {2**i}", 8 if ratio else 0, ratio, ratio and ratio - 0.1, ratio and ratio + 0.1)
+        for i, ratio in enumerate(ratios)
+    )
+    return BreakEven("load", 1024, 3, False, tuple(levels), "everywhere", None, None, None, 0.95)
+
+
+def test_a_sweep_that_pays_everywhere_says_from_where_to_where() -> None:
+    assert in_words(swept(2.2, 2.1, 1.9)) == "speculation pays at every level from 1 to 4 clients"
+
+
+def test_levels_that_were_not_measured_to_their_end_are_named_and_not_among_those_that_pay() -> None:
+    said = in_words(swept(2.2, 2.1, None, None))
+    assert said == "speculation pays at every known level from 1 to 2 clients; nothing is known of 4, 8 clients"
+    assert in_words(swept(None, None)).endswith("at any level: nothing is known of 1, 2 clients")
