@@ -1,4 +1,4 @@
-"""How far two tokens lie apart in float32, where texts of a stored run part or a second engine would choose otherwise.
+"""Gaps in float32 between two tokens where texts of a stored run diverge, or a second engine would choose otherwise.
 
     python -m bench.float32_gaps RUN --pair planted-llama-3.1-8b-al3.0 --place 6,3 --place 5,1 --json gaps.json
     python -m bench.float32_gaps RUN --pair planted-llama-3.1-8b-al3.3 --scored --json gaps.json
@@ -93,7 +93,7 @@ def where_texts_part(margin: Margin, expected: int, got: int, logits: Tensor) ->
 
 
 def where_scored(text: RescoredText, logits: Tensor) -> dict[str, object]:
-    """What float32 says of the tokens in doubt, and how far the second engine's logits of emitted tokens are off."""
+    """Rescore the tokens in doubt in float32, and return errors of the second engine's logits of emitted tokens."""
     every = list(zip(text.positions, text.tokens, text.scores, logits, strict=True))
     off = [score.logit - float(row[token]) for _, token, score, row in every]
     return {
@@ -119,7 +119,7 @@ def where_scored(text: RescoredText, logits: Tensor) -> dict[str, object]:
 
 
 def place_of(folder: RunFolder, prompt_set: int, slot: int) -> Margin:
-    """Where the first round of this slot parts from its baseline."""
+    """Return the first divergence of this slot's first round from its baseline."""
     here = (m for m in folder.journal().margins if (m.prompt_set, m.round, m.slot) == (prompt_set, 0, slot))
     return next(m for m in here if not m.cell.endswith(BASELINE.name))
 

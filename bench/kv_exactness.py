@@ -1,4 +1,5 @@
-"""What narrower keys and values do to a target's choices: the reference engine, on text that it reads once per format.
+"""Effect of narrower keys and values on a target's choices: the reference engine, on text that it reads once per
+format.
 
     python -m bench.kv_exactness --pair demo --context 512,2048 --texts 8
 
@@ -136,8 +137,8 @@ def compared(
 
 
 def apart(logits: Sequence[Tensor], others: Sequence[Tensor]) -> str:
-    """How often `others` choose another token, by how much `logits` have that one below their own choice, and the root
-    mean square of what a logit differs by.
+    """Return how often `others` choose another token, by how much `logits` have that one below their own choice, and
+    the root mean square of what a logit differs by.
     """
     a, b = torch.cat(list(logits)).float(), torch.cat(list(others)).float()
     behind = a.amax(dim=-1) - a.gather(-1, b.argmax(dim=-1, keepdim=True))[:, 0]

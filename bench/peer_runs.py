@@ -25,7 +25,7 @@ WARM_UP: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What every peer decodes.
+    """Decoding that every peer is given.
 
     `layers` of the pair's target (two counts to extrapolate from; none means all), `batch` slots of `context` cached
     positions, `steps` timed steps.

@@ -121,7 +121,7 @@ def without_peers(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def ratios(measurements: Sequence[Measured]) -> Iterator[str]:
-    """How many times faster than each peer the built-in engine is, per token."""
+    """Return the speed-up of the built-in engine over each peer, per token."""
     ours = [m for m in measurements if m.name.startswith("specgate")]
     theirs = [m for m in measurements if m not in ours]
     for peer in theirs:

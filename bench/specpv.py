@@ -1,4 +1,4 @@
-"""What SpecPV accepts, changes and reads: the reference engine, the same prompts decoded with each of some settings.
+"""Acceptance, changes and reads of SpecPV: the reference engine, the same prompts decoded with each of some settings.
 
     python -m bench.specpv --pair demo --context 512,1024,2048 --texts 8
 

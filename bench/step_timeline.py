@@ -1,4 +1,4 @@
-"""When every kernel of a step begins and ends, as a table: it shows where a step waits.
+"""Table of the begin and end of every kernel of a step: it shows where a step waits.
 
     python -m bench.step_timeline --pair planted-llama-3.1-8b-al3.0 --context 32768 --spec 3 --without qkv
 

@@ -1,1 +1,3 @@
-"""How often judgements err, by simulation: what docs quote, a script each (`python -m bench.simulations.…`)."""
+"""Error rates of judgements, by simulation: the figures that docs quote, a script each (`python -m
+bench.simulations.…`).
+"""

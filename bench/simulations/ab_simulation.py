@@ -1,4 +1,4 @@
-"""How often the words of `specgate ab` are wrong, and how often it sees a change, on simulated blocks.
+"""Error rates and power of `specgate ab`'s verdicts, on simulated blocks.
 
     python -m bench.simulations.ab_simulation --runs 40000
 
@@ -51,7 +51,7 @@ TRUE_PCT = (0.0, 0.3, 0.5, 1.0, 2.0, 3.0)
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What disturbs the blocks of a session. All figures are percent of a block's time.
+    """Disturbances of the blocks of a session. All figures are percent of a block's time.
 
     `process`: standard deviation of ln(new / old) between process pairs, of every quantity by itself; with `shared`, of
     all quantities together.
@@ -337,7 +337,9 @@ def all_words(runs: int, counts: Sequence[int], margins: Margins, source: np.ran
 
 
 def enough_pairs(runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator) -> Iterator[str]:
-    """How many process pairs find a slow-down, and how many prove that there is none, by the noise of processes."""
+    """Print the process pairs that find a slow-down, and those that prove that there is none, by the noise of
+    processes.
+    """
     heads = [f"{true} %: SLOWER in 95 %" for true in (1, 2, 3)]
     yield f"| process sd | A/A: SAME in 95 % | {' | '.join(heads)} |\n{'|---' * 5}|"
     for sd in (0.02, 0.1, 0.2, 0.26, 0.45, 0.65, 1.0):
@@ -353,7 +355,7 @@ def enough_pairs(runs: int, counts: Sequence[int], margins: Margins, source: np.
 def enough_prompts(
     runs: int, counts: Sequence[int], margins: Margins, source: np.random.Generator, moved: float = 6.0
 ) -> Iterator[str]:
-    """What can be said of the acceptance length where texts change and it stays as long as it was."""
+    """Print the verdicts on an acceptance length that stays while texts change."""
     yield f"| prompts | texts that change | SAME | SLOWER | FASTER | CANNOT TELL |\n{'|---' * 6}|"
     for prompts in counts:
         for changed in (0.1, 0.5, 1.0):

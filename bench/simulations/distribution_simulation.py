@@ -1,4 +1,4 @@
-"""How often the gate `distribution` is wrong about a verify that is right, and how often it sees one that is not.
+"""Error rate and power of the gate `distribution`.
 
     python -m bench.simulations.distribution_simulation --runs 1000000
     python -m bench.simulations.distribution_simulation --table power
@@ -96,7 +96,7 @@ def chain(source: np.random.Generator, share: float) -> tuple[Floats, Floats]:
 
 
 def rejected(target: Floats, draft: Floats, verify: Verify, draws: int, seed: int, *, laws: bool) -> bool:
-    """Whether the gate rejects so many texts of a verify."""
+    """Return whether the gate rejects so many texts of a verify."""
     requests = np.arange(draws, dtype=np.uint64)
     begin = np.zeros(draws, np.int64)
     spec, _ = speculative_texts(target, draft, 0, 4, Keys(2 * seed, requests, begin), SPEC.k, verify)

@@ -1,4 +1,4 @@
-"""How often gate `acceptance-drift` is wrong, and which fall it sees, on simulated runs.
+"""Error rate and power of the gate `acceptance-drift`, on simulated runs.
 
     python -m bench.simulations.drift_simulation --runs 4000
 

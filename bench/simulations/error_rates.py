@@ -1,4 +1,4 @@
-"""How sure a simulated error rate is."""
+"""Confidence interval of a simulated error rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a speed verdict is wrong, and what it can tell, on simulated pairs at the shipped schedules.
+"""Error rate and power of speed verdicts, on simulated pairs at the shipped schedules.
 
     python -m bench.simulations.gate_simulation --runs 20000
 
@@ -46,7 +46,7 @@ PROCESSES = 5
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """When a plan runs what: per pair, its prompt set and whether the baseline runs first (+1) or second (−1)."""
+    """Order of a plan: per pair, its prompt set and whether the baseline runs first (+1) or second (−1)."""
 
     prompt_sets: tuple[int, ...]
     orders: tuple[int, ...]
@@ -158,8 +158,8 @@ NOISES: Mapping[str, Noise] = {
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What each simulated run allows for between processes: a standard deviation per run, its freedom, and the least
-    that is allowed for beside it.
+    """Spread between processes that each simulated run allows for: a standard deviation per run, its freedom, and the
+    least that is allowed for beside it.
     """
 
     sd: Floats

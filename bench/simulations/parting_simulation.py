@@ -1,4 +1,4 @@
-"""How often the gate `tokens` calls an engine wrong that only rounds, and how often one that accepts near misses.
+"""Error rate and power of the gate `tokens`: engines that only round, and engines that accept near misses.
 
     python -m bench.simulations.parting_simulation --cells 20000
 
@@ -60,7 +60,7 @@ ENGINES = (
 
 
 def gaps_where_texts_part(engine: Engine, source: np.random.Generator, places: int = 2_000_000) -> Floats:
-    """What a request says of the gap, in units, at the places where texts part; of `places` places in all."""
+    """Simulate the rescored gaps, in units, at the divergences among `places` places."""
     true = source.uniform(-WIDEST, WIDEST, places)
     size = engine.error * np.exp(engine.spread * source.standard_normal(places))
     plain, verified, rescored = (np.round(true + size * source.standard_normal(places)) for _ in range(3))

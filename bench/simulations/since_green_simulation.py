@@ -1,4 +1,4 @@
-"""How often gate `since-green` is wrong about a step time, and which loss it sees, on simulated pairs of runs.
+"""Error rate and power of the gate `since-green` for step times, on simulated pairs of runs.
 
     python -m bench.simulations.since_green_simulation --runs 20000
 

@@ -90,7 +90,7 @@ def pairs_in(options: tuple[str, ...]) -> dict[str, str]:
 
 
 def ending(outcome: Stressed) -> list[str]:
-    """What is printed last."""
+    """Return the last lines of the output."""
     faults = [
         f"  {name}: met {len(at)} times, after {', '.join(map(str, at))} steps" for name, at in outcome.faults.items()
     ]

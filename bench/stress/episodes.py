@@ -1,4 +1,4 @@
-"""What a round of stress asks of an engine. Every round has the same shapes, with other prompts, in another order."""
+"""Episodes of a round of stress. Every round has the same shapes, with other prompts, in another order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = Literal["plain", "ends", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What an engine is opened for, and what is asked of it.
+    """Sizes that an engine is opened for, and of the requests to it.
 
     `slots`, `positions`: requests at a time, and cached positions of each. `spec`: draft lengths.
     `contexts`: prompt lengths that are asked by themselves. `new_tokens`: tokens of a request.

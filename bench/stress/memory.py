@@ -1,4 +1,4 @@
-"""What a process and its device hold after each round, and whether that grows."""
+"""Memory of a process and its device after each round, and its growth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOISE: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is in use at one moment, after a garbage collection.
+    """Memory in use at one moment, after a garbage collection.
 
     `tensor_bytes`: of the tensors that are alive, by torch's account. It must be the same after every round.
     `device_bytes`: of the GPU's memory, by the driver's account; 0 without a GPU.
@@ -55,7 +55,8 @@ def live_tensor_bytes() -> int:
 
 
 def leaks(readings: Sequence[Reading]) -> list[str]:
-    """What grew over the rounds, a sentence each. The rounds in which things are made for the first time do not count.
+    """Return the growth over the rounds, a sentence each. The rounds in which things are made for the first time do not
+    count.
 
     Tensors and files are counted exactly: their last reading must be no larger than the first. Memory of a whole
     process or device has noise: a leak is what grew in every round, and by more than NOISE in all.

@@ -17,7 +17,7 @@ from specgate.errors import BackendError, InvalidResult
 
 @dataclass(slots=True)
 class Played:
-    """What an episode came to.
+    """Result of an episode.
 
     `cycles`: speculative steps. `blocks`: decode runs. `tokens`: that were held against plain decoding.
     `accepted`, `drafts`: draft tokens. `wrong`: what was not as it must be, a sentence each.
@@ -50,7 +50,7 @@ Texts = tuple[tuple[int, ...], ...]
 
 @contextmanager
 def intact_prompts(handle: Handle, played: Played) -> Iterator[None]:
-    """What the cache holds of the prompts is the same afterwards, unless the episode damages it."""
+    """Check that the cache holds the same prompts afterwards, unless the episode damages it."""
     before = handle.prompt_sum()
     yield
     if played.fault_steps is None and handle.prompt_sum() != before:

@@ -23,7 +23,7 @@ ANCHOR: Final = (1, 2, 3, 4, 5)
 
 @dataclass(slots=True)
 class Stressed:
-    """What all rounds came to.
+    """Results of all rounds.
 
     `episodes`: name → how often it was played. `faults`: name → the steps before each fault that was met.
     `readings`: of memory, one per round. `wrong`: what was not as it must be, a sentence each.
@@ -96,7 +96,7 @@ def unmet(handle: Handle, outcome: Stressed) -> list[str]:
 
 
 def line_of(outcome: Stressed) -> str:
-    """How far it has come."""
+    """Return the progress in one line."""
     last = outcome.readings[-1]
     return (
         f"round {outcome.rounds}: {outcome.cycles:,} cycles, {outcome.blocks:,} decode runs, {outcome.tokens:,} tokens "

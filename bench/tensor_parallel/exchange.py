@@ -38,7 +38,7 @@ PART = 64128
 
 @dataclass
 class Side:
-    """What one rank has."""
+    """Arrays of one rank."""
 
     device: torch.device
     stream: Stream

@@ -1,4 +1,4 @@
-"""What the bench of several GPUs makes of a mixture of experts, without a GPU."""
+"""Bench of several GPUs with a mixture of experts, without a GPU."""
 
 from __future__ import annotations
 

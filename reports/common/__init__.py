@@ -1,4 +1,4 @@
-"""What all renderers say alike.
+"""Words, tables and figures that all renderers share.
 
 figures.py        numbers as text, by the unit of their metric
 summary.py        what every report says first: state, reason, and the command that repeats the run

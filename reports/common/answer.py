@@ -75,9 +75,9 @@ def _several(run: Run, known: Sequence[Value]) -> str:
     costs = [v.value for v in known if v.value is not None and v.ci_high is not None and v.ci_high < 1]
     parts = [_counted(verb, of, len(run.comparisons)) for verb, of in (("pays", pays), ("costs", costs)) if of]
     unclear = len(run.comparisons) - len(pays) - len(costs)
-    if unclear:
-        parts.append(f"{unclear} of {len(run.comparisons)} cells {'has' if unclear == 1 else 'have'} not enough data")
-    return f"Speculation {'; '.join(parts)}." if pays or costs else f"{'; '.join(parts).capitalize()}."
+    if not parts:
+        return f"Not enough data to say whether speculation pays in any of {unclear} cells."
+    return f"Speculation {'; '.join(parts)}{f'; {unclear} cells: not enough data' if unclear else ''}."
 
 
 def _counted(verb: str, ratios: Sequence[float], cells: int) -> str:

@@ -65,7 +65,7 @@ def span(value: Value | None) -> str | None:
 
 
 def reason(value: Value | None) -> str | None:
-    """Why a figure may not be quoted; None if it may, or if there is no figure."""
+    """Return the reason why a figure may not be quoted; None if it may, or if there is no figure."""
     return value.reason_code.replace("_", " ") if value is not None and value.reason_code else None
 
 

@@ -1,4 +1,4 @@
-"""What the machine did to the times of a run, in sentences and as a table: rounds set aside, and clocks of a GPU."""
+"""Disturbances of a run's times, in sentences and as a table: rounds set aside, and clocks of a GPU."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ SCALED: Final = (
 
 
 def sentences(run: Run) -> list[str]:
-    """What a reader has to know of the machine, point by point; what several points share is said once.
+    """Return sentences about the machine, point by point. Points with the same sentence share it.
 
-    First comes what is said once for all of them, since a short report may leave out the last sentences.
+    Sentences about all points come first, since a short report may leave out the last ones.
     """
     of: dict[str, list[str]] = {}
-    for key, found in run.conditions.items():
-        for said in of_point(found, gpus(run, key)):
-            of.setdefault(said, []).append(cell_name(key, run.scenarios))
+    for key, conditions in run.conditions.items():
+        for sentence in of_point(conditions, gpus(run, key)):
+            of.setdefault(sentence, []).append(cell_name(key, run.scenarios))
     many = len(run.conditions) > 1
-    said_of_points = [f"{', '.join(points)}: {said}" if many else said for said, points in of.items()]
+    said_of_points = [f"{', '.join(points)}: {sentence}" if many else sentence for sentence, points in of.items()]
     return [*of_cpus(run), *said_of_points]
 
 
 def of_cpus(run: Run) -> Iterator[str]:
-    """That the CPUs were not evenly fast, once for all points: the figures of the one where they were least so."""
+    """Yield that the CPUs were not evenly fast, with the figures of the point where they were least so."""
     paces = [(key, c.cpu_pace) for key, c in run.conditions.items() if c.cpu_pace is not None and uneven(c.cpu_pace)]
     if not paces:
         return
@@ -50,26 +50,26 @@ def of_cpus(run: Run) -> Iterator[str]:
 
 
 def gpus(run: Run, point: str) -> int:
-    """How many GPUs shared the target at a point, as far as its engine says; else 1."""
+    """Return the number of GPUs that share the target at a point; 1 if its engine does not say."""
     engine = run.engines.get(point)
     return engine.traffic.gpus if engine and engine.traffic else 1
 
 
-def of_point(found: Conditions, count: int = 1) -> Iterator[str]:
+def of_point(conditions: Conditions, count: int = 1) -> Iterator[str]:
     """`count`: how many GPUs were watched, and read as one."""
-    host = found.host
+    host = conditions.host
     if host is not None and host.set_aside:
         yield set_aside_in_words(host)
     if host is not None and host.too_many:
         yield f"{too_many_in_words(host)}, so nothing was set aside"
     if host is not None:
         yield from asides(host)
-    if cap := power_cap(found.gpu):
+    if cap := power_cap(conditions.gpu):
         yield f"{cap} (the worst of {count} GPUs)" if count > 1 else cap
 
 
 def has_set_aside(run: Run) -> bool:
-    """Whether the times of some rounds are left out."""
+    """Return whether the times of some rounds are left out."""
     return any(c.host is not None and c.host.set_aside for c in run.conditions.values())
 
 
@@ -88,19 +88,19 @@ def clocks(run: Run) -> Table:
     )
     rows = []
     for result in run.cells:
-        found = run.conditions.get(result.cell.point.key)
-        if found is not None and found.gpu.max_sm_clock_mhz:
-            row = [cell_name(result.cell.key, run.scenarios), *clock_row(result, found.gpu, found.gpu.max_sm_clock_mhz)]
-            rows.append([*row, at_same_time(result, found.gpu)])
+        conditions = run.conditions.get(result.cell.point.key)
+        if conditions is not None and (highest := conditions.gpu.max_sm_clock_mhz):
+            row = [cell_name(result.cell.key, run.scenarios), *clock_row(result, conditions.gpu, highest)]
+            rows.append([*row, at_same_time(result, conditions.gpu)])
     return Table(head, rows, texts=2)
 
 
 def at_same_time(result: CellResult, gpu: GpuConditions) -> str:
     """The SM clock that the role of a cell is compared by, with its standard error."""
-    held = gpu.common_clocks.decoding.get(result.cell.role.name)
-    if held is None or held.mhz is None:
+    clock = gpu.common_clocks.decoding.get(result.cell.role.name)
+    if clock is None or clock.mhz is None:
         return NONE
-    return f"{held.mhz:,.0f}" + (f" ± {held.standard_error_mhz:,.0f}" if held.standard_error_mhz is not None else "")
+    return f"{clock.mhz:,.0f}" + (f" ± {clock.standard_error_mhz:,.0f}" if clock.standard_error_mhz is not None else "")
 
 
 def clock_row(result: CellResult, gpu: GpuConditions, highest: int) -> list[str]:

@@ -34,9 +34,10 @@ def sentences(run: Run) -> Iterator[str]:
     """One sentence per point whose blocks recorded their memory."""
     points = list(dict.fromkeys(r.cell.point for r in run.cells))
     for point in points:
-        said = "; ".join(in_words([r for r in run.cells if r.cell.point == point], gpus(run, point.key)))
-        if said:
-            yield f"{cell_name(point.key, run.scenarios)}: memory: {said}" if len(points) > 1 else f"memory: {said}"
+        sentence = "; ".join(in_words([r for r in run.cells if r.cell.point == point], gpus(run, point.key)))
+        if sentence:
+            where = f"{cell_name(point.key, run.scenarios)}: " if len(points) > 1 else ""
+            yield f"{where}memory: {sentence}"
 
 
 def in_words(results: list[CellResult], count: int = 1) -> Iterator[str]:
@@ -44,8 +45,8 @@ def in_words(results: list[CellResult], count: int = 1) -> Iterator[str]:
     how many GPUs share the target.
     """
     for peak, extra, whose in [known for known in PEAKS if any(known[0] in r.values for r in results)][:1]:
-        said = [f"{r.cell.role_name} {figures.of(r, peak)}{added(r, extra)}" for r in results if peak in r.values]
-        yield f"{', '.join(said)} {whose.replace(ONE, f'per GPU (of {count})') if count > 1 else whose}"
+        peaks = [f"{r.cell.role_name} {figures.of(r, peak)}{added(r, extra)}" for r in results if peak in r.values]
+        yield f"{', '.join(peaks)} {whose.replace(ONE, f'per GPU (of {count})') if count > 1 else whose}"
     capacities = [
         f"{r.cell.role_name} {figures.of(r, 'kv_capacity_tokens')}{lost(r.values.get(LOSS))}"
         for r in results

@@ -1,4 +1,4 @@
-"""What is shown of a user's own prompts: which ones they are, how long, and acceptance by category.
+"""A user's own prompts in reports: file, count, lengths, and acceptance by category.
 
 `Run.prompts` has what is stored of them. A file that somebody has edited may hold anything there, so what is not as
 expected is left out.
@@ -19,12 +19,12 @@ LENGTH = "acceptance_length["
 def sentences(run: Run) -> Iterator[str]:
     """One sentence per point whose prompts come from a file."""
     for point in dict.fromkeys(r.cell.point for r in run.cells):
-        if said := in_words(run, point):
-            yield said
+        if sentence := in_words(run, point):
+            yield sentence
 
 
 def in_words(run: Run, point: Point) -> str | None:
-    """Which prompts of which file, how long, and as what; None for any other source."""
+    """Return the file of the prompts, their number, form and lengths; None for any other source."""
     about: Mapping[str, Any] = run.prompts.get(point.key, {})
     file, length, how = (about.get(key) for key in ("file", "length_tokens", "rendered"))
     if not all(isinstance(part, Mapping) for part in (file, length, how)):
@@ -51,9 +51,9 @@ def by_category(run: Run, point: Point) -> Table | None:
         return None
     rows: list[list[str | Entry]] = []
     for name in names:
-        found = [r.values.get(name) for r in results]
-        counted = max(value.n for value in found if value is not None)
-        entries = [Entry(figures.figure(v), figures.reason(v) or figures.span(v)) for v in found]
+        lengths = [r.values.get(name) for r in results]
+        counted = max(value.n for value in lengths if value is not None)
+        entries = [Entry(figures.figure(v), figures.reason(v) or figures.span(v)) for v in lengths]
         rows.append([name.removeprefix(LENGTH).removesuffix("]"), str(counted), *entries])
     head = ("category", "prompts", *(f"acceptance length, {r.cell.role_name}" for r in results))
     return Table(head, rows)

@@ -1,6 +1,4 @@
-"""What a run was made with, in a few words: commit, device and driver, pair and engine. Empty or a dash where the run
-does not say.
-"""
+"""Commit, machine, driver, pair and engine of a run, in a few words: empty or a dash if the run does not say."""
 
 from __future__ import annotations
 
@@ -67,7 +65,7 @@ def engine_name(run: Run) -> str | None:
 
 
 def device(run: Run) -> str:
-    """What computed: the GPUs that the run's programs were allowed to see, or the CPU where there are none."""
+    """Return the GPUs that the run's programs were allowed to see, or the CPU if there are none."""
     gpus = seen_by(run.environment)
     if not gpus:
         known = dict(flat(run.environment))
@@ -82,8 +80,8 @@ def driver(run: Run) -> str | None:
 
 def pair(run: Run) -> str:
     """The pair. Of a server that somebody else has started, also what it says that it serves."""
-    told = next((e.identity.served for e in run.engines.values() if e.identity and e.identity.served), {})
-    models = " and ".join(dict.fromkeys(model.path or model.name for model in told.values()))
+    served = next((e.identity.served for e in run.engines.values() if e.identity and e.identity.served), {})
+    models = " and ".join(dict.fromkeys(model.path or model.name for model in served.values()))
     if not models:
         return run.pair.name
     return f"{models}, as the server says" if run.pair.weights == "server" else f"{run.pair.name} (served: {models})"
@@ -91,23 +89,23 @@ def pair(run: Run) -> str:
 
 def engine(run: Run) -> Iterator[tuple[str, str]]:
     """(name, value) of what identifies somebody else's engine. Nothing for specgate's own: the commit identifies it."""
-    found = next((e.identity for e in run.engines.values() if e.identity), None)
-    if found is None:
+    identity = next((e.identity for e in run.engines.values() if e.identity), None)
+    if identity is None:
         return
-    yield "engine", f"{found.engine} {found.version or _UNKNOWN}"
-    yield "build", build(found)
-    if found.settings:
-        yield "set up", ", ".join(f"{words(name)} {value}" for name, value in found.settings.items())
-    for role, told in found.differing.items():
-        yield f"set up, {role}", ", ".join(f"{words(name)} {value}" for name, value in told.items())
-    if untold := [words(name) for name in found.untold if name != "build"]:
+    yield "engine", f"{identity.engine} {identity.version or _UNKNOWN}"
+    yield "build", build(identity)
+    if identity.settings:
+        yield "set up", ", ".join(f"{words(name)} {value}" for name, value in identity.settings.items())
+    for role, settings in identity.differing.items():
+        yield f"set up, {role}", ", ".join(f"{words(name)} {value}" for name, value in settings.items())
+    if untold := [words(name) for name in identity.untold if name != "build"]:
         yield "not told", ", ".join(untold)
 
 
-def build(found: EngineIdentity) -> str:
-    if found.build is None:
+def build(identity: EngineIdentity) -> str:
+    if identity.build is None:
         return f"{_UNKNOWN} (-o build=TEXT names it)"
-    return found.build if found.told_by == "version" else f"{found.build}, as the command line says"
+    return identity.build if identity.told_by == "version" else f"{identity.build}, as the command line says"
 
 
 def words(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What every report says first: the state, the reason in one sentence, and the command that repeats the run."""
+"""The head of every report: the state, the reason in one sentence, and the command that repeats the run."""
 
 from __future__ import annotations
 
@@ -74,24 +74,24 @@ _OF_A_POLICY = (
 
 
 def _unjudged(run: Run) -> str:
-    """What a run that is NOT_JUDGED lacks."""
+    """Return the judgements that a NOT_JUDGED run lacks."""
     silent = [gap_in_words(gap, run.scenarios) for gap in run.not_judged if gap.why is None]
     lacking = f"No required rule judges {', '.join(silent)}." if silent else ""
     return (f"{_ALONE} " if _alone(run) else "") + (lacking or "No required rule judged a cell of this run.")
 
 
 def _alone(run: Run) -> bool:
-    """Whether roles with a draft were measured without a baseline."""
+    """Return whether roles with a draft were measured without a baseline."""
     return not all(scenario.baseline for scenario in run.scenarios.values())
 
 
 def not_judged(run: Run) -> list[str]:
-    """What the run was not judged by, one sentence per reason, for every report beside the verdict.
+    """Return the judgements that the run lacks, one sentence per reason.
 
-    Of a run that is NOT_JUDGED the headline says the rest.
+    If the run is NOT_JUDGED, its headline has those without a reason.
     """
-    said = overall(run)[0] is State.NOT_JUDGED
-    gaps = [gap for gap in run.not_judged if gap.why or not said]
+    headlined = overall(run)[0] is State.NOT_JUDGED
+    gaps = [gap for gap in run.not_judged if gap.why or not headlined]
     return [
         f"Not judged: {gap_in_words(gap, run.scenarios)}: {gap.why or 'no required rule asks for it'}." for gap in gaps
     ]
@@ -137,7 +137,7 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
 
 
 def gravity(verdicts: Iterable[Verdict]) -> int:
-    """How much the gravest of `verdicts` asks for, to sort by: the lower, the graver; 0 where none asks for anything.
+    """Return the rank of the gravest of `verdicts`, to sort by: the lower, the graver; 0 if none asks for anything.
 
     Any required verdict that is not green is graver than all that only advise.
     """
@@ -165,14 +165,14 @@ def cell_note(run: Run, result: CellResult) -> str | None:
     """
     trouble = run.draft_trouble(result)
     aside = f"times of {result.set_aside} of {result.blocks} blocks set aside: the host was disturbed"
-    said = (
+    notes = (
         variation(run, result.cell),
         result.reason,
         aside if result.set_aside else None,
         f"draft unusable: {trouble}" if trouble else None,
         *(f"{note} {figures.figure(v)}" for v in result.values.values() if v.value and (note := metric(v.metric).note)),
     )
-    return "; ".join(text for text in said if text) or None
+    return "; ".join(text for text in notes if text) or None
 
 
 def tally(run: Run, *, required: bool) -> str:
@@ -203,14 +203,14 @@ def reproduction(run: Run) -> str:
 
 
 def seconds(run: Run) -> float | None:
-    """How many seconds the run took; None if it has not ended."""
+    """Return the seconds that the run took; None if it has not ended."""
     if run.ended is None:
         return None
     return (datetime.fromisoformat(run.ended) - datetime.fromisoformat(run.started)).total_seconds()
 
 
 def duration(run: Run) -> str | None:
-    """How long the run took, as in `4 min 30 s`; None if it has not ended."""
+    """Return the duration of the run, as in `4 min 30 s`; None if it has not ended."""
     took = seconds(run)
     if took is None:
         return None

@@ -122,7 +122,7 @@ def certificates(run: Run) -> Table:
 
 
 def certificate_evidence(run: Run) -> Table:
-    """What was found of each invariant of each cell, and by what."""
+    """Return a row per invariant and cell: its state, and the evidence for it."""
     rows = [
         [cell_name(result.cell.key, run.scenarios), i.id, i.held.value, i.message]
         for result in run.cells
@@ -168,7 +168,7 @@ class Judgement:
 
     @property
     def quiet(self) -> bool:
-        """Whether the verdict is green or skipped, so that nothing needs to be done."""
+        """Return whether the verdict is green or skipped, so that nothing needs to be done."""
         return self.verdict.state in QUIET
 
 
@@ -212,8 +212,8 @@ def divergences(run: Run) -> Table:
 
 
 def loops(run: Run) -> Table:
-    found = [(r, r.values.get("repeated_8gram_share")) for r in run.cells]
-    rows = [[cell_name(r.cell.key, run.scenarios), figures.figure(v), str(v.n)] for r, v in found if v is not None]
+    shares = [(r, r.values.get("repeated_8gram_share")) for r in run.cells]
+    rows = [[cell_name(r.cell.key, run.scenarios), figures.figure(v), str(v.n)] for r, v in shares if v is not None]
     return Table(("cell", "repeated 8-grams", "texts"), rows)
 
 

@@ -1,4 +1,4 @@
-"""How far the tokens of a run were checked beside its timed blocks, in words and as a table."""
+"""Checks of a run's tokens beside its timed blocks, in words and as a table."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def scored(score: ScoreCheck | None) -> list[str]:
 
 
 def own_word(run: Run) -> str | None:
-    """Why the tokens of this run, or of some of its cells, are the engine's own word; None where they are not."""
+    """Return the reasons why nobody else scored the tokens of some cells; None if all were scored."""
     whys = {r.rescored.unscored.splitlines()[0]: None for r in run.cells if r.rescored and r.rescored.unscored}
     return f"the tokens are the engine's own word: {'; '.join(whys)}" if whys else None
 
 
 def cost(run: Run) -> str | None:
-    """What the checks took beside the timed blocks, in one sentence; None where there were none."""
+    """Return the time of the checks beside the timed blocks, in one sentence; None if there were none."""
     spent = {name: run.check_seconds.get(key, 0.0) for key, name in _NAMES.items()}
     took = [f"{name} {seconds:.1f} s" for name, seconds in spent.items() if seconds >= 0.05]
     blocks = run.check_seconds.get("blocks", 0.0)
@@ -59,7 +59,7 @@ def cost(run: Run) -> str | None:
 
 
 def sampled(run: Run) -> str | None:
-    """That this run compared a sample of its texts; None where it compared them whole."""
+    """Return a note if the run compared only a sample of its texts; None if it compared them whole."""
     if run.sampled_after is None:
         return None
     return f"texts are compared whole for one prompt set of every point, as after the green run {run.sampled_after}"

@@ -62,9 +62,9 @@ def times_as_fast(result: CellResult, plain: CellResult) -> str:
 
 def sentences(run: Run) -> Iterator[str]:
     """One sentence per cell of a variant, and then what such a ratio is worth."""
-    found = list(rows(run))
-    for name, varies, against, speed, ratio, length, there in found:
+    lines = list(rows(run))
+    for name, varies, against, speed, ratio, length, there in lines:
         drafted = "" if length == figures.NONE else f", acceptance length {length} ({there})"
         yield f"{name} ({varies}) against {against}: {ratio} as fast at {speed} tok/s{drafted}"
-    if found:
+    if lines:
         yield BESIDE

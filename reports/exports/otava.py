@@ -30,8 +30,8 @@ class Otava:
 
         tests: dict[str, object] = {}
         files: dict[str, str] = {}
-        found = sorted(trends.series, key=one_test_order)
-        for n, (_, group) in enumerate(groupby(found, key=one_test), 1):
+        ordered = sorted(trends.series, key=one_test_order)
+        for n, (_, group) in enumerate(groupby(ordered, key=one_test), 1):
             series = list(group)
             whole, places = complete(series)
             name = f"{n:03d}-{_UNSAFE.sub('-', '-'.join((series[0].cell.key, series[0].ground))).strip('-')}"

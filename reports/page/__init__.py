@@ -4,5 +4,5 @@ html.py        the report: puts the page together from the templates
 head.py        what stands first: figures with what is asked of them, what was not judged, the facts
 gaps.py        which parts this run has no data for, and why
 points.py      the section of one point: its pictures, or why one is not there
-grounds.py     what the result rests on: engines, prompts, environment, files
+details.py     provenance, engines, prompts, environment, files
 """

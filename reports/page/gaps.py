@@ -1,4 +1,4 @@
-"""Which parts of report.html a run has no data for, and why. They are listed at its end, in place of empty sections."""
+"""Parts of report.html that a run has no data for, with reasons. They are listed at its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from specgate.contract import Run
 from specgate.reports.common import machine, memory, summary, tables
 from specgate.reports.common.parts import Picture
-from specgate.reports.page.grounds import changes
+from specgate.reports.page.details import changes
 from specgate.reports.page.points import Section
 
 
@@ -64,9 +64,9 @@ def empty_sections(run: Run, together: Sequence[Picture]) -> dict[str, tuple[str
 
 def gaps(empty: Mapping[str, tuple[str, str]], together: Sequence[Picture], sections: Sequence[Section]) -> list[str]:
     """A sentence for everything that the page leaves out: sections, then pictures. `together`: those of all cells."""
-    said = [f"{name}. Left out: {why}." for name, why in empty.values()]
+    sentences = [f"{name}. Left out: {why}." for name, why in empty.values()]
     if "speed" not in empty:
-        said += [f"{picture.name}. {picture.caption}" for picture in together if not picture.svg]
+        sentences += [f"{picture.name}. {picture.caption}" for picture in together if not picture.svg]
     for section in sections:
-        said += [f"{section.name}: {p.name}. {p.caption}" for p in section.pictures if not p.svg]
-    return said
+        sentences += [f"{section.name}: {p.name}. {p.caption}" for p in section.pictures if not p.svg]
+    return sentences

@@ -59,11 +59,11 @@ def key_row(run: Run, result: CellResult, verdicts: ByCell) -> list[str | Entry]
 
 
 def by_cell(run: Run) -> ByCell:
-    found: dict[str, list[Verdict]] = {}
+    verdicts: dict[str, list[Verdict]] = {}
     for verdict in run.verdicts:
         for cell in (verdict.cell, *verdict.covers):
-            found.setdefault(cell, []).append(verdict)
-    return found
+            verdicts.setdefault(cell, []).append(verdict)
+    return verdicts
 
 
 def verdicts_on(verdicts: ByCell, result: CellResult, *kinds: Kind) -> list[Verdict]:
@@ -90,9 +90,9 @@ def demand(result: CellResult, verdicts: Sequence[Verdict]) -> Entry:
 
 
 def next_step(run: Run) -> str | None:
-    """What to do next; None for a run that is good. What a good run's rules advise is in `advice`."""
-    found = summary.headline(run)
-    return None if found.code is ExitCode.PASS else found.advice
+    """Return the next step; None for a green run, whose advisory verdicts are in `advice`."""
+    headline = summary.headline(run)
+    return None if headline.code is ExitCode.PASS else headline.advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +107,14 @@ class Advice:
 
 
 def advice(run: Run) -> list[Advice]:
-    """What advisory rules ask for. It is beside the verdict, and must not be overlooked behind a PASS."""
-    found: dict[tuple[str, str], list[int]] = {}
+    """Return the advisory verdicts that ask for something, so that no PASS hides them."""
+    alike: dict[tuple[str, str], list[int]] = {}
     for number, v in enumerate(run.verdicts):
         if not v.required and v.state not in summary.QUIET:
-            found.setdefault((v.rule, v.state.value), []).append(number)
+            alike.setdefault((v.rule, v.state.value), []).append(number)
     return [
         Advice(rule, state, len(numbers), numbers[0], run.verdicts[numbers[0]].message)
-        for (rule, state), numbers in found.items()
+        for (rule, state), numbers in alike.items()
     ]
 
 
@@ -135,7 +135,7 @@ def since(run: Run) -> str | None:
     """Return the change of the step time against the earlier run that this one is held against; if it has no such run,
     the last green run. None without either.
     """
-    changes = [found for result in chosen(run) if (found := change_of(run, result))]
+    changes = [change for result in chosen(run) if (change := change_of(run, result))]
     if changes or run.earlier is not None or run.last_green is None:
         return "; ".join(changes) or None
     facts = run.last_green.differences
@@ -149,7 +149,7 @@ def change_of(run: Run, result: CellResult) -> str | None:
     old, new = earlier.cells.get(cell.key) if earlier else None, run.times.get(cell.key)
     if earlier is None or old is None or new is None:
         return None
-    known = (found for key, found in run.between_runs.items() if key.startswith(f"{cell.point.key}/"))
+    known = (spread for key, spread in run.between_runs.items() if key.startswith(f"{cell.point.key}/"))
     span = interval(paired_by_round(old, new, "step_ns"), between_two_runs(known))
     if span is None:
         return None

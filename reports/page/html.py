@@ -17,7 +17,7 @@ from specgate.contract.protocols import visible
 from specgate.errors import ExitCode
 from specgate.reports.common import answer, latencies, machine, memory, summary, tables, token_checks, variants
 from specgate.reports.common.parts import Picture, dense
-from specgate.reports.page import gaps, grounds, head, points
+from specgate.reports.page import details, gaps, head, points
 from specgate.reports.pictures import forest, load, speed_map
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "divergence_count": sum(len(c.tokens.divergences) for c in run.comparisons),
         "compared_tokens": sum(c.tokens.compared_tokens for c in run.comparisons),
         "token_checks": dense(token_checks.table(run)),
-        "token_words": [said for tell in TOKEN_WORDS if (said := tell(run))],
+        "token_words": [sentence for tell in TOKEN_WORDS if (sentence := tell(run))],
         "loops": tables.loops(run),
         "machine_words": [
             *machine.sentences(run),
@@ -139,9 +139,9 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "memory": dense(memory.table(run)),
         "clocks": dense(machine.clocks(run)),
         "clocks_scaled": machine.SCALED,
-        "changes": grounds.changes(run),
-        "grounds": grounds.grounds(run),
-        "files": grounds.files(run),
+        "changes": details.changes(run),
+        "details": details.details(run),
+        "files": details.files(run),
     }
 
 
@@ -155,7 +155,7 @@ def contents(sections: Sequence[points.Section]) -> list[tuple[str, str]]:
         *(("gates", "Gates"), ("cells", "Cells"), ("machine", "The machine"), ("speed", "Speed")),
         *of_points,
         *(("tokens", "Tokens"), ("loops", "Loops"), ("perf-mode", "PERF_MODE"), ("order", "Micro gates")),
-        *(("changes", "Since the last green run"), ("grounds", "Grounds"), ("files", "Files")),
+        *(("changes", "Since the last green run"), ("details", "Details"), ("files", "Files")),
     ]
 
 

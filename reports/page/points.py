@@ -1,4 +1,4 @@
-"""What report.html shows of one point: its pictures, each with its figures or with the reason why it is missing."""
+"""The section of one point in report.html: its pictures, each with its figures or the reason why it is missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DRAWN: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What the page shows of one point. `name`: the title without the source of acceptance. `undrawn`: why there are no
+    """The section of one point. `name`: the title without the source of acceptance. `undrawn`: why there are no
     pictures, or None. `prompts`: what is known of prompts from a file, in words; `categories`: acceptance by category.
     """
 
@@ -73,8 +73,8 @@ def drawn_points(run: Run, points: Sequence[Point]) -> set[Point]:
             open_[verdict.cell] = open_.get(verdict.cell, False) or verdict.required
 
     def need(point: Point) -> int:
-        found = [open_[r.cell.key] for r in run.cells if r.cell.point == point and r.cell.key in open_]
-        return -2 if any(found) else -1 if found else 0
+        required = [open_[r.cell.key] for r in run.cells if r.cell.point == point and r.cell.key in open_]
+        return -2 if any(required) else -1 if required else 0
 
     return set(sorted(points, key=need)[:DRAWN])
 

@@ -41,14 +41,14 @@ def by_position(key: str, results: Sequence[CellResult]) -> Picture:
 
 
 def draw_role(axes: Any, result: CellResult, nudge: float, labelled: bool) -> None:
-    found = [(i + nudge, v.value, v) for i, v in enumerate(shares(result), 1) if v is not None and v.value is not None]
+    points = [(i + nudge, v.value, v) for i, v in enumerate(shares(result), 1) if v is not None and v.value is not None]
     given = [
         (i + nudge, v.value) for i, v in enumerate(conditional(result), 1) if v is not None and v.value is not None
     ]
     tint = svg.colour(result.cell.role)
     axes.plot([x for x, _ in given], [y for _, y in given], "--", color=tint, linewidth=1.1, alpha=0.8)
-    axes.plot([x for x, *_ in found], [y for _, y, _ in found], "o-", color=tint, label=result.cell.role_name)
-    for x, share, value in found:
+    axes.plot([x for x, *_ in points], [y for _, y, _ in points], "o-", color=tint, label=result.cell.role_name)
+    for x, share, value in points:
         if value.ci_low is not None and value.ci_high is not None:
             axes.plot([x, x], [value.ci_low, value.ci_high], color=tint, linewidth=4, alpha=0.3, zorder=1)
         if labelled:
@@ -106,11 +106,11 @@ def histogram(key: str, results: Sequence[CellResult]) -> Picture:
     def draw(axes: Any) -> None:
         width = 0.8 / len(results)
         for n, result in enumerate(results):
-            found = of_cycles(result)
-            at = [i + (n - (len(results) - 1) / 2) * width for i in range(len(found))]
-            axes.bar(at, found, width * 0.92, color=svg.colour(result.cell.role), label=result.cell.role_name)
+            cycles = of_cycles(result)
+            at = [i + (n - (len(results) - 1) / 2) * width for i in range(len(cycles))]
+            axes.bar(at, cycles, width * 0.92, color=svg.colour(result.cell.role), label=result.cell.role_name)
             if len(results) == 1:
-                for x, share in zip(at, found, strict=True):
+                for x, share in zip(at, cycles, strict=True):
                     axes.annotate(f"{share:.0%}", (x, share), (0, 3), textcoords="offset points", ha="center")
         axes.set(xlabel="drafts accepted in a cycle", ylabel="cycles")
         axes.set_xticks(range(deepest + 1))

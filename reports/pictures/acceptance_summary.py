@@ -31,18 +31,18 @@ def lengths(key: str, rows: Rows) -> Picture:
     `key`: what the ids of its elements begin with.
     """
     name = "Acceptance length"
-    found = [(label, s) for label, s in rows if s.num_drafts]
-    if not found:
+    drafting = [(label, s) for label, s in rows if s.num_drafts]
+    if not drafting:
         return left_out(name, "no step had a draft")
-    shown = found[:SHOWN]
+    shown = drafting[:SHOWN]
     some_loop = any(s.without_loops for _, s in shown)
     caption = "Dot: tokens per cycle, bonus token included; line: 95 % interval over prompts" + (
         "; ring: without the requests whose text loops." if some_loop else "."
     )
-    if len(shown) < len(found):
-        caption += f" Drawn are the first {len(shown)} of {len(found)}; the table has all."
+    if len(shown) < len(drafting):
+        caption += f" Drawn are the first {len(shown)} of {len(drafting)}; the table has all."
     words = "; ".join(f"{label}: {in_words(s)}" for label, s in shown[:12])
-    words += f"; and {len(found) - 12} more in the table" if len(found) > 12 else ""
+    words += f"; and {len(drafting) - 12} more in the table" if len(drafting) > 12 else ""
     height = 0.72 + 0.3 * max(2, len(shown))
     drawing = svg.fitted(key, f"{name}. {words}.", lambda axes: draw_lengths(axes, shown), _WIDTH, height)
     return Picture(name, caption, drawing, wide=True)
@@ -89,10 +89,10 @@ def by_position(key: str, rows: Rows) -> Picture:
     `key`: what the ids of its elements begin with.
     """
     name = "Acceptance by draft position"
-    found = [(label, s) for label, s in rows if s.positions]
-    if not found:
+    counted = [(label, s) for label, s in rows if s.positions]
+    if not counted:
         return left_out(name, "no engine counted drafts by position")
-    shown = found[:LINES]
+    shown = counted[:LINES]
 
     def draw(axes: Any) -> None:
         for n, (label, s) in enumerate(shown):
@@ -108,8 +108,8 @@ def by_position(key: str, rows: Rows) -> Picture:
         "Solid: share of the cycles that proposed the draft in which it was accepted, with its 95 % interval over "
         "prompts; dashed: of those that accepted the draft before."
     )
-    if len(shown) < len(found):
-        caption += f" Drawn are the first {len(shown)} of {len(found)}; the table has all."
+    if len(shown) < len(counted):
+        caption += f" Drawn are the first {len(shown)} of {len(counted)}; the table has all."
     words = "; ".join(f"{label}: {shares_in_words(s)}" for label, s in shown)
     return Picture(name, caption, svg.fitted(key, f"{name}. {words}.", draw, _WIDTH, 3.0), wide=True)
 

@@ -42,16 +42,16 @@ def by_active(key: str, results: Sequence[CellResult], alone: Alone) -> Picture:
 
 
 def batches_alone(run: Run, point: Point) -> Alone:
-    """What a step of smaller batches took of the same scenario, back end, context and role, with all slots at work."""
-    found: dict[tuple[str, int], float] = {}
+    """Return the step time of smaller batches of the same scenario, back end, context and role, all slots at work."""
+    times: dict[tuple[str, int], float] = {}
     for result in run.cells:
         of = result.cell.point
         if (of.scenario, of.backend, of.context) != (point.scenario, point.backend, point.context):
             continue
         for b in result.by_active:
             if b.active == of.batch < point.batch and b.step_ms is not None:
-                found[result.cell.role_name, of.batch] = b.step_ms
-    return found
+                times[result.cell.role_name, of.batch] = b.step_ms
+    return times
 
 
 def table(results: Sequence[CellResult], alone: Alone) -> Table:

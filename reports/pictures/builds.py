@@ -39,7 +39,7 @@ def short_names(quantities: Sequence[Quantity]) -> list[str]:
 
 
 def loss_pct(quantity: Quantity, ratio: float) -> float:
-    """How much worse a ratio new / old is, in percent of the logarithm; negative where it is better."""
+    """Return the loss of a ratio new / old, in percent of the logarithm; negative if it is a gain."""
     return 100 * math.log(ratio) * (1 if quantity.better == "lower" else -1)
 
 

@@ -34,11 +34,11 @@ def budgets_of(run: Run, results: Sequence[CellResult]) -> Budgets:
 # ── the cycle ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def budget(key: str, run: Run, found: Budgets) -> Picture:
+def budget(key: str, run: Run, budgets: Budgets) -> Picture:
     """A bar per role, with the parts of its cycle stacked, and a line for the least time that its bytes take."""
-    split = [(r, b) for r, b in found if b.parts]
+    split = [(r, b) for r, b in budgets if b.parts]
     if not split:
-        return left_out(BUDGET, "the engine does not split its steps" if found else "no times may be quoted")
+        return left_out(BUDGET, "the engine does not split its steps" if budgets else "no times may be quoted")
     floored = any(b.floor_ms is not None for _, b in split)
 
     def draw(axes: Any) -> None:
@@ -72,9 +72,9 @@ def draw_cycle(axes: Any, row: int, cycle: CycleBudget) -> None:
         axes.plot([0, cycle.floor_ms], [row + 0.37] * 2, color=svg.INK, linewidth=2, solid_capstyle="butt")
 
 
-def part_table(found: Budgets) -> Table:
+def part_table(budgets: Budgets) -> Table:
     rows = []
-    for result, cycle in found:
+    for result, cycle in budgets:
         for part in cycle.parts:
             share = percent(part.ms / cycle.cycle_ms if cycle.cycle_ms else None)
             floor = NONE if part.floor_ms is None else number(part.floor_ms)
@@ -93,9 +93,9 @@ def _cycle_words(result: CellResult, cycle: CycleBudget) -> str:
 # ── the speed-up ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def waterfall(key: str, run: Run, found: Budgets) -> Picture:
+def waterfall(key: str, run: Run, budgets: Budgets) -> Picture:
     """The factors of each role's speed-up, multiplied up bar by bar, with the policy's floors and the limit."""
-    shown = [(r, b, b.waterfall) for r, b in found if b.waterfall is not None]
+    shown = [(r, b, b.waterfall) for r, b in budgets if b.waterfall is not None]
     if not shown:
         return left_out(WATERFALL, "no speed-up may be quoted")
     ratios = {r.cell.key: factors(w) for r, _, w in shown}
@@ -126,11 +126,11 @@ def waterfall(key: str, run: Run, found: Budgets) -> Picture:
     caption += "."
     words = "; ".join(f"{r.cell.role_name}: {_factor_words(w)}, speed-up {ratio(w.speedup)}" for r, _, w in shown)
     drawing = svg.drawn(f"{key}-waterfall", f"{WATERFALL}. {words}.", draw)
-    return Picture(WATERFALL, caption, drawing, [factor_table([(r, b) for r, b, _ in shown]), gate_table(run, found)])
+    return Picture(WATERFALL, caption, drawing, [factor_table([(r, b) for r, b, _ in shown]), gate_table(run, budgets)])
 
 
-def factors(found: Waterfall) -> dict[str, float]:
-    return {f.name: f.ratio for f in found.factors}
+def factors(waterfall: Waterfall) -> dict[str, float]:
+    return {f.name: f.ratio for f in waterfall.factors}
 
 
 def draw_lane(
@@ -146,30 +146,30 @@ def draw_lane(
     axes.bar([len(steps) + offset], [high - low], width, bottom=[low], color=tint, label=result.cell.role_name)
 
 
-def factor_table(found: Budgets) -> Table:
-    falls = [b.waterfall for _, b in found if b.waterfall is not None]
+def factor_table(budgets: Budgets) -> Table:
+    falls = [b.waterfall for _, b in budgets if b.waterfall is not None]
     names = [n for n in MEANING if any(n in factors(w) for w in falls)]
     rows: list[list[str | Entry]] = [
         [Entry(n, MEANING[n]), *(ratio(factors(w).get(n, math.nan)) if n in factors(w) else NONE for w in falls)]
         for n in names
     ]
     rows.append(["speed-up", *(ratio(w.speedup) for w in falls)])
-    limits = [b.limit for _, b in found]
+    limits = [b.limit for _, b in budgets]
     rows.append(["at most, cycle at its floor", *(ratio(x.highest) if x else NONE for x in limits)])
     rows.append(["at most, baseline at its floor too", *(ratio(x.at_floors) if x else NONE for x in limits)])
-    return Table(("factor", *(r.cell.role_name for r, _ in found)), rows)
+    return Table(("factor", *(r.cell.role_name for r, _ in budgets)), rows)
 
 
-def gate_table(run: Run, found: Budgets) -> Table:
-    """What it would take to pass each speed gate, as an acceptance length."""
+def gate_table(run: Run, budgets: Budgets) -> Table:
+    """Return the acceptance length that each speed gate would take."""
     rows = [
         [r.cell.role_name, c.rule, f"{c.min:g}×", asked(run, r.cell, b, c)]
-        for r, b in found
+        for r, b in budgets
         if b.waterfall is not None
         for c in b.ceilings
     ]
     return Table(("role", "gate", "asks", "takes"), rows, texts=4)
 
 
-def _factor_words(found: Waterfall) -> str:
-    return ", ".join(f"{f.name} {ratio(f.ratio)}" for f in found.factors)
+def _factor_words(waterfall: Waterfall) -> str:
+    return ", ".join(f"{f.name} {ratio(f.ratio)}" for f in waterfall.factors)

@@ -48,10 +48,10 @@ def by_depth(key: str, results: Sequence[CellResult], *, own_lengths: bool = Fal
 
 
 def draw_length(axes: Any, result: CellResult) -> None:
-    found = [b for b in result.by_depth if b.acceptance_length is not None]
+    bins = [b for b in result.by_depth if b.acceptance_length is not None]
     tint = svg.colour(result.cell.role)
-    axes.plot([b.depth for b in found], [b.acceptance_length for b in found], "o-", color=tint)
-    if spans := [(b.depth, b.ci_low, b.ci_high) for b in found if b.ci_low is not None]:
+    axes.plot([b.depth for b in bins], [b.acceptance_length for b in bins], "o-", color=tint)
+    if spans := [(b.depth, b.ci_low, b.ci_high) for b in bins if b.ci_low is not None]:
         axes.vlines(*zip(*spans, strict=True), color=tint, linewidth=4, alpha=0.3, zorder=1)
 
 
@@ -71,9 +71,9 @@ def table(results: Sequence[CellResult], context: int | None) -> Table:
 def _words(result: CellResult) -> str:
     lengths = [b.acceptance_length for b in result.by_depth if b.acceptance_length is not None]
     times = [b.step_ms for b in result.by_depth if b.step_ms is not None]
-    said = [
-        f"{what} {number(found[0])} at the beginning, {number(found[-1])} at the end"
-        for what, found in (("acceptance length", lengths), ("milliseconds per step", times))
-        if found
+    parts = [
+        f"{what} {number(figures[0])} at the beginning, {number(figures[-1])} at the end"
+        for what, figures in (("acceptance length", lengths), ("milliseconds per step", times))
+        if figures
     ]
-    return f"{result.cell.role_name}: {', '.join(said) or 'withheld'}"
+    return f"{result.cell.role_name}: {', '.join(parts) or 'withheld'}"

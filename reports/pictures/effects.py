@@ -24,7 +24,7 @@ LEAST: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """How a figure changed from A to B, turned so that above 1 is better.
+    """Change of a figure from A to B, turned so that above 1 is better.
 
     `low`, `high`: the 95 % interval, if there is one.
     `margin`: the relative loss that counts as none, for example 0.02; None where nothing is asked.
@@ -40,7 +40,7 @@ class Effect:
 
     @property
     def side(self) -> Side:
-        """Where the interval lies. `same`: within the margin either way; `open` also where there is no interval."""
+        """Side of the margin that the interval lies on; `same` within it either way, `open` without an interval too."""
         if self.low is None or self.high is None:
             return "open"
         if self.margin is not None and 1 / (1 + self.margin) <= self.low and self.high <= 1 + self.margin:

@@ -45,8 +45,8 @@ def by_position(key: str, uses: Uses) -> Picture:
             tint, name, nudge = svg.colour(result.cell.role), result.cell.role_name, n * 0.03
             places = [of.row + nudge for of in use.by_row]
             touched.plot(places, [of.touched for of in use.by_row], "o-", color=tint, label=name)
-            found = [(of.row + nudge, of.overlap) for of in use.by_row if of.overlap is not None]
-            overlaps.plot([x for x, _ in found], [y for _, y in found], "o-", color=tint)
+            points = [(of.row + nudge, of.overlap) for of in use.by_row if of.overlap is not None]
+            overlaps.plot([x for x, _ in points], [y for _, y in points], "o-", color=tint)
         overlaps.axhline(0, color=svg.MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
         low = min((of.overlap for _, u in shown for of in u.by_row if of.overlap is not None), default=0.0)
         overlaps.set(xlabel="tokens of a request: its newest, then its drafts", ylabel="overlap")
@@ -96,7 +96,7 @@ def by_layer(key: str, uses: Uses) -> Picture:
 
 
 def why_not(shown: Uses) -> str:
-    """Why there is no picture by position of the cells `shown`, whose experts were counted."""
+    """Return the reason why there is no picture by position of the cells `shown`, whose experts were counted."""
     if not shown:
         return NOT_COUNTED
     alone = all(max(of.rows) < 2 for _, u in shown for of in u.slots)

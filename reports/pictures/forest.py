@@ -73,14 +73,14 @@ def rows_of(run: Run) -> Iterator[Row]:
 
 def over_baseline(run: Run, comparison: Comparison) -> Row:
     cell, value = comparison.cell, comparison.speedup
-    asked, mde = floor_of(run, cell), run.mde.get(cell.key)
+    floor, mde = floor_of(run, cell), run.mde.get(cell.key)
     return Row(
         cell_name(cell.key, run.scenarios),
         cell.role,
         value.value,
         value.ci_low,
         value.ci_high,
-        asked,
+        floor,
         mde,
         reason(value),
     )
@@ -88,12 +88,12 @@ def over_baseline(run: Run, comparison: Comparison) -> Row:
 
 def over_role(run: Run, verdict: Verdict) -> Row | None:
     """The row of a role compared with another role, from the evidence of a verdict; None if it compares no roles."""
-    found, result = verdict.evidence, run.result(verdict.cell)
-    value, low, high, margin = (found.get(key) for key in ("ratio", "ci_low", "ci_high", "margin_pct"))
-    if "against" not in found or result is None or not isinstance(value, float) or not isinstance(margin, float):
+    evidence, result = verdict.evidence, run.result(verdict.cell)
+    value, low, high, margin = (evidence.get(key) for key in ("ratio", "ci_low", "ci_high", "margin_pct"))
+    if "against" not in evidence or result is None or not isinstance(value, float) or not isinstance(margin, float):
         return None
     return Row(
-        name=f"{cell_name(verdict.cell, run.scenarios)} over {found.get('against')}",
+        name=f"{cell_name(verdict.cell, run.scenarios)} over {evidence.get('against')}",
         role=result.cell.role,
         value=value,
         low=low if isinstance(low, float) else None,

@@ -21,12 +21,12 @@ QUANTILES: Final = (0, 10, 50, 90, 99, 100)
 def ecdf(key: str, metric: str, results: Sequence[CellResult]) -> Picture:
     """The distribution of `metric`, a key of `NAMES`. `results`: cells whose times may be quoted."""
     name, what = NAMES[metric], "gaps" if metric == "itl_ms" else "requests"
-    found = [(r, r.distributions[metric]) for r in results if metric in r.distributions]
-    if not found:
+    spreads = [(r, r.distributions[metric]) for r in results if metric in r.distributions]
+    if not spreads:
         return left_out(name, "no request whose time may be quoted")
 
     def draw(axes: Any) -> None:
-        for result, spread in found:
+        for result, spread in spreads:
             shares = [i / max(1, len(spread.values) - 1) for i in range(len(spread.values))]
             role = result.cell.role
             axes.step(spread.values, shares, where="post", color=svg.colour(role), label=role.name)
@@ -34,15 +34,15 @@ def ecdf(key: str, metric: str, results: Sequence[CellResult]) -> Picture:
         axes.margins(x=0.05)
         svg.rows_of_grid(axes)
         svg.percents(axes)
-        svg.legend(axes, len(found))
+        svg.legend(axes, len(spreads))
 
     words = "; ".join(
         f"{r.cell.role_name}: {number(percentile(r, metric, 50))} ms at the median, {number(d.values[-1])} ms at most"
-        for r, d in found
+        for r, d in spreads
     )
     rows = [
         [r.cell.role_name, *(number(percentile(r, metric, percent)) for percent in QUANTILES), f"{d.n:,}"]
-        for r, d in found
+        for r, d in spreads
     ]
     head = ("role", "least", *(f"p{q}" for q in QUANTILES[1:-1]), "most", what)
     caption = f"Share of the {what} that took at most so long; a step to the right is a slow {what[:-1]}."

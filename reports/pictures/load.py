@@ -37,8 +37,8 @@ FIGURES: Final = (
 def of_load(run: Run) -> Iterator[Picture]:
     """Two pictures per scenario and context of a load run; none of any other run."""
     sweeps: dict[tuple[str, int], list[BreakEven]] = {}
-    for found in run.break_even:
-        sweeps.setdefault((found.scenario, found.context), []).append(found)
+    for sweep in run.break_even:
+        sweeps.setdefault((sweep.scenario, sweep.context), []).append(sweep)
     for number_, ((scenario, context), of) in enumerate(sweeps.items()):
         where = f": {scenario}, {context:,} tokens" if len(sweeps) > 1 else ""
         yield break_even(f"load{number_}", where, of)
@@ -175,12 +175,12 @@ def curve(key: str, where: str, run: Run, scenario: str, context: int) -> Pictur
 
 def line_of(results: Sequence[CellResult], role: Role) -> list[tuple[float, float, float]]:
     """(level, median E2E latency in seconds, output tokens per second) of a role at every level that has both."""
-    found = []
+    dots = []
     for result in sorted((r for r in results if r.cell.role == role), key=lambda r: r.cell.point.level):
         latency, speed = (result.values.get(name) for name in ("p50_e2e_ms", "output_tok_s"))
         if latency is not None and speed is not None and latency.value is not None and speed.value is not None:
-            found.append((result.cell.point.level, latency.value / 1e3, speed.value))
-    return found
+            dots.append((result.cell.point.level, latency.value / 1e3, speed.value))
+    return dots
 
 
 def figure_table(results: Sequence[CellResult], open_loop: bool) -> Table:

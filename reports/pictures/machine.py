@@ -46,7 +46,7 @@ def over_time(key: str, timeline: Timeline, comparisons: Sequence[Comparison]) -
         panels[-1].set_xlabel("seconds from the first measured block")
 
     shares = ([2.2] if comparisons else []) + [1.0] * len(strips)
-    words = "; ".join(said for field in strips if (said := _words(timeline, field)))
+    words = "; ".join(sentence for field in strips if (sentence := _words(timeline, field)))
     described = f"{name}. {len(spans)} rounds in {max(end for _, end in spans.values()):.0f} seconds; {words}."
     caption = "Shaded: every second round. " + ("Above: speed-up of each pair while it ran. " if comparisons else "")
     caption += "Strips show the worst of each stretch: the lowest clock, the highest of everything else."
@@ -71,8 +71,8 @@ def draw_pairs(axes: Any, comparisons: Sequence[Comparison], spans: dict[int, tu
 
 
 def draw_strip(axes: Any, timeline: Timeline, field: str, label: str) -> None:
-    found = [(at, value) for at, value in zip(timeline.at_s, column(timeline, field), strict=True) if value is not None]
-    x, y = [at for at, _ in found], [value for _, value in found]
+    points = [(at, v) for at, v in zip(timeline.at_s, column(timeline, field), strict=True) if v is not None]
+    x, y = [at for at, _ in points], [value for _, value in points]
     axes.plot(x, y, color=svg.INK, linewidth=1.1, drawstyle="steps-post")
     axes.annotate(label, (0, 1), (2, 2), "axes fraction", "offset points", fontsize=7.5)
     room = 0.15 * (max(y) - min(y)) or 0.05 * max(abs(max(y)), 0.2)
@@ -89,8 +89,8 @@ def kept(timeline: Timeline) -> dict[str, str]:
 
 
 def column(timeline: Timeline, field: str) -> Sequence[float | None]:
-    found: Sequence[float | None] = getattr(timeline, field)
-    return found
+    values: Sequence[float | None] = getattr(timeline, field)
+    return values
 
 
 def pair_table(timeline: Timeline, comparisons: Sequence[Comparison]) -> Table:

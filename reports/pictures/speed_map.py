@@ -33,10 +33,10 @@ def maps(run: Run) -> Iterator[Picture]:
 
 
 def fields_of(comparisons: Sequence[Comparison]) -> Fields:
-    found: dict[tuple[int, int], list[float]] = {}
+    ratios: dict[tuple[int, int], list[float]] = {}
     for c in comparisons:
-        found.setdefault((c.cell.point.batch, c.cell.point.context), []).append(c.speedup.value or math.nan)
-    return {place: tuple(sorted(values)) for place, values in found.items()}
+        ratios.setdefault((c.cell.point.batch, c.cell.point.context), []).append(c.speedup.value or math.nan)
+    return {place: tuple(sorted(values)) for place, values in ratios.items()}
 
 
 def one_map(role: Role, fields: Fields) -> Picture:

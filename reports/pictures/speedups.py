@@ -41,8 +41,8 @@ def draw_row(axes: Any, row: int, comparison: Comparison, floor: float | None) -
     tint, value = svg.colour(comparison.cell.role), comparison.speedup
     pairs = list(zip(comparison.log_ratios, comparison.orders, strict=True))
     for marker, sign in (("^", 1), ("v", -1)):
-        found = [math.exp(d) for d, order in pairs if order == sign]
-        axes.plot(found, [row + 0.2 * sign] * len(found), marker, color=tint, alpha=0.55, markersize=4)
+        ratios = [math.exp(d) for d, order in pairs if order == sign]
+        axes.plot(ratios, [row + 0.2 * sign] * len(ratios), marker, color=tint, alpha=0.55, markersize=4)
     if value.ci_low is not None and value.ci_high is not None:
         axes.plot([value.ci_low, value.ci_high], [row, row], color=tint, linewidth=3.2, zorder=3)
     axes.plot([value.value], [row], "o", color=tint, mec=svg.SURFACE, markersize=8, zorder=4)

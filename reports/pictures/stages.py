@@ -16,9 +16,9 @@ NAMED: Final = 40
 """Most stages whose names stand at the axis; of more, the target's layers are named now and then."""
 
 
-def stages(found: Parity) -> Picture:
+def stages(parity: Parity) -> Picture:
     """The distance of every stage in root mean square and of its worst row, each with a line at what is allowed."""
-    shown = found.stages
+    shown = parity.stages
 
     def draw(axes: Any) -> None:
         xs = range(len(shown))
@@ -38,7 +38,7 @@ def stages(found: Parity) -> Picture:
         svg.rows_of_grid(axes)
         svg.legend(axes, 2)
 
-    words = f"departs first at {found.first.stage}" if found.first else "no stage departs"
+    words = f"departs first at {parity.first.stage}" if parity.first else "no stage departs"
     caption = (
         "|a − b| / max(|a|, |b|) of a row. Dashed: what rounding explains of it; red: more than that; 0: the same bits."
     )

@@ -164,8 +164,8 @@ def ratio_axis(axes: Any, which: str = "x") -> None:
 
     getattr(axes, f"set_{which}scale")("log")
     low, high = getattr(axes, f"get_{which}lim")()
-    found = MaxNLocator(8 if which == "x" else 4, steps=[1, 2, 5, 10]).tick_values(low, high)
-    ticks = {float(t) for t in found if low < t < high}
+    values = MaxNLocator(8 if which == "x" else 4, steps=[1, 2, 5, 10]).tick_values(low, high)
+    ticks = {float(t) for t in values if low < t < high}
     ticks |= {1.0} if low <= 1 <= high else set()
     getattr(axes, f"set_{which}ticks")(sorted(ticks), [f"{t:g}" for t in sorted(ticks)])
     getattr(axes, f"set_{which}ticks")([], minor=True)

@@ -18,26 +18,26 @@ ERRORS = (FALSE_FAIL, FALSE_FAIL)
 
 
 def over_requests(key: str, results: Sequence[CellResult]) -> Picture:
-    """What each block accepted beside the mean of its prompt set, over requests, with the slope of each role."""
+    """Draw the acceptance length of each block less the mean of its prompt set, over requests, with the slope."""
     name = "Acceptance over uptime"
-    found = [(r, r.drift) for r in results if r.drift is not None]
-    if not found:
+    drifts = [(r, r.drift) for r in results if r.drift is not None]
+    if not drifts:
         return left_out(name, "too few blocks of an engine that keeps running")
 
     def draw(axes: Any) -> None:
         axes.axhline(0, color=svg.MUTED, linewidth=1, linestyle=(0, (3, 3)), zorder=1)
-        for result, drift in found:
+        for result, drift in drifts:
             draw_role(axes, result, drift)
         axes.set(xlabel="requests answered before", ylabel="tokens per cycle, less the mean")
         axes.margins(y=0.15)
         svg.rows_of_grid(axes)
         svg.whole_ticks(axes)
-        svg.legend(axes, len(found))
+        svg.legend(axes, len(drifts))
 
-    words = "; ".join(f"{result.cell.role_name}: {in_words(drift, ERRORS)}" for result, drift in found)
+    words = "; ".join(f"{result.cell.role_name}: {in_words(drift, ERRORS)}" for result, drift in drifts)
     caption = f"A dot per block: its acceptance length less the mean of its prompt set; line: the slope. {words}."
     drawing = svg.drawn(f"{key}-uptime", f"{name}. {words}.", draw)
-    return Picture(name, caption, drawing, [table(found)])
+    return Picture(name, caption, drawing, [table(drifts)])
 
 
 def draw_role(axes: Any, result: CellResult, drift: AcceptanceDrift) -> None:
@@ -47,9 +47,9 @@ def draw_role(axes: Any, result: CellResult, drift: AcceptanceDrift) -> None:
     axes.plot(ends, [drift.slope * (x - middle) / 1000 for x in ends], color=tint)
 
 
-def table(found: Sequence[tuple[CellResult, AcceptanceDrift]]) -> Table:
+def table(drifts: Sequence[tuple[CellResult, AcceptanceDrift]]) -> Table:
     rows = []
-    for result, drift in found:
+    for result, drift in drifts:
         least, greatest = fall_pct(drift, FALSE_FAIL)
         rows.append(
             [

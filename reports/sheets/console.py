@@ -38,17 +38,17 @@ def _table(section: Section) -> Any:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    found = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for n, head in enumerate(section.table.head):
         # A name of the first column must not be broken in two. Other columns may wrap. On a narrow terminal, long names
         # wrap between their words: a column without a fixed width would be cut to whatever is left.
         whole = n == 0 and all(len(in_words(row[0])) <= NAME for row in section.table.rows)
         side: Literal["left", "right"] = "left" if n < section.table.texts else "right"
         fixed = longest_word(section) if n == 0 and not whole and columns() < WIDE else None
-        found.add_column(words(head), justify=side, overflow="fold", no_wrap=whole, width=fixed)
+        made.add_column(words(head), justify=side, overflow="fold", no_wrap=whole, width=fixed)
     for row in section.table.rows:
-        found.add_row(*map(_cell, row))
-    return found
+        made.add_row(*map(_cell, row))
+    return made
 
 
 def longest_word(section: Section) -> int:

@@ -11,7 +11,7 @@ from specgate.reports.common.parts import Picture, Table
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a command that judges ends: its state (a value of `State`), its exit code, and the reason in a sentence.
+    """End of a command that judges: its state (a value of `State`), its exit code, and the reason in a sentence.
 
     `word`: what stands in the place of the state, where the command has words of its own.
     """

@@ -53,11 +53,11 @@ def annotated(run: Run) -> Iterator[Annotation]:
     unjudged = [Annotation("error", f"{kind} not judged", f"no required rule judges {of}") for kind, of in silent]
     levels: tuple[Level, ...] = ("error", "warning")
     for level in levels:
-        found = [a for a in (*failures, *unjudged, *verdicts) if a.level == level]
-        yield from found if len(found) <= KEPT else found[: KEPT - 1]
-        if len(found) > KEPT:
+        annotations = [a for a in (*failures, *unjudged, *verdicts) if a.level == level]
+        yield from annotations if len(annotations) <= KEPT else annotations[: KEPT - 1]
+        if len(annotations) > KEPT:
             yield Annotation(
-                level, "and more", f"{len(found) - KEPT + 1} further ones are in report.html of run {run.id}"
+                level, "and more", f"{len(annotations) - KEPT + 1} further ones are in report.html of run {run.id}"
             )
 
 

@@ -122,10 +122,10 @@ def metric_rows(run: Run) -> Iterator[Row]:
 
 def break_even_rows(run: Run) -> Iterator[Row]:
     """The break-even of every sweep, with an empty `batch`, since it speaks of all levels."""
-    for found in run.break_even:
-        cell = next(r.cell for r in run.cells if r.cell.key == found.levels[0].cell)
-        pairs = sum(level.pairs for level in found.levels)
-        value = Value("break_even_level", found.value, found.outcome, pairs, found.low, found.high)
+    for sweep in run.break_even:
+        cell = next(r.cell for r in run.cells if r.cell.key == sweep.levels[0].cell)
+        pairs = sum(level.pairs for level in sweep.levels)
+        value = Value("break_even_level", sweep.value, sweep.outcome, pairs, sweep.low, sweep.high)
         yield {**identity(run, cell), "batch": None, **columns_of(value)}
 
 
@@ -177,10 +177,10 @@ def against(value: Value, baseline: CellResult | None) -> Row:
 
 def by_cell(verdicts: Iterable[Verdict]) -> Mapping[str, Sequence[Verdict]]:
     """Cell key → its verdicts; none for any other key."""
-    found: dict[str, list[Verdict]] = defaultdict(list)
+    of: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
-        found[verdict.cell].append(verdict)
-    return found
+        of[verdict.cell].append(verdict)
+    return of
 
 
 def judged(verdicts: Iterable[Verdict], value: Value) -> Row:
@@ -190,11 +190,11 @@ def judged(verdicts: Iterable[Verdict], value: Value) -> Row:
     verdict = worst(v for v in verdicts if value.metric in v.evidence)
     if verdict is None:
         return {}
-    found: dict[str, Scalar] = {
+    columns: dict[str, Scalar] = {
         "margin": verdict.evidence.get("min", verdict.evidence.get("max")),
         "verdict": verdict.state.value,
     }
-    return found if value.reason_code else {**found, "reason_code": verdict.reason_code}
+    return columns if value.reason_code else {**columns, "reason_code": verdict.reason_code}
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict | None:

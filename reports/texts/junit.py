@@ -53,7 +53,7 @@ def suite(run: Run) -> ET.Element:
     gaps = (gap_case(run, gap) for gap in run.not_judged)
     cases = [verdict_case(run), *gaps, *(case(run, verdict) for verdict in run.verdicts)]
     outcomes = Counter(child.tag for c in cases for child in c)
-    found = element(
+    made = element(
         "testsuite",
         name=f"specgate {run.kind} {run.id}",
         tests=str(len(cases)),
@@ -69,48 +69,48 @@ def suite(run: Run) -> ET.Element:
         "acceptance": acceptance_label(run) or "real acceptance",
         **{name: value or "unknown" for name, value in run.fingerprint.items()},
     }
-    properties = ET.SubElement(found, "properties")
+    properties = ET.SubElement(made, "properties")
     properties.extend(element("property", name=name, value=value) for name, value in facts.items())
-    found.extend(cases)
-    return found
+    made.extend(cases)
+    return made
 
 
 def case(run: Run, verdict: Verdict) -> ET.Element:
     """The test case of one verdict."""
     scenario, _, rest = verdict.cell.partition("/")
     classname = ".".join(part for part in ("specgate", run.kind, scenario) if part)
-    found = element("testcase", classname=classname, name=" ".join((verdict.rule, *rest.split("/"))).strip(), time="0")
+    made = element("testcase", classname=classname, name=" ".join((verdict.rule, *rest.split("/"))).strip(), time="0")
     if verdict.state not in GREEN:
         tag = OUTCOMES[verdict.state] if verdict.required else "skipped"
         advisory = "" if verdict.required or verdict.state is State.SKIPPED else f"advisory {verdict.state.value}: "
         outcome = element(tag, type=verdict.reason_code, message=advisory + verdict.message)
         outcome.text = visible(f"next: {verdict.next_step}") if verdict.next_step else None
-        found.append(outcome)
-    if said := evidence(verdict):
-        ET.SubElement(found, "system-out").text = visible(f"{verdict.message}\n{said}")
-    return found
+        made.append(outcome)
+    if figures := evidence(verdict):
+        ET.SubElement(made, "system-out").text = visible(f"{verdict.message}\n{figures}")
+    return made
 
 
 def gap_case(run: Run, gap: Gap) -> ET.Element:
     """The test case of what was not judged. Its `system-out` names the cells."""
-    found = element("testcase", classname=f"specgate.{run.kind}", name=f"{gap.kind} not judged", time="0")
+    made = element("testcase", classname=f"specgate.{run.kind}", name=f"{gap.kind} not judged", time="0")
     why = gap.why or f"no required rule judges {gap_in_words(gap, run.scenarios)}"
-    found.append(element("failure" if gap.why is None else "skipped", type="not_judged", message=why))
-    ET.SubElement(found, "system-out").text = visible("\n".join(gap.cells))
-    return found
+    made.append(element("failure" if gap.why is None else "skipped", type="not_judged", message=why))
+    ET.SubElement(made, "system-out").text = visible("\n".join(gap.cells))
+    return made
 
 
 def verdict_case(run: Run) -> ET.Element:
     """The test case of the run as a whole. It fails if the exit code is not 0, whatever the cause."""
     head = headline(run)
-    found = element("testcase", classname=f"specgate.{run.kind}", name="verdict", time="0")
+    made = element("testcase", classname=f"specgate.{run.kind}", name="verdict", time="0")
     if head.code is not ExitCode.PASS:
         red = (ExitCode.FAIL, ExitCode.INCONCLUSIVE, ExitCode.NOT_JUDGED)
         tag = "failure" if head.code in red else "error"
         outcome = element(tag, type=head.state, message=head.reason)
         outcome.text = visible("\n".join(f"{where}: {why}" for where, why in run.failures.items())) or None
-        found.append(outcome)
-    return found
+        made.append(outcome)
+    return made
 
 
 def element(tag: str, **attributes: str) -> ET.Element:

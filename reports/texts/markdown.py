@@ -10,6 +10,7 @@ from specgate.analysis.cell_names import cell_name
 from specgate.contract import CellResult, Policy, Run, State, Verdict
 from specgate.contract.protocols import visible
 from specgate.reports.common import figures, machine, memory, own_prompts, provenance, token_checks, variants
+from specgate.reports.common.answer import answer, decided_by, which_counts
 from specgate.reports.common.markup import markdown, markdown_table
 from specgate.reports.common.summary import (
     MARKS,
@@ -25,7 +26,7 @@ from specgate.reports.common.summary import (
 from specgate.reports.common.tables import tokens_entry
 
 LINES = 60
-CELLS, VERDICTS, WARNINGS, MACHINE, PROMPTS, VARIANTS = 18, 12, 3, 3, 2, 2
+CELLS, VERDICTS, WARNINGS, MACHINE, PROMPTS, VARIANTS = 16, 12, 3, 3, 2, 2
 """Most rows of each kind. The worst come first, and a last line says how many are left out."""
 _WORST_FIRST = (State.INVALID, State.ENV_REJECTED, State.FAIL, State.INCONCLUSIVE)
 CELL_HEAD = ("cell", "acceptance length", "tok/s", "ms/token", "speed-up", "tokens")
@@ -49,29 +50,27 @@ def lines(run: Run, policy: Policy) -> Iterator[str]:
     pair = provenance.pair(run) if run.pair.weights == "server" else f"{run.pair.name} pair"
     yield f"## {mark} {markdown(head.state)}: specgate {run.kind}, {markdown(pair)}"
     yield ""
-    yield markdown(head.reason)
-    if head.advice:
-        yield from ("", markdown(head.advice))
-    for found in break_evens(run):
-        yield from ("", markdown(found))
-    yield ""
-    counted = ((word, tally(run, required=required)) for word, required in (("required", True), ("advisory", False)))
-    said = "; ".join(f"{word}: {found}" for word, found in counted if found)
-    yield f"Exit code {head.code.value}. Policy {markdown(policy.name)}{f'; {said}' if said else ''}."
+    advice = f"Next: {head.advice}" if head.code.value and head.advice else head.advice
+    sweeps = break_evens(run) if any(c.tokens.defects for c in run.comparisons) else []
+    for sentence in filter(None, (answer(run), decided_by(run), *which_counts(run), advice, *sweeps)):
+        yield from (markdown(sentence), "")
+    tallies = {word: tally(run, required=word == "required") for word in ("required", "advisory")}
+    counts = "; ".join(f"{word}: {count}" for word, count in tallies.items() if count)
+    yield f"Exit code {head.code.value}. Policy {markdown(policy.name)}{f'; {counts}' if counts else ''}."
     yield f"Run {markdown(run.id)}, {markdown(acceptance_label(run) or 'real acceptance')}."
-    if told := ", ".join(f"{name} {value}" for name, value in provenance.engine(run)):
-        yield f"{markdown(told[:1].upper() + told[1:])}."
+    facts = [", ".join(f"{name} {value}" for name, value in provenance.engine(run))]
+    for fact in filter(None, (*facts, token_checks.own_word(run), token_checks.sampled(run))):
+        yield f"{markdown(fact[:1].upper() + fact[1:])}."
     if gaps := not_judged(run):
         yield f"**{markdown(' '.join(gaps))}**"
-    for said in filter(None, (token_checks.own_word(run), token_checks.sampled(run))):
-        yield from ("", markdown(said[:1].upper() + said[1:]) + ".")
     yield from cells(run)
-    for said in list(own_prompts.sentences(run))[:PROMPTS]:
-        yield from ("", markdown(said))
-    for said in list(memory.sentences(run))[:PROMPTS]:
-        yield from ("", markdown(said))
-    for said in list(variants.sentences(run))[:VARIANTS]:
-        yield from ("", markdown(said))
+    for sentences, most in (
+        (own_prompts.sentences(run), PROMPTS),
+        (memory.sentences(run), PROMPTS),
+        (variants.sentences(run), VARIANTS),
+    ):
+        for sentence in list(sentences)[:most]:
+            yield from ("", markdown(sentence))
     yield from concerns(run)
     yield from warnings(run)
     yield from machine_lines(run)
@@ -105,16 +104,16 @@ def cell_row(run: Run, result: CellResult) -> list[str]:
 
 def concerns(run: Run) -> Iterator[str]:
     """The verdicts that are not green: required ones before advisory ones, and each of these worst first."""
-    found = [v for v in run.verdicts if v.state in _WORST_FIRST]
-    found.sort(key=lambda v: (not v.required, _WORST_FIRST.index(v.state)))
-    if not found:
+    verdicts = [v for v in run.verdicts if v.state in _WORST_FIRST]
+    verdicts.sort(key=lambda v: (not v.required, _WORST_FIRST.index(v.state)))
+    if not verdicts:
         return
     yield ""
     yield from markdown_table(
-        ("verdict", "gate", "cell", "because"), [concern(run, v) for v in found[:VERDICTS]], texts=4
+        ("verdict", "gate", "cell", "because"), [concern(run, v) for v in verdicts[:VERDICTS]], texts=4
     )
-    if len(found) > VERDICTS:
-        yield from ("", f"{len(found) - VERDICTS} more verdicts are in report.html.")
+    if len(verdicts) > VERDICTS:
+        yield from ("", f"{len(verdicts) - VERDICTS} more verdicts are in report.html.")
 
 
 def concern(run: Run, verdict: Verdict) -> list[str]:
@@ -133,13 +132,13 @@ def warnings(run: Run) -> Iterator[str]:
 
 
 def machine_lines(run: Run) -> Iterator[str]:
-    """What the machine did to the times."""
-    said = machine.sentences(run)
-    if said:
+    """Yield the disturbances of the times."""
+    sentences = machine.sentences(run)
+    if sentences:
         yield ""
-        yield from (f"- The machine: {markdown(sentence)}" for sentence in said[:MACHINE])
-    if len(said) > MACHINE:
-        yield f"- and {len(said) - MACHINE} more in report.html"
+        yield from (f"- The machine: {markdown(sentence)}" for sentence in sentences[:MACHINE])
+    if len(sentences) > MACHINE:
+        yield f"- and {len(sentences) - MACHINE} more in report.html"
 
 
 def fenced(command: str) -> str:

@@ -78,7 +78,7 @@ def group_in_words(group: Group) -> str:
 
 
 def banners(acceptance: Acceptance) -> Iterator[str]:
-    """What must be known to read the figures."""
+    """Yield warnings that a reader of the figures needs."""
     rows = acceptance.layouts[0].rows
     looping, prompts = sum(s.looping_prompts for s in rows), sum(s.prompts for s in rows)
     if looping:
@@ -111,17 +111,17 @@ def section(key: str, layout: Layout, *, several: bool) -> Section:
         return positions_section(key, layout, named, several=several)
     picture = drawn(pictures.lengths(key, named))
     if not layout.by:
-        found = [[name_of(s, several=several), *whole_figures(s)] for s in layout.rows]
-        return Section(title(layout), Table(WHOLE, found), COUNTED, pictures=picture)
+        rows = [[name_of(s, several=several), *whole_figures(s)] for s in layout.rows]
+        return Section(title(layout), Table(WHOLE, rows), COUNTED, pictures=picture)
     loops = any(s.looping_prompts for s in layout.rows)
     head = (" · ".join(layout.grouped_by), *FIGURES, *(("without loops",) if loops else ()))
-    found = [[name_of(s, several=several), *figures_of(s), *([unlooped(s)] if loops else [])] for s in layout.rows]
-    return Section(title(layout), Table(head, found), pictures=picture)
+    rows = [[name_of(s, several=several), *figures_of(s), *([unlooped(s)] if loops else [])] for s in layout.rows]
+    return Section(title(layout), Table(head, rows), pictures=picture)
 
 
 def looping(whole: Sequence[AcceptanceSummary]) -> Iterator[Section]:
     """The groups with texts that loop, with and without these; nothing where none does."""
-    found: list[list[str | Entry]] = [
+    rows: list[list[str | Entry]] = [
         [
             name_of(s, several=True),
             f"{s.looping_prompts} of {s.prompts}",
@@ -132,20 +132,20 @@ def looping(whole: Sequence[AcceptanceSummary]) -> Iterator[Section]:
         for s in whole
         if s.looping_prompts
     ]
-    if found:
+    if rows:
         head = ("pair", "prompts that loop", "repeats", "length", "without loops")
         note = f"A text loops if more than {MOST} of its 8-grams are repeats. The last column leaves these out."
-        yield Section("Texts that loop", Table(head, found), note)
+        yield Section("Texts that loop", Table(head, rows), note)
 
 
 def positions_section(key: str, layout: Layout, named: pictures.Rows, *, several: bool) -> Section:
     """The table by draft position: two rows per group."""
     deepest = max((s.positions for s in layout.rows), default=0)
-    found = [row for s in layout.rows if s.positions for row in position_rows(s, deepest, several=several)]
+    rows = [row for s in layout.rows if s.positions for row in position_rows(s, deepest, several=several)]
     uncounted = [name for name, s in named if s.num_drafts and not s.positions]
     note = f"{POSITIONS} Not counted by position: {'; '.join(uncounted)}." if uncounted else POSITIONS
     head = (" · ".join(layout.grouped_by) or "pair", "share", *(f"draft {i}" for i in range(1, deepest + 1)))
-    return Section(title(layout), Table(head, found, texts=2), note, pictures=drawn(pictures.by_position(key, named)))
+    return Section(title(layout), Table(head, rows, texts=2), note, pictures=drawn(pictures.by_position(key, named)))
 
 
 def drawn(picture: Picture) -> list[Picture]:
@@ -200,8 +200,8 @@ def unlooped(s: AcceptanceSummary) -> Entry:
     """The acceptance length of the requests whose text does not loop, or why there is none."""
     if s.without_loops is None:
         return Entry(NONE, "all loop" if s.looping_prompts else None)
-    found = in_tokens(s.without_loops)
-    return found if found.note else Entry(found.text, counted(s.without_loops.n, "prompt"))
+    length = in_tokens(s.without_loops)
+    return length if length.note else Entry(length.text, counted(s.without_loops.n, "prompt"))
 
 
 def in_tokens(length: Value | None) -> Entry:
@@ -224,9 +224,9 @@ def in_percent(share: Value) -> Entry:
     return Entry(percent(share.value), None if low is None or high is None else f"{100 * low:.1f}–{100 * high:.1f}")
 
 
-def runs(found: Sequence[SummedRun]) -> Table:
+def runs(summed: Sequence[SummedRun]) -> Table:
     head = ("run", "engine", "pair", "acceptance", "requests")
-    return Table(head, [[r.id, r.engine, r.pair, r.acceptance, f"{r.requests:,}"] for r in found], texts=4)
+    return Table(head, [[r.id, r.engine, r.pair, r.acceptance, f"{r.requests:,}"] for r in summed], texts=4)
 
 
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────

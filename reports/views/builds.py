@@ -46,7 +46,7 @@ SHORT: Final[Mapping[str, str]] = {
 def sheet(contrast: Contrast) -> Sheet:
     """The page: the changes that decide, verdicts, runs, what differs, then every figure of each cell, and tokens."""
     a, b = contrast.a, contrast.b
-    found = differences(contrast)
+    differing = differences(contrast)
     return Sheet(
         title="Run B against run A",
         subtitle=f"A: {a.id} · B: {b.id}",
@@ -57,7 +57,7 @@ def sheet(contrast: Contrast) -> Sheet:
             in_short(contrast),
             Section("Verdicts", verdicts(contrast), None if contrast.verdicts else "Nothing was judged."),
             sides(contrast),
-            Section("What differs", difference_table(found), None if found else "Nothing that is recorded."),
+            Section("What differs", difference_table(differing), None if differing else "Nothing that is recorded."),
             *(changes(contrast, cell, MEANS if n == 0 else None) for n, cell in enumerate(contrast.cells)),
             Section("Tokens", tokens(contrast.tokens)),
             *alone(contrast),
@@ -70,16 +70,16 @@ def sheet(contrast: Contrast) -> Sheet:
 
 def in_short(contrast: Contrast) -> Section:
     """The changes that somebody decides by, the gravest verdict first, as a table and as a picture."""
-    found = [(c, verdict_on(contrast, c)) for c in contrast.changes if c.metric in SHORT]
-    found.sort(key=lambda pair: gravity([pair[1]] if pair[1] else ()))
-    one_point = len({c.cell.point for c, _ in found}) == 1
-    effects_of = [effect for c, v in found if (effect := effect_of(c, v, one_point=one_point)) is not None]
+    judged = [(c, verdict_on(contrast, c)) for c in contrast.changes if c.metric in SHORT]
+    judged.sort(key=lambda pair: gravity([pair[1]] if pair[1] else ()))
+    one_point = len({c.cell.point for c, _ in judged}) == 1
+    effects_of = [effect for c, v in judged if (effect := effect_of(c, v, one_point=one_point)) is not None]
     picture = effects.effects("changes", "Changes from A to B", effects_of)
     head = ("cell", "figure", "A", "B", "change", "verdict")
     return Section(
         "In short",
-        Table(head, [short_row(c, v) for c, v in found], texts=2),
-        INTERVALS if found else "The two runs have no figure in common.",
+        Table(head, [short_row(c, v) for c, v in judged], texts=2),
+        INTERVALS if judged else "The two runs have no figure in common.",
         pictures=[picture] if picture.svg else [],
     )
 
@@ -115,14 +115,14 @@ def effect_of(change: Change, verdict: Verdict | None, *, one_point: bool) -> Ef
     low, high = change.ci_low, change.ci_high
     ends = (low, high) if up or low is None or high is None else (1 / high, 1 / low)
     margin = verdict.evidence.get("margin_pct") if verdict else None
-    said = percent(change.ratio) + (", unpaired" if change.how is How.UNPAIRED else "")
+    words = percent(change.ratio) + (", unpaired" if change.how is How.UNPAIRED else "")
     return Effect(
         name=f"{change.cell.role if one_point else cell_name(change.cell.key)}: {SHORT[change.metric]}",
         ratio=change.ratio if up else 1 / change.ratio,
         low=ends[0],
         high=ends[1],
         margin=margin / 100 if isinstance(margin, float) else None,
-        said=said,
+        said=words,
     )
 
 
@@ -151,7 +151,7 @@ def facts(contrast: Contrast) -> list[tuple[str, str]]:
         if a == b:
             rows += [(f"{name}, both", a)] if a else []
         else:
-            rows += [(f"{name} {side}", found or figures.NONE) for side, found in (("A", a), ("B", b))]
+            rows += [(f"{name} {side}", value or figures.NONE) for side, value in (("A", a), ("B", b))]
     return rows
 
 
@@ -172,7 +172,7 @@ def ending(contrast: Contrast) -> Ending:
 
 
 def banners(contrast: Contrast) -> Iterator[str]:
-    """What must be known to read the figures."""
+    """Yield warnings that a reader of the figures needs."""
     if any(c.how is How.UNPAIRED and c.ratio is not None for c in contrast.changes):
         yield UNPAIRED
     a, b = contrast.a, contrast.b
@@ -188,7 +188,7 @@ def banners(contrast: Contrast) -> Iterator[str]:
 
 
 def cut_short(contrast: Contrast) -> Iterator[str]:
-    """Why a run has missing blocks, a sentence per failure."""
+    """Yield a sentence per failure that left blocks of a run missing."""
     for name, run in (("A", contrast.a), ("B", contrast.b)):
         for where, why in run.failures.items():
             yield f"{name} was cut short ({where}): {why.splitlines()[0]}"
@@ -210,8 +210,8 @@ def engine_of(run: Run) -> str:
     return f"{engine.backend}, {engine.device}, {engine.dtype}" if engine else "none was loaded"
 
 
-def difference_table(found: Sequence[Difference]) -> Table:
-    return Table(("of", "what", "A", "B"), [[d.group, d.key, cut(d.a), cut(d.b)] for d in found], texts=4)
+def difference_table(differing: Sequence[Difference]) -> Table:
+    return Table(("of", "what", "A", "B"), [[d.group, d.key, cut(d.a), cut(d.b)] for d in differing], texts=4)
 
 
 def cut(text: str) -> str:
@@ -257,9 +257,9 @@ def change_row(change: Change) -> list[str | Entry]:
 
 def assumed(change: Change) -> str:
     """In which runs the spread between processes is assumed and not measured; empty where it is in neither."""
-    sides = [(name, found) for name, found in zip("AB", change.between or (), strict=False)]
-    names = [name for name, found in sides if found.process_freedom is None]
-    sd = max((found.process_sd for _, found in sides if found.process_freedom is None), default=0.0)
+    sides = [(name, spread) for name, spread in zip("AB", change.between or (), strict=False)]
+    names = [name for name, spread in sides if spread.process_freedom is None]
+    sd = max((spread.process_sd for _, spread in sides if spread.process_freedom is None), default=0.0)
     return f"; process to process {100 * sd:.2g} % assumed in {' and '.join(names)}" if names else ""
 
 
@@ -274,7 +274,7 @@ def shown(name: str, value: float | None) -> str:
     return figures.figure(Value(name, value))
 
 
-def tokens(found: Sequence[TokenContrast]) -> Table:
+def tokens(contrasts: Sequence[TokenContrast]) -> Table:
     rows = [
         [
             cell_name(t.cell.key),
@@ -284,7 +284,7 @@ def tokens(found: Sequence[TokenContrast]) -> Table:
             figures.NONE if t.first is None else str(t.first),
             (t.reason_code or "").replace("_", " ") or figures.NONE,
         ]
-        for t in found
+        for t in contrasts
     ]
     return Table(("cell", "sequences of B", "tokens", "sequences", "first at", "why not"), rows, texts=2)
 

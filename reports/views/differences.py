@@ -1,4 +1,4 @@
-"""What differs between two runs apart from their figures. This explains most surprising comparisons."""
+"""Differences between two runs apart from their figures. They explain most surprising comparisons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def differences(contrast: Contrast) -> list[Difference]:
     a, b = contrast.a, contrast.b
     theirs = {asked_point(c.point): c.point for c in (r.cell for r in b.cells)}
     points = [(p, theirs[asked_point(p)]) for p in dict.fromkeys(c.point for c in contrast.cells)]
-    found = [
+    every = [
         *made_with(a, b),
         *between("pair", asdict(a.pair), asdict(b.pair)),
         *(d for p, q in points for d in between("engine", engine(a, p), engine(b, q))),
@@ -47,7 +47,7 @@ def differences(contrast: Contrast) -> list[Difference]:
             for d in between("machine", during(a, p), during(b, q))
         ),
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(every))
 
 
 def between(group: str, a: Mapping[str, object], b: Mapping[str, object]) -> Iterator[Difference]:
@@ -55,17 +55,17 @@ def between(group: str, a: Mapping[str, object], b: Mapping[str, object]) -> Ite
 
 
 def made_with(a: Run, b: Run) -> Iterator[Difference]:
-    """What differs in fingerprint and environment."""
+    """Yield the differences in fingerprint and environment."""
     # A run of another tool has no fingerprint: its absence is not a key that differs.
     one, other = ({**({"fingerprint": r.fingerprint} if r.fingerprint else {}), **r.environment} for r in (a, b))
-    for found in between("environment", one, other):
-        inside = found.key.removeprefix("fingerprint.")
-        yield found if inside == found.key else replace(found, group="fingerprint", key=inside)
+    for difference in between("environment", one, other):
+        inside = difference.key.removeprefix("fingerprint.")
+        yield difference if inside == difference.key else replace(difference, group="fingerprint", key=inside)
 
 
-def of(where: str, found: Difference) -> Difference:
+def of(where: str, difference: Difference) -> Difference:
     """The difference with the scenario or point that it belongs to in front of its key."""
-    return replace(found, key=f"{where}: {found.key}")
+    return replace(difference, key=f"{where}: {difference.key}")
 
 
 def asked_point(point: Point) -> tuple[str, int, int]:
@@ -77,14 +77,14 @@ def engine(run: Run, point: Point) -> Mapping[str, object]:
     if facts is None:
         return {}
     hashed = ("target_sha256", "draft_sha256")  # they are in the fingerprint
-    found = {key: value for key, value in asdict(facts).items() if key not in (*hashed, "details", "kernels")}
-    return {**found, "kernels": len(facts.kernels or ()), **facts.details}
+    stated = {key: value for key, value in asdict(facts).items() if key not in (*hashed, "details", "kernels")}
+    return {**stated, "kernels": len(facts.kernels or ()), **facts.details}
 
 
 def scenario(run: Run, point: Point) -> Mapping[str, object]:
     silent = ("question", "source_file", "default")
-    found = run.scenarios.get(point.scenario)
-    return {key: value for key, value in asdict(found).items() if key not in silent} if found else {}
+    declared = run.scenarios.get(point.scenario)
+    return {key: value for key, value in asdict(declared).items() if key not in silent} if declared else {}
 
 
 def prompts(run: Run, point: Point) -> Mapping[str, object]:
@@ -93,12 +93,12 @@ def prompts(run: Run, point: Point) -> Mapping[str, object]:
 
 
 def during(run: Run, point: Point) -> Mapping[str, object]:
-    """What the machine did while the point was measured.
+    """Return the conditions under which the point was measured.
 
     Figures that are never the same twice are rounded, so that only large differences show.
     """
-    found = run.conditions.get(point.key)
-    return said_of(found) if found else {"watched": "no"}
+    conditions = run.conditions.get(point.key)
+    return said_of(conditions) if conditions else {"watched": "no"}
 
 
 def said_of(conditions: Conditions) -> Mapping[str, object]:

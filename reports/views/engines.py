@@ -52,7 +52,7 @@ def sheet(matrix: Matrix) -> Sheet:
 
 
 def banners(matrix: Matrix) -> Iterator[str]:
-    """What must be known to read the figures."""
+    """Yield warnings that a reader of the figures needs."""
     held_back = sum(e.why_not is not None for row in matrix.rows for e in row.entries)
     if held_back:
         yield f"{held_back} entries cannot be held beside the others of their row: each says why."
@@ -70,13 +70,13 @@ def table(matrix: Matrix, shown: Callable[[Column, MatrixEntry], Shown], *, spec
 
 
 def entries(matrix: Matrix, row: MatrixRow, shown: Callable[[Column, MatrixEntry], Shown]) -> Iterator[Entry]:
-    found = [
+    columns = [
         (Entry(figures.NONE, entry.why_not), None) if entry.why_not is not None else shown(column, entry)
         for column, entry in zip(matrix.columns, row.entries, strict=True)
     ]
     alike = len(row.sources) == 1 or not row.role.speculative
-    best = best_of([value for _, value in found if value is not None]) if alike else None
-    for (made, value), entry in zip(found, row.entries, strict=True):
+    best = best_of([value for _, value in columns if value is not None]) if alike else None
+    for (made, value), entry in zip(columns, row.entries, strict=True):
         with_source = labelled(made, entry) if row.role.speculative and entry.why_not is None else made
         yield marked_best(with_source, value, best)
 

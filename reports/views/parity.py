@@ -26,28 +26,28 @@ LEADING = (
 )
 
 
-def sheet(found: Parity) -> Sheet:
+def sheet(parity: Parity) -> Sheet:
     """The page: what came of it, every stage, the leading tokens, and what is usually the cause."""
-    code = ExitCode.PASS if found.agrees else ExitCode.FAIL
-    state, (word, reason) = State.PASS if found.agrees else State.FAIL, verdict(found)
+    code = ExitCode.PASS if parity.agrees else ExitCode.FAIL
+    state, (word, reason) = State.PASS if parity.agrees else State.FAIL, verdict(parity)
     return Sheet(
         title="Parity by stage",
-        subtitle=f"A {found.a} · B {found.b}",
+        subtitle=f"A {parity.a} · B {parity.b}",
         ending=Ending(state.value, code, f"{reason}.", word),
         banners=(),
-        sections=[*stage_sections(found), *leading_sections(found), *advice_sections(found)],
-        facts=[("prompt", f"{found.prompt_tokens:,} tokens"), ("tolerances of", found.dtype)],
+        sections=[*stage_sections(parity), *leading_sections(parity), *advice_sections(parity)],
+        facts=[("prompt", f"{parity.prompt_tokens:,} tokens"), ("tolerances of", parity.dtype)],
     )
 
 
-def stage_sections(found: Parity) -> Iterator[Section]:
+def stage_sections(parity: Parity) -> Iterator[Section]:
     """The picture, then the draft's stages before the target's: of a table, a comment shows the first 40 rows."""
-    yield Section("Stage by stage", Table(HEAD, []), ABOUT, [stages(found)])
+    yield Section("Stage by stage", Table(HEAD, []), ABOUT, [stages(parity)])
     parts = {"The draft, and its next step": False, "The target": True}
     for title, of_target in parts.items():
-        rows = [stage_row(s) for s in found.stages if s.stage.startswith("target.") is of_target]
+        rows = [stage_row(s) for s in parity.stages if s.stage.startswith("target.") is of_target]
         if rows:
-            yield Section(title, Table(HEAD, rows), folded=of_target and found.agrees)
+            yield Section(title, Table(HEAD, rows), folded=of_target and parity.agrees)
 
 
 def stage_row(stage: StageFinding) -> list[str | Entry]:
@@ -66,10 +66,10 @@ def stage_row(stage: StageFinding) -> list[str | Entry]:
     ]
 
 
-def leading_sections(found: Parity) -> Iterator[Section]:
+def leading_sections(parity: Parity) -> Iterator[Section]:
     rows: Sequence[Sequence[str | Entry]] = [
         [stage.stage, f"{part.k}", f"{part.overlap:.1%}", f"{part.worst_overlap:.0%}", f"{part.beyond_one_step:,}"]
-        for stage in found.stages
+        for stage in parity.stages
         for part in stage.leading
     ]
     if rows:
@@ -77,20 +77,20 @@ def leading_sections(found: Parity) -> Iterator[Section]:
         yield Section("Leading tokens", Table(head, rows), LEADING)
 
 
-def advice_sections(found: Parity) -> Iterator[Section]:
-    if said := list(hints(found)):
-        yield Section("What the tensors give away, and usual causes", Table(("what", "which"), said, texts=2))
+def advice_sections(parity: Parity) -> Iterator[Section]:
+    if sentences := list(hints(parity)):
+        yield Section("What the tensors give away, and usual causes", Table(("what", "which"), sentences, texts=2))
 
 
-def rows(found: Parity) -> Iterator[Row]:
+def rows(parity: Parity) -> Iterator[Row]:
     """The rows of parity.csv: one per stage."""
-    for stage in found.stages:
+    for stage in parity.stages:
         top_1, top_8 = stage.leading or (None, None)
         own = {key: value for key, value in asdict(stage.distance).items() if key != "worst_row"}
         yield {
-            "a": found.a,
-            "b": found.b,
-            "dtype": found.dtype,
+            "a": parity.a,
+            "b": parity.b,
+            "dtype": parity.dtype,
             "stage": stage.stage,
             "rows": stage.rows,
             "width": stage.width,

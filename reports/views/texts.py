@@ -68,7 +68,7 @@ def reasons(agreement: Agreement, state: State) -> Iterator[str]:
 
 
 def banners(agreement: Agreement) -> Iterator[str]:
-    """What must be known to read the figures: warnings of engines, other weights, and shortened chains."""
+    """Yield warnings: those of engines, other weights, and shortened chains."""
     reference, *others = agreement.sides
     for side in others:
         yield from side.warnings

@@ -1,4 +1,4 @@
-"""Draw a figure over the runs of one ground as inline SVG, a line per role, small enough to stand beside others."""
+"""Draw a figure over the runs of one group as inline SVG, a line per role, small enough to stand beside others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEAST: Final = 0.02
 """The least height of the vertical axis, relative to the values: noise must not look like a landscape."""
 
 
-def trend(key: str, title: str, found: Sequence[Series], places: Sequence[int]) -> str:
+def trend(key: str, title: str, group: Sequence[Series], places: Sequence[int]) -> str:
     """The SVG of the values of `found` with intervals and change points. `key`: what its ids begin with.
 
     `places`: indices of the runs that the axis has, in order. They stand at equal distances, numbered from 1.
@@ -29,17 +29,17 @@ def trend(key: str, title: str, found: Sequence[Series], places: Sequence[int]) 
 
     def draw(axes: Any) -> None:
         svg.rows_of_grid(axes)
-        for series in found:
+        for series in group:
             draw_series(axes, series, [at[r.run] for r in series.readings])
         step = -(-len(places) // NAMED)
         named = [*range(len(places) - 1, -1, -step)][::-1]
         axes.set_xticks(named, [str(places[x] + 1) for x in named])
-        axes.set(xlabel="run", xlim=(-0.5, len(places) - 0.5), ylim=limits(found))
+        axes.set(xlabel="run", xlim=(-0.5, len(places) - 0.5), ylim=limits(group))
         svg.few_ticks(axes.yaxis)
         axes.ticklabel_format(axis="y", useOffset=False, style="plain")
-        svg.legend(axes, len(found))
+        svg.legend(axes, len(group))
 
-    words = "; ".join(described(s) for s in found)
+    words = "; ".join(described(s) for s in group)
     return svg.fitted(key, f"{title}. {words}.", draw, WIDTH, HEIGHT)
 
 
@@ -56,9 +56,9 @@ def draw_series(axes: Any, series: Series, xs: Sequence[int]) -> None:
         axes.plot([edge, xs[end - 1]], [change.after] * 2, color=svg.INK, linewidth=1)
 
 
-def limits(found: Sequence[Series]) -> tuple[float, float]:
+def limits(group: Sequence[Series]) -> tuple[float, float]:
     """The vertical range: all values and intervals, and at least LEAST of the largest value."""
-    ends = [x for s in found for r in s.readings for x in (r.value, r.ci_low, r.ci_high) if x is not None]
+    ends = [x for s in group for r in s.readings for x in (r.value, r.ci_low, r.ci_high) if x is not None]
     low, high = min(ends), max(ends)
     room = max((high - low) * 0.12, (abs(high) * LEAST - (high - low)) / 2, 1e-9)
     return low - room, high + room

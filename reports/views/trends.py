@@ -1,7 +1,7 @@
-"""The view `history`, for `specgate history`: per ground the figures over its runs, as small pictures side by side.
+"""The view `history`, for `specgate history`: per group of runs its figures, as small pictures side by side.
 
-A ground is what must stay the same for figures to be comparable: machine, weights, prompts and settings. A ground with
-one run has nothing to follow; its figures stand in one table with the others of that kind.
+Runs of a group (`Series.ground`) have the same machine, weights, prompts and settings, so figures are comparable. A
+group of one run has no trend; its figures stand in one table with the others of that kind.
 """
 
 from __future__ import annotations
@@ -35,27 +35,29 @@ NAMES: Final[Mapping[str, str]] = {
 }
 """Metric → its name above a picture. Others go by their own."""
 Plot = tuple[Point, str]
-"""Point and ground: what one row of pictures is about."""
+"""Point and group of runs: the subject of one row of pictures."""
 
 
 def sheet(trends: Trends) -> Sheet:
-    """The page: where something changed, the pictures ground by ground, single runs, then runs and grounds."""
+    """The page: where something changed, the pictures group by group, single runs, then runs and groups."""
     plots: dict[Plot, list[Series]] = {}
     for series in trends.series:
         plots.setdefault((series.cell.point, series.ground), []).append(series)
-    followed = {plot: found for plot, found in plots.items() if any(len(s.readings) > 1 for s in found)}
-    single = [s for plot, found in plots.items() if plot not in followed for s in found]
+    followed = {plot: group for plot, group in plots.items() if any(len(s.readings) > 1 for s in group)}
+    single = [s for plot, group in plots.items() if plot not in followed for s in group]
     return Sheet(
         title="History",
-        subtitle=f"{counted(len(trends.runs), 'run')} on {counted(len(trends.grounds), 'ground')}; no gate",
+        subtitle=f"{counted(len(trends.runs), 'run')} in {counted(len(trends.grounds), 'group')}; no gate",
         ending=None,
         banners=[f"Left out: {why}" for why in trends.unread],
         sections=[
             changes(trends),
-            *(section(trends, n, *plot, found) for n, (plot, found) in enumerate(followed.items())),
+            *(section(trends, n, *plot, group) for n, (plot, group) in enumerate(followed.items())),
             *once(trends, single),
             Section("Runs", runs(trends), None if trends.runs else "No run could be read."),
-            Section("Grounds", grounds(trends), "What must stay the same for figures to be of one kind.", folded=True),
+            Section(
+                "Groups", groups(trends), "Runs of a group share machine, weights, prompts and settings.", folded=True
+            ),
         ],
     )
 
@@ -65,10 +67,10 @@ def sheet(trends: Trends) -> Sheet:
 
 def changes(trends: Trends) -> Section:
     """Every change point of every series, the latest first."""
-    found = [(s, c) for s in trends.series for c in s.changes or ()]
-    found.sort(key=lambda pair: -pair[0].readings[pair[1].at].run)
+    points = [(s, c) for s in trends.series for c in s.changes or ()]
+    points.sort(key=lambda pair: -pair[0].readings[pair[1].at].run)
     head = ("cell", "figure", "from run", "before", "after", "change", "p")
-    return Section("Changes of level", Table(head, [change_row(s, c) for s, c in found], texts=2), said_of(trends))
+    return Section("Changes of level", Table(head, [change_row(s, c) for s, c in points], texts=2), said_of(trends))
 
 
 def change_row(series: Series, change: ChangePoint) -> list[str | Entry]:
@@ -89,8 +91,8 @@ def said_of(trends: Trends) -> str:
     if not searched:
         most = max((len(s.readings) for s in trends.series), default=0)
         return (
-            f"Not searched: the longest series has {counted(most, 'run')}, and with fewer than {trends.least_runs} on "
-            f"one ground no change could be told from chance at {100 * trends.budget:g} %."
+            f"Not searched: the longest series has {counted(most, 'run')}, and with fewer than {trends.least_runs} in "
+            f"one group no change could be told from chance at {100 * trends.budget:g} %."
         )
     return (
         f"{counted(len(searched), 'series', 'series')} with enough runs searched by a permutation test. The chance of "
@@ -99,7 +101,7 @@ def said_of(trends: Trends) -> str:
     )
 
 
-# ── grounds ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── groups ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def runs(trends: Trends) -> Table:
@@ -117,14 +119,14 @@ def runs(trends: Trends) -> Table:
     return Table(("no.", "started (UTC)", "kind", "verdict", "source", "run"), rows, texts=6)
 
 
-def section(trends: Trends, number: int, point: Point, ground: str, found: Sequence[Series]) -> Section:
-    """One ground: a picture per metric, all with one axis of runs, and a row per metric and role."""
+def section(trends: Trends, number: int, point: Point, ground: str, group: Sequence[Series]) -> Section:
+    """Return the section of one group: a picture per metric, all with one axis of runs, and a row per metric."""
     facts = trends.grounds.get(ground, {})
-    places = sorted({r.run for s in found for r in s.readings})
+    places = sorted({r.run for s in group for r in s.readings})
     by_metric: dict[str, list[Series]] = {}
-    for series in found:
+    for series in group:
         by_metric.setdefault(series.metric, []).append(series)
-    where = " · ".join(filter(None, (point.backend, facts.get("device"), facts.get("dtype"), f"ground {ground}")))
+    where = " · ".join(filter(None, (point.backend, facts.get("device"), facts.get("dtype"), f"group {ground}")))
     pictures = [
         Picture(
             name=in_units(name),
@@ -163,9 +165,9 @@ def summary_row(series: Series) -> list[str | Entry]:
     ]
 
 
-def readings(trends: Trends, name: str, found: Sequence[Series], places: Sequence[int]) -> Table:
+def readings(trends: Trends, name: str, group: Sequence[Series], places: Sequence[int]) -> Table:
     """A row per run, a column per role."""
-    by_role = [{r.run: r for r in s.readings} for s in found]
+    by_role = [{r.run: r for r in s.readings} for s in group]
     rows: list[list[str | Entry]] = [
         [
             str(place + 1),
@@ -175,27 +177,27 @@ def readings(trends: Trends, name: str, found: Sequence[Series], places: Sequenc
         ]
         for place in places
     ]
-    return Table(("run", "started (UTC)", "source", *(s.cell.role_name for s in found)), rows, texts=3)
+    return Table(("run", "started (UTC)", "source", *(s.cell.role_name for s in group)), rows, texts=3)
 
 
-def once(trends: Trends, found: Sequence[Series]) -> Iterator[Section]:
-    """The figures of grounds with a single run: a row per cell, a column per metric."""
+def once(trends: Trends, single: Sequence[Series]) -> Iterator[Section]:
+    """Yield the figures of groups with a single run: a row per cell, a column per metric."""
     rows: dict[tuple[str, int], dict[str, str]] = {}
-    for series in found:
+    for series in single:
         (reading,) = series.readings
         rows.setdefault((cell_name(series.cell.key), reading.run), {})[series.metric] = shown(
             series.metric, reading.value
         )
     if rows:
-        metrics = list(dict.fromkeys(s.metric for s in found))
+        metrics = list(dict.fromkeys(s.metric for s in single))
         head = ("cell", "run", *map(named, metrics))
         table = [[cell, str(run + 1), *(of.get(m, figures.NONE) for m in metrics)] for (cell, run), of in rows.items()]
-        yield Section("Measured once", Table(head, table), "A ground with one run has no course to draw.", folded=True)
+        yield Section("Measured once", Table(head, table), "A group of one run has no trend to draw.", folded=True)
 
 
-def grounds(trends: Trends) -> Table:
+def groups(trends: Trends) -> Table:
     rows = [[name, key, value[:24]] for name, facts in trends.grounds.items() for key, value in facts.items()]
-    return Table(("ground", "what", "value"), rows, texts=3)
+    return Table(("group", "what", "value"), rows, texts=3)
 
 
 def rows(trends: Trends) -> Iterator[Row]:
@@ -230,7 +232,7 @@ def about(run: Run) -> Row:
 
 
 def tables(trends: Trends) -> Tables:
-    """Return every figure, then the runs and the grounds."""
+    """Return every figure, then the runs and the groups."""
     grounds = ({"ground": name, **facts} for name, facts in trends.grounds.items())
     return {"figures": rows(trends), "runs": map(about, trends.runs), "grounds": grounds}
 

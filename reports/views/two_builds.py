@@ -32,54 +32,54 @@ HOW: Final = (
 
 
 SHARED: Final = (
-    "The looks share the error. The first word that is not CANNOT TELL is final, so more process pairs make no wrong "
-    "word more frequent."
+    "Interim looks share the error. The first word that is not CANNOT TELL is final, so more process pairs make no "
+    "wrong word more frequent."
 )
 
 
-def sheet(found: TwoBuilds) -> Sheet:
+def sheet(builds: TwoBuilds) -> Sheet:
     """The page: the word, the quantities, what the sides are, tokens and texts, and the processes."""
-    old, new = (found.sides[name] for name in SIDES)
+    old, new = (builds.sides[name] for name in SIDES)
     return Sheet(
         title="The new build against the old one",
-        subtitle=f"{found.id} · old: {old.label} · new: {new.label} · pair {found.pair}",
-        ending=ending(found),
-        banners=list(banners(found)),
+        subtitle=f"{builds.id} · old: {old.label} · new: {new.label} · pair {builds.pair}",
+        ending=ending(builds),
+        banners=list(banners(builds)),
         sections=[
-            Section("What changed", quantities(found), pictures=pictures(found)),
-            Section("Tokens", tokens(found), "Every spec text beside its own side's baseline."),
-            Section("Texts", texts(found), None if found.texts else "No cell was measured on both sides."),
-            *([Section("Looks", looks(found), SHARED)] if len(found.looks) > 1 else []),
-            Section("The two sides", sides(found)),
-            Section("Processes", processes(found)),
+            Section("What changed", quantities(builds), pictures=pictures(builds)),
+            Section("Tokens", tokens(builds), "Every spec text beside its own side's baseline."),
+            Section("Texts", texts(builds), None if builds.texts else "No cell was measured on both sides."),
+            *([Section("Interim looks", interim_looks(builds), SHARED)] if len(builds.looks) > 1 else []),
+            Section("The two sides", sides(builds)),
+            Section("Processes", processes(builds)),
         ],
     )
 
 
-def ending(found: TwoBuilds) -> Ending:
+def ending(builds: TwoBuilds) -> Ending:
     """The word with its exit code and reason."""
-    return Ending(STATES.get(found.code, "INVALID"), found.code, found.reason, found.verdict)
+    return Ending(STATES.get(builds.code, "INVALID"), builds.code, builds.reason, builds.verdict)
 
 
-def banners(found: TwoBuilds) -> Iterator[str]:
-    """What must be known to read the figures."""
-    yield from found.trouble
-    if found.acceptance != "real":
-        yield f"Acceptance is {found.acceptance} on both sides."
-    if not found.beside:
+def banners(builds: TwoBuilds) -> Iterator[str]:
+    """Yield warnings that a reader of the figures needs."""
+    yield from builds.trouble
+    if builds.acceptance != "real":
+        yield f"Acceptance is {builds.acceptance} on both sides."
+    if not builds.beside:
         yield "The two builds did not fit side by side: the processes of a pair ran one after the other."
-    yield from unsteady_banners(found)
-    yield from found.warnings
+    yield from unsteady_banners(builds)
+    yield from builds.warnings
 
 
-def unsteady_banners(found: TwoBuilds) -> Iterator[str]:
-    """That one build gives several texts to one prompt, where that was seen: no change has to be behind another text.
+def unsteady_banners(builds: TwoBuilds) -> Iterator[str]:
+    """Yield a warning if one build gives several texts to one prompt: no change has to be behind another text.
 
     Processes of one build are those of one side. Where both sides are one build, they are those of both sides, too.
     """
-    for cell in found.texts:
+    for cell in builds.texts:
         prompts = {(s, slot): at for _, s, slot, at in reversed(cell.unsteady)}
-        if found.one_build:
+        if builds.one_build:
             prompts |= {(s, slot): at for s, slot, at in cell.changed}
         if prompts:
             (s, slot), at = min(prompts.items())
@@ -89,19 +89,19 @@ def unsteady_banners(found: TwoBuilds) -> Iterator[str]:
             )
 
 
-def pictures(found: TwoBuilds) -> list[Picture]:
-    svg = losses(found.quantities)
+def pictures(builds: TwoBuilds) -> list[Picture]:
+    svg = losses(builds.quantities)
     return [] if svg is None else [Picture("New build against old", HOW, svg, wide=True)]
 
 
-def quantities(found: TwoBuilds) -> Table:
+def quantities(builds: TwoBuilds) -> Table:
     """A row per quantity, those that decide first."""
-    ordered = sorted(found.quantities, key=lambda q: not q.decides)
-    level = f"{100 * (1 - 2 * found.error):.4g}% interval"
-    return Table(("word", "of", "old", "new", "new / old", level), [row_of(q, found) for q in ordered], texts=2)
+    ordered = sorted(builds.quantities, key=lambda q: not q.decides)
+    level = f"{100 * (1 - 2 * builds.error):.4g}% interval"
+    return Table(("word", "of", "old", "new", "new / old", level), [row_of(q, builds) for q in ordered], texts=2)
 
 
-def row_of(quantity: Quantity, found: TwoBuilds) -> list[str | Entry]:
+def row_of(quantity: Quantity, builds: TwoBuilds) -> list[str | Entry]:
     span, n = NONE, f"n = {quantity.n}"
     if quantity.low is not None and quantity.high is not None:
         span = f"{quantity.low - 1:+.2%} … {quantity.high - 1:+.2%}"
@@ -109,7 +109,7 @@ def row_of(quantity: Quantity, found: TwoBuilds) -> list[str | Entry]:
         n += f"; {quantity.needed} would tell"
     return [
         quantity.word.value if quantity.decides else Entry(quantity.word.value, "advisory"),
-        called(quantity, len(found.scenarios) == 1),
+        called(quantity, len(builds.scenarios) == 1),
         figure(quantity.name, quantity.old),
         figure(quantity.name, quantity.new),
         Entry(
@@ -135,15 +135,15 @@ def figure(name: str, value: float | None) -> str:
     return f"{value:.4g}"
 
 
-def tokens(found: TwoBuilds) -> Table:
+def tokens(builds: TwoBuilds) -> Table:
     rows = [
         [t.side, t.cell, f"{t.compared:,} of {t.emitted:,}", str(t.mismatches), str(t.near_ties), t.why or ""]
-        for t in found.tokens
+        for t in builds.tokens
     ]
     return Table(("side", "cell", "tokens compared", "texts that differ", "near ties", "why not"), rows, texts=2)
 
 
-def texts(found: TwoBuilds) -> Table:
+def texts(builds: TwoBuilds) -> Table:
     rows = [
         [
             t.cell,
@@ -152,9 +152,9 @@ def texts(found: TwoBuilds) -> Table:
             listed([f"{side}: set {s} slot {slot} from token {at}" for side, s, slot, at in t.unsteady]),
             f"{t.tokens:,}",
         ]
-        for t in found.texts
+        for t in builds.texts
     ]
-    against = "process against process" if found.one_build else "new against old"
+    against = "process against process" if builds.one_build else "new against old"
     return Table(("cell", against, "which", "differ within a side", "tokens"), rows, texts=4)
 
 
@@ -163,18 +163,18 @@ def listed(places: Sequence[str]) -> str:
     return ", ".join(places[:4]) + (f" and {len(places) - 4} more" if len(places) > 4 else "")
 
 
-def looks(found: TwoBuilds) -> Table:
+def interim_looks(builds: TwoBuilds) -> Table:
     """A row per look."""
     rows = [
-        [str(k.pairs), f"{100 * (1 - 2 * k.error):.4g}%", k.word.value if k.word else found.verdict, k.reason]
-        for k in found.looks
+        [str(k.pairs), f"{100 * (1 - 2 * k.error):.4g}%", k.word.value if k.word else builds.verdict, k.reason]
+        for k in builds.looks
     ]
     return Table(("process pairs", "interval", "word", "why"), rows, texts=4)
 
 
-def sides(found: TwoBuilds) -> Table:
-    """What each side is, a row per fact, and the same facts beside each other."""
-    described = [dict(facts_of(found.sides[name], found.engines.get(name, {}), found.processes)) for name in SIDES]
+def sides(builds: TwoBuilds) -> Table:
+    """Return the facts of both sides beside each other, a row per fact."""
+    described = [dict(facts_of(builds.sides[name], builds.engines.get(name, {}), builds.processes)) for name in SIDES]
     keys = dict.fromkeys(key for side in described for key in side)
     rows = [[key, *(side.get(key, NONE) for side in described)] for key in keys]
     return Table(("of", "old", "new"), rows, texts=3)
@@ -205,7 +205,7 @@ def facts_of(
         yield "tuned, SHA-256", (facts.tuned_sha256 or NONE)[:12]
 
 
-def processes(found: TwoBuilds) -> Table:
+def processes(builds: TwoBuilds) -> Table:
     rows = [
         [
             str(p.number),
@@ -215,16 +215,16 @@ def processes(found: TwoBuilds) -> Table:
             NONE if p.device_bytes is None else f"{p.device_bytes / (1 << 20):,.0f} MiB",
             NONE if p.host_bytes is None else f"{p.host_bytes / (1 << 20):,.0f} MiB",
         ]
-        for p in found.processes
+        for p in builds.processes
     ]
     return Table(("pair", "side", "started", "start-up", "GPU memory", "host memory"), rows, texts=3)
 
 
-def rows(found: TwoBuilds) -> Iterator[Row]:
+def rows(builds: TwoBuilds) -> Iterator[Row]:
     """The rows of ab.csv: one per quantity."""
-    for q in found.quantities:
+    for q in builds.quantities:
         yield {
-            "comparison": found.id,
+            "comparison": builds.id,
             "quantity": q.name,
             "cell": q.cell,
             "decides": str(q.decides).lower(),
@@ -233,7 +233,7 @@ def rows(found: TwoBuilds) -> Iterator[Row]:
             "ratio": q.ratio,
             "ci_low": q.low,
             "ci_high": q.high,
-            "error_per_side": found.error,
+            "error_per_side": builds.error,
             "sd": q.sd,
             "n": q.n,
             "margin_pct": q.margin_pct,
@@ -241,17 +241,17 @@ def rows(found: TwoBuilds) -> Iterator[Row]:
         }
 
 
-def junit(found: TwoBuilds) -> str:
+def junit(builds: TwoBuilds) -> str:
     """A test case for the whole and one per quantity. CANNOT TELL fails: a loss may hide in it."""
-    end = ending(found)
-    cases = [case("verdict", end.word or end.state, end.reason, end.code is not ExitCode.PASS, found.word is None)]
-    for q in found.quantities:
+    end = ending(builds)
+    cases = [case("verdict", end.word or end.state, end.reason, end.code is not ExitCode.PASS, builds.word is None)]
+    for q in builds.quantities:
         bad = q.word in (Word.SLOWER, Word.CANNOT_TELL)
         cases.append(case(name_of(q), q.word.value, q.reason, bad and q.decides, invalid=False))
     failures, errors = (sum(c.find(tag) is not None for c in cases) for tag in ("failure", "error"))
     counts = {"tests": str(len(cases)), "failures": str(failures), "errors": str(errors)}
     root = element("testsuites", name="specgate", **counts)
-    suite = element("testsuite", name=f"specgate ab {found.id}", **counts, timestamp=found.started[:19])
+    suite = element("testsuite", name=f"specgate ab {builds.id}", **counts, timestamp=builds.started[:19])
     suite.extend(cases)
     root.append(suite)
     ET.indent(root, " ")
@@ -259,12 +259,12 @@ def junit(found: TwoBuilds) -> str:
 
 
 def case(name: str, word: str, reason: str, bad: bool, invalid: bool) -> ET.Element:
-    found = element("testcase", classname="specgate.ab", name=name, time="0")
+    made = element("testcase", classname="specgate.ab", name=name, time="0")
     if bad:
-        found.append(element("error" if invalid else "failure", type=word, message=reason))
+        made.append(element("error" if invalid else "failure", type=word, message=reason))
     else:
-        ET.SubElement(found, "system-out").text = visible(f"{word}: {reason}")
-    return found
+        ET.SubElement(made, "system-out").text = visible(f"{word}: {reason}")
+    return made
 
 
 class BuildsView:

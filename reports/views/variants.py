@@ -65,7 +65,7 @@ def table(groups: Sequence[Group], head: Sequence[str], of: Callable[[Group, Mod
 
 
 def banners(groups: Sequence[Group]) -> Iterator[str]:
-    """What must be known to read the figures."""
+    """Yield warnings that a reader of the figures needs."""
     modes = [mode for group in groups for mode in group.modes]
     if any(mode.cell.point.variant for mode in modes):
         yield BESIDE
@@ -113,12 +113,12 @@ def times(ratio: float | None) -> str:
 
 
 def passes(mode: Mode) -> str | Entry:
-    found = mode.passes
-    if found is None:
+    counts = mode.passes
+    if counts is None:
         return figures.NONE
-    if not found.partial:
-        return f"{found.full:.2f}"
-    return Entry(f"{found.full + found.partial:.2f}", f"{found.full:.2f} full, {found.partial:.2f} partial")
+    if not counts.partial:
+        return f"{counts.full:.2f}"
+    return Entry(f"{counts.full + counts.partial:.2f}", f"{counts.full:.2f} full, {counts.partial:.2f} partial")
 
 
 def choice_row(group: Group) -> list[str | Entry]:
@@ -147,7 +147,7 @@ def named(group: Group, mode: Mode | None, note: str = "") -> str | Entry:
 
 
 def text_of(group: Group, mode: Mode) -> str:
-    """How far a mode's text is plain decoding's, in words."""
+    """Return the share of a mode's text that is plain decoding's, in words."""
     if mode in group.exact:
         return "plain decoding's text"
     share = mode.equal_to_plain

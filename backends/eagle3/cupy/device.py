@@ -28,7 +28,7 @@ LEAST_SHARED: Final = 99 * 1024 - STATIC_SHARED
 
 @dataclass(frozen=True, slots=True)
 class Multiprocessors:
-    """How many streaming multiprocessors (SMs) a GPU has, bytes of shared memory of each, and compute capability."""
+    """Number of streaming multiprocessors (SMs) of a GPU, bytes of shared memory of each, and compute capability."""
 
     count: int
     shared_memory: int
@@ -128,7 +128,7 @@ def multiprocessors() -> Multiprocessors | None:
 
 
 def multiprocessor_count() -> int:
-    """How many SMs the current GPU has. Raises BackendError on a machine without a GPU."""
+    """Return how many SMs the current GPU has. Raises BackendError on a machine without a GPU."""
     gpu = multiprocessors()
     if gpu is None:
         raise BackendError("the number of SMs depends on the GPU; torch sees none")
@@ -143,7 +143,7 @@ def l2_bytes() -> int:
 
 
 def current_attributes() -> Mapping[str, int] | None:
-    """What CUDA tells of the current GPU, by CuPy's names for it; None on a machine without a GPU."""
+    """Return attributes of the current GPU, by CuPy's names; None on a machine without a GPU."""
     import torch
 
     if not torch.cuda.is_available():

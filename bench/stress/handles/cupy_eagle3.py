@@ -90,7 +90,7 @@ class CupyHandle:
 
 
 def misplaced(kv: KVBlocks, slots: int) -> list[str]:
-    """What is wrong with the accounts of the blocks, of which the first `slots` slots are in use.
+    """Return the faults in the accounts of the blocks, of which the first `slots` slots are in use.
 
     Every block lies on the free stack once, or in the table of one slot once, or is shared by the tables of several.
     """

@@ -1,4 +1,4 @@
-"""What stress asks of an engine's cache."""
+"""Protocol of an engine's cache under stress."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Handle(Protocol):
         """A sum of what the cache holds of the prompts, without the last position of each, which decoding writes."""
 
     def complaints(self) -> list[str]:
-        """What is wrong with the cache after a decode run, a sentence each."""
+        """Return the faults of the cache after a decode run, a sentence each."""
 
     def damage(self, fault: str) -> AbstractContextManager[None]:
         """Have the next decode run meet the fault after its first steps. Only for prompts that are prefilled."""
@@ -48,4 +48,4 @@ class Handle(Protocol):
         """Steps that the decode run which met the fault had finished before."""
 
     def reading(self) -> Reading:
-        """What is in use."""
+        """Return the memory in use."""

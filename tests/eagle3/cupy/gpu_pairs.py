@@ -9,7 +9,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
-from specgate.backends.eagle3.cupy.engine.prefill import Way
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
@@ -77,17 +77,17 @@ def expert_engine() -> CupyEngine:
     return engine_of(*checkpoints(expert_pair(), RECIPE_EXPERTS), replace(SIZES, max_rows=8))
 
 
-def ways_on_gpu() -> dict[str, Way]:
+def modes_on_gpu() -> dict[str, PrefillMode]:
     """How experts can be prefilled: by the kernels, with grouped products and with cuBLAS, or of prompts of few rows as
     they are packed; and by torch alone.
     """
     cuda = torch.device("cuda")
     best, torchs = PrefillAttention.on(cuda), PrefillAttention.on(cuda, Library.TORCH)
     return {
-        "grouped": Way(True, best, grouped=True),
-        "one by one": Way(True, best),
-        "packed": Way(True, best, grouped=True, packed_rows=132),
-        "torch": Way(False, torchs),
+        "grouped": PrefillMode(True, best, grouped=True),
+        "one by one": PrefillMode(True, best),
+        "packed": PrefillMode(True, best, grouped=True, packed_rows=132),
+        "torch": PrefillMode(False, torchs),
     }
 
 

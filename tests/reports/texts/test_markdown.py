@@ -29,7 +29,11 @@ def large() -> Run:
 def test_the_verdict_its_reason_and_the_command_are_there() -> None:
     lines = REPORT.render(GREEN, POLICY).splitlines()
     assert lines[0].startswith("## ✓ PASS")
-    assert lines[2].startswith("All ") and lines[-2] == "specgate micro --scenario demo-64"
+    assert (
+        lines[2].startswith("Speculation pays in all 2 cells")
+        and lines[4].startswith("All ")
+        and lines[-2] == "specgate micro --scenario demo-64"
+    )
 
 
 def test_a_run_of_200_cells_stays_within_the_limit_and_counts_what_it_leaves_out() -> None:
@@ -37,7 +41,7 @@ def test_a_run_of_200_cells_stays_within_the_limit_and_counts_what_it_leaves_out
     assert len(run.cells) == 200
     text = REPORT.render(run, POLICY)
     assert len(text.splitlines()) <= LINES
-    assert "182 more cells" in text and "188 more verdicts" in text and "17 more in report.html" in text
+    assert "184 more cells" in text and "188 more verdicts" in text and "17 more in report.html" in text
     assert "ORDER OVERRIDDEN" in text.splitlines()[0]
 
 

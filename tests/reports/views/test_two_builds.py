@@ -64,7 +64,7 @@ def test_texts_that_repeat_have_no_note(found: TwoBuilds) -> None:
 def test_every_look_is_shown_with_its_interval_and_its_word(found: TwoBuilds) -> None:
     said = plain(found)
     assert "99.2%\tCANNOT TELL" in said and "99.84% interval" in said
-    assert "Looks" not in plain(replace(found, looks=found.looks[:1]))
+    assert "Interim looks" not in plain(replace(found, looks=found.looks[:1]))
 
 
 @pytest.fixture(scope="module")

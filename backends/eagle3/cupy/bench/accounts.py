@@ -42,7 +42,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class VisibleCache:
-    """What the newest `rows` query rows of a slot see of the cache, of which the last stands at position `last`."""
+    """Part of the cache that the newest `rows` query rows of a slot see; the last stands at position `last`."""
 
     rows: int
     last: int
@@ -61,7 +61,7 @@ class VisibleCache:
 
 
 def visible_cache(kernel: Attention, named: Mapping[str, Any], context: int) -> VisibleCache:
-    """What an attention call over slots of `context` positions sees."""
+    """Return the part of the cache that an attention call over slots of `context` positions sees."""
     rows = kernel.rows_per_slot
     return VisibleCache(rows, context + int(named["offset"]) + rows - 1, kernel.window)
 

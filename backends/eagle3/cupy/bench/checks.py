@@ -56,7 +56,7 @@ def check(call: Call, stage: Stage) -> Finding:
 
 
 def excess(finding: Finding) -> float:
-    """How far an error lies beyond its tolerance; NaN is beyond all."""
+    """Return how far an error lies beyond its tolerance; NaN is beyond all."""
     error, tolerance = finding
     if math.isnan(error):
         return math.inf
@@ -87,7 +87,7 @@ def divided(pre_norm: PreNormRows, rows: int, eps: float) -> Tensor:
 
 
 def norm_input(pre_norm: PreNormRows, stream: Tensor, weight: Tensor) -> Iterator[Finding]:
-    """What a kernel leaves for the norm with `weight` of the float32 rows `stream`."""
+    """Check what a kernel leaves for the norm with `weight` of the float32 rows `stream`."""
     rows, wide = len(stream), stream.double()
     yield close(pre_norm.normed[:rows], wide * weight.double(), ROUNDED)
     yield close(pre_norm.squares[:rows], wide.square().view(rows, pre_norm.squares.shape[1], -1).sum(-1), SUMS)
@@ -119,7 +119,9 @@ def matmul(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Findi
 
 
 def attention(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
-    """What enters the cache, then what is read out of it, as numbers: a cache of codes holds a key's nearest one."""
+    """Check what enters the cache, then what is read out of it, as numbers: a cache of codes holds a key's
+    nearest one.
+    """
     kernel: Any = call.kernel
     h, rows, table = kernel.heads, named["rows"], named["block_table"]
     visible, both = visible_cache(kernel, named, stage.context), h.heads + h.kv_heads

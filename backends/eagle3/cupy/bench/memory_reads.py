@@ -1,4 +1,4 @@
-"""How fast the GPU's memory can be read, which limits every step that is bound by it."""
+"""Speed of reading the GPU's memory, which limits every step that is bound by it."""
 
 from __future__ import annotations
 

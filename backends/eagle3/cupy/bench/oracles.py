@@ -48,7 +48,7 @@ def draft_input(embedded: Tensor, hidden: Tensor, embedding_norm: Tensor, featur
 
 
 def greedy_choices(logits: Tensor) -> Tensor:
-    """What `matmul_rows` chooses: the largest of each row, ties to the lowest index."""
+    """Return the choices of `matmul_rows`: the largest of each row, ties to the lowest index."""
     best = logits.max(dim=-1, keepdim=True).values
     return (logits == best).int().argmax(dim=-1)
 

@@ -1,4 +1,4 @@
-"""How long a launch takes when the GPU never waits for the host and never finds its input in the cache.
+"""Duration of a launch when the GPU never waits for the host and never finds its input in the cache.
 
 Many launches are captured in one CUDA graph. Their inputs take turns, and together are larger than the L2 cache. The
 result is the median over replays. Events are recorded around a whole replay, so that what they cost is shared by all
@@ -40,7 +40,9 @@ class Timing:
 
 
 def inputs_to_rotate(size: int, l2_bytes: int) -> int:
-    """How many inputs of `size` bytes must take turns, so that none is still in the cache when it is read again."""
+    """Return how many inputs of `size` bytes must take turns, so that none is still in the cache when it is
+    read again.
+    """
     return max(2, -(-TIMES_L2 * l2_bytes // size))
 
 

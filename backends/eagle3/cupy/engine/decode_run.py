@@ -44,9 +44,9 @@ the smallest pair that is measured last 11 ms, one of a pair of 8B size 40.
 
 
 def graphs_ahead(graph_ns: float) -> int:
-    """How many graphs to enqueue before the first of them is looked at, where one takes `graph_ns`: as few as leave the
-    host `LATE_NS` while it looks. A step with nothing to do is not free: products begin to read weights before they
-    know.
+    """Return how many graphs to enqueue before the first of them is looked at, where one takes `graph_ns`: as few as
+    leave the host `LATE_NS` while it looks. A step with nothing to do is not free: products begin to read weights
+    before they know.
     """
     return max(2, min(AHEAD, 1 + math.ceil(LATE_NS / graph_ns)))
 
@@ -76,8 +76,8 @@ class IdleWatch:
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """When a slot ends: at one of the ids `eos` (none where EOS is ignored) or `stop`, or after `limit` tokens. These
-    include the token that prefill chose. Raises UsageError for more ids than a kernel holds.
+    """End of a slot's text: at one of the ids `eos` (none where EOS is ignored) or `stop`, or after `limit` tokens.
+    These include the token that prefill chose. Raises UsageError for more ids than a kernel holds.
     """
 
     eos: tuple[int, ...]
@@ -103,7 +103,7 @@ class StopRule:
 
 @dataclass(frozen=True, slots=True)
 class StartState:
-    """Where every decode run over the same prompts begins: lengths and first tokens of the slots in use."""
+    """Start of every decode run over the same prompts: lengths and first tokens of the slots in use."""
 
     lengths: tuple[int, ...]
     first_tokens: tuple[int, ...]
@@ -221,7 +221,7 @@ def experts_of(touched: torch.Tensor, accepted: Sequence[Sequence[int]], k: int)
 
 
 def text_of(slots: Slots, count: int) -> Text:
-    """What `count` slots have emitted since their prompts ended."""
+    """Return what `count` slots have emitted since their prompts ended."""
     emitted, codes = slots.emitted[:count].tolist(), slots.finish[:count].tolist()
     tokens = tuple(tuple(row[:n]) for row, n in zip(slots.out[:count].tolist(), emitted, strict=True))
     return Text(tokens, tuple(REASONS[code] for code in codes))

@@ -13,7 +13,7 @@ import torch
 from specgate.backends.eagle3.cupy.engine.decode_run import IdleWatch, StopRule, read, run, text_of
 from specgate.backends.eagle3.cupy.engine.partial.counting import counters_of
 from specgate.backends.eagle3.cupy.engine.partial.schedule import graphs_of, kinds_of, looks_of
-from specgate.backends.eagle3.cupy.engine.prefill import Way
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import (
     FirstTokens,
     LastRow,
@@ -60,11 +60,11 @@ PEERS: Final = Fault.PEER_LATE | Fault.PEERS_DIFFER
 
 
 class DecodingEngine:
-    """What every use of an engine rests on: its caches are filled, and steps run from there.
+    """Base of every use of an engine: its caches are filled, and steps run from there.
 
     Once the draft has proved unusable, a decode run of a spec role ends with BackendError. With `plain_on_draft_error`
     such roles decode without drafts instead, and their counters say so. `shape_log` gets every product before it runs.
-    `way`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
+    `mode`: how prompts are prefilled. With `sizes.sampling` tokens are drawn, wherever greedy ones are spoken of.
     `lengths`: where chains end early, as asked; the requests that a decode run begins with count as those that run.
     `asked_plan`: how chains are verified in part, as asked; `sizes.partial` is None where no request is long enough.
 
@@ -84,12 +84,12 @@ class DecodingEngine:
         plain_on_draft_error: bool = False,
         tuned: Tuned = NOTHING_TUNED,
         shape_log: ShapeLog | None = None,
-        way: Way | None = None,
+        mode: PrefillMode | None = None,
         others: Sequence[Rank] = (),
         lengths: ChainLengths | None = None,
         asked_plan: PartialPlan | None = None,
     ) -> None:
-        self.first = Rank(target, draft, sizes, buffers, tuned=tuned, way=way)
+        self.first = Rank(target, draft, sizes, buffers, tuned=tuned, mode=mode)
         self.ranks = (self.first, *others)
         self.target, self.draft, self.sizes, self._facts = target, draft, sizes, facts
         self.use_graphs, self.plain_on_draft_error = graphs, plain_on_draft_error
@@ -110,13 +110,13 @@ class DecodingEngine:
         return self.first.b
 
     @property
-    def way(self) -> Way:
-        return self.first.way
+    def mode(self) -> PrefillMode:
+        return self.first.mode
 
-    @way.setter
-    def way(self, way: Way) -> None:
+    @mode.setter
+    def mode(self, mode: PrefillMode) -> None:
         for rank in self.ranks:
-            rank.way = way
+            rank.mode = mode
 
     @property
     def prefilled(self) -> Prefilled | None:
@@ -139,7 +139,7 @@ class DecodingEngine:
         with self.stream.current(), refusing_overflow("prefill"):
             for rank in self.ranks:
                 with rank.stream.current():
-                    rank.way.prepare(rank.target, rank.draft if draft else None, map(len, prompts), self.sizes.kv)
+                    rank.mode.prepare(rank.target, rank.draft if draft else None, map(len, prompts), self.sizes.kv)
                     if rank.b.sampling is not None:
                         name_requests(rank.b.sampling, prompts)
                     rank.stream.wait()
@@ -148,7 +148,7 @@ class DecodingEngine:
             began = time.perf_counter_ns()
             layout = assign_blocks(prompts, self.sizes)
             if self._prefill is None:
-                last = [prefill_prompts(self.target, self.draft if draft else None, self.b, prompts, layout, self.way)]
+                last = [prefill_prompts(self.target, self.draft if draft else None, self.b, prompts, layout, self.mode)]
             else:
                 last = self._prefill.prompts(prompts, layout, draft=draft)
             first, fault = self._first_tokens(heads, last, layout, [*map(len, prompts)])
@@ -272,7 +272,7 @@ class DecodingEngine:
         return [*map(len, self.first.of_prompts.prompts)]
 
     def _partial_counters(self, k: int, kinds: Sequence[Kind], decoded: Decoded) -> dict[str, int]:
-        """What a run of spec-`k` reports of partial and full verifications, where these were asked for."""
+        """Return what a run of spec-`k` reports of partial and full verifications, where these were asked for."""
         if self.asked_plan is None or not k:
             return {}
         count, p = len(self.first.of_prompts.prompts), self.b.partial
@@ -297,7 +297,7 @@ class DecodingEngine:
         return faults
 
     def _faults(self) -> Fault:
-        """What the kernels have found wrong by now, on any rank. Nothing may be running."""
+        """Return what the kernels have found wrong by now, on any rank. Nothing may be running."""
         faults = Fault(0)
         for rank in self.ranks:
             faults |= Fault(int(rank.b.slots.fault))
@@ -366,7 +366,7 @@ class DecodingEngine:
         return replay_all
 
     def _cycle(self, k: int, count: int, rank: Rank | None = None, kind: Kind = PLAIN) -> Cycle:
-        """That of the first rank, where none is given."""
+        """Return the first rank's, unless one is given."""
         rank = rank or self.first
         new = (k, count, kind) not in rank.cycles
         cycle = rank.cycle(k, count, kind)
@@ -411,7 +411,9 @@ class DecodingEngine:
 
 
 def tree_counters(shape: DraftTree | None, decoded: Decoded, fault: Fault) -> dict[str, int]:
-    """What a decode run reports of its trees: draft tokens that were verified, and the check of every step's masks."""
+    """Return what a decode run reports of its trees: draft tokens that were verified, and the check of every step's
+    masks.
+    """
     if shape is None:
         return {}
     return {
@@ -428,14 +430,14 @@ def with_ends(decoded: Decoded, k: int) -> Decoded:
 
 
 def state_of(slots: Slots, count: int, steps: int) -> tuple[object, ...]:
-    """What ranks must agree in after `steps` steps over `count` slots."""
+    """Return what ranks must agree in after `steps` steps over `count` slots."""
     log, emitted = slots.accepted_log[:steps, :count].tolist(), slots.emitted[:count].tolist()
     text = [row[:n] for row, n in zip(slots.out[:count].tolist(), emitted, strict=True)]
     return int(slots.step), slots.length[:count].tolist(), slots.finish[:count].tolist(), text, log
 
 
 def undrafted(decoded: Decoded) -> Decoded:
-    """What a spec role returns that had to be decoded without drafts. Its counters say so."""
+    """Return what a spec role returns that had to be decoded without drafts. Its counters say so."""
     drafted = tuple(tuple(min(a, 0) for a in row) for row in decoded.accepted)
     steps = sum(d == 0 for row in drafted for d in row)
     return replace(decoded, drafted=drafted, counters={**decoded.counters, "disabled_draft_error": steps})

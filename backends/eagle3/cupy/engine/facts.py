@@ -1,4 +1,4 @@
-"""What a loaded engine is, for the fingerprint and the report."""
+"""Description of a loaded engine, for the fingerprint and the report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from specgate import __version__
 from specgate.backends.eagle3.cupy.engine.memory_plan import in_gb
-from specgate.backends.eagle3.cupy.engine.prefill import Way
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import TRIAL, said_of
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import entry_points
@@ -40,14 +40,14 @@ def engine_facts(
     graphs: bool,
     tuned_products: str = "none looked for",
     tuned_sha256: str | None = None,
-    way: Way | None = None,
+    mode: PrefillMode | None = None,
     warnings: Sequence[str] = (),
     lengths: ChainLengths | None = None,
     plan: PartialPlan | None = None,
     positions: int = 0,
     draft_ranks: int = 1,
 ) -> EngineFacts:
-    """`draft_ranks`: among so many GPUs the draft is divided. `way`: how prompts are prefilled, where not in the usual
+    """`draft_ranks`: among so many GPUs the draft is divided. `mode`: how prompts are prefilled, where not in the usual
     way; `warnings`: what else a reader must know. `lengths`: where chains end early. `plan`: how chains are verified in
     part, of requests of at most so many `positions`.
 
@@ -58,8 +58,8 @@ def engine_facts(
     geometry, part, ranks = target.geometry, target.shard.geometry(target.geometry), target.shard.ranks
     draft_part = Shard(0, draft_ranks).of_draft(draft.geometry) if draft else None
     device = torch.device("cuda", torch.cuda.current_device())
-    way = way or Way.on(device)
-    attention = prefill_attention(way, part, device)
+    mode = mode or PrefillMode.on(device)
+    attention = prefill_attention(mode, part, device)
     major, minor = torch.cuda.get_device_capability()
     details: dict[str, str | int | float] = {
         "cupy": cupy.__version__,
@@ -70,15 +70,15 @@ def engine_facts(
         "cache block": f"{BLOCK} positions",
         "attention": ", ".join(f"{knob} {value}" for knob, value in asdict(sizes.fmha).items()),
         "prefill attention": attention,
-        "prefill between products": "fused kernels" if way.fused else "torch",
+        "prefill between products": "fused kernels" if mode.fused else "torch",
         "target layers x hidden": f"{geometry.layers} x {geometry.hidden}",
         "target rope": describe_rope(geometry.rope),
     }
     if (experts := geometry.experts) is not None:
         details["target experts"] = f"{experts.count} in MXFP4, {experts.per_token} of a token"
-        decoded = "grouped products" if way.grouped else "cuBLAS, expert by expert"
-        as_packed = f"as packed, of more than {way.packed_rows:,} rows "
-        details["prefill of experts"] = f"{as_packed if way.packed_rows else ''}{decoded}"
+        decoded = "grouped products" if mode.grouped else "cuBLAS, expert by expert"
+        as_packed = f"as packed, of more than {mode.packed_rows:,} rows "
+        details["prefill of experts"] = f"{as_packed if mode.packed_rows else ''}{decoded}"
     if ranks > 1:
         of_draft = "the draft on each" if draft_ranks == 1 else "a part of the draft on each"
         details["tensor parallel"] = f"{ranks} GPUs, sums of all over peer memory, {of_draft}"
@@ -140,18 +140,18 @@ def link_traffic(g: TargetGeometry, ranks: int, draft: DraftGeometry | None = No
     return LinkTraffic(ranks, *((ranks - 1) * (2 * columns * 8 + 32) for columns in layers))
 
 
-def prefill_attention(way: Way, g: TargetGeometry, device: torch.device) -> str:
+def prefill_attention(mode: PrefillMode, g: TargetGeometry, device: torch.device) -> str:
     """The libraries that compute the attention of a prefill. Raises BackendError where none does."""
     heads = Heads(g.heads, g.kv_heads, g.head_dim, TRIAL)
     if g.experts is None:
-        return said_of(way.attention.library(TRIAL, heads, device))
+        return said_of(mode.attention.library(TRIAL, heads, device))
     windows = dict.fromkeys(g.window(layer) for layer in range(g.layers))
-    libraries = dict.fromkeys(way.attention.library_with_sinks(TRIAL, heads, window, device) for window in windows)
+    libraries = dict.fromkeys(mode.attention.library_with_sinks(TRIAL, heads, window, device) for window in windows)
     return " and ".join(said_of(library) for library in libraries)
 
 
 def describe_sampling(sampling: Sampling) -> str:
-    """How tokens are drawn: `temperature 0.6, top_p 0.9, coupled, seed 0, on the device`."""
+    """Return how tokens are drawn: `temperature 0.6, top_p 0.9, coupled, seed 0, on the device`."""
     parts = [f"temperature {sampling.temperature:g}"]
     shapes = {name: getattr(sampling, name) for name in SHAPES}
     parts += [f"{name} {value:g}" for name, value in shapes.items() if value != getattr(Sampling(), name)]

@@ -1,4 +1,4 @@
-"""What an engine shows beside its tokens: logits, draws and their laws, and the stages of both passes."""
+"""Evidence of an engine beside its tokens: logits, draws and their laws, and the stages of both passes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ class ForensicEngine(RetilingEngine):
         return watch.shown()
 
     def _rows_run_again(self, kind: Kind) -> Tensor | None:
-        """How many rows [S] of the next step come before that of the newest token; None of one that runs none again."""
+        """Return how many rows [S] of the next step come before that of the newest token; None of one that runs none
+        again.
+        """
         if kind != FULL or self.b.partial is None:
             return None
         return self.b.slots.length - self.b.partial.verified

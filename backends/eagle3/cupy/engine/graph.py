@@ -21,7 +21,7 @@ each graph come late. Within a graph, the kernels of the next step are there whe
 
 @dataclass(frozen=True, slots=True)
 class GraphGeometry:
-    """What is fixed in a captured graph: draft length, slots, sizes, the address of every buffer, and its steps."""
+    """Everything fixed in a captured graph: draft length, slots, sizes, the address of every buffer, and its steps."""
 
     k: int
     slots: int

@@ -1,4 +1,4 @@
-"""What the kernels can do, checked before anything is compiled."""
+"""Limits of the kernels, checked before anything is compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What will be allocated, in bytes: computed before it is, printed, and refused where it does not fit."""
+"""Bytes that an engine will allocate: computed before it is, printed, and refused where it does not fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specgate.errors import EnvironmentRefused
 def plan(
     target: TargetGeometry, draft: DraftGeometry | None, sizes: Sizes, *, fused: bool = True, packed_rows: int = 0
 ) -> Mapping[str, int]:
-    """Purpose → bytes, of everything beside the weights. `fused` and `packed_rows`: as `prefill.Way` has them."""
+    """Purpose → bytes, of everything beside the weights. `fused`, `packed_rows`: see `PrefillMode`."""
     buffers = Buffers.allocate(target, draft, sizes, "meta")
     pages = sum(bytes_of(pages) for pages in buffers.pages)
     if target.experts is None:

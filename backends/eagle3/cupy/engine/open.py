@@ -13,7 +13,7 @@ from specgate.backends.eagle3.cupy.engine import limits, memory_plan, tree_optio
 from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.partial.option import asked_plan, used_plan
-from specgate.backends.eagle3.cupy.engine.prefill import Way
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library
 from specgate.backends.eagle3.cupy.engine.ranks import option
 from specgate.backends.eagle3.cupy.engine.ranks.load import models_of, with_exchange
@@ -126,9 +126,9 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     sizes = replace(sizes, kv=kv)
     sizes = replace(sizes, fmha=fmha) if fmha else sizes.usual(part)
     tree_option.check_memory(sizes, part)
-    ways = [chosen_way(request.options, part, device) for device in devices]
-    way = ways[0]
-    memory = memory_plan.plan(part, draft_part, sizes, fused=way.fused, packed_rows=way.packed_rows)
+    modes = [chosen_prefill_mode(request.options, part, device) for device in devices]
+    mode = modes[0]
+    memory = memory_plan.plan(part, draft_part, sizes, fused=mode.fused, packed_rows=mode.packed_rows)
     if ranks > 1:
         exchanged = sums_bytes(part.hidden) + scores_bytes(part)
         memory = with_exchange(memory, mailbox_bytes(ranks, sizes, part.hidden, split_width), exchanged)
@@ -144,8 +144,8 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         allocated = [Buffers.allocate(part, draft_part, sizes, device) for device in devices]
         buffers = with_mailboxes(allocated, sizes, part.hidden, split_width) if ranks > 1 else tuple(allocated)
     others = [
-        Rank(own, its_draft, sizes, b, tuned=tuned, way=its_way)
-        for (own, its_draft), b, its_way in zip(models[1:], buffers[1:], ways[1:], strict=True)
+        Rank(own, its_draft, sizes, b, tuned=tuned, mode=its_mode)
+        for (own, its_draft), b, its_mode in zip(models[1:], buffers[1:], modes[1:], strict=True)
     ]
     facts = engine_facts(
         *(target, draft, draft_error, memory, sizes),
@@ -153,7 +153,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         graphs=graphs,
         tuned_products=describe(tuned, gemms.lookups),
         tuned_sha256=tuned.sha256(gemms.shapes),
-        way=way,
+        mode=mode,
         warnings=kv_warnings(request, kv, drafts=draft is not None),
         lengths=lengths,
         plan=partial_plan if draft else None,
@@ -165,7 +165,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         plain_on_draft_error=plain_on_draft_error(request),
         tuned=tuned,
         shape_log=shape_log,
-        way=way,
+        mode=mode,
         others=others,
         lengths=lengths if head else None,
         asked_plan=partial_plan if head else None,
@@ -183,7 +183,7 @@ def sizes_of(request: OpenRequest, tree: DraftTree | None, partial: PartialPlan 
 
 
 def kv_warnings(request: OpenRequest, kv: KvModes, *, drafts: bool) -> tuple[str, ...]:
-    """Where a checkpoint was calibrated for a cache of another format than it gets."""
+    """Return a warning for each checkpoint that was calibrated for a cache of another format than it gets."""
     messages = list(calibration_warnings(request.pair.target, kv.target, "the target", KV))
     if drafts and request.pair.draft is not None:
         messages += calibration_warnings(request.pair.draft, kv.draft, "the draft", DRAFT_KV)
@@ -211,7 +211,7 @@ def chosen_fmha(options: Mapping[str, str]) -> FmhaConfig | None:
     return config_of(parse_config(text)) if text else None
 
 
-def chosen_way(options: Mapping[str, str], geometry: TargetGeometry, device: torch.device) -> Way:
+def chosen_prefill_mode(options: Mapping[str, str], geometry: TargetGeometry, device: torch.device) -> PrefillMode:
     """As the options say. By torch's operations, a target with experts has its attention from torch as well unless they
     say otherwise.
     """
@@ -223,7 +223,7 @@ def chosen_way(options: Mapping[str, str], geometry: TargetGeometry, device: tor
     if option == "packed" and not fused:
         raise UsageError("option prefill_experts = packed with prefill = torch", hint="leave one of them out")
     packed = option != "decoded"
-    return Way.on(device, fused=fused, attention=None if library == "best" else Library(library), packed=packed)
+    return PrefillMode.on(device, fused=fused, attention=None if library == "best" else Library(library), packed=packed)
 
 
 def check_target(request: OpenRequest) -> TargetGeometry:

@@ -29,7 +29,7 @@ from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, function
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_down import PrefillDown
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_gate_up import PrefillGateUp
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_parties import PrefillParties
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_row_groups import PrefillRowGroups
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_decode import PrefillDecode
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_draft import PrefillDraft
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_gate import PrefillGate
@@ -55,10 +55,11 @@ rows, so that its bits depend on nothing else.
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How a prefill computes. `fused`: what stands between products is one kernel of ours each, else torch's, operation
-    by operation. `grouped`: one launch multiplies the rows of many experts, each by its own matrix, else cuBLAS those
-    of one. `packed_rows`: with so many rows of a prompt, or fewer, its experts' weights are not decoded first.
+class PrefillMode:
+    """Choices of how a prompt is computed. `fused`: what stands between products is one kernel of ours each, else
+    torch's, operation by operation. `grouped`: one launch multiplies the rows of many experts, each by its own matrix,
+    else cuBLAS those of one. `packed_rows`: with so many rows of a prompt, or fewer, its experts' weights are not
+    decoded first.
     """
 
     fused: bool
@@ -69,7 +70,7 @@ class Way:
     @classmethod
     def on(
         cls, device: torch.device, *, fused: bool = True, attention: Library | None = None, packed: bool = True
-    ) -> Way:
+    ) -> PrefillMode:
         """As told on a GPU; elsewhere by torch alone. `attention`: None for the best library. `packed`: whether experts
         of short prompts stay packed.
         """
@@ -106,7 +107,7 @@ def prefill_target(
     blocks: Tensor,
     boundaries: tuple[int, ...],
     chunk: int = CHUNK,
-    way: Way | None = None,
+    mode: PrefillMode | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Run `tokens` (int64 [P]) and fill the cache blocks `blocks` (int64, in order of position).
 
@@ -115,31 +116,31 @@ def prefill_target(
     """
     g, w = target.geometry, target.weights
     assert isinstance(w, TargetWeights)
-    way, heads = way or Way.on(tokens.device), Heads(g.heads, g.kv_heads, g.head_dim, len(tokens))
+    mode, heads = mode or PrefillMode.on(tokens.device), Heads(g.heads, g.kv_heads, g.head_dim, len(tokens))
     x = torch.empty(len(tokens), g.hidden, dtype=torch.float32, device=tokens.device)
     features = x.new_empty(len(tokens), len(boundaries) * g.hidden, dtype=torch.bfloat16) if boundaries else None
     qkv = x.new_empty(len(tokens), heads.qkv_width, dtype=torch.bfloat16)
     for rows in chunks(len(tokens), chunk):
-        normed = embed(x[rows], w.embed, tokens[rows], w.layers[0].input_norm, g.rms_eps, way)
+        normed = embed(x[rows], w.embed, tokens[rows], w.layers[0].input_norm, g.rms_eps, mode)
         project(normed, w.layers[0].qkv, qkv[rows])
     capture(features, x, boundaries, 0)
     for i, layer in enumerate(w.layers[:-1]):
-        cache_heads(qkv, target.rope, pages, i, blocks, g, way, chunk)
-        mixed, following = way.attention(*split_heads(qkv, heads)), w.layers[i + 1]
+        cache_heads(qkv, target.rope, pages, i, blocks, g, mode, chunk)
+        mixed, following = mode.attention(*split_heads(qkv, heads)), w.layers[i + 1]
         for rows in chunks(len(tokens), chunk):
-            normed = finish_layer(x[rows], mixed[rows], layer, following.input_norm, g.rms_eps, way)
+            normed = finish_layer(x[rows], mixed[rows], layer, following.input_norm, g.rms_eps, mode)
             project(normed, following.qkv, qkv[rows])
         capture(features, x, boundaries, i + 1)
         del mixed  # before the next layer's is made
-    cache_heads(qkv, target.rope, pages, g.layers - 1, blocks, g, way, chunk)
+    cache_heads(qkv, target.rope, pages, g.layers - 1, blocks, g, mode, chunk)
     (q, k, v), last, final = split_heads(qkv, heads), w.layers[-1], x[-1:].clone()
     if g.layers in boundaries:
-        mixed = way.attention(q, k, v)
+        mixed = mode.attention(q, k, v)
         for rows in chunks(len(tokens), chunk):
-            finish_layer(x[rows], mixed[rows], last, w.norm, g.rms_eps, way)
+            finish_layer(x[rows], mixed[rows], last, w.norm, g.rms_eps, mode)
         capture(features, x, boundaries, g.layers)
     # By itself in either case: its bits must not depend on whether a draft reads the other rows.
-    finish_layer(final, attend_last(q[-1:], k, v), last, w.norm, g.rms_eps, way)
+    finish_layer(final, attend_last(q[-1:], k, v), last, w.norm, g.rms_eps, mode)
     x[-1:] = final
     return x, features
 
@@ -151,7 +152,7 @@ def prefill_draft(
     blocks: Tensor,
     features: Tensor,
     chunk: int = CHUNK,
-    way: Way | None = None,
+    mode: PrefillMode | None = None,
 ) -> None:
     """Fill the draft's cache for all positions whose next token is known, which are all but the prompt's last.
 
@@ -160,13 +161,13 @@ def prefill_draft(
     g, w, count = draft.geometry, draft.weights, len(tokens) - 1
     if count == 0:
         return
-    way, heads = way or Way.on(tokens.device), Heads(0, g.kv_heads, g.head_dim, count)
+    mode, heads = mode or PrefillMode.on(tokens.device), Heads(0, g.kv_heads, g.head_dim, count)
     kv = features.new_empty(count, heads.qkv_width)
     for rows in chunks(count, chunk):
         hidden = F.linear(feature_norms(features[rows], draft), w.fc)
-        mixed = draft_input(draft, hidden, tokens[rows.start + 1 : rows.stop + 1], way)
+        mixed = draft_input(draft, hidden, tokens[rows.start + 1 : rows.stop + 1], mode)
         project(mixed, w.layer.qkv[g.heads * g.head_dim :], kv[rows])
-    cache_heads(kv, draft.rope, pages, 0, blocks, heads, way, chunk)
+    cache_heads(kv, draft.rope, pages, 0, blocks, heads, mode, chunk)
 
 
 def workspace_bytes(
@@ -207,7 +208,7 @@ def kernels(
         yield decode_kernel(target.hidden, target.intermediate, Order.PLAIN)
         yield swiglu_kernel(target.intermediate, experts)
         if packed:
-            yield parties_kernel(experts)
+            yield row_groups_kernel(experts)
             yield packed_gate_up_kernel(target.intermediate, target.hidden, experts)
             yield packed_down_kernel(target.hidden, target.intermediate, experts)
         yield (mixture_sum_kernel if ranks > 1 else mixture_kernel)(target.hidden, experts)
@@ -247,8 +248,8 @@ def swiglu_kernel(intermediate: int, experts: ExpertGeometry) -> PrefillSwiglu:
 
 
 @cache
-def parties_kernel(experts: ExpertGeometry) -> PrefillParties:
-    return PrefillParties(experts)
+def row_groups_kernel(experts: ExpertGeometry) -> PrefillRowGroups:
+    return PrefillRowGroups(experts)
 
 
 @cache
@@ -285,9 +286,9 @@ def project(x: Tensor, weight: Tensor, out: Tensor) -> None:
     torch.mm(x, weight.t(), out=out)
 
 
-def embed(x: Tensor, embedding: Tensor, tokens: Tensor, weight: Tensor, eps: float, way: Way) -> Tensor:
+def embed(x: Tensor, embedding: Tensor, tokens: Tensor, weight: Tensor, eps: float, mode: PrefillMode) -> Tensor:
     """Begin the stream x float32 [R, H] with the embeddings of `tokens`. Returns its norm, bfloat16 [R, H]."""
-    if way.fused:
+    if mode.fused:
         normed = torch.empty_like(x, dtype=torch.bfloat16)
         stream_kernel(x.shape[-1])(normed, x, (embedding, tokens), weight, eps)
         return normed
@@ -295,22 +296,26 @@ def embed(x: Tensor, embedding: Tensor, tokens: Tensor, weight: Tensor, eps: flo
     return rms_norm(x, weight, eps)
 
 
-def add(x: Tensor, added: Tensor, weight: Tensor, eps: float, way: Way, normed: Tensor | None = None) -> Tensor:
+def add(
+    x: Tensor, added: Tensor, weight: Tensor, eps: float, mode: PrefillMode, normed: Tensor | None = None
+) -> Tensor:
     """x float32 [R, H] += added bfloat16. Returns its norm with `weight`, bfloat16 [R, H]: `normed`, if given."""
     normed = torch.empty_like(added) if normed is None else normed
-    if way.fused:
+    if mode.fused:
         stream_kernel(x.shape[-1])(normed, x, added, weight, eps)
         return normed
     x += added
     return normed.copy_(rms_norm(x, weight, eps))
 
 
-def finish_layer(x: Tensor, mixed: Tensor, layer: LayerWeights, following: Tensor, eps: float, way: Way) -> Tensor:
+def finish_layer(
+    x: Tensor, mixed: Tensor, layer: LayerWeights, following: Tensor, eps: float, mode: PrefillMode
+) -> Tensor:
     """Rows x float32 [R, H] of the stream through the rest of a layer, from what attention has made of them, `mixed`
     bfloat16 [R, N·D]. Returns their norm with `following`, the weight of the norm after the layer, bfloat16 [R, H].
     """
-    normed = add(x, F.linear(mixed, layer.o), layer.post_norm, eps, way)
-    return add(x, mlp(normed, layer, way), following, eps, way)
+    normed = add(x, F.linear(mixed, layer.o), layer.post_norm, eps, mode)
+    return add(x, mlp(normed, layer, mode), following, eps, mode)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -328,10 +333,10 @@ def feature_norms(features: Tensor, draft: Draft) -> Tensor:
     return features
 
 
-def draft_input(draft: Draft, hidden: Tensor, tokens: Tensor, way: Way) -> Tensor:
+def draft_input(draft: Draft, hidden: Tensor, tokens: Tensor, mode: PrefillMode) -> Tensor:
     """[norm(embedding of the token after the row), norm(hidden)], bfloat16 [R, 2·Hd], of hidden bfloat16 [R, Hd]."""
     g, w = draft.geometry, draft.weights
-    if way.fused:
+    if mode.fused:
         out = hidden.new_empty(len(hidden), 2 * g.hidden)
         draft_kernel(g.hidden)(out, hidden, tokens, draft.input, g.rms_eps)
         return out
@@ -339,13 +344,13 @@ def draft_input(draft: Draft, hidden: Tensor, tokens: Tensor, way: Way) -> Tenso
     return torch.cat((embedded, rms_norm(hidden.float(), w.feature_norm, g.rms_eps)), dim=-1)
 
 
-def mlp(x: Tensor, w: LayerWeights, way: Way) -> Tensor:
-    return F.linear(gated(F.linear(x, w.gate_up), way), w.down)
+def mlp(x: Tensor, w: LayerWeights, mode: PrefillMode) -> Tensor:
+    return F.linear(gated(F.linear(x, w.gate_up), mode), w.down)
 
 
-def gated(gate_up: Tensor, way: Way) -> Tensor:
+def gated(gate_up: Tensor, mode: PrefillMode) -> Tensor:
     """SiLU(gate) · up of bfloat16 [R, 2F], in float32; the result [R, F] is rounded once."""
-    if way.fused:
+    if mode.fused:
         out = gate_up.new_empty(len(gate_up), gate_up.shape[-1] // 2)
         gate_kernel(out.shape[-1])(out, gate_up)
         return out
@@ -360,13 +365,13 @@ def cache_heads(
     layer: int,
     blocks: Tensor,
     g: TargetGeometry | DraftGeometry | Heads,
-    way: Way,
+    mode: PrefillMode,
     chunk: int,
 ) -> None:
     """Rotate q and k in `qkv` bfloat16 [P, (N + 2G)·D], of positions 0 … P − 1, and write k and v into the cache. Where
     that is narrower, they become what it holds of them.
     """
-    if way.fused:
+    if mode.fused:
         kernel = heads_kernel(g.heads, g.kv_heads, g.head_dim, kv=pages.kv)
         kernel(qkv, pages.k[layer], pages.v[layer], blocks, table, pages.scales_of(layer))
         return

@@ -23,7 +23,7 @@ from specgate.errors import BackendError
 
 
 class Library(StrEnum):
-    """Who computes the attention of a prefill. `torch`: whatever torch takes by itself."""
+    """Library that computes the attention of a prefill. `torch`: whatever torch takes by itself."""
 
     CUDNN = "cudnn"
     FLASH = "flash"
@@ -64,7 +64,7 @@ def libraries(
 
 
 def cudnn_version() -> int | None:
-    """That of the cuDNN that torch uses; None without one."""
+    """Return the version of the cuDNN that torch uses; None without one."""
     cudnn: Any = torch.backends.cudnn  # torch gives no types
     version: int | None = cudnn.version()
     return version
@@ -147,7 +147,7 @@ class PrefillAttention:
 
 
 def reasons(error: RuntimeError, messages: Sequence[warnings.WarningMessage]) -> Iterator[str]:
-    """What torch says of a library that cannot, without what it says of those that were not asked."""
+    """Return torch's reasons why a library cannot, without those about others."""
     yield (str(error).strip().splitlines() or [""])[0]
     for warning in messages:
         text = str(warning.message).partition(" (Triggered internally")[0].strip()
@@ -163,7 +163,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, library: Library) -> Tensor:
 
 
 def attend_with_sinks(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, window: int | None, library: Library) -> Tensor:
-    """What `PrefillAttention.with_sinks` is, by `library`. Raises RuntimeError where it cannot."""
+    """Compute `PrefillAttention.with_sinks` by `library`. Raises RuntimeError where it cannot."""
     if library is Library.TORCH:
         return prefill_sinks.by_torch(q, k, v, sinks, window)
     if library is Library.CUDNN and window is not None:

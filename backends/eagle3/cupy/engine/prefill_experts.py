@@ -18,7 +18,7 @@ from torch import Tensor
 from specgate.backends.eagle3.cupy.engine import prefill_sinks
 from specgate.backends.eagle3.cupy.engine.prefill import (
     CHUNK,
-    Way,
+    PrefillMode,
     add,
     cache_heads,
     capture,
@@ -28,7 +28,7 @@ from specgate.backends.eagle3.cupy.engine.prefill import (
 from specgate.backends.eagle3.cupy.engine.prefill_attention import split_heads
 from specgate.backends.eagle3.cupy.engine.prefill_mixture import ROWS, Part, add_mixtures, decoded_bytes
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import RECORD, most_parties
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import RECORD, most_row_groups
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
 from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights
 from specgate.backends.eagle3.cupy.memory.model import Target
@@ -49,18 +49,20 @@ class Passage:
     features: Tensor | None
 
     @classmethod
-    def begin(cls, target: Target, tokens: Tensor, blocks: Tensor, boundaries: tuple[int, ...], way: Way) -> Passage:
+    def begin(
+        cls, target: Target, tokens: Tensor, blocks: Tensor, boundaries: tuple[int, ...], mode: PrefillMode
+    ) -> Passage:
         g, w = target.geometry, target.weights
         assert not isinstance(w, TargetWeights)
         x = torch.empty(len(tokens), g.hidden, dtype=torch.float32, device=tokens.device)
         features = x.new_empty(len(tokens), len(boundaries) * g.hidden, dtype=torch.bfloat16) if boundaries else None
-        normed = embed(x, w.embed, tokens, w.layers[0].input_norm, g.rms_eps, way)
+        normed = embed(x, w.embed, tokens, w.layers[0].input_norm, g.rms_eps, mode)
         capture(features, x, boundaries, 0)
         return cls(tokens, blocks, x, normed, features)
 
     @property
     def parts(self) -> Iterator[Part]:
-        """What goes to the experts together."""
+        """Return the rows that go to the experts together."""
         return (Part(self.x[rows], self.normed[rows]) for rows in chunks(len(self.x), ROWS))
 
 
@@ -70,34 +72,34 @@ def prefill_expert_prompts(
     prompts: Sequence[tuple[Tensor, Tensor]],
     boundaries: tuple[int, ...],
     chunk: int = CHUNK,
-    way: Way | None = None,
+    mode: PrefillMode | None = None,
 ) -> list[tuple[Tensor, Tensor | None]]:
     """As `prefill.prefill_target`, for prompts of (tokens, blocks)."""
     g, w = target.geometry, target.weights
     assert not isinstance(w, TargetWeights) and g.experts is not None
-    way = way or Way.on(w.embed.device)
-    passages = [Passage.begin(target, tokens, blocks, boundaries, way) for tokens, blocks in prompts]
+    mode = mode or PrefillMode.on(w.embed.device)
+    passages = [Passage.begin(target, tokens, blocks, boundaries, mode) for tokens, blocks in prompts]
     for i, layer in enumerate(w.layers[:-1]):
         for passage in passages:
-            attended(passage, target, pages, i, chunk, way)
-        through_experts([part for p in passages for part in p.parts], layer, g, w.layers[i + 1].input_norm, way)
+            attended(passage, target, pages, i, chunk, mode)
+        through_experts([part for p in passages for part in p.parts], layer, g, w.layers[i + 1].input_norm, mode)
         for passage in passages:
             capture(passage.features, passage.x, boundaries, i + 1)
-    last = [last_row(passage, target, pages, boundaries, chunk, way) for passage in passages]
+    last = [last_row(passage, target, pages, boundaries, chunk, mode) for passage in passages]
     if g.layers in boundaries:
-        through_experts([part for p in passages for part in p.parts], w.layers[-1], g, w.norm, way)
+        through_experts([part for p in passages for part in p.parts], w.layers[-1], g, w.norm, mode)
         for passage in passages:
             capture(passage.features, passage.x, boundaries, g.layers)
     # By itself in either case: its bits must not depend on whether a draft reads the other rows.
-    through_experts(last, w.layers[-1], g, w.norm, way)
+    through_experts(last, w.layers[-1], g, w.norm, mode)
     for passage, part in zip(passages, last, strict=True):
         passage.x[-1:] = part.x
     return [(passage.x, passage.features) for passage in passages]
 
 
 def together(lengths: Sequence[int]) -> Iterator[range]:
-    """Which of the prompts of these lengths go through the layers together: as many neighbours as have ROWS rows, but
-    one at least.
+    """Split prompts of these lengths into those that go through the layers together: as many neighbours as have ROWS
+    rows, but one at least.
     """
     start = total = 0
     for at, length in enumerate(lengths):
@@ -109,30 +111,32 @@ def together(lengths: Sequence[int]) -> Iterator[range]:
         yield range(start, len(lengths))
 
 
-def attended(passage: Passage, target: Target, pages: Pages, i: int, chunk: int, way: Way) -> None:
+def attended(passage: Passage, target: Target, pages: Pages, i: int, chunk: int, mode: PrefillMode) -> None:
     """A prompt through the attention of layer `i`, and its keys and values into the cache."""
     g, layer = target.geometry, layer_of(target, i)
-    q, k, v = queries_keys_values(passage, target, pages, i, chunk, way)
-    mixed = way.attention.with_sinks(q, k, v, layer.sinks, g.window(i))
-    add_attention(Part(passage.x, passage.normed), mixed, layer, g, chunk, way)
+    q, k, v = queries_keys_values(passage, target, pages, i, chunk, mode)
+    mixed = mode.attention.with_sinks(q, k, v, layer.sinks, g.window(i))
+    add_attention(Part(passage.x, passage.normed), mixed, layer, g, chunk, mode)
 
 
-def last_row(passage: Passage, target: Target, pages: Pages, boundaries: tuple[int, ...], chunk: int, way: Way) -> Part:
+def last_row(
+    passage: Passage, target: Target, pages: Pages, boundaries: tuple[int, ...], chunk: int, mode: PrefillMode
+) -> Part:
     """A prompt into the cache of the last layer. Returns its last row behind that layer's attention; the others go
     through it where a boundary lies behind the layer.
     """
     g, i = target.geometry, target.geometry.layers - 1
     layer, part = layer_of(target, i), Part(passage.x[-1:].clone(), torch.empty_like(passage.normed[-1:]))
-    q, k, v = queries_keys_values(passage, target, pages, i, chunk, way)
-    add_attention(part, prefill_sinks.last_row(q[-1:], k, v, layer.sinks, g.window(i)), layer, g, chunk, way)
+    q, k, v = queries_keys_values(passage, target, pages, i, chunk, mode)
+    add_attention(part, prefill_sinks.last_row(q[-1:], k, v, layer.sinks, g.window(i)), layer, g, chunk, mode)
     if g.layers in boundaries:
-        mixed = way.attention.with_sinks(q, k, v, layer.sinks, g.window(i))
-        add_attention(Part(passage.x, passage.normed), mixed, layer, g, chunk, way)
+        mixed = mode.attention.with_sinks(q, k, v, layer.sinks, g.window(i))
+        add_attention(Part(passage.x, passage.normed), mixed, layer, g, chunk, mode)
     return part
 
 
 def queries_keys_values(
-    passage: Passage, target: Target, pages: Pages, i: int, chunk: int, way: Way
+    passage: Passage, target: Target, pages: Pages, i: int, chunk: int, mode: PrefillMode
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rotated queries [P, N, D] and keys, and values [P, G, D] of layer `i`; keys and values are cached, too."""
     g, layer = target.geometry, layer_of(target, i)
@@ -140,25 +144,25 @@ def queries_keys_values(
     qkv = passage.normed.new_empty(len(passage.x), heads.qkv_width)
     for rows in chunks(len(qkv), chunk):
         torch.addmm(layer.qkv_bias, passage.normed[rows], layer.qkv.t(), out=qkv[rows])
-    cache_heads(qkv, target.rope, pages, i, passage.blocks, g, way, chunk)
+    cache_heads(qkv, target.rope, pages, i, passage.blocks, g, mode, chunk)
     return split_heads(qkv, heads)
 
 
 def add_attention(
-    part: Part, mixed: Tensor, layer: ExpertLayerWeights, g: TargetGeometry, chunk: int, way: Way
+    part: Part, mixed: Tensor, layer: ExpertLayerWeights, g: TargetGeometry, chunk: int, mode: PrefillMode
 ) -> None:
     """x += the output projection of `mixed` bfloat16 [R, N·D]; `normed` becomes the norm of x before the experts."""
     for rows in chunks(len(mixed), chunk):
         out = torch.addmm(layer.o_bias, mixed[rows], layer.o.t())
-        add(part.x[rows], out, layer.post_norm, g.rms_eps, way, part.normed[rows])
+        add(part.x[rows], out, layer.post_norm, g.rms_eps, mode, part.normed[rows])
 
 
 def through_experts(
-    parts: Sequence[Part], layer: ExpertLayerWeights, g: TargetGeometry, following: Tensor, way: Way
+    parts: Sequence[Part], layer: ExpertLayerWeights, g: TargetGeometry, following: Tensor, mode: PrefillMode
 ) -> None:
     """All parts through a layer's experts, as many at a time as have ROWS rows."""
     for some in together([len(part.x) for part in parts]):
-        add_mixtures(parts[some.start : some.stop], layer, g, following, way)
+        add_mixtures(parts[some.start : some.stop], layer, g, following, mode)
 
 
 def layer_of(target: Target, i: int) -> ExpertLayerWeights:
@@ -176,7 +180,7 @@ def expert_workspace_bytes(
     packed_rows: int = 0,
 ) -> int:
     """Most bytes that the prefill of prompts of `positions` tokens in `slots` slots takes beside weights and cache.
-    `fused` and `packed_rows`: as `Way` has them.
+    `fused` and `packed_rows`: as `PrefillMode` has them.
     """
     assert g.experts is not None
     h, f, k, count = g.hidden, g.intermediate, g.experts.per_token, g.experts.count
@@ -196,9 +200,9 @@ def expert_workspace_bytes(
     mixed = min(rows, ROWS)
     sent = mixed * (k * (max(2 * h + 6 * f, 2 * f + 4 * h) + 64) + 8 * count) + decoded_bytes(g)
     if fused and positions <= packed_rows:
-        # In place of all that: rows in float16, activations and what the experts give, in parties; logits, twice.
+        # In place of all that: rows in float16, activations and what the experts give, in row groups; logits, twice.
         pairs = mixed * k
-        sent = mixed * (2 * h + 8 * count) + pairs * (2 * f + 2 * h + 16) + 4 * RECORD * most_parties(pairs, count)
+        sent = mixed * (2 * h + 8 * count) + pairs * (2 * f + 2 * h + 16) + 4 * RECORD * most_row_groups(pairs, count)
     if not fused:
         sent += mixed * (4 * h + 16 * count) + min(CHUNK, mixed * k) * (40 * f + 24 * h) + 24 * f * h
     drafting = part * ((10 * draft.features * h) + 26 * draft.hidden) + positions * 4 * draft.hidden if draft else 0

@@ -18,20 +18,20 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.prefill import (
     CHUNK,
-    Way,
+    PrefillMode,
     chunks,
     decode_kernel,
     mixture_kernel,
     mixture_sum_kernel,
     packed_down_kernel,
     packed_gate_up_kernel,
-    parties_kernel,
     rms_norm,
     route_kernel,
+    row_groups_kernel,
     swiglu_kernel,
 )
 from specgate.backends.eagle3.cupy.kernels.experts.packing import PackedExperts
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import Parties
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import RowGroups
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_mixture import Places
 from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
@@ -86,13 +86,13 @@ class Routing(Placing):
     ends: Tensor
 
     @classmethod
-    def made(cls, normed: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> Routing:
-        return cls.by(scores_of(normed, w, way), w, experts, way)
+    def made(cls, normed: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, mode: PrefillMode) -> Routing:
+        return cls.by(scores_of(normed, w, mode), w, experts, mode)
 
     @classmethod
-    def by(cls, scores: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> Routing:
+    def by(cls, scores: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, mode: PrefillMode) -> Routing:
         """From what `scores_of` gives."""
-        chosen, weights = chosen_by(scores, w, experts, way)
+        chosen, weights = chosen_by(scores, w, experts, mode)
         in_order, pairs = chosen.flatten().sort(stable=True)
         place = torch.empty_like(in_order)
         place[pairs] = torch.arange(len(pairs), dtype=torch.int32, device=place.device)
@@ -103,17 +103,17 @@ class Routing(Placing):
 
 @dataclass(frozen=True, slots=True)
 class PackedRouting(Placing):
-    """The experts of all rows of some parts, and their sorted pairs as parties of few rows."""
+    """The experts of all rows of some parts, and their sorted pairs as row groups of few rows."""
 
-    parties: Parties
+    row_groups: RowGroups
 
     @classmethod
-    def by(cls, scores: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> PackedRouting:
+    def by(cls, scores: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, mode: PrefillMode) -> PackedRouting:
         """From what `scores_of` gives of all rows."""
-        chosen, weights = chosen_by(scores, w, experts, way)
-        place, parties = torch.empty_like(chosen), Parties.room(chosen.numel(), experts.count, chosen.device)
-        parties_kernel(experts)(parties, place, chosen)
-        return cls(chosen, weights, place, parties)
+        chosen, weights = chosen_by(scores, w, experts, mode)
+        place, row_groups = torch.empty_like(chosen), RowGroups.room(chosen.numel(), experts.count, chosen.device)
+        row_groups_kernel(experts)(row_groups, place, chosen)
+        return cls(chosen, weights, place, row_groups)
 
 
 class Told:
@@ -135,7 +135,9 @@ class Told:
 
 
 class Groups:
-    """How many pairs of each part go to each expert: on the device, and on the host as soon as that is needed."""
+    """Numbers of pairs of each part that go to each expert: on the device, and on the host as soon as that is
+    needed.
+    """
 
     def __init__(self, routings: Sequence[Routing]) -> None:
         self.routings = routings
@@ -146,39 +148,41 @@ class Groups:
         self.ends: list[list[int]] | None = None
 
     def bounds(self, part: int, experts: range) -> list[int]:
-        """Where the pairs of these experts begin and end among those of a part: one more than there are experts."""
+        """Return the bounds of these experts' pairs among those of a part: one more than there are experts."""
         if self.ends is None:
             self.ends = self.told.wait().tolist()
         ends = self.ends[part]
         return [ends[experts.start - 1] if experts.start else 0, *ends[experts.start : experts.stop]]
 
 
-def add_mixtures(parts: Sequence[Part], w: ExpertLayerWeights, g: TargetGeometry, following: Tensor, way: Way) -> None:
+def add_mixtures(
+    parts: Sequence[Part], w: ExpertLayerWeights, g: TargetGeometry, following: Tensor, mode: PrefillMode
+) -> None:
     """Every part's x += the weighted sums of its rows' experts; and its `normed` becomes the norm with `following`."""
     experts, norm = g.experts, (following, g.rms_eps)
     assert experts is not None
-    few, many = ([parts[n] for n in some] for some in by_rows(parts, way))
+    few, many = ([parts[n] for n in some] for some in by_rows(parts, mode))
     if few:
-        routing = PackedRouting.by(torch.cat([scores_of(part.normed, w, way) for part in few]), w, experts, way)
+        routing = PackedRouting.by(torch.cat([scores_of(part.normed, w, mode) for part in few]), w, experts, mode)
         out = multiplied_packed([part.normed for part in few], routing, w, g)
         for part, rows in zip(few, rows_of([len(part.x) for part in few]), strict=True):
-            finish(part, out, w.down.bias, routing.of(rows), experts, norm, way)
+            finish(part, out, w.down.bias, routing.of(rows), experts, norm, mode)
         del out
     if many:
-        groups = Groups([Routing.made(part.normed, w, experts, way) for part in many])
-        outs = multiplied(many, groups, w, g, way)
+        groups = Groups([Routing.made(part.normed, w, experts, mode) for part in many])
+        outs = multiplied(many, groups, w, g, mode)
         for part, placing, out in zip(many, groups.routings, outs, strict=True):
-            finish(part, out, w.down.bias, placing, experts, norm, way)
+            finish(part, out, w.down.bias, placing, experts, norm, mode)
 
 
-def by_rows(parts: Sequence[Part], way: Way) -> tuple[list[int], list[int]]:
-    """Which parts are of few rows, whose experts stay packed, and which are not."""
-    few = [len(part.x) <= way.packed_rows for part in parts]
+def by_rows(parts: Sequence[Part], mode: PrefillMode) -> tuple[list[int], list[int]]:
+    """Split parts into those of few rows, whose experts stay packed, and the others."""
+    few = [len(part.x) <= mode.packed_rows for part in parts]
     return [n for n, is_few in enumerate(few) if is_few], [n for n, is_few in enumerate(few) if not is_few]
 
 
 def rows_of(lengths: Sequence[int]) -> Iterator[slice]:
-    """Where the rows of parts of these lengths lie, one behind the other."""
+    """Return the slices of the rows of parts of these lengths, one behind the other."""
     at = 0
     for length in lengths:
         yield slice(at, at + length)
@@ -196,37 +200,37 @@ def multiplied_packed(
     for rows, own in zip(rows_of([len(own) for own in normed]), normed, strict=True):
         x[rows] = own
     act = x.new_empty(pairs, g.intermediate)
-    packed_gate_up_kernel(g.intermediate, g.hidden, experts)(act, x, w.gate_up, routing.parties)
+    packed_gate_up_kernel(g.intermediate, g.hidden, experts)(act, x, w.gate_up, routing.row_groups)
     out = act.new_empty(pairs, g.hidden, dtype=torch.bfloat16)
-    packed_down_kernel(g.hidden, g.intermediate, experts)(out, act, w.down, routing.parties)
+    packed_down_kernel(g.hidden, g.intermediate, experts)(out, act, w.down, routing.row_groups)
     return out
 
 
 def multiplied(
-    parts: Sequence[Part], groups: Groups, w: ExpertLayerWeights, g: TargetGeometry, way: Way
+    parts: Sequence[Part], groups: Groups, w: ExpertLayerWeights, g: TargetGeometry, mode: PrefillMode
 ) -> list[Tensor]:
-    """What the experts give for the pairs of each part, sorted, without the bias: bfloat16 [R · k, H]."""
+    """Return the experts' results for the pairs of each part, sorted, without the bias: bfloat16 [R · k, H]."""
     experts = g.experts
     assert experts is not None
     room = parts[0].normed.new_empty(decoded_bytes(g) // 2)
     acts = [part.normed.new_empty(len(part.x) * experts.per_token, g.intermediate) for part in parts]
-    for some, weights in decoded(w.gate_up, room, groups, way):
+    for some, weights in decoded(w.gate_up, room, groups, mode):
         for n, (part, routing) in enumerate(zip(parts, groups.routings, strict=True)):
             bounds = groups.bounds(n, some)
             if (pairs := slice(bounds[0], bounds[-1])).start == pairs.stop:
                 continue
-            both = product(part.normed.index_select(0, routing.rows[pairs]), weights, bounds, routing, some, way)
-            activate(acts[n][pairs], both, w.gate_up.bias, routing.experts[pairs], g, way)
+            both = product(part.normed.index_select(0, routing.rows[pairs]), weights, bounds, routing, some, mode)
+            activate(acts[n][pairs], both, w.gate_up.bias, routing.experts[pairs], g, mode)
             del both  # before the next part's is made
     outs = [part.normed.new_empty(len(act), g.hidden) for part, act in zip(parts, acts, strict=True)]
-    for some, weights in decoded(w.down, room, groups, way):
+    for some, weights in decoded(w.down, room, groups, mode):
         for n, routing in enumerate(groups.routings):
             bounds = groups.bounds(n, some)
             pairs = slice(bounds[0], bounds[-1])
             if pairs == slice(0, len(outs[n])):
-                outs[n] = product(acts[n], weights, bounds, routing, some, way)
+                outs[n] = product(acts[n], weights, bounds, routing, some, mode)
             elif pairs.start != pairs.stop:
-                outs[n][pairs] = product(acts[n][pairs], weights, bounds, routing, some, way)
+                outs[n][pairs] = product(acts[n][pairs], weights, bounds, routing, some, mode)
     return outs
 
 
@@ -241,23 +245,25 @@ def experts_at_once(count: int, size: int) -> int:
     return min(count, max(1, DECODED // size))
 
 
-def routed(x: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> tuple[Tensor, Tensor]:
+def routed(x: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, mode: PrefillMode) -> tuple[Tensor, Tensor]:
     """The experts of rows `x` bfloat16 [R, H], int32 [R, k], and their weights, float32 [R, k]."""
-    return chosen_by(scores_of(x, w, way), w, experts, way)
+    return chosen_by(scores_of(x, w, mode), w, experts, mode)
 
 
-def scores_of(x: Tensor, w: ExpertLayerWeights, way: Way) -> Tensor:
-    """What rows `x` bfloat16 [R, H] choose their experts by, float32 [R, E]: the router's logits. A kernel that reads
-    them adds the bias by itself.
+def scores_of(x: Tensor, w: ExpertLayerWeights, mode: PrefillMode) -> Tensor:
+    """Return scores by which rows `x` bfloat16 [R, H] choose their experts, float32 [R, E]: the router's logits. A
+    kernel that reads them adds the bias by itself.
     """
-    if way.fused:
+    if mode.fused:
         return router_logits(x, w.router)
     return F.linear(x.float(), w.router.float(), w.router_bias.float())
 
 
-def chosen_by(scores: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, way: Way) -> tuple[Tensor, Tensor]:
+def chosen_by(
+    scores: Tensor, w: ExpertLayerWeights, experts: ExpertGeometry, mode: PrefillMode
+) -> tuple[Tensor, Tensor]:
     """As `routed`, from `scores_of` the rows. A kernel may read them in the memory of another GPU."""
-    if way.fused:
+    if mode.fused:
         weights = torch.empty(len(scores), experts.per_token, dtype=torch.float32, device=w.router.device)
         chosen = torch.empty_like(weights, dtype=torch.int32)
         route_kernel(experts)(chosen, weights, scores, w.router_bias)
@@ -273,14 +279,14 @@ def router_logits(x: Tensor, router: Tensor) -> Tensor:
     return F.linear(x.float(), router.float())
 
 
-def decoded(weight: PackedExperts, room: Tensor, groups: Groups, way: Way) -> Iterator[tuple[range, Tensor]]:
+def decoded(weight: PackedExperts, room: Tensor, groups: Groups, mode: PrefillMode) -> Iterator[tuple[range, Tensor]]:
     """Some experts at a time, and their matrices, bfloat16 [n, N, K], in `room`. Matrices without rows are left out."""
     count, rows, columns = len(weight.tiles), weight.bias.shape[1], weight.columns
     most = experts_at_once(count, 2 * rows * columns)
     for start in range(0, count, most):
         some = range(start, min(start + most, count))
         out = room[: len(some) * rows * columns].view(len(some), rows, columns)
-        if way.fused:
+        if mode.fused:
             decode_kernel(rows, columns, weight.order)(out, weight, start, groups.sizes)
         else:
             for expert, size in zip(some, groups.sizes[some.start : some.stop].tolist(), strict=True):
@@ -289,11 +295,13 @@ def decoded(weight: PackedExperts, room: Tensor, groups: Groups, way: Way) -> It
         yield some, out
 
 
-def product(x: Tensor, weights: Tensor, bounds: Sequence[int], routing: Routing, some: range, way: Way) -> Tensor:
+def product(
+    x: Tensor, weights: Tensor, bounds: Sequence[int], routing: Routing, some: range, mode: PrefillMode
+) -> Tensor:
     """The pairs of the experts `some`, x bfloat16 [R, K], each by the matrix of its expert, of `weights` bfloat16
     [n, N, K]: [R, N].
     """
-    if way.grouped:
+    if mode.grouped:
         ends = routing.ends[some.start : some.stop] - bounds[0]
         return F.grouped_mm(x, weights.transpose(1, 2), offs=ends)
     out = x.new_empty(len(x), weights.shape[1])
@@ -304,10 +312,10 @@ def product(x: Tensor, weights: Tensor, bounds: Sequence[int], routing: Routing,
     return out
 
 
-def activate(act: Tensor, both: Tensor, bias: Tensor, experts: Tensor, g: TargetGeometry, way: Way) -> None:
+def activate(act: Tensor, both: Tensor, bias: Tensor, experts: Tensor, g: TargetGeometry, mode: PrefillMode) -> None:
     """act bfloat16 [R, F] = the clamped SwiGLU of `both` bfloat16 [R, 2F], with the bias of each row's expert added."""
     assert g.experts is not None
-    if way.fused:
+    if mode.fused:
         swiglu_kernel(g.intermediate, g.experts)(act, both, bias, experts)
         return
     limit = g.experts.limit
@@ -324,10 +332,10 @@ def finish(
     routing: Placing,
     experts: ExpertGeometry,
     norm: tuple[Tensor, float],
-    way: Way,
+    mode: PrefillMode,
 ) -> None:
     """Add to a part's stream what its experts have given, `out` bfloat16 [R · k, H] of sorted pairs, and norm it."""
-    if way.fused:
+    if mode.fused:
         kernel = mixture_kernel(part.x.shape[1], experts)
         kernel(part.normed, part.x, out, bias, routing.places(slice(None)), norm)
         return
@@ -336,9 +344,11 @@ def finish(
         part.normed[rows] = rms_norm(part.x[rows], *norm)
 
 
-def leave_sum(total: Tensor, out: Tensor, bias: Tensor, places: Places, experts: ExpertGeometry, way: Way) -> None:
+def leave_sum(
+    total: Tensor, out: Tensor, bias: Tensor, places: Places, experts: ExpertGeometry, mode: PrefillMode
+) -> None:
     """`total` bfloat16 [R, H] = what the experts of some rows, at `places`, have given, of all pairs' `out`."""
-    if way.fused:
+    if mode.fused:
         mixture_sum_kernel(total.shape[1], experts)(total, out, bias, places)
     else:
         total.copy_(mixed(out, bias, places))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
-from specgate.backends.eagle3.cupy.engine.prefill import Way, prefill_draft, prefill_target
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode, prefill_draft, prefill_target
 from specgate.backends.eagle3.cupy.engine.prefill_experts import prefill_expert_prompts, together
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import KVBlocks
@@ -76,7 +76,7 @@ def prefill_prompts(
     b: Buffers,
     prompts: Sequence[Sequence[int]],
     layout: CacheLayout,
-    way: Way | None = None,
+    mode: PrefillMode | None = None,
 ) -> list[LastRow]:
     """Prefill every prompt into the blocks of its slot, and equal prompts once. The cache of `draft` is filled, too."""
     device, first = b.slots.length.device, [slot for slot, twin in enumerate(layout.twin) if twin == slot]
@@ -85,10 +85,10 @@ def prefill_prompts(
     ]
     last_rows = list[LastRow]()
     if target.geometry.experts is None:
-        last_rows += [one for prompt in block_ids for one in prefill_wave(target, draft, b, [prompt], way)]
+        last_rows += [one for prompt in block_ids for one in prefill_wave(target, draft, b, [prompt], mode)]
     else:
         for wave in together([len(tokens) for tokens, _ in block_ids]):
-            last_rows += prefill_wave(target, draft, b, block_ids[wave.start : wave.stop], way)
+            last_rows += prefill_wave(target, draft, b, block_ids[wave.start : wave.stop], mode)
     rows = dict(zip(first, last_rows, strict=True))
     for slot, twin in enumerate(layout.twin):
         if twin != slot:
@@ -97,20 +97,20 @@ def prefill_prompts(
 
 
 def prefill_wave(
-    target: Target, draft: Draft | None, b: Buffers, prompts: Sequence[tuple[Tensor, Tensor]], way: Way | None
+    target: Target, draft: Draft | None, b: Buffers, prompts: Sequence[tuple[Tensor, Tensor]], mode: PrefillMode | None
 ) -> list[LastRow]:
     """Prefill prompts of (tokens, blocks) that go through the layers together; of a dense target it is one."""
     boundaries = draft.boundaries if draft else ()
     if target.geometry.experts is None:
-        results = [prefill_target(target, b.target.pages, *prompt, boundaries, way=way) for prompt in prompts]
+        results = [prefill_target(target, b.target.pages, *prompt, boundaries, mode=mode) for prompt in prompts]
     else:
-        results = prefill_expert_prompts(target, b.target.pages, prompts, boundaries, way=way)
+        results = prefill_expert_prompts(target, b.target.pages, prompts, boundaries, mode=mode)
     last = list[LastRow]()
     for (tokens, blocks), (stream, features) in zip(prompts, results, strict=True):
         if draft is None or features is None or b.draft is None:
             last.append(LastRow(stream[-1].clone(), None))
             continue
-        prefill_draft(draft, b.draft.pages, tokens, blocks, features, way=way)
+        prefill_draft(draft, b.draft.pages, tokens, blocks, features, mode=mode)
         last.append(LastRow(stream[-1].clone(), features[-1].clone()))
     return last
 

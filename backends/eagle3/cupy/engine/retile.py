@@ -106,7 +106,9 @@ def retiled_buffers(b: Buffers, target: TargetGeometry, draft: DraftGeometry | N
 
 
 def attention_specs(cycle: Cycle) -> Iterator[Spec]:
-    """What is compiled for the attention of `cycle`: each launcher as it is, and made to count its tiles."""
+    """Return the specs that are compiled for the attention of `cycle`: each launcher as it is, and made to count its
+    tiles.
+    """
     for kernel in cycle.kernels().values():
         if isinstance(kernel, Attention):
             yield kernel.spec
@@ -129,7 +131,7 @@ def counting(kernel: Attention) -> Attention:
 
 
 def counted_tiles(cycle: Cycle, b: Buffers, rewind: Callable[[], None]) -> TileStatistics:
-    """How the tiles of all attention of one step of `cycle` are used. `rewind` puts `b` to where the step begins.
+    """Count how the tiles of all attention of one step of `cycle` are used. `rewind` puts `b` to where the step begins.
 
     A step runs first. Then its attention runs again, counting, on what the step has left in its buffers. That is
     allowed, because the use of tiles depends on lengths alone, and because every step first writes the positions that

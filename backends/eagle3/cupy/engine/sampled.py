@@ -1,4 +1,4 @@
-"""What an engine that draws is asked beside decoding: who its requests are, scores of a draw, texts, a distribution.
+"""Questions to an engine that draws, beside decoding: who its requests are, scores of a draw, texts, a distribution.
 
 Tokens are drawn on the device. Here the same is computed on the host, in float64, for one row of logits at a time.
 """
@@ -53,7 +53,7 @@ def distribution_of(logits: Tensor, sampling: Sampling) -> Floats:
 
 
 def as_left(sampling: Sampling) -> Sampling:
-    """What is still to be done with logits that have their bias and penalties."""
+    """Return the settings that still apply to logits that have their bias and penalties."""
     return replace(sampling, logit_bias=(), repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
 
 

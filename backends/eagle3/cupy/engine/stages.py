@@ -1,4 +1,4 @@
-"""What every stage of both passes gives for one prompt: the tensors that `specgate parity` compares.
+"""Results of every stage of both passes for one prompt: the tensors that `specgate parity` compares.
 
 The last rows of a prompt are decoded one by one, with the kernels of a step and the prompt's own tokens, after a
 prefill of what is before. So what is shown is what the engine decodes with, and it rests on its prefill's cache.
@@ -155,7 +155,7 @@ def place(slots: Slots, position: int, token: int) -> None:
 
 
 def watched(layer: Layer | ExpertLayer, b: LayerBuffers) -> dict[Place, list[Tensor]]:
-    """What the residual stream of row 0 will be at every place, in the order of the calls of `layer` that follow."""
+    """Collect the residual stream of row 0 at every place, in the order of the calls of `layer` that follow."""
     streams: dict[Place, list[Tensor]] = {"input": [], "o": [], "down": []}
     layer.watch = lambda at: streams[at].append(b.stream[0].clone())
     return streams

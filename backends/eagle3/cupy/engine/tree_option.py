@@ -1,4 +1,4 @@
-"""What `-o tree=…` asks of the engine, and what of it no kernel is made for."""
+"""Option `-o tree=…`, and its refusal where no kernel is made for it."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Heads:
 
     @property
     def cached(self) -> torch.dtype:
-        """What a page is made of: numbers, or the bytes of codes."""
+        """Return the dtype of a page: numbers, or the bytes of codes."""
         return torch.bfloat16 if self.kv == "bf16" else torch.uint8
 
     @property

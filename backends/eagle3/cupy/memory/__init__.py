@@ -1,4 +1,4 @@
-"""What lies in the GPU's memory.
+"""Arrays in the GPU's memory.
 
 sizes.py           the numbers that everything allocated and launched follows from
 model.py           weights and tables of a pair, as the kernels want them

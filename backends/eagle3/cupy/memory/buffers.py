@@ -65,7 +65,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class MixtureBuffers:
-    """What the kernels of a mixture of experts hand on, for R rows of k experts each.
+    """Arrays that the kernels of a mixture of experts hand on, for R rows of k experts each.
 
     `logits` float32 [R, E]: the router's; `x16` float16 [R, H]: what experts multiply; `act` float16 [R·k, F]: between
     their two products; `parts` float32 [R·k, H]: their results; `finished` int32 [H / 16] and `joined` int32 [R·N],
@@ -98,7 +98,7 @@ class MixtureBuffers:
 
 @dataclass(frozen=True, slots=True)
 class LayerBuffers:
-    """What the kernels of a decoder hand on. R rows enter attention, of which R' go on; in the target R' = R.
+    """Arrays that the kernels of a decoder hand on. R rows enter attention, of which R' go on; in the target R' = R.
 
     `stream` float32 [R', H]: the residual stream; `pre_norm`: the input of its next norm; `qkv` float32
     [R, (N + 2G)·D]; `attended` bfloat16 [R', N·D]; `partial` float32, see `Attention.partial_shapes`; `logits` float32
@@ -227,14 +227,14 @@ def target_attention(geometry: TargetGeometry, sizes: Sizes) -> Attention:
 
 
 def partial_attention(geometry: TargetGeometry, sizes: Sizes, k: int) -> Attention | None:
-    """That of partial verifications of spec-`k`; None where all are full."""
+    """Return the attention of partial verifications of spec-`k`; None where all are full."""
     if sizes.partial is None:
         return None
     return Attention(sizes.heads(geometry), k + 1, config=FmhaConfig(kv_tile=KEPT_TILE), kept=sizes.kept_of(k))
 
 
 def draft_attention(geometry: DraftGeometry, sizes: Sizes) -> Attention:
-    """That of the draft's widest step, and of as many positions as its longest has."""
+    """Return the attention of the draft's widest step, for as many positions as its longest has."""
     rows = max(widest(sizes.tree), sizes.tree.depth) if sizes.tree else 1
     return Attention(sizes.heads(geometry), rows, geometry.window, config=sizes.fmha)
 

@@ -1,4 +1,4 @@
-"""Where prompts lie in the paged cache: which blocks each slot has, which of them are shared, and which are free."""
+"""Layout of prompts in the paged cache: blocks of each slot, shared ones and free ones."""
 
 from __future__ import annotations
 

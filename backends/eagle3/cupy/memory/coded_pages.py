@@ -34,7 +34,9 @@ def made_pages(kv: KvMode, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor
 
 
 def held(kv: KvMode, k_pages: Tensor, v_pages: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
-    """What the pages of one slot's blocks, in order, hold: keys and values float32 [blocks, BLOCK, G, D]."""
+    """Return the contents of the pages of one slot's blocks, in order: keys and values float32 [blocks, BLOCK,
+    G, D].
+    """
     if kv == "nvfp4":
         codes = nvfp4_pages.key_codes(k_pages), nvfp4_pages.value_codes(v_pages)
         outer = nvfp4_pages.outer_of(scales[0])  # [G, 2]
@@ -49,7 +51,7 @@ def held(kv: KvMode, k_pages: Tensor, v_pages: Tensor, scales: Tensor) -> tuple[
 
 
 def held_value(kv: KvMode, scales: Tensor, position: int, values: Tensor) -> Tensor:
-    """What a slot's cache holds of the `values` float32 [G, D] at `position`. `scales`: of its blocks, in order."""
+    """Return the cached form of `values` float32 [G, D] at `position`. `scales`: of its blocks, in order."""
     if kv == "nvfp4":
         outer = nvfp4_pages.outer_of(scales[0])[:, 1, None]
         return nvfp4.decoded(*nvfp4.encoded(values, outer), outer)

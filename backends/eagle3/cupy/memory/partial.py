@@ -1,4 +1,4 @@
-"""What verification over a part of the cache (SpecPV) keeps in the GPU's memory."""
+"""Arrays of verification over a part of the cache (SpecPV)."""
 
 from __future__ import annotations
 

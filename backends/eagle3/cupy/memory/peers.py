@@ -1,4 +1,4 @@
-"""What lies in the memory of several GPUs so that they can write to each other."""
+"""Memory of several GPUs that they can write to each other."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def mailboxes(faults: Sequence[Tensor], rows: int, hidden: int) -> tuple[Mailbox
 
 
 def mailbox_bytes(ranks: int, sizes: Sizes, hidden: int, draft_hidden: int | None = None) -> int:
-    """What they take on each GPU."""
+    """Return their bytes on each GPU."""
     if ranks == 1:
         return 0
     total = 0

@@ -1,4 +1,4 @@
-"""What drawing tokens on the device needs of memory, and which of its parts a request for sampling asks for."""
+"""Memory for drawing tokens on the device, and the parts of it that a sampling needs."""
 
 from __future__ import annotations
 
@@ -19,27 +19,31 @@ IN_PROMPT: Final = -(1 << 31)
 
 
 def draws(sampling: Sampling | None) -> bool:
-    """Whether tokens are drawn; at temperature 0 the largest logit wins."""
+    """Return whether tokens are drawn; at temperature 0 the largest logit wins."""
     return sampling is not None and sampling.temperature > 0
 
 
 def biases(sampling: Sampling | None) -> bool:
-    """Whether something is added to logits, at temperature 0 too."""
+    """Return whether something is added to logits, at temperature 0 too."""
     return sampling is not None and bool(sampling.logit_bias)
 
 
 def penalises(sampling: Sampling | None) -> bool:
-    """Whether tokens that a text has are penalised, at temperature 0 too."""
+    """Return whether tokens that a text has are penalised, at temperature 0 too."""
     return sampling is not None and sampling.penalises
 
 
 def rejects(sampling: Sampling | None) -> bool:
-    """Whether drafts are verified by rejection. At temperature 0 both ways compare single tokens, as greedily."""
+    """Return whether drafts are verified by rejection. At temperature 0 both ways compare single tokens, as
+    greedily.
+    """
     return draws(sampling) and sampling is not None and sampling.method == "rejection"
 
 
 def weighs(sampling: Sampling, vocab: int) -> bool:
-    """Whether a filter needs the mass or the number of a row's larger logits. Top-k of all columns is no filter."""
+    """Return whether a filter needs the mass or the number of a row's larger logits. Top-k of all columns is no
+    filter.
+    """
     return draws(sampling) and (0 < sampling.top_k < vocab or sampling.top_p < 1)
 
 
@@ -115,7 +119,7 @@ class SamplingBuffers:
 
     @property
     def weighed(self) -> Weighed | None:
-        """What top-k and top-p need behind `WeighRows`; None where neither is asked for."""
+        """Return the arrays of top-k and top-p behind `WeighRows`; None without either."""
         if not len(self.edges):
             return None
         return Weighed(self.edges, self.listed, self.list_sizes, self.finished)

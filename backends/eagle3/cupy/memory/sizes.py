@@ -1,4 +1,4 @@
-"""What an engine is built to hold. Everything that is allocated or launched follows from these numbers."""
+"""Sizes that an engine is built for. Everything that is allocated or launched follows from these numbers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Sizes:
         return replace(self, fmha=usual_config(self.heads(target), self.slots))
 
     def tree_of(self, k: int) -> DraftTree | None:
-        """What spec-`k` drafts, the first levels of `tree`; None where that is a chain."""
+        """Return the part of `tree` that spec-`k` drafts, its first levels; None if that is a chain."""
         if self.tree is None or not k:
             return None
         of_role = self.tree.first_levels(k)
@@ -54,8 +54,8 @@ class Sizes:
         return tree.rows if tree else k + 1
 
     def partial_passes_of(self, k: int) -> int:
-        """How many partial verifications of spec-`k` may follow each other: those before which fewer tokens than the
-        plan's `refresh` can have been emitted since the last full one.
+        """Return how many partial verifications of spec-`k` may follow each other: those before which fewer tokens than
+        the plan's `refresh` can have been emitted since the last full one.
         """
         return 0 if self.partial is None or not k else -(-(self.partial.refresh or 0) // (k + 1))
 
@@ -66,7 +66,7 @@ class Sizes:
         return self.rows_of(k) + self.partial_passes_of(k) * (k + 1)
 
     def kept_of(self, k: int) -> KeptBlocks:
-        """What partial verifications of spec-`k` read."""
+        """Return the blocks that partial verifications of spec-`k` read."""
         assert self.partial is not None
         plan = self.partial
         return KeptBlocks(plan.sink, plan.retrieval, plan.window, self.full_rows_of(k))

@@ -113,14 +113,16 @@ class ExpertLayer:
         self.watch("down")
 
     def _sum_of(self, b: LayerBuffers, norm: Tensor) -> tuple[Tensor, tuple[PreNormRows, Tensor] | None]:
-        """Where a product adds to the stream, and the norm that it prepares; or where it leaves its partial sums."""
+        """Return the stream that a product adds to, and the norm that it prepares; or the buffer of its partial
+        sums.
+        """
         if self.reduce is None:
             return b.stream, (b.pre_norm, norm)
         assert b.mailboxes is not None
         return b.mailboxes.partial, None
 
     def _reduce(self, b: LayerBuffers, norm: Tensor, rows: Rows) -> None:
-        """Where a product has left partial sums: stream += those of all ranks, and the input of the next norm."""
+        """Add the partial sums that products have left on all ranks to the stream, and the input of the next norm."""
         if self.reduce is not None:
             assert b.mailboxes is not None
             self.reduce(b.stream, b.pre_norm, norm, b.mailboxes, rows)

@@ -44,7 +44,7 @@ def draft_layer(
 
 
 class Extension:
-    """What a draft's forward passes begin with: the extension, after which its newest row goes on.
+    """Begin of a draft's forward passes: the extension, after which its newest row goes on.
 
     It is always over as many rows per slot as a step may emit. Only the accepted ones fill the cache, and only the
     newest one is a query row and goes on. So the host need not know how many were accepted.

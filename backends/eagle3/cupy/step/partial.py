@@ -1,4 +1,4 @@
-"""What a full verification leaves for the partial ones behind it: bounds of blocks, and the choice of what is kept."""
+"""Results of a full verification for the partial ones behind it: bounds of blocks, and the choice of what is kept."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What makes a drawn token of a row's greedy choice: bias and penalties, filters, and the race, as far as sampling asks
-for them.
+"""Kernels that turn a row's greedy choice into a drawn token: bias and penalties, filters, and the race, as far as
+sampling asks for them.
 """
 
 from __future__ import annotations

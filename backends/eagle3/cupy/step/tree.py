@@ -47,7 +47,7 @@ class TreeLevel(ABC):
     @property
     @abstractmethod
     def own(self) -> Mapping[str, Kernel]:
-        """What makes tokens of logits, by name."""
+        """Return the kernels that turn logits into tokens, by name."""
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Path → launcher, in stream order."""

@@ -46,7 +46,7 @@ class Lookup:
 
 
 class Configurations(Protocol):
-    """Where the configuration of a product is looked up: `Tuned`, or what a search is trying."""
+    """Source of the configuration of a product: `Tuned`, or what a search is trying."""
 
     def find(self, shape: GemmShape) -> GemmConfig | None:
         """For a step of `shape.m` rows; None where none is known."""
@@ -56,7 +56,7 @@ class Configurations(Protocol):
 
     @property
     def knows_experts(self) -> bool:
-        """Whether products of experts have been tuned for this device at all."""
+        """Return whether products of experts have been tuned for this device at all."""
 
 
 class Gemms:

@@ -38,8 +38,8 @@ def code_sha256(kernel: str = KERNEL) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WeightConfig(Generic[Config]):
-    """How the work on one weight is divided at every number of rows: as `at_rows` says where it has been measured, else
-    by `config`. All of these split k alike.
+    """Division of the work on one weight at every number of rows: as `at_rows` says where it has been measured, else by
+    `config`. All of these split k alike.
     """
 
     config: Config
@@ -59,7 +59,9 @@ class WeightConfig(Generic[Config]):
         return cast(Config, self.config.at(rows)) if isinstance(self.config, GemmConfig) else self.config
 
     def identity(self) -> str:
-        """What `Tuned.sha256` hashes. Stored runs carry such hashes, so names in this text stay as they once were."""
+        """Return the text that `Tuned.sha256` hashes. Stored runs carry such hashes, so names in this text stay as they
+        once were.
+        """
         at_rows = ", ".join(f"{rows}: {identity(config)}" for rows, config in self.at_rows.items())
         return f"Cuts(config={identity(self.config)}, at_rows={{{at_rows}}})"
 
@@ -93,7 +95,7 @@ class Tuned:
 
     @classmethod
     def on(cls, device: str, file: Path | None = None) -> Tuned:
-        """What `file` holds; without one, what the user's file holds, then what the file that comes with specgate does.
+        """Read `file`; without one, the user's file, then the one that comes with specgate.
 
         Raises UsageError, with file, line and key, where a file cannot be read.
         """
@@ -120,12 +122,14 @@ class Tuned:
 
     @property
     def knows_experts(self) -> bool:
-        """Whether a file of this device holds some product of experts, be it of other sizes or no longer of use."""
+        """Return whether a file of this device holds some product of experts, be it of other sizes or no longer
+        of use.
+        """
         own = (source.tuned.gemms for source in self.sources if source.tuned.device == self.device)
         return any(gemm.experts for gemms in own for gemm in gemms)
 
     def misses(self, shapes: Sequence[GemmShape]) -> Iterator[str]:
-        """Why `shapes` were not found: a sentence per reason and file."""
+        """Yield why `shapes` were not found: a sentence per reason and file."""
         if not self.sources:
             yield f"no file for {self.device}: {' and '.join(map(str, self.looked_for))} are not there"
         for source in self.sources:
@@ -146,7 +150,7 @@ NOTHING_TUNED: Final = Tuned("no device")
 
 
 def usual_of(shape: GemmShape) -> WeightConfig[Any]:
-    """What a weight without an entry has."""
+    """Return the configuration of a weight without an entry."""
     if shape.experts:
         return WeightConfig(ExpertConfig.usual(shape.k, shape.n // TILE, USUAL_TILES))
     return WeightConfig(GemmConfig())
@@ -157,7 +161,7 @@ def entry(source: Source, shape: GemmShape) -> TunedGemm:
 
 
 def why_not(source: Source, shape: GemmShape, device: str) -> str | None:
-    """Why `source` has no configuration of use for the weight of `shape` on `device`; None where it has."""
+    """Return why `source` has no configuration of use for the weight of `shape` on `device`; None where it has."""
     if source.tuned.device != device:
         return f"tuned on {source.tuned.device}, this is {device}"
     if all(gemm.key != shape.key for gemm in source.tuned.gemms):
@@ -166,7 +170,7 @@ def why_not(source: Source, shape: GemmShape, device: str) -> str | None:
 
 
 def stale(gemm: TunedGemm) -> str | None:
-    """Why a configuration that was once found is no longer of use."""
+    """Return why a configuration that was once found is no longer of use."""
     kernel = KERNELS_OF_EXPERTS[gemm.tags[0]] if gemm.experts else KERNEL
     if gemm.source_sha256 != code_sha256(kernel):
         return f"tuned for other code of {kernel} ({gemm.source_sha256[:8]}, this is {code_sha256(kernel)[:8]})"
@@ -174,7 +178,7 @@ def stale(gemm: TunedGemm) -> str | None:
 
 
 def unusable(config: Mapping[str, int], gemm: TunedGemm) -> str | None:
-    """Why one of the configurations of `gemm` is of no use."""
+    """Return why one of the configurations of `gemm` is of no use."""
     usual_fields = ExpertConfig.usual(gemm.k, 1, 1).stored() if gemm.experts else GemmConfig().stored()
     known, given = set(usual_fields), set(config)
     if known != given:

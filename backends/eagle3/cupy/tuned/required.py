@@ -48,7 +48,7 @@ def require(tuned: Tuned, lookups: Sequence[Lookup], pair: PairRef, *, perf_mode
 
 
 def explained(tuned: Tuned, missed: Sequence[GemmShape]) -> str:
-    """Which products have no configuration, and on further lines why."""
+    """Return the products without a configuration, and on further lines the reasons."""
     return "\n  ".join((named(missed), *tuned.misses(missed)))
 
 

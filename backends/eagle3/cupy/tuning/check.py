@@ -1,5 +1,5 @@
-"""Whether a configuration computes what it should: compared with float64, with cuBLAS, and, bit for bit, with itself at
-other numbers of rows.
+"""Check of a configuration's results: compared with float64, with cuBLAS, and, bit for bit, with itself at other
+numbers of rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Oracles:
         return cls(product, {who: after(product, by) for who, by in sums.items()})
 
     def fault(self, config: GemmConfig) -> str | None:
-        """What is wrong with what `config` computes; None where nothing is."""
+        """Return the fault in the results of `config`; None without one."""
         product = self.product
 
         def run(on: Product, count: int) -> Tensor:
@@ -67,7 +67,7 @@ def first_rows(product: Product, config: GemmConfig, count: int) -> Tensor:
 
 
 def after(product: Product, sums: Tensor) -> Tensor:
-    """What the epilogue makes of `sums` [M, N]."""
+    """Apply the epilogue to `sums` [M, N]."""
     if product.epilogue is Epilogue.SWIGLU:
         gate, up = sums.chunk(2, dim=1)
         return torch.nn.functional.silu(gate) * up

@@ -24,8 +24,8 @@ IDLE: Final = 1.1
 
 
 def candidates(n: int, k: int) -> tuple[ExpertConfig, ...]:
-    """What is worth trying for a matrix [n, k] of each expert: few places for slabs are empty, blocks fill an SM, and
-    enough is on its way.
+    """Return the configurations worth trying for a matrix [n, k] of each expert: few places for slabs are empty, blocks
+    fill an SM, and enough is on its way.
     """
     slabs = slab_count(k)
     places = {warps: warps * -(-slabs // warps) for warps in WARPS}
@@ -60,7 +60,7 @@ def in_flight(config: ExpertConfig) -> int:
 
 
 def fits(config: ExpertConfig) -> bool:
-    """Whether an SM has shared memory and registers for `room` blocks."""
+    """Return whether an SM has shared memory and registers for `room` blocks."""
     block = config.shared_bytes + ROUTING_BYTES
     gpu = multiprocessors()
     if block > shared_memory_limit() or (gpu and config.room * (block + RESERVED_SHARED) > gpu.shared_memory):

@@ -90,7 +90,7 @@ class ExpertProduct:
 
     @property
     def first(self) -> bool:
-        """Whether it is the first of the two."""
+        """Return whether it is the first of the two."""
         return self.shape.tag == EXPERT_GATE_UP
 
     @property
@@ -174,7 +174,7 @@ class ExpertProduct:
 
 @dataclass(frozen=True, slots=True)
 class ExpertOracle:
-    """What the first routing of `product` gives, in float64: act of the first, of the second what the stream gains."""
+    """Results of the first routing of `product`, in float64: act of the first, of the second what the stream gains."""
 
     product: ExpertProduct
     said: Tensor
@@ -192,7 +192,7 @@ class ExpertOracle:
         return cls(product, oracles.expert_gate_up(product.x, matrices, bias, index, g.alpha, g.limit))
 
     def fault(self, config: ExpertConfig) -> str | None:
-        """What is wrong with what `config` computes; None where nothing is."""
+        """Return the fault in the results of `config`; None without one."""
         product = self.product
         whole = product.first_rows(config, product.rows)
         computed = whole[0] if product.first else whole[0].double() - product.before.double()
@@ -208,5 +208,5 @@ class ExpertOracle:
 
 
 def same(some: Results, whole: Results) -> bool:
-    """Whether `some` rows have the bits of the first of `whole`."""
+    """Return whether `some` rows have the bits of the first of `whole`."""
     return all(torch.equal(one, result[: len(one)]) for one, result in zip(some, whole, strict=True))

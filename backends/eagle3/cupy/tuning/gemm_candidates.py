@@ -24,7 +24,7 @@ DEEP: Final = 96 * 1024
 
 
 def candidates(n_out: int, k_in: int) -> tuple[GemmConfig, ...]:
-    """What is worth trying for a weight [n_out, k_in]: no warp is without work, and two stages fit.
+    """Return the configurations worth trying for a weight [n_out, k_in]: no warp is without work, and two stages fit.
 
     Each is tried in one pass. Where a block can keep x in registers and an SM busy alone, it is also tried in as many
     passes as leave no more blocks than SMs.
@@ -58,7 +58,7 @@ def retilings(config: GemmConfig, n_out: int, k_in: int, processors: int) -> tup
 
 
 def useful(config: GemmConfig, n_out: int, k_in: int) -> bool:
-    """Whether no stage is without work, and no block takes many features where these are few."""
+    """Return whether no stage is without work, and no block takes many features where these are few."""
     all_turns = turns(k_in, *config.split) * config.passes
     return min(2, all_turns) <= config.stages <= all_turns and 16 * config.tiles <= n_out // 64 + 16
 
@@ -69,8 +69,8 @@ def in_passes(config: GemmConfig, n_out: int, blocks: int) -> GemmConfig:
 
 
 def fills_an_sm(config: GemmConfig, n_out: int, k_in: int, row_tiles: int, processors: int) -> bool:
-    """Whether each of `processors` SMs has one block, which keeps x in registers and has enough weights on their way to
-    keep the SM busy alone.
+    """Return whether each of `processors` SMs has one block, which keeps x in registers and has enough weights on their
+    way to keep the SM busy alone.
     """
     enough = DEEP <= config.ring_bytes <= config.ring_limit(shared_memory_limit())
     several = config.passes > 1 and config == in_passes(config, n_out, processors)

@@ -162,7 +162,7 @@ def retiled(kernel: Launcher, config: WeightConfig[Any]) -> Launcher:
 
 
 def only_splits(kernel: Launcher) -> bool:
-    """Whether the split of k is all that it takes from a configuration: where `matmul_many.cu` multiplies."""
+    """Return whether the split of k is all that it takes from a configuration: where `matmul_many.cu` multiplies."""
     return isinstance(kernel, MatmulRows) and kernel.many is not None
 
 

@@ -30,7 +30,9 @@ StepTimes = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a product with some weight is launched: in which step, and by which launcher, before anything was tried."""
+    """Place where a product with some weight is launched: in which step, and by which launcher, before anything was
+    tried.
+    """
 
     step: str
     kernel: Launcher
@@ -98,7 +100,7 @@ class Steps:
             self.stages[step].retile(self.trials[step])
 
     def launches(self, weight: Weight[Any]) -> int:
-        """How many products with `weight` a step has: the step that has most of them."""
+        """Return the largest number of products with `weight` in a step."""
         return max(launches_of(stage, weight) for stage in self.stages.values())
 
     def times(self, rounds: int, of: Collection[str] | None = None) -> StepTimes:

@@ -31,7 +31,7 @@ class OnRandom(Protocol[Asked]):
 
     @property
     def inputs(self) -> int:
-        """How many operands take turns, so that no launch finds its own in the cache."""
+        """Return how many operands take turns, so that no launch finds its own in the cache."""
 
     def read_bytes(self, rows: int) -> float:
         """Bytes of weight that a launch on `rows` rows has to read, the mean over its inputs."""
@@ -55,7 +55,7 @@ class Weight(ABC, Generic[Config]):
 
     @property
     def mixture(self) -> tuple[int, int]:
-        """How many experts have such a weight, and how many of them a row; zeros of a plain one."""
+        """Return how many experts have such a weight, and how many of them a row; zeros of a plain one."""
         return 0, 0
 
     @property
@@ -71,11 +71,11 @@ class Weight(ABC, Generic[Config]):
     @property
     @abstractmethod
     def default(self) -> Config:
-        """What it has where nothing was found."""
+        """Return the configuration used where nothing was found."""
 
     @abstractmethod
     def candidates(self) -> Sequence[Config]:
-        """What is worth trying, but for the default."""
+        """Return the configurations worth trying, but for the default."""
 
     @abstractmethod
     def launches(self, config: Config) -> tuple[Launch, ...]:
@@ -91,11 +91,13 @@ class Weight(ABC, Generic[Config]):
 
     @abstractmethod
     def right(self, config: Config) -> bool:
-        """Whether `config` computes what it should."""
+        """Return whether `config` computes what it should."""
 
     @abstractmethod
     def same_bits(self, config: Config, moved: Config, rows: int) -> bool:
-        """Whether `moved` makes of `rows` rows what it should, and, bit for bit, what `config` makes of a few."""
+        """Return whether `moved` makes of `rows` rows what it should, and, bit for bit, what `config` makes of
+        a few.
+        """
 
     @abstractmethod
     def at(self, config: Config, rows: int) -> Config:
@@ -115,7 +117,7 @@ def launch_of(kernel: Launcher) -> Launch:
 
 
 def key_of(kernel: Kernel) -> Key | None:
-    """Which weight it multiplies with, where that has a configuration."""
+    """Return the key of its weight, if that has a configuration."""
     if isinstance(kernel, MatmulRows):
         return kernel.weight
     if isinstance(kernel, ExpertGateUp):

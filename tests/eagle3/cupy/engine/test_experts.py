@@ -25,8 +25,8 @@ from tests.eagle3.cupy.gpu_pairs import (
     engine_of,
     expert_engine,
     expert_pair,
+    modes_on_gpu,
     random_prompts,
-    ways_on_gpu,
 )
 
 pytestmark = pytest.mark.gpu
@@ -83,7 +83,7 @@ def test_steps_without_graphs_give_the_same_tokens() -> None:
 def test_tokens_are_the_float32_references_but_for_near_ties(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However the prompts are prefilled."""
     made, exact, prompts = expert_engine(), oracle(torch.float32), random_prompts(RAGGED)
-    monkeypatch.setattr(made, "way", ways_on_gpu()[name])
+    monkeypatch.setattr(made, "mode", modes_on_gpu()[name])
     for engine in (made, exact):
         engine.prefill(prompts, draft=True)
     ours, theirs = (engine.decode(BASELINE, Budget(steps=40), ()).tokens for engine in (made, exact))

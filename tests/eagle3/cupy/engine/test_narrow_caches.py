@@ -10,7 +10,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
-from specgate.backends.eagle3.cupy.engine.prefill import Way
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, IN_WORDS, KvMode, KvModes
@@ -115,8 +115,8 @@ def test_equal_prompts_share_blocks_and_decode_alike_again_and_again(kv: KvModes
 @pytest.mark.parametrize("fused", [True, False], ids=["kernels", "torch"])
 def test_the_cache_does_not_depend_on_what_else_is_prefilled(fused: bool, kv: KvModes) -> None:
     made = engine("2:1 of 128", kv)
-    way = made.way
-    made.way = Way(fused, way.attention, way.grouped)
+    mode = made.mode
+    made.mode = PrefillMode(fused, mode.attention, mode.grouped)
     try:
         prompts = random_prompts([300, 64, 65, 17])
         made.prefill(prompts, draft=True)
@@ -125,7 +125,7 @@ def test_the_cache_does_not_depend_on_what_else_is_prefilled(fused: bool, kv: Kv
             made.prefill([prompt], draft=True)
             assert tokens(made, 3, Budget(steps=20)) == (text,)
     finally:
-        made.way = way
+        made.mode = mode
 
 
 @pytest.mark.parametrize("mode", CODES)

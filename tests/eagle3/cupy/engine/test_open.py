@@ -122,9 +122,9 @@ def test_options_say_how_prompts_are_prefilled(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91700)
     dense = replace(MIXTURE, experts=None)
-    way = opening.chosen_way(options, dense, torch.device("cuda"))
-    assert (way.fused, way.attention.order) == (fused, order)
-    assert not opening.chosen_way(options, dense, torch.device("cpu")).fused  # no kernel runs there
+    mode = opening.chosen_prefill_mode(options, dense, torch.device("cuda"))
+    assert (mode.fused, mode.attention.order) == (fused, order)
+    assert not opening.chosen_prefill_mode(options, dense, torch.device("cpu")).fused  # no kernel runs there
 
 
 @pytest.mark.parametrize(
@@ -217,12 +217,12 @@ def test_experts_are_prefilled_by_kernels_unless_torch_is_asked_for(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91700)
-    way = opening.chosen_way(options, MIXTURE, torch.device("cuda"))
-    assert (way.fused, way.attention.order, way.grouped) == (fused, order, fused)
-    assert way.packed_rows == (PACKED_ROWS if fused else 0)
+    mode = opening.chosen_prefill_mode(options, MIXTURE, torch.device("cuda"))
+    assert (mode.fused, mode.attention.order, mode.grouped) == (fused, order, fused)
+    assert mode.packed_rows == (PACKED_ROWS if fused else 0)
     for asked, rows in (("decoded", 0), ("packed", PACKED_ROWS)):
         if fused or asked == "decoded":
-            told = opening.chosen_way({**options, "prefill_experts": asked}, MIXTURE, torch.device("cuda"))
+            told = opening.chosen_prefill_mode({**options, "prefill_experts": asked}, MIXTURE, torch.device("cuda"))
             assert (told.packed_rows, told.attention.order, told.grouped) == (rows, order, fused)
 
 
@@ -238,7 +238,7 @@ def test_a_way_for_experts_is_refused_where_there_are_none_or_torch_multiplies(
     options: dict[str, str], geometry: TargetGeometry, why: str
 ) -> None:
     with pytest.raises(UsageError, match=f"option prefill_experts = {why}"):
-        opening.chosen_way(options, geometry, torch.device("cpu"))
+        opening.chosen_prefill_mode(options, geometry, torch.device("cpu"))
 
 
 def with_experts(folder: Path, request: OpenRequest, geometry: TargetGeometry) -> OpenRequest:

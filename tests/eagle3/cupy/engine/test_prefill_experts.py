@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine import prefill_experts, prefill_mixture
 from specgate.backends.eagle3.cupy.engine.memory_plan import plan
-from specgate.backends.eagle3.cupy.engine.prefill import PACKED_ROWS, Way
+from specgate.backends.eagle3.cupy.engine.prefill import PACKED_ROWS, PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.eagle3.cupy.engine.prefill_experts import (
     expert_workspace_bytes,
@@ -33,7 +33,7 @@ from specgate.backends.eagle3.reference import gpt_oss
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
 from specgate.backends.eagle3.reference.kv.planes import plain
-from tests.eagle3.cupy.gpu_pairs import expert_engine, random_prompts, ways_on_gpu
+from tests.eagle3.cupy.gpu_pairs import expert_engine, modes_on_gpu, random_prompts
 from tests.eagle3.cupy.pairs import (
     BOUNDARIES,
     DRAFT,
@@ -49,7 +49,7 @@ POSITIONS = 3 * BLOCK
 ROUNDING = 0.02
 """Of a row: the norm of its error over its own."""
 TORCH = PrefillAttention((Library.TORCH,))
-ONE_BY_ONE, GROUPED = Way(False, TORCH), Way(False, TORCH, grouped=True)
+ONE_BY_ONE, GROUPED = PrefillMode(False, TORCH), PrefillMode(False, TORCH, grouped=True)
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +69,15 @@ def errors(found: Tensor, expected: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("length", [1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW, 131])
-@pytest.mark.parametrize("way", [ONE_BY_ONE, GROUPED], ids=["one by one", "grouped"])
+@pytest.mark.parametrize("mode", [ONE_BY_ONE, GROUPED], ids=["one by one", "grouped"])
 @torch.inference_mode()
-def test_streams_and_pages_are_the_references(both: tuple[Target, ReferenceEngine], length: int, way: Way) -> None:
+def test_streams_and_pages_are_the_references(
+    both: tuple[Target, ReferenceEngine], length: int, mode: PrefillMode
+) -> None:
     target, reference = both
     tokens = torch.randint(MIXTURE.vocab, (length,), generator=torch.Generator().manual_seed(length))
     pages, blocks = Pages.allocate(3, 4, Sizes(1, POSITIONS, 1).heads(MIXTURE), "cpu"), torch.tensor([3, 0, 1])
-    ((found, features),) = prefill_expert_prompts(target, pages, [(tokens, blocks)], (0, 1, 3), 50, way)
+    ((found, features),) = prefill_expert_prompts(target, pages, [(tokens, blocks)], (0, 1, 3), 50, mode)
     at = torch.arange(length)[None]
     stream, expected = reference.model.forward(slice(0, 1), tokens[None], at, (0, 1, 3))
     assert features is not None and expected is not None
@@ -104,11 +106,11 @@ def test_the_last_row_and_the_cache_are_the_same_whoever_reads_along(
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(found[0], other, strict=True))
 
 
-@pytest.mark.parametrize("way", [ONE_BY_ONE, GROUPED], ids=["one by one", "grouped"])
+@pytest.mark.parametrize("mode", [ONE_BY_ONE, GROUPED], ids=["one by one", "grouped"])
 @pytest.mark.parametrize("at_once", [1, 3, 8])
 @torch.inference_mode()
 def test_a_mixture_of_rows_is_the_references(
-    both: tuple[Target, ReferenceEngine], monkeypatch: pytest.MonkeyPatch, way: Way, at_once: int
+    both: tuple[Target, ReferenceEngine], monkeypatch: pytest.MonkeyPatch, mode: PrefillMode, at_once: int
 ) -> None:
     """With all experts decoded at a time, some, or one; the matrices are of two sizes."""
     monkeypatch.setattr(prefill_mixture, "DECODED", at_once * 4 * MIXTURE.intermediate * MIXTURE.hidden)
@@ -119,12 +121,12 @@ def test_a_mixture_of_rows_is_the_references(
     x = torch.randn(40, MIXTURE.hidden, generator=torch.Generator().manual_seed(4)).bfloat16()
     expected, _ = gpt_oss.mixture(reference.model.weights.layers[1], x.float(), MIXTURE.experts)
     part = Part(torch.zeros(40, MIXTURE.hidden), x.clone())
-    add_mixtures([part], w.layers[1], MIXTURE, w.norm, way)
+    add_mixtures([part], w.layers[1], MIXTURE, w.norm, mode)
     assert errors(part.x, expected).max() < ROUNDING
     normed = torch.nn.functional.rms_norm(part.x, (MIXTURE.hidden,), w.norm.float(), MIXTURE.rms_eps)
     assert torch.equal(part.normed, normed.bfloat16())
     alone = [Part(torch.zeros(1, MIXTURE.hidden), row[None].clone()) for row in x]
-    add_mixtures(alone, w.layers[1], MIXTURE, w.norm, way)
+    add_mixtures(alone, w.layers[1], MIXTURE, w.norm, mode)
     assert errors(torch.cat([one.x for one in alone]), expected).max() < ROUNDING
 
 
@@ -151,22 +153,22 @@ PROMPTS = [131, 1, WINDOW, BLOCK + 9, 131]
 
 
 def filled(
-    target: Target, draft: Draft, lengths: list[int], way: Way, device: str = "cpu"
+    target: Target, draft: Draft, lengths: list[int], mode: PrefillMode, device: str = "cpu"
 ) -> tuple[Buffers, list[LastRow], list[list[int]]]:
     """Buffers after a prefill of prompts of these lengths, each prompt's last row, and its blocks."""
     g, sizes = target.geometry, Sizes(len(lengths), POSITIONS, 4)
     prompts = [torch.randint(g.vocab, (n,), generator=torch.Generator().manual_seed(n)).tolist() for n in lengths]
     buffers, layout = Buffers.allocate(g, draft.geometry, sizes, device), assign_blocks(prompts, sizes)
-    last = prefill_prompts(target, draft, buffers, prompts, layout, way)
+    last = prefill_prompts(target, draft, buffers, prompts, layout, mode)
     return buffers, last, [list(blocks) for blocks in layout.blocks]
 
 
-def differences(target: Target, draft: Draft, way: Way, device: str = "cpu") -> list[str]:
+def differences(target: Target, draft: Draft, mode: PrefillMode, device: str = "cpu") -> list[str]:
     """What a prompt of PROMPTS leaves otherwise in the company of the others than alone."""
-    buffers, last, blocks = filled(target, draft, PROMPTS, way, device)
+    buffers, last, blocks = filled(target, draft, PROMPTS, mode, device)
     found = []
     for slot, length in enumerate(PROMPTS):
-        alone, (expected,), (own,) = filled(target, draft, [length], way, device)
+        alone, (expected,), (own,) = filled(target, draft, [length], mode, device)
         row, features = last[slot], expected.features
         assert row.features is not None and features is not None
         same = {
@@ -183,15 +185,15 @@ def differences(target: Target, draft: Draft, way: Way, device: str = "cpu") -> 
 
 
 @pytest.mark.parametrize("rows", [200, 10_000], ids=["in turn", "together"])
-@pytest.mark.parametrize("way", [ONE_BY_ONE, GROUPED], ids=["one by one", "grouped"])
+@pytest.mark.parametrize("mode", [ONE_BY_ONE, GROUPED], ids=["one by one", "grouped"])
 @torch.inference_mode()
 def test_a_prompts_bits_do_not_depend_on_what_else_is_prefilled(
-    both: tuple[Target, ReferenceEngine], monkeypatch: pytest.MonkeyPatch, way: Way, rows: int
+    both: tuple[Target, ReferenceEngine], monkeypatch: pytest.MonkeyPatch, mode: PrefillMode, rows: int
 ) -> None:
     """One of the prompts is there twice."""
     monkeypatch.setattr(prefill_experts, "ROWS", rows)
     head = draft_checkpoint(DRAFT, random_weights(draft_weights(DRAFT), 2), BOUNDARIES)
-    assert not differences(both[0], Draft.of(head, both[0], POSITIONS), way)
+    assert not differences(both[0], Draft.of(head, both[0], POSITIONS), mode)
 
 
 @pytest.mark.parametrize(
@@ -246,14 +248,14 @@ def test_the_kernels_leave_what_torch_leaves(name: str) -> None:
     assert made.draft is not None
     g = made.target.geometry
     prompts = [torch.tensor(ids, device="cuda") for ids in random_prompts([300, 700, 1, 33], g.vocab)]
-    for way in (ways_on_gpu()[name], ways_on_gpu()["torch"]):
+    for mode in (modes_on_gpu()[name], modes_on_gpu()["torch"]):
         pages = Pages.allocate(g.layers, 20, Sizes(1, 1280, 1).heads(g), "cuda")
         starts = (0, 5, 16, 17)
         held = [
             (ids, torch.arange(at, at - (-len(ids) // BLOCK), device="cuda"))
             for ids, at in zip(prompts, starts, strict=True)
         ]
-        results = prefill_expert_prompts(made.target, pages, held, made.draft.boundaries, way=way)
+        results = prefill_expert_prompts(made.target, pages, held, made.draft.boundaries, mode=mode)
         found.append([*(t for x, features in results for t in (x[-1:], features)), pages.k, pages.v])
     for mine, theirs in zip(*found, strict=True):
         assert mine is not None and theirs is not None
@@ -266,25 +268,25 @@ def test_the_kernels_leave_what_torch_leaves(name: str) -> None:
 def test_a_prompts_bits_on_a_gpu_do_not_depend_on_what_else_is_prefilled(name: str) -> None:
     made = expert_engine()
     assert made.draft is not None
-    assert not differences(made.target, made.draft, ways_on_gpu()[name], "cuda")
+    assert not differences(made.target, made.draft, modes_on_gpu()[name], "cuda")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["grouped", "usual", "torch"])
 @torch.inference_mode()
 def test_a_prefill_of_experts_takes_no_more_memory_than_planned(name: str) -> None:
-    made, way = expert_engine(), {**ways_on_gpu(), "usual": Way.on(torch.device("cuda"))}[name]
+    made, mode = expert_engine(), {**modes_on_gpu(), "usual": PrefillMode.on(torch.device("cuda"))}[name]
     g, draft = made.target.geometry, made.draft
     assert draft is not None
     prompts = random_prompts([1500, 1500], g.vocab)
     layout, peaks = assign_blocks(prompts, made.sizes), []
-    way.prepare(made.target, draft, [1500])
+    mode.prepare(made.target, draft, [1500])
     for _ in range(2):  # the second one finds cuBLAS's own workspace made
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        prefill_prompts(made.target, draft, made.b, prompts, layout, way)
+        prefill_prompts(made.target, draft, made.b, prompts, layout, mode)
         peaks.append(torch.cuda.max_memory_allocated() - before)
     # torch's allocator rounds each of some thirty tensors up to 2 MiB.
-    planned = expert_workspace_bytes(g, draft.geometry, 1500, 2, fused=way.fused, packed_rows=way.packed_rows)
+    planned = expert_workspace_bytes(g, draft.geometry, 1500, 2, fused=mode.fused, packed_rows=mode.packed_rows)
     assert peaks[-1] <= planned + 30 * (2 << 20)

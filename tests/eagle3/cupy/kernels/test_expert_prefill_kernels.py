@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine import prefill_mixture
-from specgate.backends.eagle3.cupy.engine.prefill import Way, decode_kernel, kernels, mixture_kernel, swiglu_kernel
+from specgate.backends.eagle3.cupy.engine.prefill import (
+    PrefillMode,
+    decode_kernel,
+    kernels,
+    mixture_kernel,
+    swiglu_kernel,
+)
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.eagle3.cupy.engine.prefill_experts import prefill_expert_prompts
 from specgate.backends.eagle3.cupy.engine.prefill_mixture import (
@@ -44,8 +50,8 @@ from tests.eagle3.cupy.pairs import MIXTURE, random_weights, target_checkpoint
 ROUNDED = 3e-3
 """Of results that are rounded to bfloat16 once."""
 TORCH = PrefillAttention((Library.TORCH,))
-FUSED, GROUPED, PLAIN = Way(True, TORCH), Way(True, TORCH, grouped=True), Way(False, TORCH)
-PACKED = Way(True, TORCH, packed_rows=100)
+FUSED, GROUPED, PLAIN = PrefillMode(True, TORCH), PrefillMode(True, TORCH, grouped=True), PrefillMode(False, TORCH)
+PACKED = PrefillMode(True, TORCH, packed_rows=100)
 POISON = 7.0
 
 
@@ -120,8 +126,8 @@ def assert_activated(rows: int, g: TargetGeometry, device: str) -> None:
     bias = torch.randn(g.experts.count, 2 * g.intermediate, generator=generator).bfloat16().to(device)
     experts = torch.randint(g.experts.count, (rows,), generator=generator).int().to(device)
     found, want = (torch.empty(rows, g.intermediate, dtype=torch.bfloat16, device=device) for _ in range(2))
-    for act, way in ((found, FUSED), (want, PLAIN)):
-        activate(act, both, bias, experts, g, way)
+    for act, mode in ((found, FUSED), (want, PLAIN)):
+        activate(act, both, bias, experts, g, mode)
     assert found.isnan().nonzero().tolist() == want.isnan().nonzero().tolist() == [[rows - 1, 2]]
     assert relative_error(found.nan_to_num(), want.nan_to_num()) < ROUNDED
 
@@ -142,14 +148,14 @@ def assert_summed(rows: int, g: TargetGeometry, device: str) -> None:
         ends=torch.empty(0),
     )
     parts = [Part(x.clone(), torch.empty_like(x, dtype=torch.bfloat16)) for _ in range(2)]
-    for part, way in zip(parts, (FUSED, PLAIN), strict=True):
-        finish(part, out, bias, routing, g.experts, (norm, g.rms_eps), way)
+    for part, mode in zip(parts, (FUSED, PLAIN), strict=True):
+        finish(part, out, bias, routing, g.experts, (norm, g.rms_eps), mode)
     assert torch.equal(parts[0].x, parts[1].x)
     assert relative_error(parts[0].normed, parts[1].normed) < ROUNDED
     some = slice(rows // 3, rows)  # one of several GPUs leaves the sums of a few rows
     sums = [torch.full((rows - rows // 3, g.hidden), POISON, dtype=torch.bfloat16, device=device) for _ in range(2)]
-    for total, way in zip(sums, (FUSED, PLAIN), strict=True):
-        leave_sum(total, out, bias, routing.places(some), g.experts, way)
+    for total, mode in zip(sums, (FUSED, PLAIN), strict=True):
+        leave_sum(total, out, bias, routing.places(some), g.experts, mode)
     assert torch.equal(*sums) and relative_error(sums[0], parts[0].x[some] - x[some]) < ROUNDED
 
 
@@ -195,7 +201,7 @@ def test_a_prefill_of_experts_has_its_kernels_and_no_dense_gate(name: str) -> No
             "prefill_mixture",
         ]
     )
-    assert sorted(packed) == sorted([*decoded, "prefill_parties", "prefill_gate_up", "prefill_down"])
+    assert sorted(packed) == sorted([*decoded, "prefill_row_groups", "prefill_gate_up", "prefill_down"])
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(16, 32), (48, 96), (32, 640)])
@@ -221,9 +227,11 @@ def test_experts_are_summed_in_the_order_of_a_row(on_host: list[str]) -> None:
 
 
 @pytest.mark.slow("compiles seven kernels with a C++ compiler")
-@pytest.mark.parametrize("way", [FUSED, GROUPED], ids=["one by one", "grouped"])
+@pytest.mark.parametrize("mode", [FUSED, GROUPED], ids=["one by one", "grouped"])
 @torch.inference_mode()
-def test_prompts_leave_what_they_leave_by_torch(on_host: list[str], monkeypatch: pytest.MonkeyPatch, way: Way) -> None:
+def test_prompts_leave_what_they_leave_by_torch(
+    on_host: list[str], monkeypatch: pytest.MonkeyPatch, mode: PrefillMode
+) -> None:
     monkeypatch.setattr(prefill_mixture, "DECODED", 5 * 4 * MIXTURE.intermediate * MIXTURE.hidden)
     target = Target.of(target_checkpoint(MIXTURE, random_weights(target_tensors(MIXTURE), 1)), 512)
     generator, found = torch.Generator().manual_seed(0), []
@@ -231,7 +239,7 @@ def test_prompts_leave_what_they_leave_by_torch(on_host: list[str], monkeypatch:
         (torch.randint(MIXTURE.vocab, (n,), generator=generator), torch.tensor(held))
         for n, held in ((BLOCK + 5, [5, 0]), (1, [2]))
     ]
-    for one in (way, PLAIN):
+    for one in (mode, PLAIN):
         pages = Pages.allocate(3, 6, Sizes(1, 512, 1).heads(MIXTURE), "cpu")
         results = prefill_expert_prompts(target, pages, prompts, (0, 2, 3), 50, one)
         found.append([*(t for stream, features in results for t in (stream, features)), pages.k, pages.v])
@@ -260,9 +268,9 @@ def test_prompts_of_few_rows_leave_what_they_leave_by_torch_and_what_they_leave_
         for n, held in ((BLOCK + 5, [5, 0]), (101, [1, 4]), (33, [2]))
     ]
 
-    def filled(some: slice, way: Way) -> tuple[list[tuple[Tensor, Tensor | None]], Pages]:
+    def filled(some: slice, mode: PrefillMode) -> tuple[list[tuple[Tensor, Tensor | None]], Pages]:
         pages = Pages.allocate(3, 6, Sizes(1, 512, 1).heads(MIXTURE), "cpu")
-        return prefill_expert_prompts(target, pages, prompts[some], (0, 2, 3), 50, way), pages
+        return prefill_expert_prompts(target, pages, prompts[some], (0, 2, 3), 50, mode), pages
 
     mine, pages = filled(slice(3), PACKED)
     names = {name: on_host.count(name) for name in sorted({*on_host})}
@@ -275,7 +283,7 @@ def test_prompts_of_few_rows_leave_what_they_leave_by_torch_and_what_they_leave_
             assert each.quantile(0.9) < 0.02
     assert relative_error(pages.k[0], expected.k[0]) < 0.02
     # Two layers and all rows of the last one, of both together; its last rows are few of all three prompts.
-    assert names["prefill_parties"] == names["prefill_gate_up"] == names["prefill_down"] == 4
+    assert names["prefill_row_groups"] == names["prefill_gate_up"] == names["prefill_down"] == 4
     assert names["prefill_decode"] == 3 * 2 and names["prefill_mixture"] == 4 * 3
     for n, (_, held) in enumerate(prompts):
         ((alone, features),), its = filled(slice(n, n + 1), PACKED)

@@ -10,7 +10,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.engine import prefill
-from specgate.backends.eagle3.cupy.engine.prefill import Way, prefill_draft, prefill_target
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode, prefill_draft, prefill_target
 from specgate.backends.eagle3.cupy.engine.prefill_attention import (
     FIRST_RIGHT,
     Library,
@@ -49,7 +49,7 @@ from tests.eagle3.cupy.pairs import (
 EPS = 1e-5
 ROUNDED = 3e-3
 """Of results that are rounded to bfloat16 once."""
-FUSED, PLAIN = (Way(fused, PrefillAttention((Library.TORCH,))) for fused in (True, False))
+FUSED, PLAIN = (PrefillMode(fused, PrefillAttention((Library.TORCH,))) for fused in (True, False))
 LENGTHS = [1, BLOCK - 1, BLOCK, BLOCK + 1, 300]
 PAIRS: dict[str, tuple[TargetGeometry, DraftGeometry, tuple[int, ...]]] = {
     "small": (TARGET, DRAFT, BOUNDARIES),
@@ -181,16 +181,16 @@ def test_a_prompt_leaves_bit_by_bit_what_torch_leaves(on_host: Host) -> None:
     draft = Draft.of(head, target, 512)
     tokens = torch.randint(TARGET.vocab, (2 * BLOCK + 5,), generator=torch.Generator().manual_seed(0))
     blocks, found = torch.tensor([5, 0, 3]), []
-    for way in (FUSED, PLAIN):
+    for mode in (FUSED, PLAIN):
         pages = [
             Pages.allocate(n, 6, Heads(1, g, 64, 512), "cpu") for n, g in ((3, TARGET.kv_heads), (1, DRAFT.kv_heads))
         ]
         for cache in pages:
             cache.k.fill_(7.0)
             cache.v.fill_(7.0)
-        stream, features = prefill_target(target, pages[0], tokens, blocks, BOUNDARIES, 128, way)
+        stream, features = prefill_target(target, pages[0], tokens, blocks, BOUNDARIES, 128, mode)
         assert features is not None
-        prefill_draft(draft, pages[1], tokens, blocks, features, 128, way)
+        prefill_draft(draft, pages[1], tokens, blocks, features, 128, mode)
         found.append([stream, features, *(t for cache in pages for t in (cache.k, cache.v))])
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
@@ -212,9 +212,9 @@ def test_heads_that_are_no_multiple_of_those_together_are_rotated_and_cached(on_
     qkv = torch.randn(70, sizes.qkv_width, generator=generator).bfloat16()
     table = (torch.randn(128, 64, generator=generator), torch.randn(128, 64, generator=generator))
     found = []
-    for way in (FUSED, PLAIN):
+    for mode in (FUSED, PLAIN):
         own, pages = qkv.clone(), Pages.allocate(2, 3, sizes, "cpu")
-        prefill.cache_heads(own, table, pages, 1, torch.tensor([2, 0]), sizes, way, 64)
+        prefill.cache_heads(own, table, pages, 1, torch.tensor([2, 0]), sizes, mode, 64)
         found.append((own, pages.k, pages.v))
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
@@ -249,11 +249,11 @@ def test_heads_are_rotated_and_cached_bit_by_bit_as_by_torch(
     qkv, blocks = normal(positions, sizes.qkv_width), torch.tensor([6, 2, 5, 0, 3], device="cuda")[:count]
     table = (normal(320, head_dim // 2, dtype=torch.float32), normal(320, head_dim // 2, dtype=torch.float32, seed=1))
     found: list[tuple[torch.Tensor, ...]] = []
-    for way in (FUSED, PLAIN):
+    for mode in (FUSED, PLAIN):
         own, pages = qkv.clone(), Pages.allocate(2, 7, sizes, "cuda")
         pages.k.fill_(7.0)
         pages.v.fill_(7.0)
-        prefill.cache_heads(own, table, pages, 1, blocks, sizes, way, 128)
+        prefill.cache_heads(own, table, pages, 1, blocks, sizes, mode, 128)
         found.append((own, pages.k, pages.v))
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
@@ -281,12 +281,12 @@ def test_a_prompt_leaves_what_it_leaves_without_the_kernels() -> None:
     draft = made.draft
     assert draft is not None
     found = []
-    for way in (FUSED, PLAIN):
+    for mode in (FUSED, PLAIN):
         sizes = [Heads(g.heads, g.kv_heads, g.head_dim, 512) for g in (made.target.geometry, draft.geometry)]
         pages = [Pages.allocate(layers, 5, h, "cuda") for layers, h in zip((4, 1), sizes, strict=True)]
-        stream, features = prefill_target(made.target, pages[0], ids, blocks, draft.boundaries, 128, way)
+        stream, features = prefill_target(made.target, pages[0], ids, blocks, draft.boundaries, 128, mode)
         assert features is not None
-        prefill_draft(draft, pages[1], ids, blocks, features, 128, way)
+        prefill_draft(draft, pages[1], ids, blocks, features, 128, mode)
         found.append([stream[-1:], features, *(t for p in pages for t in (p.k, p.v))])
     assert all(relative_error(mine, theirs) < 2e-2 for mine, theirs in zip(*found, strict=True))
 
@@ -301,7 +301,7 @@ def test_a_prompts_bits_do_not_depend_on_whether_a_draft_reads_along() -> None:
     for boundaries in ((), (1, 2, 3), (0, 2, 4)):
         g = made.target.geometry
         pages = Pages.allocate(4, 5, Heads(g.heads, g.kv_heads, g.head_dim, 512), "cuda")
-        stream, _ = prefill_target(made.target, pages, ids, blocks, boundaries, way=made.way)
+        stream, _ = prefill_target(made.target, pages, ids, blocks, boundaries, mode=made.mode)
         found.append((stream[-1], pages.k, pages.v))
     for other in found[1:]:
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(found[0], other, strict=True))
@@ -344,20 +344,20 @@ def test_prompts_of_a_few_tokens_find_a_library(positions: int) -> None:
 @pytest.mark.parametrize("fused", [False, True])
 @torch.inference_mode()
 def test_a_prefill_takes_no_more_memory_than_planned(fused: bool) -> None:
-    made, way = engine(), Way.on(torch.device("cuda"), fused=fused)
+    made, mode = engine(), PrefillMode.on(torch.device("cuda"), fused=fused)
     g, draft = made.target.geometry, made.draft
     assert draft is not None
     (tokens,) = random_prompts([2000], g.vocab)
     ids, blocks = torch.tensor(tokens, device="cuda"), torch.arange(32, device="cuda")
-    way.prepare(made.target, draft, [2000])
+    mode.prepare(made.target, draft, [2000])
     peaks = []
     for _ in range(2):  # the second one finds cuBLAS's own workspace made
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        _, features = prefill_target(made.target, made.b.target.pages, ids, blocks, draft.boundaries, way=way)
+        _, features = prefill_target(made.target, made.b.target.pages, ids, blocks, draft.boundaries, mode=mode)
         assert features is not None and made.b.draft is not None
-        prefill_draft(draft, made.b.draft.pages, ids, blocks, features, way=way)
+        prefill_draft(draft, made.b.draft.pages, ids, blocks, features, mode=mode)
         del features, _
         peaks.append(torch.cuda.max_memory_allocated() - before)
     # torch's allocator rounds each of some twenty tensors up to 2 MiB.

@@ -1,4 +1,4 @@
-"""What a prefill must compute and move, part by part, from the geometry alone.
+"""Least work and traffic of a prefill, part by part, from the geometry alone.
 
 An operation is a multiplication or an addition (FLOP). Only those of products and of attention are counted: all others
 together are less than a hundredth. Bytes are those of every operand once, read or written, however often a kernel

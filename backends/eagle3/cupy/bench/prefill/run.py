@@ -49,7 +49,7 @@ def bench_prefill(request: PrefillBenchRequest) -> PrefillBench:
         pair = random_pair(geometry, longest, device)
         for length in request.lengths:
             stage = PrefillStage(geometry, pair, length, device)
-            attention = said_of(stage.way.attention.library(length, stage.heads, device))
+            attention = said_of(stage.mode.attention.library(length, stage.heads, device))
             parts += timings(stage, works(geometry, length), stream, read)
             del stage
             torch.cuda.empty_cache()

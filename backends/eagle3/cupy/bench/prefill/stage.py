@@ -21,7 +21,7 @@ from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.bench.checks import ATTENDED, ROUNDED, Finding, close, equal, excess, poison
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
 from specgate.backends.eagle3.cupy.engine import prefill
-from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, Way, chunks
+from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, PrefillMode, chunks
 from specgate.backends.eagle3.cupy.engine.prefill_attention import (
     Library,
     PrefillAttention,
@@ -63,8 +63,8 @@ class PrefillStage:
         self, geometry: Geometry, pair: tuple[Target, Draft | None], positions: int, device: torch.device | str
     ) -> None:
         (self.target, self.draft), self.positions, g = pair, positions, geometry.target
-        self.way = Way.on(torch.device(device), fused=True, attention=None)
-        self.torch_way = Way(False, self.way.attention)
+        self.mode = PrefillMode.on(torch.device(device), fused=True, attention=None)
+        self.torch_mode = PrefillMode(False, self.mode.attention)
         self.boundaries = geometry.boundaries
         self.heads = Heads(g.heads, g.kv_heads, g.head_dim, positions)
         self.tokens = torch.randint(g.vocab, (positions,), device=device)
@@ -88,8 +88,8 @@ class PrefillStage:
             self.kv = noise(rows, self.draft_heads.qkv_width)
 
     @property
-    def ways(self) -> tuple[tuple[str, Way], ...]:
-        return (("fused", self.way), ("torch", self.torch_way)) if self.way.fused else (("torch", self.torch_way),)
+    def modes(self) -> tuple[tuple[str, PrefillMode], ...]:
+        return (("fused", self.mode), ("torch", self.torch_mode)) if self.mode.fused else (("torch", self.torch_mode),)
 
     @property
     def rows(self) -> list[int]:
@@ -114,24 +114,24 @@ class PrefillStage:
         g, w = self.target.geometry, self.target.weights
         assert isinstance(w, TargetWeights)
         layer, eps = w.layers[0], g.rms_eps
-        for how, way in self.ways:
-            yield self.embedding(how, way)
+        for how, mode in self.modes:
+            yield self.embedding(how, mode)
         yield self.product("qkv", self.normed, layer.qkv, self.qkv)
-        for how, way in self.ways:
-            yield self.caching("heads", how, way, self.qkv, self.target.rope, self.pages, g, self.blocks)
+        for how, mode in self.modes:
+            yield self.caching("heads", how, mode, self.qkv, self.target.rope, self.pages, g, self.blocks)
         yield from self.attending()
         yield self.product("o", self.mixed, layer.o)
-        for how, way in self.ways:
-            yield self.adding(how, way)
+        for how, mode in self.modes:
+            yield self.adding(how, mode)
         yield self.product("gate_up", self.normed, layer.gate_up)
-        for how, way in self.ways:
-            yield self.gating(how, way)
+        for how, mode in self.modes:
+            yield self.gating(how, mode)
         yield self.product("down", self.act, layer.down)
 
         def last_row() -> Tensor:
             q, k, v = split_heads(self.qkv, self.heads)
             final = self.x[-1:].clone()
-            prefill.finish_layer(final, attend_last(q[-1:], k, v), layer, w.norm, eps, self.way)
+            prefill.finish_layer(final, attend_last(q[-1:], k, v), layer, w.norm, eps, self.mode)
             return final
 
         def last_row_check() -> Iterator[Finding]:
@@ -141,7 +141,7 @@ class PrefillStage:
             gated = oracles.swiglu(oracles.rms_norm(after, layer.post_norm, eps), layer.gate_up)
             yield close(last_row(), after + oracles.matmul_rows(gated, layer.down), ATTENDED)
 
-        yield Variant("last row", self.ways[0][0], True, last_row, last_row_check)
+        yield Variant("last row", self.modes[0][0], True, last_row, last_row_check)
         if self.boundaries:
             boundary = self.boundaries[0]
 
@@ -156,12 +156,12 @@ class PrefillStage:
 
             yield Variant("capture", "torch", True, capture, capture_check)
 
-    def embedding(self, how: str, way: Way) -> Variant:
+    def embedding(self, how: str, mode: PrefillMode) -> Variant:
         g, w = self.target.geometry, self.target.weights
 
         def run() -> Tensor:
             return [
-                prefill.embed(self.x[rows], w.embed, self.tokens[rows], w.layers[0].input_norm, g.rms_eps, way)
+                prefill.embed(self.x[rows], w.embed, self.tokens[rows], w.layers[0].input_norm, g.rms_eps, mode)
                 for rows in self.chunks()
             ][-1]
 
@@ -171,7 +171,7 @@ class PrefillStage:
             yield equal(self.x, w.embed[self.tokens].float())
             yield close(last[-1], oracles.rms_norm(self.x[-1], w.layers[0].input_norm, g.rms_eps), ROUNDED)
 
-        return Variant("embed", how, how == self.ways[0][0], run, check)
+        return Variant("embed", how, how == self.modes[0][0], run, check)
 
     def product(self, part: str, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Variant:
         """Chunk by chunk. Where `x` is a chunk, it takes the place of every chunk."""
@@ -198,7 +198,7 @@ class PrefillStage:
         self,
         part: str,
         how: str,
-        way: Way,
+        mode: PrefillMode,
         packed: Tensor,
         table: RopeTable,
         pages: Pages,
@@ -208,7 +208,7 @@ class PrefillStage:
         heads = Heads(g.heads, g.kv_heads, g.head_dim, len(packed))
 
         def run() -> None:
-            prefill.cache_heads(packed, table, pages, 0, blocks, g, way, CHUNK)
+            prefill.cache_heads(packed, table, pages, 0, blocks, g, mode, CHUNK)
 
         def check() -> Iterator[Finding]:
             packed.normal_()
@@ -225,12 +225,12 @@ class PrefillStage:
             yield equal(pages.k[0, own_blocks, :, place], k[rows])
             yield equal(pages.v[0, own_blocks, :, :, place], v[rows])
 
-        return Variant(part, how, how == self.ways[0][0], run, check)
+        return Variant(part, how, how == self.modes[0][0], run, check)
 
     def attending(self) -> Iterator[Variant]:
         packed = split_heads(self.qkv, self.heads)
-        chosen = self.way.attention.library(self.positions, self.heads, self.qkv.device)
-        for library in self.way.attention.order:
+        chosen = self.mode.attention.library(self.positions, self.heads, self.qkv.device)
+        for library in self.mode.attention.order:
             yield self.attention(library.value, packed, partial(attend, library=library), used=library is chosen)
         if self.qkv.is_cuda and find_spec("flashinfer") is not None:
             yield self.attention("FlashInfer", packed, flashinfer)
@@ -249,11 +249,11 @@ class PrefillStage:
 
         return Variant("attention", how, used, lambda: attended(q, k, v), check)
 
-    def adding(self, how: str, way: Way) -> Variant:
+    def adding(self, how: str, mode: PrefillMode) -> Variant:
         g, weight = self.target.geometry, self.target.weights.layers[0].post_norm
 
         def run() -> Tensor:
-            return [prefill.add(self.x[r], self.added[r], weight, g.rms_eps, way) for r in self.chunks()][-1]
+            return [prefill.add(self.x[r], self.added[r], weight, g.rms_eps, mode) for r in self.chunks()][-1]
 
         def check() -> Iterator[Finding]:
             self.x.normal_()
@@ -262,19 +262,19 @@ class PrefillStage:
             yield equal(self.x, want)
             yield close(last[-1], oracles.rms_norm(want[-1], weight, g.rms_eps), ROUNDED)
 
-        return Variant("residual", how, how == self.ways[0][0], run, check)
+        return Variant("residual", how, how == self.modes[0][0], run, check)
 
-    def gating(self, how: str, way: Way) -> Variant:
+    def gating(self, how: str, mode: PrefillMode) -> Variant:
         def run() -> None:
             for rows in self.chunks():
-                prefill.gated(self.gate_up[: rows.stop - rows.start], way)
+                prefill.gated(self.gate_up[: rows.stop - rows.start], mode)
 
         def check() -> Iterator[Finding]:
             rows = [row for row in self.rows if row < len(self.gate_up)]
             gate, up = self.gate_up[rows].double().chunk(2, dim=-1)
-            yield close(prefill.gated(self.gate_up, way)[rows], F.silu(gate) * up, ROUNDED)
+            yield close(prefill.gated(self.gate_up, mode)[rows], F.silu(gate) * up, ROUNDED)
 
-        return Variant("gate", how, how == self.ways[0][0], run, check)
+        return Variant("gate", how, how == self.modes[0][0], run, check)
 
     # ── the draft ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -294,10 +294,10 @@ class PrefillStage:
 
         yield Variant("draft fc", "cuBLAS", True, project, project_check)
 
-        def joining(how: str, way: Way) -> Variant:
+        def joining(how: str, mode: PrefillMode) -> Variant:
             def run() -> Tensor:
                 return [
-                    prefill.draft_input(draft, self.hidden[rows], following[rows], way) for rows in self.chunks(count)
+                    prefill.draft_input(draft, self.hidden[rows], following[rows], mode) for rows in self.chunks(count)
                 ][-1]
 
             def check() -> Iterator[Finding]:
@@ -305,41 +305,41 @@ class PrefillStage:
                 norms = (w.layer.input_norm, w.feature_norm, g.rms_eps)
                 yield close(run()[-1:], oracles.draft_input(w.embed[following[row]], self.hidden[row], *norms), ROUNDED)
 
-            return Variant("draft input", how, how == self.ways[0][0], run, check)
+            return Variant("draft input", how, how == self.modes[0][0], run, check)
 
-        for how, way in self.ways:
-            yield joining(how, way)
+        for how, mode in self.modes:
+            yield joining(how, mode)
         yield self.product("draft kv", self.draft_in, w.layer.qkv[g.heads * g.head_dim :], self.kv)
-        for how, way in self.ways:
+        for how, mode in self.modes:
             yield self.caching(
-                "draft heads", how, way, self.kv, draft.rope, self.draft_pages, self.draft_heads, self.blocks
+                "draft heads", how, mode, self.kv, draft.rope, self.draft_pages, self.draft_heads, self.blocks
             )
 
     # ── the whole ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def wholes(self) -> Iterator[Variant]:
         """Yield the prefill itself: as the engine does it, and by torch with its FlashAttention."""
-        yield self.whole(self.ways[0][0], self.way, used=True)
-        if self.way.fused:
-            chosen = self.way.attention.library(self.positions, self.heads, self.qkv.device)
+        yield self.whole(self.modes[0][0], self.mode, used=True)
+        if self.mode.fused:
+            chosen = self.mode.attention.library(self.positions, self.heads, self.qkv.device)
             flash = PrefillAttention((Library.TORCH,))
-            yield self.whole(f"torch, attention by {chosen}", self.torch_way)
-            yield self.whole("torch, attention by torch", Way(False, flash))
+            yield self.whole(f"torch, attention by {chosen}", self.torch_mode)
+            yield self.whole("torch, attention by torch", PrefillMode(False, flash))
 
-    def whole(self, how: str, way: Way, *, used: bool = False) -> Variant:
-        def run(way: Way = way) -> Tensor:
+    def whole(self, how: str, mode: PrefillMode, *, used: bool = False) -> Variant:
+        def run(mode: PrefillMode = mode) -> Tensor:
             made = prefill.prefill_target(
-                self.target, self.pages, self.tokens, self.blocks, self.boundaries, CHUNK, way
+                self.target, self.pages, self.tokens, self.blocks, self.boundaries, CHUNK, mode
             )
             if self.draft is not None and made[1] is not None:
-                prefill.prefill_draft(self.draft, self.draft_pages, self.tokens, self.blocks, made[1], CHUNK, way)
+                prefill.prefill_draft(self.draft, self.draft_pages, self.tokens, self.blocks, made[1], CHUNK, mode)
             return made[0][-1]
 
         def check() -> Iterator[Finding]:
             """Beside torch's operations with the same attention, and the same again."""
             last = run()
             yield equal(run(), last)
-            yield close(last, run(self.torch_way), CARRIED)
+            yield close(last, run(self.torch_mode), CARRIED)
 
         return Variant(WHOLE, how, used, run, check)
 

@@ -1,4 +1,4 @@
-"""How long a part of a prefill takes, and the GPU's clock and power meanwhile.
+"""Duration of a part of a prefill, and the GPU's clock and power meanwhile.
 
 A part takes microseconds to a second, and its operands are what a prefill has written just before. So it is simply
 repeated between events, without a graph. The host runs ahead; while the GPU works, it asks the driver for the clock.

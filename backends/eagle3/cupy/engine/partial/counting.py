@@ -1,4 +1,4 @@
-"""What a decode run counts of partial and full verifications. All but one number follow from what it accepted."""
+"""Counters of partial and full verifications in a decode run. All but one number follow from what it accepted."""
 
 from __future__ import annotations
 

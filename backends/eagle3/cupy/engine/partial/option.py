@@ -1,4 +1,4 @@
-"""What `-o specpv=…` asks of the engine, and what of it no kernel is made for."""
+"""Option `-o specpv=…`, and its refusal where no kernel is made for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ELSEWHERE = "--backend reference has it"
 
 
 def asked_plan(request: OpenRequest) -> PartialPlan | None:
-    """What the options ask for; None where they ask for nothing.
+    """Return the plan that the options ask for; None without one.
 
     Raises UsageError for what cannot be meant, for options that it does not go with, and for what no kernel is made
     for.

@@ -1,4 +1,4 @@
-"""Which step of a decode run verifies in part, and which in full: decided before it begins, so that no step waits.
+"""Schedule of partial and full verifications in a decode run: decided before it begins, so that no step waits.
 
 The host does not know how many tokens a step will emit. It takes the most for the tokens that no full verification has
 seen, so that these are never more than `refresh` and one step's; and the least for the length of a request, so that a
@@ -15,8 +15,8 @@ from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kin
 
 
 def kinds_of(sizes: Sizes, k: int, lengths: Sequence[int], steps: int) -> tuple[Kind, ...]:
-    """How each of `steps` steps of spec-`k` verifies, behind prompts of these lengths. Where none can verify in part,
-    all are plain.
+    """Return how each of `steps` steps of spec-`k` verifies, behind prompts of these lengths. Where none can verify in
+    part, all are plain.
     """
     plan, most = sizes.partial, sizes.partial_passes_of(k)
     kinds = list[Kind]()

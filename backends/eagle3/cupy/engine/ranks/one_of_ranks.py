@@ -1,4 +1,4 @@
-"""What a prefill over several GPUs needs of each of them: `rank.Rank`, or what stands for one on a CPU."""
+"""Protocol of one rank in a prefill over several GPUs: `rank.Rank`, or what stands for one on a CPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from specgate.backends.eagle3.cupy.engine.prefill import Way
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 
@@ -27,7 +27,7 @@ class OneOfRanks(Protocol):
     target: Target
     draft: Draft | None
     b: Buffers
-    way: Way
+    mode: PrefillMode
     device: torch.device
 
     @property

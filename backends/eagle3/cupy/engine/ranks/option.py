@@ -1,4 +1,4 @@
-"""What `-o tp=N` and `-o draft_tp=N` ask of the engine, and what of it no kernel is made for."""
+"""Options `-o tp=N` and `-o draft_tp=N`, and their refusal where no kernel is made for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ K_CHUNK: Final = 32
 
 
 def chosen_ranks(request: OpenRequest) -> int:
-    """How many GPUs share the target. Raises UsageError for another number, and for what several cannot do."""
+    """Return the number of GPUs that share the target. Raises UsageError for another number, and for what several
+    cannot do.
+    """
     text = request.options.get(TP, "1")
     if text not in map(str, RANKS):
         raise UsageError(f"option {TP} = {text!r}", hint=f"known: {', '.join(map(str, RANKS))}")

@@ -40,7 +40,7 @@ class RankPass:
     def __init__(
         self, rank: OneOfRanks, tokens: Sequence[int], blocks: Sequence[int], boundaries: tuple[int, ...]
     ) -> None:
-        self.rank, self.way, self.g = rank, rank.way, rank.target.geometry
+        self.rank, self.mode, self.g = rank, rank.mode, rank.target.geometry
         assert isinstance(rank.target.weights, TargetWeights)
         self.w: TargetWeights = rank.target.weights
         self.tokens, self.blocks = (torch.tensor(ids, device=rank.device) for ids in (tokens, blocks))
@@ -55,7 +55,7 @@ class RankPass:
 
     def begin(self, rows: slice) -> None:
         self.normed = embed(
-            self.x[rows], self.w.embed, self.tokens[rows], self.w.layers[0].input_norm, self.g.rms_eps, self.way
+            self.x[rows], self.w.embed, self.tokens[rows], self.w.layers[0].input_norm, self.g.rms_eps, self.mode
         )
 
     def enter(self, layer: int, rows: slice) -> None:
@@ -64,11 +64,11 @@ class RankPass:
 
     def cache(self, layer: int, chunk: int) -> None:
         table, pages = self.rank.target.rope, self.rank.b.target.pages
-        cache_heads(self.qkv, table, pages, layer, self.blocks, self.g, self.way, chunk)
+        cache_heads(self.qkv, table, pages, layer, self.blocks, self.g, self.mode, chunk)
 
     def attend(self) -> None:
         self.mixed = self.qkv[:0]  # that of the layer before is gone before this one is made
-        self.mixed = self.way.attention(*split_heads(self.qkv, self.heads))
+        self.mixed = self.mode.attention(*split_heads(self.qkv, self.heads))
 
     def attend_last(self) -> Tensor:
         q, k, v = split_heads(self.qkv, self.heads)
@@ -120,7 +120,7 @@ class Prefill:
             with rank.stream.current():
                 for one in of_prompts:
                     if head is not None and one.features is not None and rank.b.draft is not None:
-                        prefill_draft(head, rank.b.draft.pages, one.tokens, one.blocks, one.features, way=rank.way)
+                        prefill_draft(head, rank.b.draft.pages, one.tokens, one.blocks, one.features, mode=rank.mode)
                     features = one.features[-1].clone() if one.features is not None else None
                     last[-1].append(LastRow(one.x[-1].clone(), features))
         return last
@@ -176,7 +176,7 @@ class Prefill:
         gates = list[Tensor]()
         for one, w in zip(passes, weights, strict=True):
             with one.rank.stream.current():
-                gates.append(gated(F.linear(one.normed, w.gate_up), one.way))
+                gates.append(gated(F.linear(one.normed, w.gate_up), one.mode))
         self._add(passes, x, gates, [w.down for w in weights], [following(one, layer) for one in passes])
 
     def _add(
@@ -195,7 +195,7 @@ class Prefill:
         self.sums.end()
         for one, stream, norm in zip(passes, x, norms, strict=True):
             with one.rank.stream.current():
-                one.normed = add_parts(stream, parts, norm, one.g.rms_eps, one.way)
+                one.normed = add_parts(stream, parts, norm, one.g.rms_eps, one.mode)
 
     def _capture(self, passes: Sequence[RankPass], boundaries: tuple[int, ...], boundary: int) -> None:
         for one in passes:

@@ -45,7 +45,7 @@ Given = tuple[Tensor, Placing]
 
 
 def scores_bytes(g: TargetGeometry) -> int:
-    """What `FirstRouter` takes, on the first GPU."""
+    """Return the bytes of `FirstRouter` on the first GPU."""
     return 0 if g.experts is None else 4 * ROWS * g.experts.count
 
 
@@ -68,7 +68,7 @@ class FirstRouter:
         scores, groups = self._scores(parts, layer), list[Groups]()
         for rank in self._reading():
             w = layer_of(rank.target, layer)
-            groups.append(Groups([Routing.by(own, w, self.experts, rank.way) for own in scores]))
+            groups.append(Groups([Routing.by(own, w, self.experts, rank.mode) for own in scores]))
         return groups
 
     def packed(self, parts: Sequence[Sequence[Part]], layer: int) -> list[PackedRouting]:
@@ -76,7 +76,7 @@ class FirstRouter:
         rows, routings = sum(len(own) for own in self._scores(parts, layer)), list[PackedRouting]()
         for rank in self._reading():
             w = layer_of(rank.target, layer)
-            routings.append(PackedRouting.by(self.room[:rows], w, self.experts, rank.way))
+            routings.append(PackedRouting.by(self.room[:rows], w, self.experts, rank.mode))
         return routings
 
     def _scores(self, parts: Sequence[Sequence[Part]], layer: int) -> list[Tensor]:
@@ -85,7 +85,7 @@ class FirstRouter:
         with first.stream.current():
             for part, rows in zip(parts[0], rows_of([len(part.x) for part in parts[0]]), strict=True):
                 scores.append(self.room[rows])
-                scores[-1].copy_(scores_of(part.normed, layer_of(first.target, layer), first.way))
+                scores[-1].copy_(scores_of(part.normed, layer_of(first.target, layer), first.mode))
             if self._made is not None:
                 self._made.record(first.stream.torch)
         return scores
@@ -136,9 +136,9 @@ class ExpertPrefill:
         mixed = list[Tensor]()
         for n, rank in enumerate(self.ranks):
             with rank.stream.current():
-                q, k, v = queries_keys_values(prompt[n], rank.target, rank.b.target.pages, i, self.chunk, rank.way)
+                q, k, v = queries_keys_values(prompt[n], rank.target, rank.b.target.pages, i, self.chunk, rank.mode)
                 sinks = layer_of(rank.target, i).sinks
-                mixed.append(rank.way.attention.with_sinks(q, k, v, sinks, self.g.window(i)))
+                mixed.append(rank.mode.attention.with_sinks(q, k, v, sinks, self.g.window(i)))
         self._add_attention([Part(p.x, p.normed) for p in prompt], mixed, i)
 
     def _last_rows(self, prompt: Sequence[Passage], boundaries: tuple[int, ...]) -> list[Part]:
@@ -149,10 +149,10 @@ class ExpertPrefill:
             with rank.stream.current():
                 p, sinks = prompt[n], layer_of(rank.target, i).sinks
                 parts.append(Part(p.x[-1:].clone(), torch.empty_like(p.normed[-1:])))
-                q, k, v = queries_keys_values(p, rank.target, rank.b.target.pages, i, self.chunk, rank.way)
+                q, k, v = queries_keys_values(p, rank.target, rank.b.target.pages, i, self.chunk, rank.mode)
                 rows.append(prefill_sinks.last_row(q[-1:], k, v, sinks, self.g.window(i)))
                 if self.g.layers in boundaries:
-                    mixed.append(rank.way.attention.with_sinks(q, k, v, sinks, self.g.window(i)))
+                    mixed.append(rank.mode.attention.with_sinks(q, k, v, sinks, self.g.window(i)))
         self._add_attention(parts, rows, i)
         if mixed:
             self._add_attention([Part(p.x, p.normed) for p in prompt], mixed, i)
@@ -177,18 +177,18 @@ class ExpertPrefill:
 
     def _add_mixtures(self, parts: Sequence[Sequence[Part]], i: int) -> None:
         """x += Σ over ranks of their part of the rows' experts; `normed` becomes the norm behind the layer."""
-        few, many = by_rows(parts[0], self.ranks[0].way)
+        few, many = by_rows(parts[0], self.ranks[0].mode)
         for some, multiply in ((few, self._multiply_packed), (many, self._multiply)):
             if some:
                 chosen = [[own[n] for n in some] for own in parts]
                 self._add_experts(chosen, multiply(chosen, i), i)
 
     def _multiply(self, parts: Sequence[Sequence[Part]], i: int) -> list[list[Given]]:
-        """What every rank's experts give for each part, decoded first."""
+        """Return the results of every rank's experts for each part, decoded first."""
         groups, given = self.router.groups(parts, i), list[list[Given]]()
         for n, rank in enumerate(self.ranks):
             with rank.stream.current():
-                outs = multiplied(parts[n], groups[n], layer_of(rank.target, i), self.g, rank.way)
+                outs = multiplied(parts[n], groups[n], layer_of(rank.target, i), self.g, rank.mode)
                 given.append(list(zip(outs, groups[n].routings, strict=True)))
         return given
 
@@ -212,7 +212,7 @@ class ExpertPrefill:
                     with rank.stream.current():
                         out, placing = given[n][at]
                         bias = layer_of(rank.target, i).down.bias
-                        leave_sum(room[n], out, bias, placing.places(rows), self.router.experts, rank.way)
+                        leave_sum(room[n], out, bias, placing.places(rows), self.router.experts, rank.mode)
                 self._add([own[at] for own in parts], rows, room, [following(rank.target, i) for rank in self.ranks])
 
     def _add(self, parts: Sequence[Part], rows: slice, room: Sequence[Tensor], norms: Sequence[Tensor]) -> None:
@@ -221,7 +221,7 @@ class ExpertPrefill:
         for n, rank in enumerate(self.ranks):
             with rank.stream.current():
                 x, normed = parts[n].x[rows], parts[n].normed[rows]
-                add_parts(x, room, norms[n], self.g.rms_eps, rank.way, normed)
+                add_parts(x, room, norms[n], self.g.rms_eps, rank.mode, normed)
 
     def _capture(self, passages: Sequence[Sequence[Passage]], boundaries: tuple[int, ...], boundary: int) -> None:
         for n, rank in enumerate(self.ranks):
@@ -232,7 +232,7 @@ class ExpertPrefill:
 
 def begun(rank: OneOfRanks, tokens: Sequence[int], blocks: Sequence[int], boundaries: tuple[int, ...]) -> Passage:
     token_ids, where = (torch.tensor(ids, device=rank.device) for ids in (tokens, blocks))
-    return Passage.begin(rank.target, token_ids, where, boundaries, rank.way)
+    return Passage.begin(rank.target, token_ids, where, boundaries, rank.mode)
 
 
 def following(target: Target, i: int) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.graph import Graph, GraphGeometry
-from specgate.backends.eagle3.cupy.engine.prefill import Way
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
@@ -35,11 +35,11 @@ class Rank:
         buffers: Buffers,
         *,
         tuned: Tuned = NOTHING_TUNED,
-        way: Way | None = None,
+        mode: PrefillMode | None = None,
     ) -> None:
         self.target, self.draft, self.sizes, self.b, self.tuned = target, draft, sizes, buffers, tuned
         self.device = buffers.slots.length.device
-        self.way = way or Way.on(self.device)
+        self.mode = mode or PrefillMode.on(self.device)
         self.stream = Stream(self.device)
         self.cycles: dict[tuple[int, int, Kind], Cycle] = {}
         self.graphs: dict[GraphGeometry, Graph] = {}
@@ -98,7 +98,7 @@ class Rank:
 
     @property
     def of_prompts(self) -> Prefilled:
-        """What was prefilled; there must be something."""
+        """Return the prefilled prompts. Raises if there are none."""
         assert self.prefilled is not None
         return self.prefilled
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, Way, add
+from specgate.backends.eagle3.cupy.engine.prefill import CHUNK, PrefillMode, add
 from specgate.backends.eagle3.cupy.memory.peers import reachable
 
 
 def sums_bytes(hidden: int, rows: int = CHUNK) -> int:
-    """What they take on each GPU."""
+    """Return their bytes on each GPU."""
     return 2 * 2 * rows * hidden
 
 
@@ -38,7 +38,7 @@ class PartialSums:
         self._made: list[Any] = [new_event() if device.type == "cuda" else None for device in devices]
 
     def begin(self, rows: int) -> list[Tensor]:
-        """Where every rank's product of `rows` rows shall write its part, bfloat16 [rows, H]."""
+        """Return the buffers into which every rank's product of `rows` rows writes its part, bfloat16 [rows, H]."""
         self._turn = 1 - self._turn
         return [part[:rows] for part in self._parts[self._turn]]
 
@@ -54,7 +54,7 @@ class PartialSums:
 
 
 def add_parts(
-    x: Tensor, parts: Sequence[Tensor], weight: Tensor, eps: float, way: Way, normed: Tensor | None = None
+    x: Tensor, parts: Sequence[Tensor], weight: Tensor, eps: float, mode: PrefillMode, normed: Tensor | None = None
 ) -> Tensor:
     """x float32 [R, H] += part of rank 0, += part of rank 1, …; returns its norm with `weight`, bfloat16 [R, H]:
     `normed`, if given.
@@ -64,5 +64,5 @@ def add_parts(
     normed = torch.empty_like(x, dtype=torch.bfloat16) if normed is None else normed
     for part in parts:
         # A kernel of ours reads another GPU's memory as its own; torch does not.
-        add(x, part if way.fused else part.to(x.device), weight, eps, way, normed)
+        add(x, part if mode.fused else part.to(x.device), weight, eps, mode, normed)
     return normed

@@ -53,8 +53,8 @@ class TreeNodes:
 
 
 def joining_warps(chunks: int) -> int:
-    """How many warps join the chunks of a row: a power of two. Each reads eight chunks at once, so that most rows are
-    read in one go.
+    """Return how many warps join the chunks of a row: a power of two. Each reads eight chunks at once, so that most
+    rows are read in one go.
     """
     return 8 if chunks <= 64 else 16 if chunks <= 128 else 32
 

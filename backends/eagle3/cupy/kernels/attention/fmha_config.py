@@ -1,4 +1,4 @@
-"""How the work of `attention.cu` is divided, and which division an engine uses where nothing else is asked for."""
+"""Division of the work of `attention.cu`, and the default one of an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OUTPUT_BYTES = 16 * 4
 
 @dataclass(frozen=True, slots=True)
 class FmhaConfig:
-    """How attention is tiled. A block of `warps` warps attends over a tile of `kv_tile` cached positions.
+    """Tiling of attention. A block of `warps` warps attends over a tile of `kv_tile` cached positions.
 
     Tiles lie at fixed absolute positions, so that no row's sum depends on other rows. Both numbers are part of the
     arithmetic: they decide the order in which a row is summed. An engine therefore uses one configuration throughout.
@@ -58,13 +58,17 @@ class FmhaConfig:
         return replace(self, stages=min(self.stages, max(1, most)))
 
     def blocks_per_sm(self, head_dim: int, shared_memory: int, *, kv: KvMode = "bf16") -> int:
-        """How many blocks an SM with `shared_memory` bytes holds at once. Their registers have to fit as well."""
+        """Return how many blocks an SM with `shared_memory` bytes holds at once. Their registers have to fit as
+        well.
+        """
         by_memory = shared_memory // (self.ring_bytes(head_dim, kv=kv) + STATIC_SHARED_BYTES + RESERVED_SHARED)
         return max(1, min(by_memory, SM_REGISTERS // (32 * self.warps * REGISTERS[head_dim])))
 
     @classmethod
     def candidates(cls, heads: Heads) -> tuple[FmhaConfig, ...]:
-        """What is worth trying for a cache of these heads. The tile decides how evenly blocks fill the GPU."""
+        """Return the configurations worth trying for a cache of these heads. The tile decides how evenly blocks fill
+        the GPU.
+        """
         longest = max(BLOCK, heads.positions)
         tiles = (256, 384, 512, 640, 704, 768, 1024, 1152, 1536, 2048)
         some = (
@@ -132,7 +136,7 @@ REGIMES: Final = (
 
 
 def usual_config(heads: Heads, slots: int) -> FmhaConfig:
-    """What an engine of `slots` slots with up to `heads.positions` positions each uses by itself."""
+    """Return the default of an engine of `slots` slots with up to `heads.positions` positions each."""
     regime = next(regime for regime in REGIMES if regime.holds(heads, slots))
     config, gpu = regime.config, multiprocessors()
     if gpu is None:

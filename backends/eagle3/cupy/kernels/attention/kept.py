@@ -1,4 +1,4 @@
-"""How much of a cache a partial verification reads."""
+"""Part of a cache that a partial verification reads."""
 
 from __future__ import annotations
 

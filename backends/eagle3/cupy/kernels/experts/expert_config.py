@@ -1,4 +1,4 @@
-"""How the work of the experts' two products is divided among blocks and warps."""
+"""Division of the work of the experts' two products is divided among blocks and warps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TILES: Final = (1, 2, 3, 4)
 ROOMS: Final = (1, 2, 3, 4)
 """Tiles of a block at a time, and blocks of an SM, that a configuration may have."""
 ROUTING_BYTES: Final = 13 * 1024
-"""Most bytes of shared memory that a block declares itself: twelve for each pair, each party and each expert."""
+"""Most bytes of shared memory that a block declares itself: twelve for each pair, each row group and each expert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ExpertConfig:
 
     @property
     def split(self) -> tuple[int, ...]:
-        """How k is split. The bits of a row depend on this alone."""
+        """Return the split of k. The bits of a row depend on this alone."""
         return (self.warps,)
 
     @property
@@ -71,8 +71,8 @@ class ExpertConfig:
         return -(-slab_count(self.columns) // self.warps)
 
     def possible(self, tiles_of_expert: int) -> bool:
-        """Whether the kernels can work on matrices of `tiles_of_expert` tiles like this; whether that fits a GPU is not
-        asked.
+        """Return whether the kernels can work on matrices of `tiles_of_expert` tiles like this; whether that fits a GPU
+        is not asked.
         """
         splits = self.warps in WARPS and 0 < self.ring <= MOST_SLABS and self.each % self.ring == 0
         moves = self.tiles in TILES and tiles_of_expert % self.tiles == 0
@@ -131,8 +131,8 @@ def check_experts(experts: ExpertGeometry, rows: int) -> None:
 
 
 def constants_of(experts: ExpertGeometry, config: ExpertConfig, rows: int) -> dict[str, int | float]:
-    """What both products are compiled with beside the sizes of their weight, for up to `rows` rows. Routing has places
-    for the rows of one party, or for as many rows as there may be.
+    """Return the constants of both products beside the sizes of their weight, for up to `rows` rows. Routing has places
+    for the rows of one row group, or for as many rows as there may be.
     """
     return {
         "experts": experts.count,

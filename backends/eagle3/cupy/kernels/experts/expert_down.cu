@@ -1,7 +1,7 @@
 // The second product of a mixture of experts, and the sum over a row's experts: stream[row] += Σ over the places of a row, the
 // likeliest first, of weight · (act[pair] · downᵀ + bias). How it multiplies: expert_matmul.cuh.
 //
-// A pair's part goes to `parts`. Whoever has finished a group of columns for a party counts it in `finished`, and the last
+// A pair's part goes to `parts`. Whoever has finished a group of columns for a row group counts it in `finished`, and the last
 // block of a group adds the parts up: always in the order of the places, whoever comes last. It also leaves the pre-norm input
 // of the next norm, normed = stream · norm_weight, and its squares; and it clears the count.
 //
@@ -47,7 +47,7 @@ struct ExpertDownArguments {
 
 const int COLUMNS = 16 * WEIGHT_TILES;  // of an item
 
-// The `n`-th that a thread finishes of an item: one column of `parts` for one row of the party.
+// The `n`-th that a thread finishes of an item: one column of `parts` for one row of the row group.
 const int FINISHED = WEIGHT_TILES * 128, ROUNDS = (FINISHED + THREADS - 1) / THREADS;
 struct Finisher {
     const int number, tile, element, part, row, feature;
@@ -57,7 +57,7 @@ struct Finisher {
           tile(number / 128),
           element(number % 128),
           part(element / 32),
-          row(element % 4 * 2 + part % 2),  // of the party
+          row(element % 4 * 2 + part % 2),  // of the row group
           feature(element % 32 / 4 + part / 2 * 8) {}
 
     __device__ __forceinline__ bool exists() const { return FINISHED % THREADS == 0 || number < FINISHED; }
@@ -70,14 +70,14 @@ struct Finisher {
 
 const int NOTHING = -1;
 
-// The group of columns of which all parties' parts are there, or NOTHING; items take turns.
+// The group of columns of which all row groups' parts are there, or NOTHING; items take turns.
 __shared__ int complete[2];
 
 // By one thread, after a barrier that follows this block's own parts for the columns of `group`. Of MANY_ROWS a block counts
 // often, and what it has of them in the L1 cache stays there. Of few rows it counts a few times: one fence is faster than two.
 __device__ __forceinline__ void count_parts(int* finished, int group, int turn) {
     const int before = MANY_ROWS ? counted_unseen(finished + group) : counted_before(finished + group);
-    const bool last = before == routing.party_count - 1;
+    const bool last = before == routing.row_group_count - 1;
     if (last) {
         if (MANY_ROWS) see_counted();
         finished[group] = 0;
@@ -193,12 +193,12 @@ extern "C" __global__ __launch_bounds__(THREADS,
     while (!walk.is_over()) {
         const Item item = walk.item();
         walk.advance();
-        const Party& party = routing.parties[item.party];
-        const PartyRows rows(args.act, party, [](int pair) { return pair; }, me);
+        const RowGroup& row_group = routing.row_groups[item.row_group];
+        const RowGroupRows rows(args.act, row_group, [](int pair) { return pair; }, me);
         float biases[ROUNDS];
 #pragma unroll
         for (int n = 0; n < ROUNDS; ++n)
-            biases[n] = to_float(args.bias[(long long)party.expert * N_OUT + Finisher(n).column(item.group)]);
+            biases[n] = to_float(args.bias[(long long)row_group.expert * N_OUT + Finisher(n).column(item.group)]);
 
         Sums sums = {};
         multiply_item(sums, ring, rows, here, ring.source(walk));
@@ -209,8 +209,8 @@ extern "C" __global__ __launch_bounds__(THREADS,
 #pragma unroll
         for (int n = 0; n < ROUNDS; ++n) {
             const Finisher own(n);
-            if (!own.exists() || own.row >= party.count) continue;
-            const int pair = routing.members[party.start + own.row];
+            if (!own.exists() || own.row >= row_group.count) continue;
+            const int pair = routing.members[row_group.start + own.row];
             args.parts[(long long)pair * N_OUT + own.column(item.group)] =
                 (add_warps(shared, own.tile, own.element) + biases[n]) * routing.weight_of[pair];
         }

@@ -45,7 +45,7 @@ class ExpertDown(Kernel):
             n_out=hidden,
             k_in=intermediate,
             tiles_of_expert=self.tiles,
-            parties_together=1,
+            row_groups_together=1,
             **constants_of(experts, self.config, rows),
             **({"partial": 1} if partial else {}),
             shared_bytes=self.config.shared_bytes,

@@ -39,7 +39,7 @@ struct Finisher {
         : number(n * THREADS + threadIdx.x),
           tile(number / 64),
           element(number % 64),
-          row(element % 4 * 2 + element / 32),  // of the party
+          row(element % 4 * 2 + element / 32),  // of the row group
           feature(element % 32 / 4) {}
 
     __device__ __forceinline__ bool exists() const { return FINISHED % THREADS == 0 || number < FINISHED; }
@@ -69,12 +69,12 @@ extern "C" __global__ __launch_bounds__(THREADS,
     while (!walk.is_over()) {
         const Item item = walk.item();
         walk.advance();
-        const Party& party = routing.parties[item.party];
-        const PartyRows rows(args.x, party, [](int pair) { return pair / PER_TOKEN; }, me);
+        const RowGroup& row_group = routing.row_groups[item.row_group];
+        const RowGroupRows rows(args.x, row_group, [](int pair) { return pair / PER_TOKEN; }, me);
         unsigned biases[ROUNDS];
 #pragma unroll
         for (int n = 0; n < ROUNDS; ++n) {
-            const long long at = 2 * ((long long)party.expert * N_OUT + Finisher(n).column(item.group));
+            const long long at = 2 * ((long long)row_group.expert * N_OUT + Finisher(n).column(item.group));
             biases[n] = *reinterpret_cast<const unsigned*>(args.bias + at);
         }
 
@@ -85,8 +85,8 @@ extern "C" __global__ __launch_bounds__(THREADS,
 #pragma unroll
         for (int n = 0; n < ROUNDS; ++n) {
             const Finisher own(n);
-            if (!own.exists() || own.row >= party.count) continue;
-            const int pair = routing.members[party.start + own.row];
+            if (!own.exists() || own.row >= row_group.count) continue;
+            const int pair = routing.members[row_group.start + own.row];
             const float gate = add_warps(shared, own.tile, own.element) + to_float((bf16)(biases[n] & 0xffff));
             const float up = add_warps(shared, own.tile, own.element + 64) + to_float((bf16)(biases[n] >> 16));
             args.act[(long long)pair * N_OUT + own.column(item.group)] = to_fp16(clamped_swiglu(gate, up));

@@ -34,7 +34,7 @@ class ExpertGateUp(Kernel):
             n_out=intermediate,
             k_in=hidden,
             tiles_of_expert=self.tiles,
-            parties_together=0,
+            row_groups_together=0,
             alpha=experts.alpha,
             limit=experts.limit,
             **constants_of(experts, self.config, rows),

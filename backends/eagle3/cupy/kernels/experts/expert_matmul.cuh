@@ -1,8 +1,8 @@
-// What the two products of experts share: the sums over k of one item for the rows of its party.
+// What the two products of experts share: the sums over k of one item for the rows of its row group.
 //
 // What one block does, item by item (expert_ring.cuh): it multiplies WEIGHT_TILES tiles of 16 rows of an expert's weight with
-// up to eight rows of x that go to this expert, a party. So what a thread keeps in registers does not grow with the rows of a
-// step. An expert of more rows is read once from memory, and for its other parties from the L2 cache.
+// up to eight rows of x that go to this expert, a row group. So what a thread keeps in registers does not grow with the rows of
+// a step. An expert of more rows is read once from memory, and for its other row groups from the L2 cache.
 //   load       expert_ring.cuh: numbers and scales, a turn ahead
 //   multiply   multiply_item: four-bit numbers are expanded in registers and are operand A of the tensor core, eight rows of x
 //              are the columns of B; the sum over a block of 32 k is multiplied by the block's scale and added
@@ -22,16 +22,16 @@ const int THREADS = WARPS * 32;
 // A warp's sums, operand C of every output tile.
 typedef float Sums[WEIGHT_TILES][4];
 
-// The rows of x of an item's party, as operand B: this lane has row g. Where there is no such row it has the first one: a
+// The rows of x of an item's row group, as operand B: this lane has row g. Where there is no such row it has the first one: a
 // column of B that nobody reads.
-struct PartyRows {
+struct RowGroupRows {
     const fp16* at;  // this lane's row of x, at its first k
 
     // Row `row_of(pair)` of x belongs to a pair.
     template <typename RowOf>
-    __device__ __forceinline__ PartyRows(const fp16* x, const Party& party, RowOf row_of, const Thread& me) {
-        const int n = me.g < party.count ? me.g : 0;
-        at = x + (long long)row_of(routing.members[party.start + n]) * K_IN + me.warp * EACH * 64 + 8 * me.c;
+    __device__ __forceinline__ RowGroupRows(const fp16* x, const RowGroup& row_group, RowOf row_of, const Thread& me) {
+        const int n = me.g < row_group.count ? me.g : 0;
+        at = x + (long long)row_of(routing.members[row_group.start + n]) * K_IN + me.warp * EACH * 64 + 8 * me.c;
     }
 
     // Eight k of the row, in a half of this warp's `slab`-th slab. Blocks beyond the end of k are zero.
@@ -56,7 +56,7 @@ __device__ __forceinline__ void multiply_block(float (&sums)[4], const Eight& lo
 // x of one slab, both halves.
 typedef uint4 SlabOfX[2];
 
-__device__ __forceinline__ void load_x(SlabOfX& x, const PartyRows& rows, int slab, const Thread& me) {
+__device__ __forceinline__ void load_x(SlabOfX& x, const RowGroupRows& rows, int slab, const Thread& me) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) x[half] = rows.load(slab, half, me);
 }
@@ -85,7 +85,7 @@ __device__ __forceinline__ void multiply_slab(Sums& sums, const Slab (&tiles)[WE
 }
 
 // This warp's part of an item, which is the one at `here`. Meanwhile the next one is requested, from `next` if there is one.
-__device__ __forceinline__ void multiply_item(Sums& sums, ExpertRing& ring, const PartyRows& rows, Source& here,
+__device__ __forceinline__ void multiply_item(Sums& sums, ExpertRing& ring, const RowGroupRows& rows, Source& here,
                                               const Source& next) {
 #pragma unroll 1
     for (int turn = 0; turn < TURNS; ++turn) {

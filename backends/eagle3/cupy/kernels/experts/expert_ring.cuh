@@ -6,9 +6,9 @@
 // numbers begin at whole lines of 128 bytes. Numbers of a lane: row g of the slab's first block of 32, row g + 8 of it, the
 // same two of the second block, at this lane's k, eight each (`expanded`). Scales: the same four of rows g.
 //
-// An item is WEIGHT_TILES tiles of one expert, for one of its parties. Blocks share them out (`Walk`). Warp w of a block takes
-// the slabs w · EACH, … of each, in turns of RING_SLABS. A slab that has been read makes room for the same slab of the next
-// turn, which may be the first of the block's next item. So the ring runs on from item to item, and every address in it is
+// An item is WEIGHT_TILES tiles of one expert, for one of its row groups. Blocks share them out (`Walk`). Warp w of a block
+// takes the slabs w · EACH, … of each, in turns of RING_SLABS. A slab that has been read makes room for the same slab of the
+// next turn, which may be the first of the block's next item. So the ring runs on from item to item, and every address in it is
 // known to the compiler: at the bandwidth of the memory, a warp has no instructions left for anything else. A lane reads
 // numbers that it has copied itself, and scales that others have copied: hence the one `__syncwarp` of a turn. Scales of two
 // turns have places, since those of the next are requested before the last of this one are read.
@@ -25,7 +25,7 @@ const int TILE_BYTES = (SLABS * (NUMBERS + SCALES) + LINE - 1) / LINE * LINE;
 const int EACH = (SLABS + WARPS - 1) / WARPS;  // slabs of a warp, of an item: neighbours
 const int BUSY_WARPS = (SLABS + EACH - 1) / EACH;
 const int TURNS = EACH / RING_SLABS;
-const int GROUPS = TILES_OF_EXPERT / WEIGHT_TILES;  // items of a party
+const int GROUPS = TILES_OF_EXPERT / WEIGHT_TILES;  // items of a row group
 // Bytes of a warp, within shared memory: numbers of a turn, scales of a turn.
 const int TURN_NUMBERS = RING_SLABS * WEIGHT_TILES * NUMBERS;
 const int TURN_SCALES = RING_SLABS * WEIGHT_TILES * SCALES;
@@ -46,33 +46,35 @@ struct Slab {
 };
 
 struct Item {
-    int party, group;
+    int row_group, group;
 };
 
-// The items of this block, one after the other. All but the first party of an expert find its weights in the L2 cache.
+// The items of this block, one after the other. All but the first row group of an expert find its weights in the L2 cache.
 template <bool Many>
 struct WalkOf;
 typedef WalkOf<MANY_ROWS> Walk;
 
 // Block b takes the items b, b + gridDim.x, … Neighbouring blocks read neighbouring memory; where experts' results are added up
-// (PARTIES_TOGETHER), they finish the same columns. With few rows this is faster.
+// (ROW_GROUPS_TOGETHER), they finish the same columns. With few rows this is faster.
 template <>
 struct WalkOf<false> {
-    const int inner;  // how many items share the outer number: the groups of a party, or the parties of a group
+    const int inner;  // how many items share the outer number: the groups of a row group, or the row groups of a group
     const int inner_step, outer_step;
     int at_inner, at_outer;
 
     __device__ __forceinline__ WalkOf()
-        : inner(PARTIES_TOGETHER ? max(routing.party_count, 1) : GROUPS),
+        : inner(ROW_GROUPS_TOGETHER ? max(routing.row_group_count, 1) : GROUPS),
           inner_step(gridDim.x % inner),
           outer_step(gridDim.x / inner),
           at_inner(blockIdx.x % inner),
-          at_outer(routing.party_count == 0 ? GROUPS : blockIdx.x / inner) {}  // over at once where nothing is routed
+          at_outer(routing.row_group_count == 0 ? GROUPS : blockIdx.x / inner) {}  // over at once where nothing is routed
 
-    __device__ __forceinline__ bool is_over() const { return at_outer >= (PARTIES_TOGETHER ? GROUPS : routing.party_count); }
+    __device__ __forceinline__ bool is_over() const {
+        return at_outer >= (ROW_GROUPS_TOGETHER ? GROUPS : routing.row_group_count);
+    }
 
     __device__ __forceinline__ Item item() const {
-        return PARTIES_TOGETHER ? Item{at_inner, at_outer} : Item{at_outer, at_inner};
+        return ROW_GROUPS_TOGETHER ? Item{at_inner, at_outer} : Item{at_outer, at_inner};
     }
 
     __device__ __forceinline__ void advance() {
@@ -82,7 +84,7 @@ struct WalkOf<false> {
     }
 };
 
-// Of MANY_ROWS: of all items, expert by expert and group by group, a range like that of every other block. The parties of an
+// Of MANY_ROWS: of all items, expert by expert and group by group, a range like that of every other block. The row groups of an
 // expert take turns at each group.
 //
 // Groups of columns are complete at the end of a launch, nearly all at once, and different blocks complete them. Were they
@@ -90,32 +92,33 @@ struct WalkOf<false> {
 // behind is the last at the next group.
 template <>
 struct WalkOf<true> {
-    int party, group;  // of the item
-    int first;         // the first party of its expert
-    int left;          // items from this one on
+    int row_group, group;  // of the item
+    int first;             // the first row group of its expert
+    int left;              // items from this one on
 
-    __device__ __forceinline__ WalkOf() : party(0), group(0), first(0) {
-        const unsigned items = routing.party_count * GROUPS, begin = blockIdx.x * items / gridDim.x;
+    __device__ __forceinline__ WalkOf() : row_group(0), group(0), first(0) {
+        const unsigned items = routing.row_group_count * GROUPS, begin = blockIdx.x * items / gridDim.x;
         left = (blockIdx.x + 1) * items / gridDim.x - begin;
         if (is_over()) return;
-        const Party& at = routing.parties[begin / GROUPS];
-        first = begin / GROUPS - (at.start - routing.start[at.expert]) / PARTY;
-        const int within = begin - first * GROUPS, parties = (row_count(at.expert) + PARTY - 1) / PARTY;
-        party = first + within % parties;
-        group = within / parties;
+        const RowGroup& at = routing.row_groups[begin / GROUPS];
+        first = begin / GROUPS - (at.start - routing.start[at.expert]) / ROW_GROUP;
+        const int within = begin - first * GROUPS, row_groups = (row_count(at.expert) + ROW_GROUP - 1) / ROW_GROUP;
+        row_group = first + within % row_groups;
+        group = within / row_groups;
     }
 
     __device__ __forceinline__ bool is_over() const { return left <= 0; }
 
-    __device__ __forceinline__ Item item() const { return {party, group}; }
+    __device__ __forceinline__ Item item() const { return {row_group, group}; }
 
     __device__ __forceinline__ void advance() {
         --left;
-        if (++party < routing.party_count && routing.parties[party].expert == routing.parties[first].expert) return;
+        if (++row_group < routing.row_group_count && routing.row_groups[row_group].expert == routing.row_groups[first].expert)
+            return;
         if (++group < GROUPS)
-            party = first;
+            row_group = first;
         else
-            group = 0, first = party;
+            group = 0, first = row_group;
     }
 };
 
@@ -146,7 +149,7 @@ struct ExpertRing {
     __device__ __forceinline__ Source source(const Walk& walk) const {
         if (walk.is_over()) return {};
         const Item item = walk.item();
-        const int expert = routing.parties[item.party].expert;
+        const int expert = routing.row_groups[item.row_group].expert;
         const unsigned char* tile = weight + (long long)(expert * TILES_OF_EXPERT + item.group * WEIGHT_TILES) * TILE_BYTES;
         return {tile + first * NUMBERS + me.lane * LOAD, tile + SLABS * NUMBERS + first * SCALES + me.lane * LOAD};
     }

@@ -35,7 +35,7 @@ LARGEST_SCALE: Final = 254 - SHIFT
 
 
 class Order(IntEnum):
-    """Which rows of a matrix a tile has as its rows 0 … 7 and 8 … 15."""
+    """Rows of a matrix that a tile has as its rows 0 … 7 and 8 … 15."""
 
     PLAIN = 0
     """Neighbours."""

@@ -1,8 +1,8 @@
 // Which experts the rows of a step go to, and which rows an expert has: made by every block for itself, in shared memory, from
 // the router's logits. That takes less time than another kernel would, and no block waits for another.
 //
-// An expert's pairs are split into parties of at most eight, as many as one product of the tensor core takes. Of a step's rows
-// any number may go to one expert, but mostly no more than eight do: so a product is made for one party at a time.
+// An expert's pairs are split into row groups of at most eight, as many as one product of the tensor core takes. Of a step's
+// rows any number may go to one expert, but mostly no more than eight do: so a product is made for one row group at a time.
 //
 // A pair is a row and one of its places: row · PER_TOKEN + place. A row's experts are those of its largest logits, the largest
 // first, of equal ones the lowest expert; their weights are the softmax over these. NaN and infinity beat every number, and
@@ -12,22 +12,22 @@
 #include "block.cuh"
 #include "mma.cuh"
 
-const int PARTY = 8;  // most pairs of a party
+const int ROW_GROUP = 8;  // most pairs of a row group
 const int PAIRS = ROWS * PER_TOKEN;
-const int PARTIES = (EXPERTS < PAIRS ? EXPERTS : PAIRS) + PAIRS / PARTY;
+const int ROW_GROUPS = (EXPERTS < PAIRS ? EXPERTS : PAIRS) + PAIRS / ROW_GROUP;
 
 // MANY_ROWS: blocks find, share out, count and add up their work in ways that are faster where an expert may have several
-// parties, but slower with up to eight rows (timed on an H200). FEW_PAIRS: one warp finds the groups. On sm_120 the former
+// row groups, but slower with up to eight rows (timed on an H200). FEW_PAIRS: one warp finds the groups. On sm_120 the former
 // would take more shared memory, of which there is less; the latter would cost the second product a spill.
 #if __CUDA_ARCH__ >= 1200
 const bool MANY_ROWS = false, FEW_PAIRS = false;
 #else
-const bool MANY_ROWS = ROWS > PARTY, FEW_PAIRS = PAIRS <= 32 && !MANY_ROWS;
+const bool MANY_ROWS = ROWS > ROW_GROUP, FEW_PAIRS = PAIRS <= 32 && !MANY_ROWS;
 #endif
 const int WORDS = MANY_ROWS ? (ROWS + 31) / 32 : 1;  // of a set of rows
 
 // `count` pairs of one expert: those in `members` from `start` on.
-struct Party {
+struct RowGroup {
     int expert, start, count;
 };
 
@@ -37,8 +37,8 @@ struct Routing {
     unsigned rows_of[EXPERTS][WORDS];  // how many; of MANY_ROWS which: row r is bit r % 32 of word r / 32
     int start[EXPERTS];                // where its pairs begin in `members`
     int members[PAIRS];                // pairs, expert by expert, ascending
-    Party parties[PARTIES];            // of all pairs, in that order
-    int party_count;
+    RowGroup row_groups[ROW_GROUPS];   // of all pairs, in that order
+    int row_group_count;
     int touched_count;  // experts that have pairs
 };
 __shared__ Routing routing;
@@ -116,14 +116,14 @@ __device__ __forceinline__ int row_count(int expert) {
     return MANY_ROWS ? rows_before(expert, ROWS) : routing.rows_of[expert][0];
 }
 
-// A lane takes neighbouring experts. Pairs and parties are counted in the two halves of one number.
+// A lane takes neighbouring experts. Pairs and row groups are counted in the two halves of one number.
 __device__ __forceinline__ void place_groups(const Thread& me) {
     int sizes[LANE_EXPERTS], sum = 0, touched = 0;
 #pragma unroll
     for (int n = 0; n < LANE_EXPERTS; ++n) {
         const int expert = me.lane * LANE_EXPERTS + n;
         sizes[n] = expert < EXPERTS ? row_count(expert) : 0;
-        sum += sizes[n] | (sizes[n] + PARTY - 1) / PARTY << 16;
+        sum += sizes[n] | (sizes[n] + ROW_GROUP - 1) / ROW_GROUP << 16;
         touched += __popc(__ballot_sync(FULL_WARP, sizes[n] > 0));
     }
     int until = sum;
@@ -133,18 +133,18 @@ __device__ __forceinline__ void place_groups(const Thread& me) {
         if (me.lane >= step) until += before;
     }
     if (me.lane == 31) {
-        routing.party_count = until >> 16;
+        routing.row_group_count = until >> 16;
         routing.touched_count = touched;
     }
-    int start = (until - sum) & 0xffff, party = (until - sum) >> 16;
+    int start = (until - sum) & 0xffff, row_group = (until - sum) >> 16;
 #pragma unroll
     for (int n = 0; n < LANE_EXPERTS; ++n) {
         const int expert = me.lane * LANE_EXPERTS + n;
         if (expert < EXPERTS) routing.start[expert] = start;
 #pragma unroll 1
-        for (int left = sizes[n]; left > 0; left -= PARTY) {
-            const int count = min(left, PARTY);
-            routing.parties[party++] = {expert, start, count};
+        for (int left = sizes[n]; left > 0; left -= ROW_GROUP) {
+            const int count = min(left, ROW_GROUP);
+            routing.row_groups[row_group++] = {expert, start, count};
             start += count;
         }
     }
@@ -176,8 +176,8 @@ __device__ __forceinline__ void place_members_by_bits(int pairs) {
     }
 }
 
-// The groups of no more pairs than a warp has lanes, and of no more rows than a party has, by one warp, whose lane p has pair
-// p.
+// The groups of no more pairs than a warp has lanes, and of no more rows than a row group has, by one warp, whose lane p has
+// pair p.
 __device__ __forceinline__ void place_few(int pairs, const Thread& me) {
     const bool exists = me.lane < pairs;
     const int expert = exists ? routing.expert_of[me.lane] : EXPERTS + me.lane;
@@ -191,8 +191,8 @@ __device__ __forceinline__ void place_few(int pairs, const Thread& me) {
         place += below && firsts >> pair & 1;
     }
     if (exists) routing.members[start + __popc(before)] = me.lane;
-    if (exists && before == 0) routing.parties[place] = {expert, start, __popc(same)};
-    if (me.lane == 0) routing.party_count = routing.touched_count = __popc(firsts);
+    if (exists && before == 0) routing.row_groups[place] = {expert, start, __popc(same)};
+    if (me.lane == 0) routing.row_group_count = routing.touched_count = __popc(firsts);
 }
 
 // Fills `routing` for the first `rows` rows of `logits` [row][EXPERTS]; by all threads of a block.

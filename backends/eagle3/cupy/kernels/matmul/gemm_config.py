@@ -1,4 +1,4 @@
-"""How the work of `matmul_rows.cu` on a weight is divided among blocks, warps and passes.
+"""Division of the work of `matmul_rows.cu` on a weight is divided among blocks, warps and passes.
 
 What a search tries is in `tuning/gemm_candidates.py`.
 """
@@ -46,7 +46,7 @@ STORED_NAMES: Final[Mapping[str, str]] = {"k_chunks": "span", "delay_dependents"
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig:
-    """How the work on one weight is divided.
+    """Division of the work on one weight.
 
     `warps` and `k_chunks` are part of the arithmetic: they decide the order in which a row is summed. The same two must
     therefore serve a weight at every number of rows. The other fields only move work, and may differ with the rows.
@@ -75,18 +75,21 @@ class GemmConfig:
 
     @property
     def split(self) -> tuple[int, int]:
-        """How k is split. The bits of a row depend on this alone."""
+        """Return the split of k. The bits of a row depend on this alone."""
         return self.warps, self.k_chunks
 
     def possible(self, n_out: int, k_in: int) -> bool:
-        """Whether the kernel can work on a weight [n_out, k_in] like this; whether that fits a GPU is not asked."""
+        """Return whether the kernel can work on a weight [n_out, k_in] like this; whether that fits a GPU is
+        not asked.
+        """
         splits = self.warps in WARPS and self.k_chunks in K_CHUNKS and self.warps * self.k_chunks <= most_chunks(k_in)
         moves = self.stages in STAGES and self.tiles in TILES and self.delay_dependents in (0, 1)
         groups = -(-n_out // (16 * self.tiles)) if moves else 0
         return (splits or self.split == GemmConfig().split) and moves and 1 <= self.passes <= groups
 
     def x_in_registers(self, n_out: int, k_in: int, row_tiles: int) -> bool:
-        """Whether a thread loads all its share of x at once and keeps it in registers, for `row_tiles` tiles of rows.
+        """Return whether a thread loads all its share of x at once and keeps it in registers, for `row_tiles` tiles of
+        rows.
 
         It does where the registers have room, if x is needed in several passes, or if the weight is small: each turn
         over a small weight would else wait for its x.
@@ -162,7 +165,7 @@ def limit_occupancy(needed: int, blocks: int, processors: int, room: int) -> int
 
 
 def is_small(n_out: int, k_in: int) -> bool:
-    """Whether a weight [n_out, k_in] is read in less time than a kernel takes to begin and end."""
+    """Return whether a weight [n_out, k_in] is read in less time than a kernel takes to begin and end."""
     return 2 * n_out * k_in < SMALL
 
 
@@ -172,5 +175,5 @@ def most_chunks(k_in: int) -> int:
 
 
 def turns(k_in: int, warps: int, k_chunks: int) -> int:
-    """How often a warp takes `k_chunks` chunks, until `warps` of them have taken all of k."""
+    """Return how often a warp takes `k_chunks` chunks, until `warps` of them have taken all of k."""
     return -(-k_in // (32 * warps * k_chunks))

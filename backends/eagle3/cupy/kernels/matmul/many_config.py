@@ -1,4 +1,4 @@
-"""How the work of `matmul_many.cu` on a weight is divided among blocks and clusters of them."""
+"""Division of the work of `matmul_many.cu` on a weight is divided among blocks and clusters of them."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class ManyConfig:
         return -(-self.grid(n)[0] // gpu.count) * self.tiles
 
     def splits(self, config: GemmConfig) -> bool:
-        """Whether the blocks of a cluster can share the chains of `config` among them."""
+        """Return whether the blocks of a cluster can share the chains of `config` among them."""
         return self.cluster == 1 or (config.warps % self.cluster == 0 and config.warps // self.cluster <= HELD)
 
     def grid(self, n: int) -> tuple[int, ...]:

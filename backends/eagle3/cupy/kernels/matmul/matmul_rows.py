@@ -28,7 +28,7 @@ NORM_GROUP: Final = 8
 
 
 class Epilogue(IntEnum):
-    """What becomes of the sums: see `matmul_rows.cu`."""
+    """Use of the sums: see `matmul_rows.cu`."""
 
     PLAIN = 0
     RESIDUAL = 1
@@ -36,7 +36,7 @@ class Epilogue(IntEnum):
 
 
 class Switches(TypedDict, total=False):
-    """What a product does beside its epilogue: see `MatmulRows`."""
+    """Options of a product beside its epilogue: see `MatmulRows`."""
 
     scaled: bool
     feeds_norm: bool

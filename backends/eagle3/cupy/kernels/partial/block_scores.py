@@ -16,7 +16,7 @@ BLOCKS_OF_WARP: Final = 8
 
 
 class BlockScores(Kernel):
-    """How well the newest queries may like each block of the middle: float32 [layers, slots, G, blocks].
+    """Upper bounds of the newest queries' scores for each block of the middle: float32 [layers, slots, G, blocks].
 
     asked: bfloat16 [layers, S, T, N, D], of which the first `rows` rows of a slot ask.
     """

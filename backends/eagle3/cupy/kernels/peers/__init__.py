@@ -1,4 +1,4 @@
-"""What the GPUs of a target that is split among them tell each other within a step.
+"""Exchanges within a step between the GPUs that share a target.
 
 all_reduce.py       launches `all_reduce.cu`: sums of all GPUs' parts of a product, onto the residual stream
 combine_choices.py  launches `combine_choices.cu`: the best of all GPUs' choices, and whether all read the same tokens

@@ -1,4 +1,4 @@
-"""Where a GPU's peers write to, and which exchange it is: what `peer_words.cuh` speaks of.
+"""Memory that a GPU's peers write to, and counts of exchanges (`peer_words.cuh`).
 
 N GPUs share a target; each is a rank, 0 … N − 1. R is the most rows of a step, H the hidden size.
 """

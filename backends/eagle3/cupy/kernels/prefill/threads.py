@@ -1,4 +1,4 @@
-"""How many threads a row of a prompt is divided among."""
+"""Number of threads for a row of a prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels of rejection know of drafted tokens: `drafted.cuh`."""
+"""Sizes of drafted tokens, for the kernels of rejection: `drafted.cuh`."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ THREADS = 1024
 
 
 class FeatureNorm(IntEnum):
-    """How a draft norms its features before it projects them (`fc`)."""
+    """Norm of a draft's features before their projection (`fc`)."""
 
     NONE = 0
     EACH_STREAM = 1

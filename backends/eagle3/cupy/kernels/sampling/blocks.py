@@ -1,4 +1,4 @@
-"""How the columns of a row are divided among threads and blocks. What a kernel leaves does not depend on it."""
+"""Division of the columns of a row among threads and blocks. What a kernel leaves does not depend on it."""
 
 from __future__ import annotations
 

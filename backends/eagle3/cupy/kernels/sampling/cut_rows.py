@@ -20,7 +20,7 @@ a bucket has some hundreds, and top-k keeps few. A row that needs more is read a
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What `WeighRows` has left, `edges` int64 [R, EDGE], and what lists of columns need: `listed` int64 [R, LISTED],
+    """Results of `WeighRows`, `edges` int64 [R, EDGE], and workspace for lists of columns: `listed` int64 [R, LISTED],
     and `list_sizes` int32 [R] and `finished` int32 [R], which are zero before and after.
     """
 

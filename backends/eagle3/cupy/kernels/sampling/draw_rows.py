@@ -16,7 +16,7 @@ MOST_COLUMNS: Final = 1 << 18
 
 
 class Purpose(IntEnum):
-    """What random numbers of a race are for, as `race.cuh` has it."""
+    """Purpose of a race's random numbers, as `race.cuh` has it."""
 
     TARGET = 0
     DRAFT = 1

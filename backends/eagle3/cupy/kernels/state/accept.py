@@ -9,7 +9,8 @@ from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 
 
 class Accept(Kernel):
-    """How many drafts of each slot the target agrees with: the longest prefix that equals its choices (int64 [R]).
+    """Number of drafts of each slot that the target agrees with: the longest prefix that equals its choices (int64
+    [R]).
 
     The choices are cleared again.
     """

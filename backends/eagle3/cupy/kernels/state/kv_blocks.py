@@ -1,4 +1,4 @@
-"""Who holds which cache block, as `kv_blocks.cuh` knows it."""
+"""Owners of cache blocks (`kv_blocks.cuh`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ written by none.
 
 @dataclass(frozen=True, slots=True)
 class KVBlocks:
-    """Who holds which block; all int32.
+    """Owners of blocks; all int32.
 
     `block_table` [S, blocks per slot] maps the positions of a slot to blocks. The first `held` [S] entries of a row are
     valid, and the first `prompt_blocks` [S] of these hold the prompt. `owner` [blocks] is a slot, FREE or SHARED.

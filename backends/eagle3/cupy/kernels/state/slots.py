@@ -17,7 +17,7 @@ MAX_ENDS: Final = 64
 
 
 class Fault(IntFlag):
-    """What a kernel has found wrong. Once a bit is set, the results of the decode run mean nothing."""
+    """Faults that a kernel has detected. Once a bit is set, the results of the decode run mean nothing."""
 
     TARGET_NOT_FINITE = 1
     DRAFT_NOT_FINITE = 2

@@ -1,4 +1,4 @@
-"""What the kernels of a dynamic tree hand on from level to level."""
+"""Arrays that the kernels of a dynamic tree hand on from level to level."""
 
 from __future__ import annotations
 

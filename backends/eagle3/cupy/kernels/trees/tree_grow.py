@@ -17,7 +17,8 @@ THREADS: Final = 512
 
 
 class TreeGrow(Kernel):
-    """Which of a level's candidates the draft runs on next, the `width` likeliest of every active slot, and its input.
+    """Choice of a level's candidates that the draft runs on next, the `width` likeliest of every active slot, and its
+    input.
 
     The draft ran on one row per slot at level 1, and on `width` below that. `out` (bfloat16 [S · width, 2H]) and
     `next_stream` (float32 [S · width, H]) are as in `TreeToken`.

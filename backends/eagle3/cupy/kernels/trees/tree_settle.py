@@ -10,9 +10,9 @@ from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 
 
 class TreeSettle(Kernel):
-    """Which path of each slot's tree the target agrees with: the longest whose tokens are its own choices (int64 [R],
-    cleared again). Moves what is kept for its nodes to where a chain has it: keys and values in all layers, captured
-    features in the first rows. The draft's cache needs no move: its extension computes those rows anew.
+    """Choice of the path of each slot's tree that the target agrees with: the longest whose tokens are its own choices
+    (int64 [R], cleared again). Moves what is kept for its nodes to where a chain has it: keys and values in all layers,
+    captured features in the first rows. The draft's cache needs no move: its extension computes those rows anew.
 
     A mask that is not the tree's sets Fault.MASK_INTEGRITY.
     """

@@ -17,7 +17,7 @@ MOST_PARTS: Final = 32
 
 
 def parts_of(columns: int) -> int:
-    """How many blocks share a row."""
+    """Return how many blocks share a row."""
     return min(MOST_PARTS, -(-columns // COLUMNS_PER_PART))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
 from specgate.backends.eagle3.cupy.engine.decoding import state_of
-from specgate.backends.eagle3.cupy.engine.prefill import Way
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.eagle3.cupy.engine.prefilled import (
     FirstTokens,
@@ -64,7 +64,7 @@ class Side:
     target: Target
     draft: Draft | None
     b: Buffers
-    way: Way
+    mode: PrefillMode
     sizes: Sizes
     prefilled: Prefilled | None = None
     device: torch.device = CPU
@@ -86,17 +86,17 @@ def sides(
     kv: KvModes = AS_COMPUTED,
     draft_ranks: int = 1,
 ) -> list[Side]:
-    """`fused` and `packed_rows`: as `Way` has them. `draft_ranks`: the draft is divided among so many."""
+    """`fused` and `packed_rows`: as `PrefillMode` has them. `draft_ranks`: the draft is divided among so many."""
     sizes = Sizes(slots, 230, 4, fmha=FmhaConfig(kv_tile=128, warps=4, stages=2), kv=kv)
     whole = made_target(recipe, pair, torch.bfloat16, "cpu")
-    way, made = Way(fused, PrefillAttention((Library.TORCH,)), packed_rows=packed_rows), []
+    mode, made = PrefillMode(fused, PrefillAttention((Library.TORCH,)), packed_rows=packed_rows), []
     drafts = drafts_of(made_draft(recipe, pair, torch.bfloat16, "cpu"), [CPU] * ranks, draft_ranks)
     for shard, own in zip(shards(ranks), drafts, strict=True):
         target = Target.of(part_of(whole, shard), sizes.positions)
         assert own is not None
         draft = Draft.of(own, target, sizes.positions)
         b = Buffers.allocate(target.geometry, draft.geometry, sizes, "cpu")
-        made.append(Side(target, draft, b, way, sizes))
+        made.append(Side(target, draft, b, mode, sizes))
     if ranks > 1:
         split_width = pair.draft.hidden if draft_ranks > 1 else None
         reachable = with_mailboxes([s.b for s in made], sizes, pair.target.hidden, split_width)
@@ -109,7 +109,7 @@ def prefill(made: Sequence[Side], ranks: Ranks) -> None:
     prompts = random_prompts(LENGTHS)
     layout = assign_blocks(prompts, made[0].sizes)
     if len(made) == 1:
-        last = [prefill_prompts(made[0].target, made[0].draft, made[0].b, prompts, layout, made[0].way)]
+        last = [prefill_prompts(made[0].target, made[0].draft, made[0].b, prompts, layout, made[0].mode)]
     else:
         last = Prefill(made, chunk=48).prompts(prompts, layout, draft=True)
 

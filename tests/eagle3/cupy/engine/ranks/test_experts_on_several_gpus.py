@@ -27,7 +27,7 @@ from tests.eagle3.cupy.engine.ranks.checks import (
 )
 from tests.eagle3.cupy.engine.ranks.on_gpus import engine_on, gpus_or_skip
 from tests.eagle3.cupy.engine.tracing import same_prefixes
-from tests.eagle3.cupy.gpu_pairs import RAGGED, RECIPE_EXPERTS, random_prompts, ways_on_gpu
+from tests.eagle3.cupy.gpu_pairs import RAGGED, RECIPE_EXPERTS, modes_on_gpu, random_prompts
 
 pytestmark = pytest.mark.gpu
 
@@ -60,7 +60,7 @@ def test_a_prefill_of_several_gpus_is_near_that_of_one_and_the_same_on_all(
     shared: CupyEngine, alone: CupyEngine, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for made in (shared, alone):
-        monkeypatch.setattr(made, "way", ways_on_gpu()[name])
+        monkeypatch.setattr(made, "mode", modes_on_gpu()[name])
     check_prefill(shared, alone)
 
 

@@ -88,7 +88,7 @@ def test_a_split_mixture_is_prefilled_by_kernels_as_by_torch(
         layout = assign_blocks(prompts, made[0].sizes)
         assert layout.twin == (0, 1, 0)
         if ranks == 1:
-            last = [prefill_prompts(made[0].target, made[0].draft, made[0].b, prompts, layout, made[0].way)]
+            last = [prefill_prompts(made[0].target, made[0].draft, made[0].b, prompts, layout, made[0].mode)]
         else:
             last = Prefill(made, chunk=48).prompts(prompts, layout, draft=True)
         for own in last[1:]:

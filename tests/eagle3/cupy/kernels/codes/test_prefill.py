@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.engine import prefill
-from specgate.backends.eagle3.cupy.engine.prefill import Way
+from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention, split_heads
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, OUTER_BYTES, Heads
 from specgate.backends.eagle3.cupy.kernels.prefill.prefill_heads import PrefillHeads
@@ -16,7 +16,7 @@ from specgate.backends.eagle3.lib.kv.modes import KvMode
 from tests.eagle3.cupy.kernels.codes.caches import CODES, as_pages, plane
 from tests.eagle3.cupy.kernels.device import normal
 
-FUSED, PLAIN = (Way(fused, PrefillAttention((Library.TORCH,))) for fused in (True, False))
+FUSED, PLAIN = (PrefillMode(fused, PrefillAttention((Library.TORCH,))) for fused in (True, False))
 
 
 @pytest.mark.parametrize("kv", CODES)
@@ -32,12 +32,12 @@ def test_what_is_cached_and_what_the_prompt_attends_over_is_the_reference_engine
     blocks = torch.tensor([2, 0, 3], device=device)[:used]
     table = tuple(normal(192, head_dim // 2, dtype=torch.float32, seed=s, device=device) for s in (0, 1))
     found = []
-    for way in (FUSED, PLAIN):
+    for mode in (FUSED, PLAIN):
         own, pages = qkv.clone(), Pages.allocate(2, 4, sizes, device)
         assert pages.scales is not None
         for t in (pages.k, pages.v, pages.scales):
             t.fill_(7)
-        prefill.cache_heads(own, (table[0], table[1]), pages, 1, blocks, sizes, way, 64)
+        prefill.cache_heads(own, (table[0], table[1]), pages, 1, blocks, sizes, mode, 64)
         if kv == "nvfp4":  # outer scales are those of the first block alone, and what is behind them is nobody's
             pages.scales[1, blocks[1:], :, -OUTER_BYTES:] = 0
             pages.scales[1, blocks, :, 8 - OUTER_BYTES :] = 0
@@ -67,10 +67,10 @@ def test_what_is_not_finite_comes_to_light(device: str, kv: KvMode) -> None:
     """As one number in E4M3, and in NVFP4 as the 16 that share a scale with it."""
     sizes = Heads(1, 1, 64, 64, kv)
     table = (torch.ones(64, 32, device=device), torch.zeros(64, 32, device=device))
-    for way in (FUSED, PLAIN):
+    for mode in (FUSED, PLAIN):
         qkv, pages = normal(20, 192, device=device), Pages.allocate(1, 1, sizes, device)
         qkv[16, 64 + 3], qkv[5, 128 + 7] = float("inf"), float("nan")
-        prefill.cache_heads(qkv, table, pages, 0, torch.tensor([0], device=device), sizes, way, 64)
+        prefill.cache_heads(qkv, table, pages, 0, torch.tensor([0], device=device), sizes, mode, 64)
         wrong = (~qkv.isfinite()).nonzero().tolist()
         assert pages.scales is not None
         if kv == "fp8":
@@ -87,12 +87,12 @@ def test_what_is_not_finite_comes_to_light(device: str, kv: KvMode) -> None:
 def test_a_first_position_without_a_scale_of_its_own_gets_the_scale_one(device: str, first: float) -> None:
     sizes = Heads(0, 1, 64, 64, "nvfp4")
     table = (torch.ones(64, 32, device=device), torch.zeros(64, 32, device=device))
-    for way in (FUSED, PLAIN):
+    for mode in (FUSED, PLAIN):
         qkv, pages = normal(20, 128, device=device), Pages.allocate(1, 1, sizes, device)
         assert pages.scales is not None
         pages.scales.fill_(9)
         qkv[0] = first
-        prefill.cache_heads(qkv, table, pages, 0, torch.tensor([0], device=device), sizes, way, 64)
+        prefill.cache_heads(qkv, table, pages, 0, torch.tensor([0], device=device), sizes, mode, 64)
         outer = pages.scales[0, 0, 0, -OUTER_BYTES : 8 - OUTER_BYTES].contiguous().view(torch.float32)
         assert outer.tolist() == [1.0, 1.0]
 

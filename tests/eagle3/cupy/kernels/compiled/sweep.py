@@ -70,7 +70,7 @@ SIZES = {
     "prefill_route": ("EXPERTS",),
     "prefill_decode": ("N_OUT", "K_IN"),
     "prefill_swiglu": ("INTERMEDIATE",),
-    "prefill_parties": ("EXPERTS",),
+    "prefill_row_groups": ("EXPERTS",),
     "prefill_gate_up": ("K_IN", "TILES"),
     "prefill_down": ("K_IN", "TILES"),
 }

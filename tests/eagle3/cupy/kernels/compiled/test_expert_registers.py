@@ -50,7 +50,9 @@ def test_products_of_experts_have_registers_for_three_blocks_of_an_sm_at_any_num
             ExpertDown(g.hidden, g.intermediate, g.experts, rows),
         )
     ]
-    assert len({kernel.spec for kernel in kernels}) == 4  # what differs is whether an expert may have several parties
+    assert (
+        len({kernel.spec for kernel in kernels}) == 4
+    )  # what differs is whether an expert may have several row groups
     for kernel, use in zip(kernels, compiler.uses_of(architecture, [k.spec for k in kernels]), strict=True):
         assert kernel.config.room == kernel.config.blocks_per_sm == 3
         assert 3 * 32 * kernel.config.warps * use.registers <= 65536

@@ -1,4 +1,4 @@
-"""Products of experts for few rows of prompts, of weights as they are packed: parties beside a sort, products beside
+"""Products of experts for few rows of prompts, of weights as they are packed: row groups beside a sort, products beside
 float64, and a row's bits in any company. On a GPU, and their own sources on a CPU.
 """
 
@@ -17,16 +17,16 @@ from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.packing import Order
 from specgate.backends.eagle3.cupy.kernels.prefill.packed import packed_products
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import (
-    PARTY,
+    ROW_GROUP,
     STAGES,
     WARPS,
     PackedProduct,
-    Parties,
-    most_parties,
+    RowGroups,
+    most_row_groups,
 )
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_down import PrefillDown
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_gate_up import PrefillGateUp
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_parties import PrefillParties
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_row_groups import PrefillRowGroups
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.kernels.device import normal, poisoned, relative_error
 from tests.eagle3.cupy.kernels.experts.mixtures import Mixture
@@ -52,12 +52,12 @@ everywhere = pytest.mark.parametrize(
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """What the kernels leave of a mixture's rows: activations and results of sorted pairs, where these lie, parties."""
+    """Results of the kernels for a mixture's rows: activations and sums of sorted pairs, their places, row groups."""
 
     act: Tensor
     out: Tensor
     place: Tensor
-    parties: Parties
+    row_groups: RowGroups
 
     @property
     def by_row(self) -> tuple[Tensor, Tensor]:
@@ -65,22 +65,22 @@ class Products:
         return self.act[self.place.long()], self.out[self.place.long()]
 
 
-def sorted_pairs(chosen: Tensor, experts: ExpertGeometry) -> tuple[Tensor, Parties]:
-    """The place of each pair, and the parties."""
+def sorted_pairs(chosen: Tensor, experts: ExpertGeometry) -> tuple[Tensor, RowGroups]:
+    """The place of each pair, and the row groups."""
     place = torch.full_like(chosen, -1)
-    parties = Parties.room(chosen.numel(), experts.count, chosen.device)
-    parties.parties.fill_(-1)
-    PrefillParties(experts)(parties, place, chosen)
-    return place, parties
+    row_groups = RowGroups.room(chosen.numel(), experts.count, chosen.device)
+    row_groups.row_groups.fill_(-1)
+    PrefillRowGroups(experts)(row_groups, place, chosen)
+    return place, row_groups
 
 
 def multiplied(made: Mixture, x: Tensor, chosen: Tensor) -> Products:
-    place, parties = sorted_pairs(chosen, made.experts)
+    place, row_groups = sorted_pairs(chosen, made.experts)
     act = poisoned(chosen.numel(), made.intermediate, dtype=torch.float16, device=made.device)
-    PrefillGateUp(made.intermediate, made.hidden, made.experts)(act, x, made.gate_up, parties)
+    PrefillGateUp(made.intermediate, made.hidden, made.experts)(act, x, made.gate_up, row_groups)
     out = poisoned(chosen.numel(), made.hidden, device=made.device)
-    PrefillDown(made.hidden, made.intermediate, made.experts)(out, act, made.down, parties)
-    return Products(act, out, place, parties)
+    PrefillDown(made.hidden, made.intermediate, made.experts)(out, act, made.down, row_groups)
+    return Products(act, out, place, row_groups)
 
 
 @cache
@@ -89,7 +89,7 @@ def mixture(experts: int, per_token: int, hidden: int, intermediate: int, device
 
 
 def rows_and_experts(made: Mixture, rows: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Random rows float16 [R, H], and their experts int32 [R, k]: the first ones have more rows than one party."""
+    """Random rows float16 [R, H], and their experts int32 [R, k]: the first ones have more rows than one row group."""
     generator = torch.Generator().manual_seed(seed + rows)
     scores = torch.randn(rows, made.experts.count, generator=generator)
     scores[:, : made.experts.per_token] += 1.5
@@ -107,29 +107,29 @@ def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("count", "per_token"), [(1, 1), (5, 2), (128, 4), (256, 8)])
 @pytest.mark.parametrize("rows", [1, 7, 200, 1031])
 @pytest.mark.parametrize("favoured", [0.0, 9.0], ids=["even", "concentrated"])
-def test_pairs_are_sorted_and_cut_into_nearly_equal_parties(
+def test_pairs_are_sorted_and_cut_into_nearly_equal_row_groups(
     device: str, count: int, per_token: int, rows: int, favoured: float
 ) -> None:
     experts = ExpertGeometry(count, per_token, mxfp4=True)
     scores = torch.randn(rows, count, generator=torch.Generator().manual_seed(rows))
     scores[:, count // 2 : count // 2 + per_token] += favoured
     chosen = scores.topk(per_token).indices.int().to(device)
-    place, parties = sorted_pairs(chosen, experts)
+    place, row_groups = sorted_pairs(chosen, experts)
     in_order, pairs = chosen.flatten().sort(stable=True)
     assert torch.equal(place.flatten()[pairs].cpu(), torch.arange(len(pairs), dtype=torch.int32))
-    made, at = int(parties.party_count), 0
-    assert made <= len(parties.parties) == most_parties(len(pairs), count)
-    assert (parties.parties[made:] == -1).all()
+    made, at = int(row_groups.row_group_count), 0
+    assert made <= len(row_groups.row_groups) == most_row_groups(len(pairs), count)
+    assert (row_groups.row_groups[made:] == -1).all()
     each = in_order.bincount(minlength=count).tolist()
     for expert, size in enumerate(each):
         held = list[int]()
-        while at < made and int(parties.parties[at, 0]) == expert:
-            _, start, own, _ = parties.parties[at, :4].tolist()
-            assert start == sum(each[:expert]) + sum(held) and 0 < own <= PARTY
-            assert torch.equal(parties.parties[at, 4 : 4 + own].long(), pairs[start : start + own] // per_token)
+        while at < made and int(row_groups.row_groups[at, 0]) == expert:
+            _, start, own, _ = row_groups.row_groups[at, :4].tolist()
+            assert start == sum(each[:expert]) + sum(held) and 0 < own <= ROW_GROUP
+            assert torch.equal(row_groups.row_groups[at, 4 : 4 + own].long(), pairs[start : start + own] // per_token)
             held.append(own)
             at += 1
-        assert sum(held) == size and len(held) == -(-size // PARTY)
+        assert sum(held) == size and len(held) == -(-size // ROW_GROUP)
         eights = [-(-own // 8) for own in held]
         assert not held or (max(eights) - min(eights) <= 1 and all(own % 8 == 0 for own in held[:-1]))
     assert at == made
@@ -169,25 +169,25 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
         assert all(torch.equal(found, of_all[some_rows]) for found, of_all in zip(part, whole, strict=True))
     monkeypatch.setattr(packed_products, "STAGES", 2)
     monkeypatch.setattr(packed_products, "WEIGHT_TILES", (2, 1))
-    monkeypatch.setattr(PackedProduct, "blocks", lambda self, parties: 2)
+    monkeypatch.setattr(PackedProduct, "blocks", lambda self, row_groups: 2)
     otherwise = multiplied(made, x, chosen).by_row
     assert all(torch.equal(a, b) for a, b in zip(otherwise, whole, strict=True))
 
 
 def test_operands_of_another_shape_are_refused_by_name() -> None:
     made = mixture(5, 2, 32, 32, "cpu")
-    parties = Parties.room(6, 5, torch.device("cpu"))
+    row_groups = RowGroups.room(6, 5, torch.device("cpu"))
     x, act, out = (torch.zeros(n, 32, dtype=torch.float16) for n in (3, 6, 6))
     with pytest.raises(ValueError, match="weights in the order PLAIN: gates and ups have to be PAIRED"):
-        PrefillGateUp(32, 32, made.experts)(act, x, made.down, parties)
+        PrefillGateUp(32, 32, made.experts)(act, x, made.down, row_groups)
     with pytest.raises(ValueError, match="weights in the order PAIRED: rows have to be in PLAIN order"):
-        PrefillDown(32, 32, made.experts)(out, act, made.gate_up, parties)
+        PrefillDown(32, 32, made.experts)(out, act, made.gate_up, row_groups)
     with pytest.raises(ValueError, match=r"x: .*is needed"):
-        PrefillGateUp(32, 32, made.experts)(act, x.bfloat16(), made.gate_up, parties)
+        PrefillGateUp(32, 32, made.experts)(act, x.bfloat16(), made.gate_up, row_groups)
     with pytest.raises(ValueError, match=r"out: .*is needed"):
-        PrefillDown(32, 32, made.experts)(out, act, made.down, parties)
-    with pytest.raises(ValueError, match=r"parties: .*is needed"):
-        PrefillParties(made.experts)(parties, torch.zeros(40, 2).int(), torch.zeros(40, 2).int())
+        PrefillDown(32, 32, made.experts)(out, act, made.down, row_groups)
+    with pytest.raises(ValueError, match=r"row_groups: .*is needed"):
+        PrefillRowGroups(made.experts)(row_groups, torch.zeros(40, 2).int(), torch.zeros(40, 2).int())
     assert made.gate_up.order is Order.PAIRED
 
 

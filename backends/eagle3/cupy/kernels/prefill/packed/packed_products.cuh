@@ -1,23 +1,24 @@
 // What the two products of experts in a prefill of few rows share: weights are read as packing.py leaves them, in MXFP4, and
 // become operands in registers.
 //
-// An item is a party of an expert (party.cuh) and a group of tiles of its weight: WEIGHT_TILES tiles of 16 rows for each warp.
-// A block takes every gridDim.x-th item. In a step an expert has a party of eight rows at most (expert_matmul.cuh); here it has
-// up to PARTY, and a number of the weight that is expanded once is multiplied with all of them.
+// An item is a row group of an expert (row_group.cuh) and a group of tiles of its weight: WEIGHT_TILES tiles of 16 rows for
+// each warp. A block takes every gridDim.x-th item. In a step an expert has a row group of eight rows at most
+// (expert_matmul.cuh); here it has up to ROW_GROUP, and a number of the weight that is expanded once is multiplied with all of
+// them.
 //   request    slab by slab of 64 k: the rows of x for all warps, and for each warp its own tiles. They are requested STAGES −
 //   1
-//              slabs ahead, over the end of an item. With the first slab of an item comes the party of the next one
+//              slabs ahead, over the end of an item. With the first slab of an item comes the row group of the next one
 //   multiply   four-bit numbers are operand A of the tensor core, eight rows of x at a time are B; the sum over a block of 32 k
 //              is multiplied by the block's scale and added
 //   finish     the kernel's own, in registers: a warp has all of k
 //
-// k is added from first to last whatever shares a party or a launch, and a row is a column of B, which knows of no other: so a
-// row's result is the same, bit for bit, in any company.
+// k is added from first to last whatever shares a row group or a launch, and a row is a column of B, which knows of no other:
+// so a row's result is the same, bit for bit, in any company.
 #pragma once
 #include "async_copy.cuh"
 #include "fp16.cuh"
 #include "mma.cuh"
-#include "party.cuh"
+#include "row_group.cuh"
 
 const int WARPS = THREADS / 32;
 const int BLOCKS_OF_K = K_IN / 32;
@@ -26,10 +27,10 @@ const int NUMBERS = 512, SCALES = 32;  // bytes of a slab of a tile (expert_ring
 const int LINE = 128;                  // bytes
 const int TILE_BYTES = (SLABS * (NUMBERS + SCALES) + LINE - 1) / LINE * LINE;
 const int BLOCK_TILES = WARPS * WEIGHT_TILES;
-const int GROUPS = (TILES + BLOCK_TILES - 1) / BLOCK_TILES;  // items of a party
-// Bytes within shared memory: three parties, then the stages, each with x and with what each warp has of the weight.
-const int RECORD = sizeof(Party), RECORDS = (3 * RECORD + LINE - 1) / LINE * LINE;
-const int ROW_BYTES = 128, X_BYTES = PARTY * ROW_BYTES;  // of 64 k
+const int GROUPS = (TILES + BLOCK_TILES - 1) / BLOCK_TILES;  // items of a row group
+// Bytes within shared memory: three row groups, then the stages, each with x and with what each warp has of the weight.
+const int RECORD = sizeof(RowGroup), RECORDS = (3 * RECORD + LINE - 1) / LINE * LINE;
+const int ROW_BYTES = 128, X_BYTES = ROW_GROUP * ROW_BYTES;  // of 64 k
 const int WARP_BYTES = WEIGHT_TILES * (NUMBERS + SCALES);
 const int STAGE_BYTES = X_BYTES + WARPS * WARP_BYTES;
 
@@ -43,8 +44,8 @@ extern __shared__ uint4 memory[];
 
 __device__ __forceinline__ unsigned char* at_byte(int offset) { return reinterpret_cast<unsigned char*>(memory) + offset; }
 
-__device__ __forceinline__ const Party& party_at(int record) {
-    return *reinterpret_cast<const Party*>(at_byte(record * RECORD));
+__device__ __forceinline__ const RowGroup& row_group_at(int record) {
+    return *reinterpret_cast<const RowGroup*>(at_byte(record * RECORD));
 }
 
 // As `copy_async` of what many blocks read: it may stay in the L2 cache.
@@ -68,41 +69,41 @@ struct Requests {
     const Thread& me;
     const fp16* x;
     const unsigned char* weight;
-    const int* parties;
+    const int* row_groups;
     const int items;
     const unsigned base;  // address of the stages
     int item, slab, record;
     int row, tile;  // of x, and the first of the warp's, of all experts'; NONE where there is none
 
-    __device__ __forceinline__ Requests(const fp16* x, const unsigned char* weight, const int* parties, int items,
+    __device__ __forceinline__ Requests(const fp16* x, const unsigned char* weight, const int* row_groups, int items,
                                         const Thread& me)
         : me(me),
           x(x),
           weight(weight),
-          parties(parties),
+          row_groups(row_groups),
           items(items),
           base(shared_address(memory) + RECORDS),
           item(blockIdx.x),
           slab(0),
           record(0) {}
 
-    // The party of the first item, by plain loads.
+    // The row group of the first item, by plain loads.
     __device__ __forceinline__ void load_first() {
-        const uint4* from = reinterpret_cast<const uint4*>(parties) + item / GROUPS * (RECORD / LOAD);
+        const uint4* from = reinterpret_cast<const uint4*>(row_groups) + item / GROUPS * (RECORD / LOAD);
         if (threadIdx.x < RECORD / LOAD) memory[threadIdx.x] = from[threadIdx.x];
         __syncthreads();
     }
 
     __device__ __forceinline__ void begin_item() {
-        const Party& party = party_at(record);
+        const RowGroup& row_group = row_group_at(record);
         const int n = threadIdx.x / 8;
         const int first = first_tile(item, me);
-        row = n >= party.count ? NONE : GATHERED ? party.rows[n] : party.start + n;
-        tile = first < TILES ? party.expert * TILES + first : NONE;
+        row = n >= row_group.count ? NONE : GATHERED ? row_group.rows[n] : row_group.start + n;
+        tile = first < TILES ? row_group.expert * TILES + first : NONE;
         const int next = item + gridDim.x;
         if (next < items && threadIdx.x < RECORD / LOAD)
             copy_shared_by_many(base - RECORDS + (record + 1) % 3 * RECORD + threadIdx.x * LOAD,
-                                parties + next / GROUPS * (RECORD / 4) + threadIdx.x * 4);
+                                row_groups + next / GROUPS * (RECORD / 4) + threadIdx.x * 4);
     }
 
     // The next slab, as one group of copies, which is empty behind the last item.
@@ -139,7 +140,7 @@ struct Requests {
 
 // A warp's sums for Columns times eight rows of x: operand C of every tile.
 template <int Columns>
-using PartySums = float[WEIGHT_TILES][Columns][4];
+using RowGroupSums = float[WEIGHT_TILES][Columns][4];
 
 // One half of a slab of one tile: a block of 32 k.
 struct Block {
@@ -164,9 +165,9 @@ __device__ __forceinline__ void multiply_block(float (&sums)[4], const Block& bl
     sums[3] = fmaf(part[3], block.high_scale, sums[3]);
 }
 
-// The slab at `stage`. Columns of B that the party has no rows for multiply what lies there, and nobody reads their sums.
+// The slab at `stage`. Columns of B that the row group has no rows for multiply what lies there, and nobody reads their sums.
 template <int Columns>
-__device__ __forceinline__ void multiply_slab(PartySums<Columns>& sums, int stage, const Thread& me) {
+__device__ __forceinline__ void multiply_slab(RowGroupSums<Columns>& sums, int stage, const Thread& me) {
     const unsigned char* at = at_byte(RECORDS + stage * STAGE_BYTES);
     const unsigned char* own = at + X_BYTES + me.warp * WARP_BYTES;
     uint4 numbers[WEIGHT_TILES];
@@ -192,13 +193,14 @@ __device__ __forceinline__ void multiply_slab(PartySums<Columns>& sums, int stag
     }
 }
 
-// An item of a party of Columns times eight rows. `Finish` begins with the party and its first tile, and ends with the sums.
+// An item of a row group of Columns times eight rows. `Finish` begins with the row group and its first tile, and ends with the
+// sums.
 template <typename Finish, int Columns, typename Arguments>
-__device__ __forceinline__ void multiply_item(const Arguments& args, Requests& requests, const Party& party, int first,
+__device__ __forceinline__ void multiply_item(const Arguments& args, Requests& requests, const RowGroup& row_group, int first,
                                               int& stage, const Thread& me) {
     const bool has_tiles = first < TILES;
-    Finish finish(args, party, has_tiles ? first : 0, me);
-    PartySums<Columns> sums = {};
+    Finish finish(args, row_group, has_tiles ? first : 0, me);
+    RowGroupSums<Columns> sums = {};
 #pragma unroll 1
     for (int slab = 0; slab < SLABS; ++slab) {
         await_copies<STAGES - 2>();
@@ -215,43 +217,43 @@ __device__ __forceinline__ void multiply_item(const Arguments& args, Requests& r
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const int column = n * 8 + 2 * me.c + i;
-                if (column < party.count) finish(j, party.start + column, sums[j][n][i], sums[j][n][2 + i]);
+                if (column < row_group.count) finish(j, row_group.start + column, sums[j][n][i], sums[j][n][2 + i]);
             }
 }
 
 // All items of this block.
 template <typename Finish, typename Arguments>
-__device__ __forceinline__ void multiply_parties(const Arguments& args) {
+__device__ __forceinline__ void multiply_row_groups(const Arguments& args) {
     const Thread me;
-    const int items = *args.party_count * GROUPS;
+    const int items = *args.row_group_count * GROUPS;
     if (blockIdx.x >= items) return;
-    Requests requests(args.x, args.weight, args.parties, items, me);
+    Requests requests(args.x, args.weight, args.row_groups, items, me);
     requests.load_first();
 #pragma unroll 1
     for (int n = 0; n < STAGES - 1; ++n) requests.request(n);
     int stage = 0, record = 0;
 #pragma unroll 1
     for (int item = blockIdx.x; item < items; item += gridDim.x) {
-        const Party& party = party_at(record);
+        const RowGroup& row_group = row_group_at(record);
         const int first = first_tile(item, me);
-        switch ((party.count + 7) / 8) {
+        switch ((row_group.count + 7) / 8) {
             case 1:
-                multiply_item<Finish, 1>(args, requests, party, first, stage, me);
+                multiply_item<Finish, 1>(args, requests, row_group, first, stage, me);
                 break;
             case 2:
-                multiply_item<Finish, 2>(args, requests, party, first, stage, me);
+                multiply_item<Finish, 2>(args, requests, row_group, first, stage, me);
                 break;
             case 3:
-                multiply_item<Finish, 3>(args, requests, party, first, stage, me);
+                multiply_item<Finish, 3>(args, requests, row_group, first, stage, me);
                 break;
             case 4:
-                multiply_item<Finish, 4>(args, requests, party, first, stage, me);
+                multiply_item<Finish, 4>(args, requests, row_group, first, stage, me);
                 break;
             case 5:
-                multiply_item<Finish, 5>(args, requests, party, first, stage, me);
+                multiply_item<Finish, 5>(args, requests, row_group, first, stage, me);
                 break;
             default:
-                multiply_item<Finish, 6>(args, requests, party, first, stage, me);
+                multiply_item<Finish, 6>(args, requests, row_group, first, stage, me);
         }
         record = (record + 1) % 3;
     }

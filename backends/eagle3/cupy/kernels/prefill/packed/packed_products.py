@@ -1,4 +1,4 @@
-"""How the products of experts for few rows divide their work, and the parties that they take."""
+"""Division of the products of experts for few rows, and their row groups."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from specgate.backends.eagle3.cupy.kernels.experts.packing import LINE, NUMBERS,
 
 WARPS: Final = 12
 """Three for each quarter of an SM, with 168 registers of a thread."""
-PARTY: Final = 48
-"""Most rows of a party: a piece of 16 bytes of each slab of x for each thread."""
-RECORD: Final = 4 + PARTY
-"""Words of a party: its expert, its first pair, how many it has, an unused one, and the rows of its pairs."""
+ROW_GROUP: Final = 48
+"""Most rows of a row group: a piece of 16 bytes of each slab of x for each thread."""
+RECORD: Final = 4 + ROW_GROUP
+"""Words of a row group: its expert, its first pair, how many it has, an unused one, and the rows of its pairs."""
 RECORD_BYTES: Final = -(-3 * RECORD * 4 // LINE) * LINE
-"""Of three parties in shared memory, in whole lines."""
+"""Of three row groups in shared memory, in whole lines."""
 STAGES: Final = 6
 """Most slabs in shared memory. Five on their way are 98 KB of weights. By Little's law 4.6 TB/s over 132 SMs need 35
 KB of each SM at a latency of 1 us.
@@ -31,23 +31,25 @@ LEAST_STAGES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Parties:
-    """Pairs of rows and experts, sorted by their expert and cut into parties: `parties` int32 [most, RECORD], of which
-    there are `party_count` int32 [1]. A party has at most PARTY pairs of one expert.
+class RowGroups:
+    """Pairs of rows and experts, sorted by their expert and cut into row groups.
+
+    `row_groups` int32 [most, RECORD], of which there are `row_group_count` int32 [1]. A row group has at most ROW_GROUP
+    pairs of one expert.
     """
 
-    parties: Tensor
-    party_count: Tensor
+    row_groups: Tensor
+    row_group_count: Tensor
 
     @classmethod
-    def room(cls, pairs: int, experts: int, device: torch.device) -> Parties:
+    def room(cls, pairs: int, experts: int, device: torch.device) -> RowGroups:
         count = torch.empty(1, dtype=torch.int32, device=device)
-        return cls(count.new_empty(most_parties(pairs, experts), RECORD), count)
+        return cls(count.new_empty(most_row_groups(pairs, experts), RECORD), count)
 
 
-def most_parties(pairs: int, experts: int) -> int:
+def most_row_groups(pairs: int, experts: int) -> int:
     """Into which so many pairs can fall: whole ones, and one that is not whole of each expert."""
-    return min(pairs, experts) + pairs // PARTY
+    return min(pairs, experts) + pairs // ROW_GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +78,25 @@ class PackedProduct:
     def threads(self) -> int:
         return 32 * WARPS
 
-    def blocks(self, parties: int) -> int:
-        """Blocks of a launch for at most so many parties: one for each SM, and no more than there are items."""
-        return min(expert_config.processors(), parties * -(-self.tiles // (WARPS * self.weight_tiles)))
+    def blocks(self, row_groups: int) -> int:
+        """Blocks of a launch for at most so many row groups: one for each SM, and no more than there are items."""
+        return min(expert_config.processors(), row_groups * -(-self.tiles // (WARPS * self.weight_tiles)))
 
     def constants(self) -> dict[str, int]:
-        """What the kernels are compiled with."""
+        """Return the constants of the kernels."""
         return {
             "k_in": self.columns,
             "tiles": self.tiles,
             "weight_tiles": self.weight_tiles,
             "stages": self.stages,
-            "party": PARTY,
+            "row_group": ROW_GROUP,
             "threads": self.threads,
         }
 
 
 def stage_bytes(weight_tiles: int) -> int:
     """Of a slab of x, and of the weights of all warps."""
-    return PARTY * LINE + WARPS * weight_tiles * (NUMBERS + SCALES)
+    return ROW_GROUP * LINE + WARPS * weight_tiles * (NUMBERS + SCALES)
 
 
 def product_of(rows: int, columns: int) -> PackedProduct:

@@ -10,14 +10,14 @@ struct PrefillDownArguments {
     bf16* out;                    // [PAIRS, 16 * TILES]
     const fp16* x;                // [PAIRS, K_IN]
     const unsigned char* weight;  // [EXPERTS, TILES, TILE_BYTES]
-    const int* parties;           // [_, 4 + PARTY]
-    const int* party_count;       // [1]
+    const int* row_groups;        // [_, 4 + ROW_GROUP]
+    const int* row_group_count;   // [1]
 };
 
 struct Rounding {
     bf16* out;
 
-    __device__ __forceinline__ Rounding(const PrefillDownArguments& args, const Party&, int first, const Thread& me)
+    __device__ __forceinline__ Rounding(const PrefillDownArguments& args, const RowGroup&, int first, const Thread& me)
         : out(args.out + first * 16 + me.g) {}
 
     __device__ __forceinline__ void operator()(int j, long long pair, float low, float high) const {
@@ -29,5 +29,5 @@ struct Rounding {
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void prefill_down(const __grid_constant__ PrefillDownArguments args) {
     await_previous();
-    multiply_parties<Rounding>(args);
+    multiply_row_groups<Rounding>(args);
 }

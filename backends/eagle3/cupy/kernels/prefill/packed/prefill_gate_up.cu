@@ -15,8 +15,8 @@ struct PrefillGateUpArguments {
     const fp16* x;                // [R, K_IN]
     const unsigned char* weight;  // [EXPERTS, TILES, TILE_BYTES]
     const bf16* bias;             // [EXPERTS, 16 * TILES]
-    const int* parties;           // [_, 4 + PARTY]
-    const int* party_count;       // [1]
+    const int* row_groups;        // [_, 4 + ROW_GROUP]
+    const int* row_group_count;   // [1]
 };
 
 const int FEATURES = TILES * 8;
@@ -25,9 +25,10 @@ struct Activation {
     fp16* act;
     unsigned biases[WEIGHT_TILES];
 
-    __device__ __forceinline__ Activation(const PrefillGateUpArguments& args, const Party& party, int first, const Thread& me)
+    __device__ __forceinline__ Activation(const PrefillGateUpArguments& args, const RowGroup& row_group, int first,
+                                          const Thread& me)
         : act(args.act + first * 8 + me.g) {
-        const bf16* bias = args.bias + 2 * ((long long)party.expert * FEATURES + first * 8 + me.g);
+        const bf16* bias = args.bias + 2 * ((long long)row_group.expert * FEATURES + first * 8 + me.g);
 #pragma unroll
         for (int j = 0; j < WEIGHT_TILES; ++j) biases[j] = *reinterpret_cast<const unsigned*>(bias + j * 16);
     }
@@ -40,5 +41,5 @@ struct Activation {
 
 extern "C" __global__ __launch_bounds__(THREADS, 1) void prefill_gate_up(const __grid_constant__ PrefillGateUpArguments args) {
     await_previous();
-    multiply_parties<Activation>(args);
+    multiply_row_groups<Activation>(args);
 }

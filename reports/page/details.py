@@ -1,4 +1,4 @@
-"""What a result rests on: engines, prompts, environment, what has changed since the last green run, and files."""
+"""Provenance of a result: engines, prompts, environment, changes since the last green run, and files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES: Final[Mapping[str, str]] = {
 _AFTER_THE_PAGE: Final = ("run.json", "summary.csv", "metrics.csv", "MANIFEST.sha256")
 
 
-def grounds(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
+def details(run: Run) -> list[tuple[str, list[tuple[str, str]]]]:
     """(title, rows) of every list that the page shows folded. Points with the same engine share one list."""
     engines: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for key, engine in run.engines.items():
@@ -61,9 +61,9 @@ def provenance_of(run: Run) -> list[tuple[str, str]]:
 
 
 def changes(run: Run) -> Table:
-    """What differs from the last green run, in fingerprint and environment."""
-    found = (run.last_green.differences if run.last_green else None) or ()
-    rows = [[key, then or NONE, now or NONE] for key, then, now in found]
+    """Return the differences from the last green run, in fingerprint and environment."""
+    differences = (run.last_green.differences if run.last_green else None) or ()
+    rows = [[key, then or NONE, now or NONE] for key, then, now in differences]
     return Table(("what", "then", "now"), rows, texts=3)
 
 

@@ -1,4 +1,4 @@
-"""Experts of more rows than one product takes: their rows are split into parties of eight."""
+"""Experts of more rows than one product takes: their rows are split into row groups of eight."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_rows_place_among_its_experts_rows_changes_no_bit(made: Mixture) -> No
 
 @pytest.mark.parametrize("blocks", [1, 2, 5, 40])
 def test_where_the_range_of_a_block_begins_changes_no_bit(blocks: int, made: Mixture) -> None:
-    """Within an expert, between its parties, or nowhere: of 40 blocks on three SMs some have no item."""
+    """Within an expert, between its row groups, or nowhere: of 40 blocks on three SMs some have no item."""
     first, second = ROUTED["uneven"]
     logits, stream = choosing(first, second, made.device), made.rows(len(first))
     usual = made.run(stream, made.listed(range(len(first))), logits=logits)
@@ -123,7 +123,7 @@ def test_many_rows_have_the_same_bits_as_blocks_of_sm_120_share_them_out(
 
 @pytest.mark.parametrize("active", [0, 8, 9, 33])
 def test_a_launcher_of_many_rows_takes_any_number_of_them(active: int, made: Mixture) -> None:
-    """And leaves the others alone: also where what is there would need no second party, or nothing is."""
+    """And leaves the others alone: also where what is there would need no second row group, or nothing is."""
     logits, stream = choosing([1] * 64, [2] * 64, made.device), made.rows(64)
     left = made.run(stream, rows_of(range(active), 1, slots=64, device=made.device), logits=logits)
     whole = made.run(stream, made.listed(range(64)), logits=logits)

@@ -1,27 +1,27 @@
-// The pairs of rows and their experts sorted, by their expert and then by their row, and cut into parties (party.cuh). It
-// stands in place of a sort: keys are few.
+// The pairs of rows and their experts sorted, by their expert and then by their row, and cut into row groups (row_group.cuh).
+// It stands in place of a sort: keys are few.
 //
 // A block has an expert. It counts the pairs of all, so that it knows where those of its own begin, and then finds these. An
-// expert's pairs are split into as few parties as can be, which have nearly as many rows each.
+// expert's pairs are split into as few row groups as can be, which have nearly as many rows each.
 //
 // Layouts: chosen, place [pair]: an expert, and where the pair lies among the sorted ones.
 #include "block.cuh"
 #include "dependent.cuh"
-#include "party.cuh"
+#include "row_group.cuh"
 
 static_assert(EXPERTS <= THREADS, "a thread has an expert");
 
-struct PrefillPartiesArguments {
-    int* parties;       // [PARTIES, 4 + PARTY]
-    int* party_count;   // [1]
-    int* place;         // [R, PER_TOKEN]
-    const int* chosen;  // [R, PER_TOKEN]
+struct PrefillRowGroupsArguments {
+    int* row_groups;       // [ROW_GROUPS, 4 + ROW_GROUP]
+    int* row_group_count;  // [1]
+    int* place;            // [R, PER_TOKEN]
+    const int* chosen;     // [R, PER_TOKEN]
     int pairs;
 };
 
 __shared__ int counts[EXPERTS];
 
-__device__ __forceinline__ int parties_of(int count) { return (count + PARTY - 1) / PARTY; }
+__device__ __forceinline__ int row_groups_of(int count) { return (count + ROW_GROUP - 1) / ROW_GROUP; }
 
 // By warps, since many neighbours may have the same expert.
 __device__ __forceinline__ void count_pairs(const int* chosen, int pairs) {
@@ -55,44 +55,44 @@ __device__ __forceinline__ int before_this(int value) {
     return sum - value;
 }
 
-// How `count` pairs are split: the first parties have `longer` pairs, the others eight fewer, and the last one what is left.
+// How `count` pairs are split: the first row groups have `longer` pairs, the others eight fewer, and the last one what is left.
 struct Split {
     int many, longer, begin_of_shorter;
 
-    __device__ __forceinline__ explicit Split(int count) : many(parties_of(count)) {
+    __device__ __forceinline__ explicit Split(int count) : many(row_groups_of(count)) {
         const int eights = (count + 7) / 8, each = eights / max(many, 1), extra = eights % max(many, 1);
         longer = (each + 1) * 8;
         begin_of_shorter = extra * longer;
     }
 
-    // Where the `n`-th party begins.
+    // Where the `n`-th row group begins.
     __device__ __forceinline__ int begin(int n) const {
         const int extra = begin_of_shorter / longer;
         return n < extra ? n * longer : begin_of_shorter + (n - extra) * (longer - 8);
     }
 
-    // The party of the expert's `n`-th pair.
-    __device__ __forceinline__ int party(int n) const {
+    // The row group of the expert's `n`-th pair.
+    __device__ __forceinline__ int row_group(int n) const {
         return n < begin_of_shorter ? n / longer : (begin_of_shorter / longer) + (n - begin_of_shorter) / (longer - 8);
     }
 };
 
-extern "C" __global__ __launch_bounds__(THREADS) void prefill_parties(const PrefillPartiesArguments args) {
+extern "C" __global__ __launch_bounds__(THREADS) void prefill_row_groups(const PrefillRowGroupsArguments args) {
     await_previous();
     const int expert = blockIdx.x, own = threadIdx.x;
     count_pairs(args.chosen, args.pairs);
     const int its = own < EXPERTS ? counts[own] : 0, before = own < expert ? its : 0;
-    const int start = total(before), first = total(parties_of(before)), all = total(parties_of(its));
-    if (expert == 0 && own == 0) *args.party_count = all;
+    const int start = total(before), first = total(row_groups_of(before)), all = total(row_groups_of(its));
+    if (expert == 0 && own == 0) *args.row_group_count = all;
 
     const int count = counts[expert];
     const Split split(count);
-    Party* parties = reinterpret_cast<Party*>(args.parties) + first;
+    RowGroup* row_groups = reinterpret_cast<RowGroup*>(args.row_groups) + first;
     for (int n = own; n < split.many; n += THREADS) {
         const int begin = split.begin(n);
-        parties[n].expert = expert;
-        parties[n].start = start + begin;
-        parties[n].count = min(split.begin(n + 1), count) - begin;
+        row_groups[n].expert = expert;
+        row_groups[n].start = start + begin;
+        row_groups[n].count = min(split.begin(n + 1), count) - begin;
     }
 
     // A thread has neighbouring pairs.
@@ -103,8 +103,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void prefill_parties(const Pref
     int at = before_this(found);
     for (int n = from; n < to; ++n) {
         if (args.chosen[n] != expert) continue;
-        const int party = split.party(at);
-        parties[party].rows[at - split.begin(party)] = n / PER_TOKEN;
+        const int row_group = split.row_group(at);
+        row_groups[row_group].rows[at - split.begin(row_group)] = n / PER_TOKEN;
         args.place[n] = start + at++;
     }
 }
