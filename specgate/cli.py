@@ -19,6 +19,7 @@ from specgate.commands.ab import ab
 from specgate.commands.backends import backends
 from specgate.commands.calibrate import calibrate
 from specgate.commands.compare import compare
+from specgate.commands.demo import demo
 from specgate.commands.doctor import doctor
 from specgate.commands.door import OpenGroup
 from specgate.commands.explain import explain
@@ -51,6 +52,7 @@ def cli() -> None:
     """
 
 
+cli.add_command(demo)
 cli.add_command(micro)
 cli.add_command(full)
 cli.add_command(load)

@@ -50,7 +50,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.backends", "llamacpp", "specgate.backends.servers.backend:LLAMACPP"),
     ("specgate.backends", "vllm-offline", "specgate.backends.offline.backend:VLLM"),
     ("specgate.backends", "lmdeploy-pipeline", "specgate.backends.offline.backend:LMDEPLOY"),
-    ("specgate.backends", "fake", "specgate.backends.fake:BACKEND"),
+    ("specgate.backends", "fake", "specgate.backends.fake.engine:BACKEND"),
     ("specgate.gates", "validity", "specgate.gates.validity:GATE"),
     ("specgate.gates", "tokens", "specgate.gates.tokens.gate:GATE"),
     ("specgate.gates", "distribution", "specgate.gates.sampled.distribution:GATE"),

@@ -1,5 +1,6 @@
 """The commands: options, and what is called with them. `specgate.cli` puts them together.
 
+    demo.py         `specgate demo`: two scripted engines, judged like any other
     run.py          `specgate micro` and `specgate full`
     fleet/          `specgate fleet`: `micro` and `full` on many machines
     status.py       `specgate status`: how far the micro gates are

@@ -14,6 +14,7 @@ from specgate.contract.protocols import (
     ChecksOptions,
     ChecksSampling,
     DrivesAnotherEngine,
+    HasUsualPair,
     OffersLoad,
     OffersSampling,
 )
@@ -21,7 +22,7 @@ from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.machine import inventory
-from specgate.pairs.resolve import refuse_two_names, resolve_pair, served_pair, target_limits
+from specgate.pairs.resolve import DEMO, refuse_two_names, resolve_pair, served_pair, target_limits
 from specgate.planning.ad_hoc import Question, asked, stretched
 from specgate.planning.plan import room_needed
 from specgate.planning.policy import find_policy
@@ -83,7 +84,8 @@ def resolve(
     pair = chosen_pair(request, chosen, backend)
     if request.question and not names_scenarios(request.scenarios, request.only):
         chosen = [stretched(scenario, pair) for scenario in chosen]
-    other_target = any((request.target, request.pair, request.tokenizer))
+    named = any((request.target, request.pair, request.tokenizer))
+    other_target = named or (pair.name != DEMO and {s.pair for s in chosen} == {DEMO})
     chosen = fitted(chosen, pair, other_target=other_target, backend=backend)
     return Config(
         kind=request.kind,
@@ -169,14 +171,18 @@ def another_engine(backend: str) -> DrivesAnotherEngine | None:
     """The back end of that name where it drives somebody else's engine; None for others, and for one that only another
     environment knows.
     """
-    if backend not in plugins.registered("specgate.backends"):
-        return None
-    found: object = plugins.backend(backend)
-    return found if isinstance(found, DrivesAnotherEngine) else None
+    plugin = known_backend(backend)
+    return plugin if isinstance(plugin, DrivesAnotherEngine) else None
+
+
+def known_backend(name: str) -> object:
+    """Return the back end of that name; None if only another environment knows it."""
+    return plugins.backend(name) if name in plugins.registered("specgate.backends") else None
 
 
 def chosen_pair(request: Request, scenarios: Sequence[Scenario], backend: str) -> PairRef:
-    """The pair that the command line names, else the one that the scenarios name.
+    """Return the pair that the command line names, else the one that the scenarios name. If neither names one, a back
+    end without weights has a pair of its own.
 
     Raises UsageError where the scenarios name several pairs, or the command line names two. A server that runs already
     serves what it serves, so that there the command line has to name it.
@@ -197,7 +203,9 @@ def chosen_pair(request: Request, scenarios: Sequence[Scenario], backend: str) -
         )
     if request.pair is not None:
         return resolve_pair(request.pair, None, None)
-    names = {s.pair for s in scenarios}
+    names, plugin = {s.pair for s in scenarios} or {DEMO}, known_backend(backend)
+    if names == {DEMO} and not (request.target or request.draft) and isinstance(plugin, HasUsualPair):
+        return plugin.usual_pair()
     if len(names) > 1 and request.target is None:
         raise UsageError(f"scenarios of several pairs in one run: {', '.join(sorted(names))}", hint="run them apart")
     return resolve_pair(names.pop(), request.target, request.draft)

@@ -11,7 +11,7 @@ import pytest
 
 from specgate.ab.runner import more_prefills
 from specgate.backends.eagle3.lib.tiny import write_random_pair
-from specgate.backends.fake import FakeEngine
+from specgate.backends.fake.engine import FakeEngine
 from specgate.contract import Finish
 from specgate.contract.protocols import Text
 from tests.support.command import Cli
@@ -148,7 +148,7 @@ def test_the_baselines_text_goes_on_between_the_quads_where_the_engine_can_exten
     extends: bool, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if extends:
-        monkeypatch.setattr("specgate.backends.fake.FakeEngine", ExtendingEngine)
+        monkeypatch.setattr("specgate.backends.fake.engine.FakeEngine", ExtendingEngine)
     ab(cli, "--same", code=0)
     assert all(t["compared"] == t["emitted"] > 0 and t["why"] is None for t in result(cli)["tokens"])
     for side in ("old", "new"):

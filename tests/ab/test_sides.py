@@ -18,7 +18,7 @@ from specgate.machine.checkout import checkout_of
 from tests.support.command import Cli
 
 ENGINE = """\
-from specgate.backends.fake import FakeBackend
+from specgate.backends.fake.engine import FakeBackend
 
 
 class Toy(FakeBackend):

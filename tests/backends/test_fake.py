@@ -3,6 +3,7 @@
 import multiprocessing
 import signal
 import time
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -11,11 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.fake import BACKEND, EOS
+from specgate.backends.fake.engine import BACKEND, EOS
 from specgate.contract import BASELINE, Budget, PairRef, Role
 from specgate.contract import protocols as api
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import BackendError, InvalidResult, UsageError
+from specgate.pairs.resolve import target_limits
+from specgate.planning.request import Request
+from specgate.planning.resolution import chosen_pair
 
 PROMPTS = ((5, 6, 7), (8, 9), (10, 11, 12, 13))
 PAIR = PairRef("none", Path("target"), Path("draft"))
@@ -280,3 +284,13 @@ def test_it_can_hang_after_some_blocks() -> None:
     process.kill()
     process.join()
     assert (answered, alive) == (False, True)
+
+
+def test_it_stands_for_a_pair_without_weights_unless_another_is_named(tmp_path: Path) -> None:
+    for folder in ("target", "draft"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text("{}")
+    request = Request(kind="micro", argv=(), plain=True, out=tmp_path, backend="fake")
+    assert target_limits(chosen_pair(request, (), "fake"), None) == (1 << 20, 1000)
+    named = replace(request, pair=str(tmp_path))
+    assert chosen_pair(named, (), "fake").target == tmp_path / "target"

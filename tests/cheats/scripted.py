@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from specgate import plugins
-from specgate.backends.fake import BACKEND, KERNEL
+from specgate.backends.fake.engine import BACKEND, KERNEL
 from specgate.contract import Budget, EngineFacts, Role
 from specgate.contract.protocols import Activity, Availability, Decoded, Engine, OpenRequest
 

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from specgate.backends.eagle3.lib.tiny import write_random_pair
-from specgate.backends.fake import FakeBackend
+from specgate.backends.fake.engine import FakeBackend
 from specgate.cli import cli as commands
 from specgate.contract import PairRef, State
 from specgate.contract.protocols import OpenRequest

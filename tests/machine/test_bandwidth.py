@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from specgate.backends.fake import BACKEND as SILENT
-from specgate.backends.fake import FakeBackend
+from specgate.backends.fake.engine import BACKEND as SILENT
+from specgate.backends.fake.engine import FakeBackend
 from specgate.cli import cli
 from specgate.contract import Bandwidth
 from specgate.contract.conditions import HostReading

@@ -158,7 +158,16 @@ def test_text_that_loops_is_red_and_not_advice(name: str) -> None:
 
 def test_every_policy_that_ships_can_be_read() -> None:
     names = {file.stem for file in POLICIES.glob("*.yaml")}
-    assert {*SHIPPED, "engine-gpu", "engine-planted-8b", "engine-sampled", "load", "mlperf-gpt-oss", "sampled"} == names
+    assert {
+        *SHIPPED,
+        "engine",
+        "engine-gpu",
+        "engine-planted-8b",
+        "engine-sampled",
+        "load",
+        "mlperf-gpt-oss",
+        "sampled",
+    } == names
     params = plugins.gates()
     assert all(find_policy(name, params).rules for name in names)
 

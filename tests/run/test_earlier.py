@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from specgate.backends.fake_script import Script
+from specgate.backends.fake.script import Script
 from specgate.promotion import claim
 from tests.support.command import Cli
 

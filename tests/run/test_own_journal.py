@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specgate.archive.verification import verify
-from specgate.backends.fake import FakeEngine
+from specgate.backends.fake.engine import FakeEngine
 from specgate.promotion.ledger import Ledger
 from tests.support.command import Cli
 

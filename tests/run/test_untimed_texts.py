@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from specgate import plugins
-from specgate.backends.fake import BACKEND, FakeEngine
+from specgate.backends.fake.engine import BACKEND, FakeEngine
 from specgate.contract import BaselineText, Block, Budget, EngineFacts, Role, Run, TopTokens
 from specgate.contract.protocols import Availability, Decoded, OpenRequest
 from specgate.files.run_folder import RunFolder

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from specgate import plugins
-from specgate.backends.fake import FakeBackend
+from specgate.backends.fake.engine import FakeBackend
 from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import Scenario
 from specgate.contract.conditions import Sample

@@ -33,7 +33,7 @@ from specgate.run.engine_process.service import Service
 from tests.support.clocks.scripted_time import TIME, Call
 
 HARNESS_TIME = (
-    "specgate.backends.fake",
+    "specgate.backends.fake.engine",
     "specgate.run.runner",
     "specgate.run.drawing",
     "specgate.run.rescoring",

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from specgate.analysis.load.sweeps import break_evens
-from specgate.backends.fake import FakeEngine
-from specgate.backends.fake_load import ServedLoad
-from specgate.backends.fake_script import Script
+from specgate.backends.fake.engine import FakeEngine
+from specgate.backends.fake.load import ServedLoad
+from specgate.backends.fake.script import Script
 from specgate.contract import Block, Budget, LatencyLimits, PairRef, Plan, Run, Scenario
 from specgate.contract.load import Load
 from specgate.contract.protocols import OpenRequest

@@ -252,6 +252,14 @@ class UsesGpus(Protocol):
 
 
 @runtime_checkable
+class HasUsualPair(Protocol):
+    """Optional for a back end that needs no weights: have a pair of its own, in the place of the demo pair."""
+
+    def usual_pair(self) -> PairRef:
+        """Return the pair that is meant if neither the command line nor a scenario names another."""
+
+
+@runtime_checkable
 class DrivesAnotherEngine(Protocol):
     """Optional for a back end whose engine is somebody else's program, which reads checkpoints by rules of its own.
 

@@ -20,9 +20,8 @@ from specgate.contract import BASELINE, Block, Budget, LogCause, PairRef, Point,
 from specgate.contract.protocols import Decoded, ExplainsLogs, OpenRequest
 from specgate.errors import BackendError, ExitCode, InvalidResult, UsageError
 from specgate.machine.inventory import has_cuda_gpu
-from specgate.pairs.resolve import resolve_pair
 from specgate.planning.request import Request
-from specgate.planning.resolution import another_engine, chosen_pair, usable_backend
+from specgate.planning.resolution import chosen_pair, usable_backend
 from specgate.run.runner import make_block
 from specgate.run.smoke.pair_configs import configs_of, wrong_weights
 from specgate.run.smoke.prompt import PromptWish, prompt_ids
@@ -132,11 +131,7 @@ def resolved(wish: Wish, logs: Path) -> tuple[str, PairRef]:
         options=wish.options,
     )
     backend = usable_backend(request)
-    engine = another_engine(backend)
-    attached = engine is not None and engine.attaches(wish.options)
-    if wish.pair or wish.tokenizer or (attached and not (wish.target or wish.draft)):
-        return backend, chosen_pair(request, (), backend)
-    return backend, resolve_pair(None, wish.target, wish.draft)
+    return backend, chosen_pair(request, (), backend)
 
 
 def decoded(

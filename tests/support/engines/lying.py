@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from specgate import contract as core
-from specgate.backends.fake import BACKEND as HONEST
+from specgate.backends.fake.engine import BACKEND as HONEST
 from specgate.contract import Budget, EngineFacts, Role, draws
 from specgate.contract import protocols as api
 from specgate.contract.load import OfferedLoad

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from specgate.backends.fake_script import Script
+from specgate.backends.fake.script import Script
 from specgate.contract import AcceptanceRecord, Budget, Finish, RefusedRequest, Role, Served, ServedRequest
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Decoded, OpenRequest

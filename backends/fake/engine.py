@@ -1,9 +1,9 @@
-"""A fake engine: scripted tokens on a scripted clock, with faults to inject.
+"""The fake engine and its back end: scripted tokens on a scripted clock, with faults to inject.
 
-It tests the harness and measures nothing. The text depends only on prompt and position, so every role emits the same
+The text depends only on prompt and position, so every role emits the same
 tokens. A cyclic script says how many draft tokens are accepted. The clock counts scripted nanoseconds, and every call
 lasts at least as long as it says, since the harness has a clock of its own. Options (`--option key=value`) are the
-fields of `fake_script.Script`.
+fields of `script.Script`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
-from specgate.backends.fake_load import ServedLoad
-from specgate.backends.fake_script import Script
-from specgate.contract import Budget, EngineFacts, Finish, Role
+from specgate.backends.fake.load import ServedLoad
+from specgate.backends.fake.script import Script
+from specgate.contract import Budget, EngineFacts, Finish, PairRef, Role
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import Activity, Availability, Decoded, Engine, OpenRequest
 from specgate.errors import BackendError, UsageError
 
 EOS = 1
+PAIR: Final = PairRef("scripted", Path(__file__).parent / "pair", None, "planted")
+"""Sizes without weights, so that nothing has to be fetched."""
 
 
 class FakeBackend:
@@ -36,6 +39,9 @@ class FakeBackend:
 
     def available(self) -> Availability:
         return Availability(True, "needs nothing", rank=-1)
+
+    def usual_pair(self) -> PairRef:
+        return PAIR
 
     def open(self, request: OpenRequest) -> Engine:
         script = Script.parse(request.options)
