@@ -17,7 +17,7 @@ def engine_table(columns: Sequence[Column]) -> Table:
 
 
 def facts(column: Column) -> dict[str, object]:
-    """Return what is known of an engine: first the columns of the table, then what only files have."""
+    """Return the facts of an engine: first the columns of the table, then what only files have."""
     engine, run = column.engine, column.run
     return {
         "engine": column.label,

@@ -128,7 +128,7 @@ def multiprocessors() -> Multiprocessors | None:
 
 
 def multiprocessor_count() -> int:
-    """Return how many SMs the current GPU has. Raises BackendError on a machine without a GPU."""
+    """Return the number of SMs of the current GPU. Raises BackendError on a machine without a GPU."""
     gpu = multiprocessors()
     if gpu is None:
         raise BackendError("the number of SMs depends on the GPU; torch sees none")

@@ -56,7 +56,7 @@ def check(call: Call, stage: Stage) -> Finding:
 
 
 def excess(finding: Finding) -> float:
-    """Return how far an error lies beyond its tolerance; NaN is beyond all."""
+    """Return an error's distance beyond its tolerance; infinite for NaN."""
     error, tolerance = finding
     if math.isnan(error):
         return math.inf

@@ -221,7 +221,7 @@ def experts_of(touched: torch.Tensor, accepted: Sequence[Sequence[int]], k: int)
 
 
 def text_of(slots: Slots, count: int) -> Text:
-    """Return what `count` slots have emitted since their prompts ended."""
+    """Return the tokens that `count` slots have emitted after their prompts."""
     emitted, codes = slots.emitted[:count].tolist(), slots.finish[:count].tolist()
     tokens = tuple(tuple(row[:n]) for row, n in zip(slots.out[:count].tolist(), emitted, strict=True))
     return Text(tokens, tuple(REASONS[code] for code in codes))

@@ -272,7 +272,7 @@ class DecodingEngine:
         return [*map(len, self.first.of_prompts.prompts)]
 
     def _partial_counters(self, k: int, kinds: Sequence[Kind], decoded: Decoded) -> dict[str, int]:
-        """Return what a run of spec-`k` reports of partial and full verifications, where these were asked for."""
+        """Return a run's counters of partial and full verifications at spec-`k`, if the option is on."""
         if self.asked_plan is None or not k:
             return {}
         count, p = len(self.first.of_prompts.prompts), self.b.partial
@@ -297,7 +297,7 @@ class DecodingEngine:
         return faults
 
     def _faults(self) -> Fault:
-        """Return what the kernels have found wrong by now, on any rank. Nothing may be running."""
+        """Return the errors that kernels have recorded so far, on any rank. Nothing may be running."""
         faults = Fault(0)
         for rank in self.ranks:
             faults |= Fault(int(rank.b.slots.fault))
@@ -430,14 +430,14 @@ def with_ends(decoded: Decoded, k: int) -> Decoded:
 
 
 def state_of(slots: Slots, count: int, steps: int) -> tuple[object, ...]:
-    """Return what ranks must agree in after `steps` steps over `count` slots."""
+    """Return the state in which ranks must agree after `steps` steps over `count` slots."""
     log, emitted = slots.accepted_log[:steps, :count].tolist(), slots.emitted[:count].tolist()
     text = [row[:n] for row, n in zip(slots.out[:count].tolist(), emitted, strict=True)]
     return int(slots.step), slots.length[:count].tolist(), slots.finish[:count].tolist(), text, log
 
 
 def undrafted(decoded: Decoded) -> Decoded:
-    """Return what a spec role returns that had to be decoded without drafts. Its counters say so."""
+    """Return the result of a spec role that had to be decoded without drafts. Its counters say so."""
     drafted = tuple(tuple(min(a, 0) for a in row) for row in decoded.accepted)
     steps = sum(d == 0 for row in drafted for d in row)
     return replace(decoded, drafted=drafted, counters={**decoded.counters, "disabled_draft_error": steps})

@@ -151,7 +151,7 @@ def prefill_attention(mode: PrefillMode, g: TargetGeometry, device: torch.device
 
 
 def describe_sampling(sampling: Sampling) -> str:
-    """Return how tokens are drawn: `temperature 0.6, top_p 0.9, coupled, seed 0, on the device`."""
+    """Return the sampling settings in words: `temperature 0.6, top_p 0.9, coupled, seed 0, on the device`."""
     parts = [f"temperature {sampling.temperature:g}"]
     shapes = {name: getattr(sampling, name) for name in SHAPES}
     parts += [f"{name} {value:g}" for name, value in shapes.items() if value != getattr(Sampling(), name)]

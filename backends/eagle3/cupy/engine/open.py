@@ -227,7 +227,7 @@ def chosen_prefill_mode(options: Mapping[str, str], geometry: TargetGeometry, de
 
 
 def check_target(request: OpenRequest) -> TargetGeometry:
-    """Check what the target's config alone tells, before its weights are read; return its geometry."""
+    """Check the target's config before its weights are read; return its geometry."""
     config = read_config(request.pair.target)
     geometry = target_geometry(config, request.pair.rope)
     limits.check_geometry(geometry, config.file)

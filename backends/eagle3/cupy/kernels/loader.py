@@ -71,6 +71,7 @@ class Kernel:
 
     def __init_subclass__(cls) -> None:
         """Announce each call of a launcher to the listener."""
+        # mypy refuses to replace a method; a decorator that each launcher has to carry could be forgotten.
         if "__call__" in vars(cls):
             cls.__call__ = announced(vars(cls)["__call__"])  # type: ignore[method-assign]
 

@@ -31,7 +31,7 @@ class OnRandom(Protocol[Asked]):
 
     @property
     def inputs(self) -> int:
-        """Return how many operands take turns, so that no launch finds its own in the cache."""
+        """Return the number of operands to rotate, so that no launch finds its own in the cache."""
 
     def read_bytes(self, rows: int) -> float:
         """Bytes of weight that a launch on `rows` rows has to read, the mean over its inputs."""
@@ -55,7 +55,7 @@ class Weight(ABC, Generic[Config]):
 
     @property
     def mixture(self) -> tuple[int, int]:
-        """Return how many experts have such a weight, and how many of them a row; zeros of a plain one."""
+        """Return the numbers of experts in all and per row; zeros for a dense weight."""
         return 0, 0
 
     @property

@@ -175,5 +175,5 @@ def most_chunks(k_in: int) -> int:
 
 
 def turns(k_in: int, warps: int, k_chunks: int) -> int:
-    """Return how often a warp takes `k_chunks` chunks, until `warps` of them have taken all of k."""
+    """Return the number of passes in which `warps` warps, `k_chunks` chunks each, take all of k."""
     return -(-k_in // (32 * warps * k_chunks))

@@ -17,7 +17,7 @@ MOST_PARTS: Final = 32
 
 
 def parts_of(columns: int) -> int:
-    """Return how many blocks share a row."""
+    """Return the number of blocks that share a row."""
     return min(MOST_PARTS, -(-columns // COLUMNS_PER_PART))
 
 
