@@ -193,7 +193,7 @@ def test_plan_says_that_it_leaves_whole_requests_out(experts: tuple[str, ...], p
     def said(*named: str) -> list[str]:
         args = ["--backend", "fake", "--machine", "cpu", "--scenario", "cpu-full-512", "--plain", "--policy", "cpu"]
         output = CliRunner().invoke(plan, [*args, *named], catch_exceptions=False).output.splitlines()
-        return output[next(i for i, line in enumerate(output) if " points on fake" in line) + 1 :]
+        return output[next(i for i, line in enumerate(output) if "1 point on fake" in line) + 1 :]
 
     (line,) = said(*experts)
     assert line.startswith("cpu-full-512: whole requests, whose prefill takes time")
