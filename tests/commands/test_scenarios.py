@@ -1,4 +1,4 @@
-"""`specgate scenarios …` and `specgate plan`, called as commands."""
+"""`specgate scenarios …` and `specgate scenarios plan`, called as commands."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`specgate bench kernels` where it cannot be meant, or not be carried out."""
+"""`specgate engine bench kernels` where it cannot be meant, or not be carried out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.command import Cli
     ],
 )
 def test_what_cannot_be_meant_is_refused(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
-    done = cli.run("bench", "kernels", *arguments, pair=False)
+    done = cli.run("engine", "bench", "kernels", *arguments, pair=False)
     assert done.returncode == ExitCode.USAGE
     assert said in done.stderr
 
@@ -36,6 +36,6 @@ def test_what_cannot_be_meant_is_refused(cli: Cli, arguments: tuple[str, ...], s
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("more", [(), ("--prefill",)])
 def test_without_a_gpu_there_is_nothing_to_time(cli: Cli, more: tuple[str, ...]) -> None:
-    done = cli.run("bench", "kernels", *more, "--json", "kernels.json", pair=False)
+    done = cli.run("engine", "bench", "kernels", *more, "--json", "kernels.json", pair=False)
     assert done.returncode == ExitCode.ENV_REJECTED
     assert "back end cupy" in done.stderr and not (cli.folder / "kernels.json").exists()
