@@ -80,7 +80,7 @@ def test_a_console_takes_no_markup_from_strings(capsys: pytest.CaptureFixture[st
     [
         ["runs", "check", f"no{ESCAPES}.json", "--policy", "cpu"],
         ["runs", "verify", f"no{ESCAPES}"],
-        ["runs", "report", f"no{ESCAPES}"],
+        ["runs", "show", f"no{ESCAPES}"],
         ["scenarios", "check", f"no{ESCAPES}.yaml"],
         ["micro", "--backend", f"no{ESCAPES}"],
         ["micro", f"--no-such-{ESCAPES}"],

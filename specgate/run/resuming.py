@@ -151,7 +151,7 @@ def refuse_other_kind(folder: RunFolder, run: Run, software: Software) -> None:
     began, goes_on = (FLEET in of for of in (run.fingerprint, software.facts))
     if began != goes_on:
         by = f"the fleet {run.fingerprint[FLEET]}" if began else "one machine"
-        command = f"specgate {'fleet ' if began else ''}{run.kind} --resume {folder.path}"
+        command = f"specgate {run.kind}{' --on gpus' if began else ''} --resume {folder.path}"
         raise UsageError(f"{folder.path}: it was begun by {by}", hint=f"continue it with {command}")
 
 

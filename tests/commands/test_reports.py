@@ -76,10 +76,16 @@ def test_several_runs_share_tables_and_suites_and_have_a_page_each(runs: Path) -
         assert [row["run_id"] for row in csv.DictReader(file)] == ["a", "a", "slow", "slow"]
 
 
-def test_without_a_format_the_verdict_is_printed_and_never_the_exit_code(runs: Path) -> None:
-    result = invoke("runs", "report", runs / "wrong")
+def test_show_prints_the_verdict_which_is_never_the_exit_code(runs: Path) -> None:
+    result = invoke("runs", "show", runs / "wrong")
     assert code(result) == 0
     assert "INVALID: " in result.output and not Path("report").exists()
+
+
+def test_a_report_without_a_format_is_refused_with_the_formats_that_there_are(runs: Path) -> None:
+    result = invoke("runs", "report", runs / "wrong")
+    assert code(result) == ExitCode.USAGE
+    assert "--html, --csv, --md, --junit, --github" in str(result.exception) and "runs show" in str(result.exception)
 
 
 def test_annotations_are_printed_and_the_summary_is_appended(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +115,12 @@ def test_nothing_is_written_into_a_run_folder(runs: Path) -> None:
 def test_an_edited_run_is_refused_by_every_command(runs: Path) -> None:
     file = runs / "b" / "run.json"
     file.write_text(file.read_text().replace('"complete"', '"complet3"', 1))
-    for command in (["runs", "report"], ["runs", "compare"], ["runs", "compare", "--by", "engines"]):
+    for command in (
+        ["runs", "show"],
+        ["runs", "report", "--md"],
+        ["runs", "compare"],
+        ["runs", "compare", "--by", "engines"],
+    ):
         result = invoke(*command, runs / "a", runs / "b")
         assert code(result) == ExitCode.INVALID and "run.json: its SHA-256" in str(result.exception)
 
@@ -163,7 +174,7 @@ def test_a_run_that_was_cut_short_is_never_green(runs: Path) -> None:
         ),
         (["runs", "history", "nowhere"], "is not a folder"),
         (["runs", "history", "runs", "--export", "otva"], "did you mean 'otava'?"),
-        (["runs", "report", "runs/a", "runs/a"], "are the same run"),
+        (["runs", "show", "runs/a", "runs/a"], "are the same run"),
     ],
 )
 def test_what_cannot_be_meant_is_a_sentence_and_exit_2(runs: Path, arguments: list[str], said: str) -> None:

@@ -81,7 +81,7 @@ def test_near_the_floor_only_acceptance_helps() -> None:
     [
         (
             lambda: explained(bandwidth=None),
-            "no floors: no bandwidth measured here: specgate machine doctor --bandwidth",
+            "no floors: no bandwidth measured here: specgate doctor --bandwidth",
         ),
         (lambda: explained(traffic=None), "no floors: the engine does not say what its passes must move"),
         (lambda: explained(without_phases), "cannot be told: the engine does not split its steps"),
