@@ -18,9 +18,9 @@ from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.offline.replies import began_of, loop_of, ranking_of, requests_of, tokens_of
 from specgate.backends.offline.wire import Driven
 from specgate.backends.servers.blocks import check_prompts
-from specgate.backends.servers.evidence.told import told_by
+from specgate.backends.servers.evidence.engine_files import findings_of_files
 from specgate.backends.servers.facts.engine import server_facts
-from specgate.backends.servers.facts.identity import Seen
+from specgate.backends.servers.facts.identity import ServerReport
 from specgate.backends.servers.failures import read_end
 from specgate.contract import BASELINE, Budget, EngineFacts, Role, TopTokens
 from specgate.contract.protocols import Activity, Decoded, OpenRequest, masked
@@ -99,7 +99,7 @@ class OfflineEngine:
         """Decode an ordinary block, and read what the engine's log says; the library's process is not profiled."""
         block, process, named = self.decode(role, budget, ()), self.process(role), self.options.common.log_of(role)
         files = [(process.log, process.log_start), *([(named, 0)] if named else [])]
-        said = tuple(told_by(self.library.adapter.name, role, files))
+        said = tuple(findings_of_files(self.library.adapter.name, role, files))
         return block, Activity(unseen="the engine runs in a process of its own", findings=said)
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
@@ -153,7 +153,9 @@ def facts_of(library: Library, opening: Opening, processes: Sequence[Driven], sh
     versions.
     """
     common, told = opening.options.common, processes[0].facts
-    seen = [Seen(process.role, version_of(process.facts), settings_of(library, process)) for process in processes]
+    seen = [
+        ServerReport(process.role, version_of(process.facts), settings_of(library, process)) for process in processes
+    ]
     facts = server_facts(library.adapter, opening.request, common, seen)
     device, shown = told.get("device"), told.get("shown")
     return replace(

@@ -10,7 +10,7 @@ from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.adapters import vllm
 from specgate.backends.servers.exchange import KvCache
 from specgate.backends.servers.facts.kv_cache import vllm_log
-from specgate.backends.servers.facts.told import vllm_settings
+from specgate.backends.servers.facts.reported import vllm_settings
 from specgate.errors import UsageError
 
 MOST_BATCHED: Final = 1 << 17

@@ -56,7 +56,7 @@ class Driven:
         command = command_of(library, opening.options, python, theirs.fileno())
         print(f"starting: {shown(command.argv)}\n{self.where}: {json.dumps(arguments)}", flush=True)
         with theirs:
-            self.process = ServerProcess(command, self.log, self.limits.stop_s, kept=(theirs.fileno(),))
+            self.process = ServerProcess(command, self.log, self.limits.stop_s, inherited_fds=(theirs.fileno(),))
         try:
             self.facts = answered(self.ask("open", arguments, opens=True), f"{self.where}: open")
             self.refuse_silent_failures(opening)

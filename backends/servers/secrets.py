@@ -31,16 +31,15 @@ _ASSIGNED = re.compile(r"(?:^|[\s,=])([A-Z][A-Z0-9_]*)=[^\s]")
 
 
 def names_a_credential(name: str) -> bool:
-    """Whether a flag or option of this whole name carries a credential: `--hf-token`, `--API_KEY`, but neither
-    `--max-num-batched-tokens` nor `--tokenizer`.
-    """
+    """True if a flag or option of this whole name carries a credential: `--hf-token`, `--API_KEY`, but neither
+    `--max-num-batched-tokens` nor `--tokenizer`."""
     plain = re.sub(r"[-_.]", "", name.lower())
     abbreviated = len(plain) >= SHORTEST_ABBREVIATION and any(flag.startswith(plain) for flag in ABBREVIATED)
     return plain in FLAGS or plain.endswith(ENDINGS) or abbreviated
 
 
 def credential_flags(words: Sequence[str]) -> Iterator[str]:
-    """What of a server's command line carries a credential, in words that do not show it."""
+    """Yield the parts of a server's command line that carry a credential, in words that do not show it."""
     for number, word in enumerate(words):
         flag, equals, value = word.partition("=")
         if word.startswith("-"):
