@@ -200,7 +200,8 @@ def show_plan(plan: Plan, seconds: dict[Point, float], size: str, *, plain: bool
         for row in rows:
             table.add_row(*row)
         console().print(table)
-    echo(f"{len(rows)} points on {plan.points[0].backend}, about {total:.0f} min ({size} cost model, good to ×2)")
+    points = f"{len(rows)} point{'s' if len(rows) > 1 else ''}"
+    echo(f"{points} on {plan.points[0].backend}, about {total:.0f} min ({size} cost model, good to ×2)")
 
 
 def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:

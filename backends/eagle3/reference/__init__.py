@@ -22,5 +22,5 @@ ops.py             the arithmetic: one function per kernel of a fast engine, und
 kv/                caches in formats narrower than what is computed in
 cache.py           key/value caches, which cached positions a row may look at, and rows of trees in a cache
 facts.py           what a loaded engine is, for the fingerprint and the report
-bench/             every part of a step by itself, and how fast the host's memory can be read
+memory_reads.py    how fast the host's memory can be read
 """

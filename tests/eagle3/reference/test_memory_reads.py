@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specgate.backends.eagle3.reference.bench import memory_reads
+from specgate.backends.eagle3.reference import memory_reads
 from specgate.errors import EnvironmentRefused
 
 
