@@ -135,7 +135,8 @@ class Adapter(Protocol):
 
     def read(self, event: Json, tokens_so_far: int) -> Chunk:
         """Read one event of the stream, after `tokens_so_far` tokens. A malformed event raises KeyError, TypeError or
-        ValueError."""
+        ValueError.
+        """
 
     def meter(self) -> Meter: ...
 

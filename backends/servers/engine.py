@@ -125,7 +125,8 @@ class ServerEngine:
 
         def answered() -> tuple[Sequence[Answer], Reading]:
             """Send the requests. If a stream left out ids of sampled tokens, those requests are sent again with other
-            seeds."""
+            seeds.
+            """
             nonlocal redrawn
             while True:
                 try:
@@ -188,7 +189,8 @@ class ServerEngine:
 
     def trace_folder(self, role: Role) -> Path | None:
         """Return the folder for traces of `role`'s server, made if the server is ours. None if it is to write none, or
-        if the folder is not known."""
+        if the folder is not known.
+        """
         if self.profiler is None or not self.options.profile:
             return None
         if (named := self.options.profile_dir_of(role)) is not None:
@@ -250,7 +252,8 @@ class ServerEngine:
 
     def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
         """Return the distribution that the baseline's server lists for a request that is decoded greedily. Its
-        log-probabilities are the model's own. Raises BackendError if it lists too little."""
+        log-probabilities are the model's own. Raises BackendError if it lists too little.
+        """
         sampling, text = self._refuse_greedy(), (*prompt, *continuation)
         if not self.adapter.expresses.lists:
             raise BackendError(f"{self.adapter.name} is not asked for log-probabilities: whose they are is not known")

@@ -32,7 +32,8 @@ _ASSIGNED = re.compile(r"(?:^|[\s,=])([A-Z][A-Z0-9_]*)=[^\s]")
 
 def names_a_credential(name: str) -> bool:
     """True if a flag or option of this whole name carries a credential: `--hf-token`, `--API_KEY`, but neither
-    `--max-num-batched-tokens` nor `--tokenizer`."""
+    `--max-num-batched-tokens` nor `--tokenizer`.
+    """
     plain = re.sub(r"[-_.]", "", name.lower())
     abbreviated = len(plain) >= SHORTEST_ABBREVIATION and any(flag.startswith(plain) for flag in ABBREVIATED)
     return plain in FLAGS or plain.endswith(ENDINGS) or abbreviated

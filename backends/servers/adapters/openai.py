@@ -94,7 +94,8 @@ def served_model(client: Client, requested: str | None) -> ServedModel:
 
 def model_of(name: str, card: Mapping[str, object]) -> ServedModel:
     """Read a model's card: `root` and `max_model_len` of vLLM and SGLang, `meta` of llama.cpp. Other keys differ
-    between servers and are ignored."""
+    between servers and are ignored.
+    """
     meta = card.get("meta")
     root = text_of(card, "root")
     return ServedModel(

@@ -186,7 +186,9 @@ def own_sampling_fields(sampling: Sampling) -> dict[str, object]:
 
 
 def counts_of(meta: Mapping[str, object]) -> SpecCounts:
-    """Return the engine's own counts for one answer, without the prefill token and without tokens cut off at the end."""
+    """Return the engine's own counts for one answer, without the prefill token and without tokens cut off at the
+    end.
+    """
     steps, accepted = integer(meta, "spec_verify_ct"), integer(meta, "spec_num_correct_drafts")
     hist = integers(meta, "spec_correct_drafts_histogram")
     return SpecCounts(steps, integer(meta, "spec_num_proposed_drafts"), accepted, hist)

@@ -21,7 +21,8 @@ LONGEST_TAG: Final = 60
 
 def findings_of_files(engine: str, role: Role, files: Iterable[tuple[Path, int]]) -> Iterator[Finding]:
     """Yield the findings in `files` of the engine with this adapter name in `role`. Each file is read from its byte
-    offset on."""
+    offset on.
+    """
     for file, start in files:
         if engine in LISTS_PRODUCTS and has_shapes(file):
             yield from products_in(file) if role.speculative else ()

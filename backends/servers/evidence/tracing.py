@@ -48,7 +48,8 @@ def traced(profiler: Profiler, client: Client, folder: Path, decode: Callable[[]
 
 def activity_since(profiler: Profiler, folder: Path, before: Files) -> Activity:
     """Read the trace that was written since `before`. An unreadable trace gives an `Activity` with the reason in
-    `unseen`."""
+    `unseen`.
+    """
     try:
         file, ranks = new_trace(folder, before)
         loop = loop_of(read_trace(file))
@@ -76,7 +77,9 @@ def activity_of(loop: Loop) -> Activity:
 
 
 def attention_findings(flags: Sequence[str], reported: str | None, activity: Activity) -> Iterator[Finding]:
-    """Yield a finding if another attention back end runs than the flags name, or than the engine reports (`reported`)."""
+    """Yield a finding if another attention back end runs than the flags name, or than the engine reports
+    (`reported`).
+    """
     claims = [(f"{flag} {value}", value) for flag, value in values_of(flags, ATTENTION_FLAGS)]
     if reported:
         claims.append((f"the engine says that its attention is {reported}", reported.split()[0]))

@@ -44,7 +44,8 @@ def check_sized(adapter: Adapter, options: Options) -> None:
 
 def check_uncut(adapter: Adapter, options: Options, tokens: Mapping[Role, int | None]) -> None:
     """Raise BackendError if a server that loaded side by side with another found too little memory for its stated
-    cache. `tokens`: role → the number that its cache has room for, None if it does not report one."""
+    cache. `tokens`: role → the number that its cache has room for, None if it does not report one.
+    """
     if (flag := adapter.cache_cap) is None:
         return
     for role, has in tokens.items():

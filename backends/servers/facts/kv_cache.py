@@ -38,7 +38,8 @@ def vllm_log(lines: Iterable[str]) -> KvCache:
 
 def vllm_metrics(text: str) -> KvCache:
     """Read the cache's size from `/metrics` of a vLLM: the capacity itself in versions that count it over all groups of
-    layers, else blocks × tokens per block. Several engines (data parallel) are added up."""
+    layers, else blocks × tokens per block. Several engines (data parallel) are added up.
+    """
     capacities = [
         tokens for match in INFO.finditer(text) if (tokens := capacity(dict(LABEL.findall(match[1])))) is not None
     ]

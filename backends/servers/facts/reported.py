@@ -44,7 +44,8 @@ def commit_of(version: str) -> str | None:
 
 def vllm_settings(lines: Iterable[str]) -> dict[str, str]:
     """Read vLLM's log: its config, and its choices where the config says auto. The first mention counts, which is the
-    target's: the draft's follows."""
+    target's: the draft's follows.
+    """
     settings: dict[str, str] = {}
     flash: str | None = None
     for line in lines:
@@ -86,7 +87,8 @@ def sglang_settings(answer: object) -> dict[str, str]:
 
 def sglang_graphs(answer: Mapping[object, object]) -> str | None:
     """Return the CUDA graphs that decoding and prefill use, or None if the server reports neither. `cuda_graph_config`
-    counts, if it is there: the switches still say "on" on a CPU."""
+    counts, if it is there: the switches still say "on" on a CPU.
+    """
     config, phases = answer.get("cuda_graph_config"), ("decode", "prefill")
     if isinstance(config, Mapping):
         kinds = [text_of(config.get(phase), "backend") for phase in phases]

@@ -41,7 +41,8 @@ class Expresses:
 
 def check_sampling(engine: str, can: Expresses, sampling: Sampling, where: str) -> None:
     """Raise UsageError for the first setting of `sampling` that `engine` has no request field for. `where`: the key
-    that holds it."""
+    that holds it.
+    """
     if sampling.method != "rejection":
         raise UsageError(
             f"{where}.method = {sampling.method!r}: {engine} draws with random numbers of its own, so that speculation "
