@@ -35,7 +35,7 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
         if folder is not None and not options.url and from_seed(read_config(folder)):
             raise UsageError(
                 f"{folder}: its weights are made from a seed when specgate's own engines load it",
-                hint="other engines need weights in files: `specgate pairs export` writes them",
+                hint="other engines need weights in files: `specgate engine export` writes them",
             )
     elsewhere = request.pair.weights == "server"
     if request.max_k and request.pair.draft is None and options.drafter == "eagle3" and not elsewhere:
