@@ -25,6 +25,7 @@ NOT_SPLIT: Final = "the engine does not split its steps"
 NOT_TOLD: Final = "the engine does not say what its passes must move"
 DRAFT_NOT_TOLD: Final = "the engine does not say what its draft must move"
 NOT_MEASURED: Final = "no bandwidth measured here: specgate doctor --bandwidth"
+"""Stored runs have this sentence, and are recomputed: it keeps the name that `machine doctor` had."""
 
 
 def cycle_budgets(

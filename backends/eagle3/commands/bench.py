@@ -1,4 +1,4 @@
-"""`specgate bench`: time the parts of an engine, each on its own."""
+"""`specgate engine bench`: time the parts of an engine, each on its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Differences from process to process and from machine to machine. No single run can see it, so it is added.
 
 A role is some tenths of a percent faster or slower in another process on the same GPU: where its memory came to lie and
-which clock the GPU found are settled once per process. `specgate calibrate` measures that with several processes.
+which clock the GPU found are settled once per process. `machine calibrate` measures that with several processes.
 Without a noise passport the largest spread that was ever seen is assumed.
 """
 

@@ -1,4 +1,4 @@
-"""`specgate bench kernels` where it cannot be meant, or not be carried out."""
+"""`specgate engine bench kernels` where it cannot be meant, or not be carried out."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.support.command import Cli
     ],
 )
 def test_what_cannot_be_meant_is_refused(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
-    done = cli.run("bench", "kernels", *arguments, pair=False)
+    done = cli.run("engine", "bench", "kernels", *arguments, pair=False)
     assert done.returncode == ExitCode.USAGE
     assert said in done.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_there_is_nothing_to_time(cli: Cli) -> None:
-    done = cli.run("bench", "kernels", "--json", "kernels.json", pair=False)
+    done = cli.run("engine", "bench", "kernels", "--json", "kernels.json", pair=False)
     assert done.returncode == ExitCode.ENV_REJECTED
     assert "back end cupy" in done.stderr and not (cli.folder / "kernels.json").exists()

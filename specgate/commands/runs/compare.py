@@ -1,4 +1,4 @@
-"""`specgate compare`: stored runs side by side, by builds, engines, texts, acceptance or variants."""
+"""`specgate runs compare`: stored runs side by side, by builds, engines, texts, acceptance or variants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`specgate cache`: does speculation keep a server's prefix cache of use?"""
+"""`specgate diagnose cache`: does speculation keep a server's prefix cache of use?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.command(short_help="Does speculation keep a server's prefix cache of use?")
 @click.option("--backend", metavar="NAME", required=True, help="vllm, sglang or llamacpp.")
-@click.option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder of `pairs plant` (default: demo).")
+@click.option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder of `engine plant` (default: demo).")
 @click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
 @click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
 @click.option(

@@ -1,4 +1,4 @@
-"""`specgate doctor`: is this machine fit to measure on?"""
+"""`specgate machine doctor`: is this machine fit to measure on?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`specgate trace`: what a decode loop did on the GPU, by the file of a profiler.
+"""`specgate diagnose trace`: what a decode loop did on the GPU, by the file of a profiler.
 
 showing.py    the same as text and as data
 """
@@ -51,7 +51,7 @@ def trace(
     from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
     from specgate.analysis.traces.loop import loop_of
     from specgate.analysis.traces.trace_file import read_trace
-    from specgate.commands.trace import showing
+    from specgate.commands.diagnose.trace import showing
     from specgate.contract import Held
 
     if has_shapes(file):

@@ -1,4 +1,4 @@
-"""`specgate parity A B`: at which stage does an engine's EAGLE-3 first depart from another's?"""
+"""`specgate diagnose parity A B`: at which stage does an engine's EAGLE-3 first depart from another's?"""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specgate.commands.numbers import Real, count
+from specgate.commands.options import DRAFT, DTYPE, PROMPT, PROMPT_FILE, PROMPT_LENGTH, TARGET
 from specgate.commands.output import OUT_OPTION, rendered, write_files
 from specgate.commands.run import key_value
-from specgate.commands.speculation.options import DRAFT, DTYPE, PROMPT, PROMPT_FILE, PROMPT_LENGTH, TARGET
 from specgate.errors import ExitCode, UsageError
 from specgate.terminal import echo
 

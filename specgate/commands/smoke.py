@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specgate.commands.numbers import TIME, count
+from specgate.commands.options import DRAFT, DTYPE, PROMPT, PROMPT_FILE, PROMPT_LENGTH, TARGET
 from specgate.commands.run import key_value
-from specgate.commands.speculation.options import DRAFT, DTYPE, PROMPT, PROMPT_FILE, PROMPT_LENGTH, TARGET
 from specgate.contract.types import DRAFT_TOKENS
 from specgate.errors import UsageError
 from specgate.terminal import echo, echo_json

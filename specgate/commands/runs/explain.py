@@ -1,4 +1,4 @@
-"""`specgate explain RUN`: where the time of a cycle goes, and what it would take to pass the speed gates."""
+"""`specgate runs explain RUN`: where the time of a cycle goes, and what it would take to pass the speed gates."""
 
 from __future__ import annotations
 

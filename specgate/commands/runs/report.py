@@ -1,4 +1,4 @@
-"""`specgate report`: render the reports of stored runs again."""
+"""`specgate runs show` and `specgate runs report`: print or render again what a run said at its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
+from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, RUN, is_plain, write_files
+from specgate.errors import UsageError
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
@@ -22,8 +23,26 @@ FORMATS = {
 }
 
 
+@click.command(short_help="Print the summary of stored runs, as a run ends with it.")
+@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
+@PLAIN_OPTION
+def show(runs: tuple[Path, ...], plain: bool) -> None:
+    """Print the summary of the run folders RUN..., as it was printed when they ended.
+
+    Nothing is measured or judged again. Exit code 6 if a file of a run was changed, else 0, whatever the verdict.
+
+    \b
+    Example: specgate runs show runs/RUN
+    """
+    from specgate.archive.rendering import rendered
+    from specgate.archive.stored_runs import load_runs
+
+    for run in load_runs(runs):
+        echo(rendered("plain" if is_plain(plain) else "console", run), coloured=True)
+
+
 @click.command(short_help="Render reports of stored runs: HTML, CSV, Markdown, JUnit.")
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option("--html", is_flag=True, help="Write report.html of each run.")
 @click.option("--csv", is_flag=True, help="Write metrics.csv and summary.csv, one of each for all runs.")
 @click.option("--md", is_flag=True, help="Write summary.md of each run, at most 60 lines.")
@@ -33,7 +52,6 @@ FORMATS = {
 )
 @click.option("--github", is_flag=True, help="Print GitHub annotations, and add the summary to $GITHUB_STEP_SUMMARY.")
 @OUT_OPTION
-@PLAIN_OPTION
 def report(
     runs: tuple[Path, ...],
     html: bool,
@@ -43,18 +61,16 @@ def report(
     others: tuple[str, ...],
     github: bool,
     out: Path,
-    plain: bool,
 ) -> None:
     """Render the reports of the run folders RUN... again, from what is stored in them.
 
-    Nothing is measured or judged again, and no run folder is written to. Without a format, the verdict is printed.
+    Nothing is measured or judged again, and no run folder is written to. `specgate runs show RUN` prints the verdict.
 
     Exit code 6 if a file of a run was changed, else 0, whatever the verdict.
     """
-    from specgate.archive.rendering import files, rendered
+    from specgate.archive.rendering import files
     from specgate.archive.stored_runs import load_runs
 
-    found = load_runs(runs)
     chosen = [
         name
         for option, wanted in zip(FORMATS, (html, csv, md, junit), strict=True)
@@ -62,12 +78,13 @@ def report(
         for name in FORMATS[option]
     ]
     names = [*chosen, *others]
+    if not names and not github:
+        formats = ", ".join((*(f"--{name}" for name in FORMATS), "--github", "--report NAME"))
+        raise UsageError(f"no format: give one of {formats}", hint="specgate runs show RUN prints the summary")
+    stored = load_runs(runs)
     if github:
-        annotate(found)
-    elif not names:
-        for run in found:
-            echo(rendered("plain" if is_plain(plain) else "console", run), coloured=True)
-    write_files(out, files(names, found))
+        annotate(stored)
+    write_files(out, files(names, stored))
 
 
 def annotate(runs: list[StoredRun]) -> None:

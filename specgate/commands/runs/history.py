@@ -1,4 +1,4 @@
-"""`specgate history`: follow figures over the runs of a folder. Nothing is judged."""
+"""`specgate runs history`: follow figures over the runs of a folder. Nothing is judged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`specgate backends`: list the engines that can be measured, and check that they keep the protocol."""
+"""`specgate machine backends`: list the engines that can be measured, and check that they keep the protocol."""
 
 from __future__ import annotations
 
