@@ -40,7 +40,7 @@ from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.cupy.tuned.shape_log import ShapeLog
 from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
 from specgate.backends.eagle3.lib.memory import refusing_overflow
-from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.contract import Budget, EngineFacts, Role
 from specgate.contract.protocols import Decoded, Text
 from specgate.contract.samples.counters import ENDED_EARLY

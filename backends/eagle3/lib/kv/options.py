@@ -1,4 +1,4 @@
-"""What `-o kv=` and `-o draft_kv=` ask for."""
+"""Options `-o kv=` and `-o draft_kv=`."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ DEFAULT_WIDTH: Final = 10
 HINT: Final = "tree=FILE, such as eagle_tree.yaml, or tree=dynamic:NODES, such as tree=dynamic:24"
 
 
-def is_dynamic(asked: str) -> bool:
-    return asked.partition(":")[0] == DYNAMIC
+def is_dynamic(text: str) -> bool:
+    return text.partition(":")[0] == DYNAMIC
 
 
 def check_width(options: Mapping[str, str]) -> None:
@@ -32,26 +32,26 @@ def check_width(options: Mapping[str, str]) -> None:
         raise UsageError(f"option {WIDTH} with the tree of a file", hint="a file says how wide each node is")
 
 
-def dynamic_tree(asked: str, width: str | None, max_k: int) -> DynamicGrowth:
-    """The dynamic tree `asked`, for roles of up to `max_k` draft tokens; 0: there is no such role.
+def dynamic_tree(text: str, width: str | None, max_k: int) -> DynamicGrowth:
+    """Read the dynamic tree `text`, for roles of up to `max_k` draft tokens; 0: there is no such role.
 
     Raises UsageError for numbers that are none, and for more or fewer nodes than the roles' levels have.
     """
-    _, colon, count = asked.partition(":")
-    nodes = whole(count if colon else "", f"option {TREE} = {asked}: NODES", "draft tokens of the tree")
+    _, colon, count = text.partition(":")
+    nodes = whole(count if colon else "", f"option {TREE} = {text}: NODES", "draft tokens of the tree")
     wide = DEFAULT_WIDTH if width is None else whole(width, f"option {WIDTH} = {width}", "nodes per level")
     wide = min(wide, nodes)
     if wide > WIDEST:
         raise UsageError(f"option {WIDTH} = {width}: at most {WIDEST} children of a node are possible")
     if nodes < max_k:
         raise UsageError(
-            f"option {TREE} = {asked}: {nodes} draft tokens reach {nodes} levels at most, but spec-{max_k} is asked",
+            f"option {TREE} = {text}: {nodes} draft tokens reach {nodes} levels at most, but spec-{max_k} is asked",
             hint=f"at least {DYNAMIC}:{max_k}",
         )
     growth = DynamicGrowth(max_k, wide, nodes)
     if max_k and nodes > growth.pool:
         raise UsageError(
-            f"option {TREE} = {asked}: spec-{max_k} has {growth.pool} candidates where {wide} nodes per level are "
+            f"option {TREE} = {text}: spec-{max_k} has {growth.pool} candidates where {wide} nodes per level are "
             "expanded",
             hint=f"at most {DYNAMIC}:{growth.pool}, or a larger {WIDTH}",
         )
@@ -76,25 +76,25 @@ def refuse_others(options: Mapping[str, str]) -> None:
             raise UsageError(f"option {TREE} with {name} = {options[name]}: {why}", hint="leave one of them out")
 
 
-def tree_of_roles(asked: str, max_k: int) -> TreeShape:
-    """The tree of file `asked`, for roles of up to `max_k` draft tokens; 0: there is no such role.
+def tree_of_roles(text: str, max_k: int) -> TreeShape:
+    """Read the tree file `text`, for roles of up to `max_k` draft tokens; 0: there is no such role.
 
     Raises UsageError for a file that holds none, or one of other levels.
     """
-    shape = read_tree(Path(asked).expanduser())
+    shape = read_tree(Path(text).expanduser())
     if max_k and shape.depth != max_k:
         raise UsageError(
-            f"option {TREE} = {asked}: a tree of {shape.depth} levels, but the longest draft asked for is spec-{max_k}",
+            f"option {TREE} = {text}: a tree of {shape.depth} levels, but the longest draft asked for is spec-{max_k}",
             hint=f"ask for spec-{shape.depth}; a shorter role beside it drafts the tree's first levels",
         )
     return shape
 
 
-def check_ranks(asked: str, ranks: int, draft_vocab: int) -> None:
+def check_ranks(text: str, ranks: int, draft_vocab: int) -> None:
     """Raise UsageError where a tree takes more tokens behind a node than the draft knows."""
     if ranks > draft_vocab:
         raise UsageError(
-            f"option {TREE} = {asked}: {ranks} tokens behind a node, but the draft knows {draft_vocab} in all"
+            f"option {TREE} = {text}: {ranks} tokens behind a node, but the draft knows {draft_vocab} in all"
         )
 
 

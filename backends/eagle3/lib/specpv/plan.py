@@ -1,4 +1,4 @@
-"""What `-o specpv=…` and the options beside it ask for."""
+"""Option `-o specpv=…` and the options beside it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MOST_BUFFERED: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class PartialPlan:
-    """What a partial verification keeps of a cache: the first `sink` blocks of 16 positions, `retrieval` blocks of the
-    best scores, and at least the last `window` blocks.
+    """Cache positions that a partial verification keeps: the first `sink` blocks of 16 positions, `retrieval` blocks of
+    the best scores, and at least the last `window` blocks.
 
-    `refresh`: after so many tokens that only partial verifications have seen, the next one is full. None where all is
-    lossless: then every cycle of spec-N ends with a full verification, of N tokens.
+    `refresh`: the largest number of tokens that only partial verifications have seen; then the next one is full. None
+    if all is lossless: then every cycle of spec-N ends with a full verification, of N tokens.
     """
 
     sink: int
@@ -44,7 +44,7 @@ class PartialPlan:
 
     @property
     def lossless(self) -> bool:
-        """Whether only what a full verification confirms is emitted."""
+        """True if only tokens that a full verification confirms are emitted."""
         return self.refresh is None
 
     @property
@@ -57,7 +57,7 @@ class PartialPlan:
         return max(length // BLOCK - self.window, self.sink)
 
     def leaves_out(self, length: int) -> bool:
-        """Whether a partial verification of a cache with `length` positions reads less than all of it."""
+        """True if a partial verification of a cache with `length` positions reads less than all of it."""
         return length // BLOCK > self.sink + self.retrieval + self.window
 
     def rows_behind(self, k: int) -> int:
@@ -81,7 +81,7 @@ class PartialPlan:
         return {"SpecPV": self.words, LOSSY: "what a partial verification accepts is emitted (SpecPV)"}
 
     def warnings(self, positions: int) -> list[str]:
-        """What a reader must know, for requests of at most so many `positions`."""
+        """Return warnings for requests of at most so many `positions`."""
         if not self.leaves_out(positions):
             return [
                 f"option {SPECPV}: {self.kept:,} positions are kept, and no request here has more than {positions:,}: "
@@ -93,9 +93,9 @@ class PartialPlan:
 
 
 def plan_partial(options: Mapping[str, str]) -> PartialPlan | None:
-    """What `options` ask for; None where they ask for nothing.
+    """Read the options of SpecPV; None if there are none.
 
-    Raises UsageError for what cannot be meant, and for options that SpecPV does not go with.
+    Raises UsageError for values that make no sense, and for options that SpecPV does not go with.
     """
     beside = [name for name in NAMES[1:] if name in options]
     if SPECPV not in options:
@@ -104,21 +104,21 @@ def plan_partial(options: Mapping[str, str]) -> PartialPlan | None:
                 f"option {', '.join(beside)} without {SPECPV}", hint=f"{SPECPV}=lossy or {SPECPV}=lossless"
             )
         return None
-    asked = options[SPECPV]
-    if asked not in WAYS:
+    mode = options[SPECPV]
+    if mode not in WAYS:
         raise UsageError(
-            f"option {SPECPV} = {asked!r}",
+            f"option {SPECPV} = {mode!r}",
             hint="lossy, as in the paper: tokens may differ from the baseline's; or lossless: they may not",
         )
     refuse_others(options)
-    if asked == "lossless" and REFRESH in options:
+    if mode == "lossless" and REFRESH in options:
         raise UsageError(
             f"option {REFRESH} with {SPECPV} = lossless: every cycle of spec-N ends with a full verification, of N "
             "tokens",
             hint="leave it out; a larger N verifies in full less often",
         )
     sink, retrieval, window = (blocks(options, name) for name in (SINK, RETRIEVAL, WINDOW))
-    refresh = None if asked == "lossless" else whole(options, REFRESH, MOST_BUFFERED, "tokens")
+    refresh = None if mode == "lossless" else whole(options, REFRESH, MOST_BUFFERED, "tokens")
     return PartialPlan(sink, retrieval, window, refresh)
 
 
