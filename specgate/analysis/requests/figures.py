@@ -40,8 +40,8 @@ def request_values(blocks: Sequence[Sequence[TimedRequest]], error: float = ERRO
         if not flat:
             continue
         yield Value(per_request("mean", quantity), statistics.fmean(flat), "mean", len(flat))
-        found_at = quantiles(groups, [percent / 100 for percent in PERCENTILES], error)
-        for percent, found in zip(PERCENTILES, found_at, strict=True):
-            few = None if found.low is not None and found.high is not None else "few_samples"
+        estimates = quantiles(groups, [percent / 100 for percent in PERCENTILES], error)
+        for percent, estimate in zip(PERCENTILES, estimates, strict=True):
+            few = None if estimate.low is not None and estimate.high is not None else "few_samples"
             name = per_request(f"p{percent}", quantity)
-            yield Value(name, found.value, f"p{percent}", found.samples, found.low, found.high, few)
+            yield Value(name, estimate.value, f"p{percent}", estimate.samples, estimate.low, estimate.high, few)
