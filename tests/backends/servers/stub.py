@@ -1,6 +1,6 @@
 """A server that speaks five engines' formats and decodes nothing: tokens, acceptance and rate are scripted.
 
-    python -m tests.backends.servers.stub --dialect vllm --port 8000 --k 3 [--rate 200] [--draft-cost 1] [--fault NAME[=VALUE]]…
+    python -m tests.backends.servers.stub --dialect vllm --port 8000 --k 3 [--rate 200] [--draft-cost 1] [--fault NAME]…
 
 The text is a function of prompt and position, so that every role emits the same tokens. Flags of the real engines that
 it does not know are ignored; draft length and port are read from theirs where it is started in their place.
