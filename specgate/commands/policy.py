@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.door import Group
 from specgate.errors import UsageError
 from specgate.terminal import echo
 
 
-@click.group()
+@click.group(cls=Group)
 def policy() -> None:
     """Write and show policies."""
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import Group
 from specgate.commands.numbers import BATCHES, LONGEST_DRAFT, count
-from specgate.commands.run import key_value
+from specgate.commands.options import key_value
 from specgate.contract.types import POSITIONS
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from specgate.backends.eagle3.nouns.abilities import BenchesKernels
 
 
-@click.group(short_help="Time the parts of an engine, each on its own.")
+@click.group(cls=Group, short_help="Time the parts of an engine, each on its own.")
 def bench() -> None:
     """Time the parts of an engine, each on its own."""
 

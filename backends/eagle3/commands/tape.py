@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.door import command
 from specgate.terminal import echo
 
 
-@click.command(short_help="Record a run's accept counts, to replay them elsewhere.")
+@command(short_help="Record a run's accept counts, to replay them elsewhere.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--point", metavar="KEY", help="Point to record, if the run has several.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specgate.commands.door import Group
 from specgate.commands.numbers import BATCHES, count
 from specgate.commands.output import OUT_OPTION, write_files
 from specgate.errors import ExitCode, UsageError
@@ -37,7 +38,7 @@ class WhatIf:
     ranks: tuple[float, ...]
 
 
-@click.group(short_help="Trees of draft tokens: inspect one before an engine drafts it.")
+@click.group(cls=Group, short_help="Trees of draft tokens: inspect one before an engine drafts it.")
 def tree() -> None:
     """Trees of draft tokens, in files such as eagle_tree.yaml."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from specgate.commands.door import Group
 from specgate.errors import UsageError
 from specgate.terminal import echo
 
 
-@click.group(short_help="List the engines, and whether they run here.", invoke_without_command=True)
+@click.group(cls=Group, short_help="List the engines, and whether they run here.", invoke_without_command=True)
 @click.pass_context
 def backends(context: click.Context) -> None:
     """List the engines that can be measured, and whether they run here."""

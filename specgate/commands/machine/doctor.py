@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.errors import ExitCode
 from specgate.terminal import console, echo, echo_json
 
@@ -23,7 +24,7 @@ LEVELS = ("ok", "warn", "reject")
 _STYLES = {"ok": "green", "warn": "yellow", "reject": "bold red"}
 
 
-@click.command(short_help="Is this machine fit to measure on?")
+@command(short_help="Is this machine fit to measure on?")
 @click.option(
     "--policy", "name", metavar="FILE|NAME", help="Policy whose limits must be met (default: cpu or seed, by machine)."
 )

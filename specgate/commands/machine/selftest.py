@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.door import command
 from specgate.terminal import console, echo
 
 
-@click.command(short_help="Inject known faults, and check that the gates see them.")
+@command(short_help="Inject known faults, and check that the gates see them.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the runs in this folder.")
 @click.option(
     "--out",

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.output import Output, output_options, write_files
 
 
-@click.command(short_help="Follow figures over the runs of a folder, or export them.")
+@command(short_help="Follow figures over the runs of a folder, or export them.")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
 @click.option(
     "--export",

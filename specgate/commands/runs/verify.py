@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.errors import ExitCode
 from specgate.terminal import echo
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from specgate.contract import Run
 
 
-@click.command(short_help="Recompute a run's figures and verdicts from its samples.")
+@command(short_help="Recompute a run's figures and verdicts from its samples.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--allowed-signers",
@@ -100,7 +101,7 @@ def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
     echo(f"verdict {again.verdict} (exit {int(again.code)})")
 
 
-@click.command(short_help="Judge a stored run, or a result file, by a policy.")
+@command(short_help="Judge a stored run, or a result file, by a policy.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--policy", metavar="FILE|NAME", required=True, help="Gates and their numbers.")
 @click.option(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ FORMATS = ("hf", "speculators", "gguf")
 DTYPES = ("bfloat16", "float16", "float32")
 
 
-@click.command("export", short_help="Write a pair for vLLM, SGLang, llama.cpp and others.")
+@command("export", short_help="Write a pair for vLLM, SGLang, llama.cpp and others.")
 @click.option("--format", "layout", type=click.Choice(FORMATS), required=True, help="Layout; see above.")
 @click.option("--pair", metavar="NAME|DIR", help="Pair by name, or its folder (default: demo).")
 @click.option("--target", type=FOLDER, metavar="DIR", help="Hugging Face folder of the target.")
@@ -59,5 +60,5 @@ def export(
     echo(f"pair {found.name} as {layout}: {out}, {len(files)} files, {size:.1f} MB")
     for sentence in done.differences:
         echo(textwrap.fill(f"differs: {sentence}", 80, subsequent_indent="  "))
-    for what, command in done.commands:
-        echo(f"\n{what}\n{command}")
+    for what, line in done.commands:
+        echo(f"\n{what}\n{line}")

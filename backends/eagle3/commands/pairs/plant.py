@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import BATCHES, CONTEXT, DRAFTED, LONGEST_DRAFT, SEEDS, SHARE, Real, count
 from specgate.errors import EnvironmentRefused
 from specgate.terminal import echo
@@ -30,7 +31,7 @@ def dtype_for(asked: str | None, device: str) -> str:
     return asked or ("bfloat16" if device == "cuda" else "float32")
 
 
-@click.command("plant", short_help="Make a pair of any geometry, with a known acceptance length.")
+@command("plant", short_help="Make a pair of any geometry, with a known acceptance length.")
 @click.option(
     "--geometry",
     required=True,
@@ -130,7 +131,7 @@ def plant(
     echo(f"pair: {out}")
 
 
-@click.command("check", short_help="Measure a planted pair against its prediction.")
+@command("check", short_help="Measure a planted pair against its prediction.")
 @click.argument("pair", metavar="PAIR")
 @click.option("--context", "contexts", type=CONTEXT, multiple=True, default=(1024,), show_default=True, help="Tokens.")
 @click.option(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import BATCHES, CONTEXT, SEEDS, Real, above_zero, count
 from specgate.contract.types import FACTOR, POSITIONS
 from specgate.terminal import echo
@@ -16,7 +17,7 @@ CORPUS_HELP = (
 )
 
 
-@click.command("train", short_help="Train an EAGLE-3 draft of a target.")
+@command("train", short_help="Train an EAGLE-3 draft of a target.")
 @click.option("--target", type=FOLDER, required=True, help="Hugging Face folder of the target.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the draft.")
 @click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)
@@ -105,7 +106,7 @@ def train_draft(
     echo(f"draft: {out}")
 
 
-@click.command("acceptance", short_help="Measure the acceptance lengths of a pair, without timing.")
+@command("acceptance", short_help="Measure the acceptance lengths of a pair, without timing.")
 @click.option("--target", type=FOLDER, required=True, help="Hugging Face folder of the target.")
 @click.option("--draft", type=FOLDER, required=True, help="Hugging Face folder of its EAGLE-3 draft.")
 @click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)

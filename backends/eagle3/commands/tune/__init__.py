@@ -18,6 +18,7 @@ from specgate.backends.eagle3.commands.tune.drafts import drafts
 from specgate.backends.eagle3.commands.tune.fmha import fmha
 from specgate.backends.eagle3.commands.tune.options import BACKEND, BUDGET
 from specgate.backends.eagle3.commands.tune.steps import steps
+from specgate.commands.door import Group
 from specgate.commands.numbers import BATCHES, DRAFTED
 from specgate.errors import ExitCode
 from specgate.terminal import echo
@@ -57,7 +58,7 @@ SPEC = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def tune() -> None:
     """Find the fastest kernel configurations on this GPU, and the best draft length at each batch size."""
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import RUNS, TIME, count
-from specgate.commands.run import key_value
+from specgate.commands.options import key_value
 from specgate.errors import BackendError, UsageError
 from specgate.terminal import echo
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command(short_help="Find the fastest configuration of attention.")
+@command(short_help="Find the fastest configuration of attention.")
 @click.option(
     "--scenario",
     "names",

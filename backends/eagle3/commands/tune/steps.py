@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.backends.eagle3.commands.tune.options import BACKEND, BUDGET
+from specgate.commands.door import command
 from specgate.commands.numbers import DRAFTED
 from specgate.errors import ExitCode
 from specgate.terminal import echo
@@ -34,7 +35,7 @@ class SlotsAndContext(click.ParamType[tuple[int, int]]):
         return int(found[1]), int(found[2])
 
 
-@click.command(short_help="Choose products' configurations by the time of whole steps.")
+@command(short_help="Choose products' configurations by the time of whole steps.")
 @click.option(
     "--pair", "name", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR", help="Pair."
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.contract import BlockTrace
 from specgate.errors import ExitCode
 from specgate.terminal import echo, echo_json
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from specgate.contract import BlockTrace
 
 
-@click.command(short_help="Show what a profiler's trace says of a decode loop.")
+@command(short_help="Show what a profiler's trace says of a decode loop.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--run", type=click.Path(path_type=Path), help="Run folder that the trace is to belong to.")
 @click.option("--cell", metavar="KEY", help="Cell of the run, if it has several: POINT/ROLE.")
