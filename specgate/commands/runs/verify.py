@@ -1,4 +1,4 @@
-"""`specgate runs verify RUN`: check that a run follows from its samples. `specgate runs check FILE`: judge a result file."""
+"""`specgate runs verify RUN`: check that a run follows from its samples. `specgate runs check FILE`: judge a file."""
 
 from __future__ import annotations
 

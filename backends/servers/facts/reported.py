@@ -1,4 +1,4 @@
-"""What engines say of themselves, in answers and in logs, as the settings of `contract.EngineIdentity`.
+"""Engines' reports of themselves, in answers and in logs, as the settings of `contract.EngineIdentity`.
 
 Formats: vLLM 0.25.1 (`VllmConfig.__str__`, which its log and `/server_info` have; `platforms/cuda.py` and the oracles
 of `fused_moe` for what it chose), SGLang 0.5.17 (`ServerArgs`, in `/server_info`), llama.cpp's `/props`. Whatever is
@@ -38,56 +38,56 @@ SGLANG: Final = {
 
 def commit_of(version: str) -> str | None:
     """The commit that a version states; None for one that states none, such as a release's."""
-    found = COMMIT.search(version)
-    return (found[1] or found[2]) if found else None
+    match = COMMIT.search(version)
+    return (match[1] or match[2]) if match else None
 
 
 def vllm_settings(lines: Iterable[str]) -> dict[str, str]:
-    """What vLLM's log says: its config, and what it chose where the config says auto. The first word counts, which is
-    the target's: the draft's follows.
+    """Read vLLM's log: its config, and its choices where the config says auto. The first mention counts, which is the
+    target's: the draft's follows.
     """
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     flash: str | None = None
     for line in lines:
         is_config = " with config: " in line
         for name, pattern in (VLLM_CONFIG if is_config else VLLM_CHOICES).items():
-            if name not in found and (match := pattern.search(line)):
-                found[name] = word(None if match[1] == "None" else match[1])
+            if name not in settings and (match := pattern.search(line)):
+                settings[name] = word(None if match[1] == "None" else match[1])
         flash = flash or ((match := FLASH.search(line)) and match[1]) or None
-    if flash and found.get("attention") == "FLASH_ATTN":
-        found["attention"] = f"FLASH_ATTN {flash}"
-    return found
+    if flash and settings.get("attention") == "FLASH_ATTN":
+        settings["attention"] = f"FLASH_ATTN {flash}"
+    return settings
 
 
 def vllm_answer(answer: object) -> dict[str, str]:
-    """What `/server_info` of a vLLM in development mode says: the same text as in its log."""
+    """Read `/server_info` of a vLLM in development mode: the same text as in its log."""
     text = answer.get("vllm_config") if isinstance(answer, Mapping) else None
     return vllm_settings([f" with config: {text}"]) if isinstance(text, str) else {}
 
 
 def vllm_on_cpu(answer: object) -> bool:
-    """Whether that text names the CPU as its device."""
+    """True if that text names the CPU as its device."""
     text = answer.get("vllm_config") if isinstance(answer, Mapping) else None
     return isinstance(text, str) and ON_CPU.search(text) is not None
 
 
 def sglang_settings(answer: object) -> dict[str, str]:
-    """What SGLang's `/server_info` says. Only what is wanted is taken: the answer holds keys too."""
+    """Read SGLang's `/server_info`. Only known keys are taken, since the answer holds API keys too."""
     if not isinstance(answer, Mapping):
         return {}
-    found = {name: word(answer[key]) for name, key in SGLANG.items() if key in answer}
+    settings = {name: word(answer[key]) for name, key in SGLANG.items() if key in answer}
     both = answer.get("attention_backend")
     prefill, decode = (answer.get(f"{phase}_attention_backend") or both for phase in ("prefill", "decode"))
     if isinstance(prefill, str) and isinstance(decode, str):
-        found["attention"] = short(decode if prefill == decode else f"{decode} (prefill: {prefill})")
+        settings["attention"] = short(decode if prefill == decode else f"{decode} (prefill: {prefill})")
     if (graphs := sglang_graphs(answer)) is not None:
-        found["cuda_graphs"] = short(graphs)
-    return found
+        settings["cuda_graphs"] = short(graphs)
+    return settings
 
 
 def sglang_graphs(answer: Mapping[object, object]) -> str | None:
-    """Which CUDA graphs decoding and prefill use. What the engine settled on is in `cuda_graph_config`, where there is
-    one: its switches still say "on" on a CPU. None where neither is told.
+    """Return the CUDA graphs that decoding and prefill use, or None if the server reports neither. `cuda_graph_config`
+    counts, if it is there: the switches still say "on" on a CPU.
     """
     config, phases = answer.get("cuda_graph_config"), ("decode", "prefill")
     if isinstance(config, Mapping):

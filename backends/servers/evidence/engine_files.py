@@ -1,4 +1,4 @@
-"""What an engine's own files say about PERF_MODE invariants: its logs, and the products that TurboMind lists."""
+"""Findings about PERF_MODE invariants in an engine's own files: its logs, and the products that TurboMind lists."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ SHOWN: Final = 3
 LONGEST_TAG: Final = 60
 
 
-def told_by(engine: str, role: Role, files: Iterable[tuple[Path, int]]) -> Iterator[Finding]:
-    """What each of `files` says of the engine with this adapter name in `role`, from a byte of it on."""
+def findings_of_files(engine: str, role: Role, files: Iterable[tuple[Path, int]]) -> Iterator[Finding]:
+    """Yield the findings in `files` of the engine with this adapter name in `role`. Each file is read from its byte
+    offset on.
+    """
     for file, start in files:
         if engine in LISTS_PRODUCTS and has_shapes(file):
             yield from products_in(file) if role.speculative else ()
