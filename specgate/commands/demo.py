@@ -30,6 +30,9 @@ NEXT: Final = (
 def demo(context: click.Context, out: Path) -> None:
     """Measure and judge two scripted engines, one honest and one with a wrong token.
 
+    \b
+    Example: specgate demo
+
     They pass through all that a real engine does: plan, timed blocks, gates, report. Exit code 0 if both ended as they
     must, else 1.
     """

@@ -46,14 +46,14 @@ class Command(click.Command):
                 with formatter.indentation():
                     formatter.write(f"  {text}\n") if text == example else formatter.write_text(text)
         rows = [row for param in self.params if (row := param.get_help_record(ctx)) is not None]
-        room = LINES - formatter.getvalue().count("\n") - 2
+        room = LINES - formatter.getvalue().count("\n") - 3
         more = f"  {len(rows) - room + 1} more: {ctx.command_path} --help-all\n"
         formatter.write("\nOptions:\n")
         shown = rows if len(rows) <= room else rows[: room - 1]
         for line in option_lines(shown):
             formatter.write(f"{line}\n")
         if len(rows) > room or len(paragraphs) > 2:
-            formatter.write(more if len(rows) > room else f"\n  More: {ctx.command_path} --help-all\n")
+            formatter.write(more if len(rows) > room else f"  more: {ctx.command_path} --help-all\n")
 
 
 command = partial(click.command, cls=Command)
@@ -71,7 +71,7 @@ def show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 
 def option_lines(rows: list[tuple[str, str]]) -> Iterator[str]:
     """Yield one line for each option. Long ones lose what no longer fits at the end."""
-    left = min(max((len(usage) for usage, _ in rows), default=0), 28)
+    left = min(max((len(usage) for usage, _ in rows), default=0), 26)
     for usage, text in rows:
         text, _, limits = text.rstrip("]").partition("  [")
         usual = next((f" ({part})" for part in limits.split("; ") if part.startswith("default: ")), "")

@@ -98,7 +98,7 @@ QUESTION: Final = ("--prompt-sets", "--shared-prefix", "--steps", "--new-tokens"
 """Options that with those of `SIBLINGS` say what is measured in the place of a scenario."""
 
 
-def take(*names: str, refused: Mapping[str, str] | None = None) -> Callable[[Option], Option]:
+def take(*names: str, refused: Mapping[str, str] | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the options of these names, in this order.
 
     `refused`: options that the command has no use for → what to use in their place. They are not shown in its help.
@@ -106,7 +106,7 @@ def take(*names: str, refused: Mapping[str, str] | None = None) -> Callable[[Opt
     options = [{**SIBLINGS, **LOOSE}[name] for name in names]
     options += [refusing(name, instead) for name, instead in (refused or {}).items()]
 
-    def with_options(command: Option) -> Option:
+    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
             command = option(command)
         return command

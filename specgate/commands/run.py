@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from specgate.planning.request import Request
 
 _RUN: Final = (
-    click.option("--warmup-runs", type=WARMUP_RUNS, metavar="N", help="Warm-up rounds (overrides the scenario)."),
-    click.option("--measurement-runs", type=RUNS, metavar="N", help="Rounds per prompt set (overrides the scenario)."),
+    click.option("--warmup-runs", type=WARMUP_RUNS, metavar="N", help="Warm-up rounds (in the scenario's place)."),
+    click.option("--measurement-runs", type=RUNS, metavar="N", help="Rounds per prompt set (in the scenario's place)."),
     click.option(
         "--perf-mode/--no-perf-mode",
         default=None,
-        help="Check the PERF_MODE invariants or not (overrides the scenario).",
+        help="Check the PERF_MODE invariants or not (in the scenario's place).",
     ),
     click.option(
         "--no-baseline",
@@ -46,7 +46,7 @@ _RUN: Final = (
 )
 
 
-def run_options(*others: Option, refused: Mapping[str, str] | None = None) -> Option:
+def run_options(*others: Option, refused: Mapping[str, str] | None = None) -> Callable[[Callable[..., Any]], Any]:
     """Give a command the options of a run, and `others` at their end. `refused`: see `take`."""
     question = (name for name in QUESTION if name not in (refused or {}))
     first, last = (
@@ -54,7 +54,7 @@ def run_options(*others: Option, refused: Mapping[str, str] | None = None) -> Op
         take("--out", "--plain", "--debug"),
     )
 
-    def with_options(wrapped: Option) -> Option:
+    def with_options(wrapped: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed((first, *_RUN, *others, last)):
             wrapped = option(wrapped)
         return wrapped
@@ -68,7 +68,7 @@ def micro(**options: Any) -> None:
     """Measure a fixed number of engine steps per block, and judge them.
 
     \b
-    Example: specgate micro --backend vllm -o url=http://localhost:8000 --tokenizer DIR
+    Example: specgate micro --backend vllm -o url=URL --tokenizer DIR
 
     These are the gates that must be green before `specgate full` may run. Without --scenario, all micro scenarios meant
     for this machine run. With --context, --batch, --spec, --prompts and the like, a question of your own is measured
@@ -114,7 +114,7 @@ def load(**options: Any) -> None:
     """Put a server under load, at one level after the other, with and without speculation, and judge it.
 
     \b
-    Example: specgate load --backend vllm -o url.baseline=URL -o url.spec-3=URL --tokenizer DIR
+    Example: specgate load --backend vllm -o url=URL --tokenizer DIR
 
     Throughput, latency percentiles, goodput, and the concurrency up to which speculation pays, with its interval.
     Without --scenario, the load scenarios meant for this machine run; --batch 1,2,4,8 names the levels: so many clients

@@ -23,13 +23,21 @@ KINDS: Final = click.Choice(("micro", "full", "load"))
 
 @click.group(cls=OpenGroup, above="scenarios.")
 def scenarios() -> None:
-    """List, show, check and plan scenarios."""
+    """List, show, check and plan scenarios.
+
+    \b
+    Example: specgate scenarios list
+    """
 
 
 @scenarios.command("list")
 @click.option("--plain", is_flag=True, help="One line per scenario, fields separated by tabs.")
 def list_scenarios(plain: bool) -> None:
-    """List the scenarios that come with specgate."""
+    """List the scenarios that come with specgate.
+
+    \b
+    Example: specgate scenarios list
+    """
     from specgate.planning.scenario import shipped
 
     if plain or not sys.stdout.isatty():
@@ -53,6 +61,9 @@ def list_scenarios(plain: bool) -> None:
 @take("--prompts", "--format", "--context", "--batch", "--spec", *QUESTION)
 def show(name: str | None, kind: RunKind, **options: Any) -> None:
     """Print the scenario NAME, which may be a file, with everything that it extends filled in.
+
+    \b
+    Example: specgate scenarios show cpu-1k-single
 
     With --context, --prompts and the like, the scenario that a run with these options would measure: written to a file,
     it can be named, changed and kept.
@@ -80,7 +91,11 @@ def asked_of(scenario: Scenario, question: Question) -> list[Scenario]:
 @scenarios.command("check", short_help="Check scenario files.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def check_files(files: tuple[str, ...]) -> None:
-    """Check scenario files and report every problem of each. Exit code 2 if there is any."""
+    """Check scenario files and report every problem of each. Exit code 2 if there is any.
+
+    \b
+    Example: specgate scenarios check FILE
+    """
     from specgate.planning.scenario import load_scenario
     from specgate.planning.variants import variants_in_words
 

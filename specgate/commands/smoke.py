@@ -46,7 +46,7 @@ def smoke(logs: Path | None, as_json: bool, **wish: Any) -> None:
     """Decode one prompt with speculation, and say whether several draft tokens per step are proposed and accepted.
 
     \b
-    Example: specgate smoke --backend vllm -o url=http://localhost:8000 --tokenizer DIR
+    Example: specgate smoke --backend vllm -o url=URL --tokenizer DIR
 
     If they are not, the known causes are checked one by one: what was looked at, what was there, and what would be
     right. The engine runs in a process of its own, as in a measurement. Nothing is judged, and no run folder is made:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group, short_help="Time the parts of an engine, each on its own.")
 def bench() -> None:
-    """Time the parts of an engine, each on its own."""
+    """Time the parts of an engine, each on its own.
+
+    \b
+    Example: specgate engine bench kernels --context 32768
+    """
 
 
 @bench.command(short_help="Time every kernel of a step.")
@@ -51,6 +55,9 @@ def kernels(
     file: Path | None,
 ) -> None:
     """Time every kernel of a step on its own, and compare it with the bytes it must move and with a library's kernel.
+
+    \b
+    Example: specgate engine bench kernels --context 32768
 
     The weights are random, of the pair's sizes, so that nothing has to be loaded. Exit code 6 if a result is not the
     oracle's.

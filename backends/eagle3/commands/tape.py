@@ -17,6 +17,9 @@ from specgate.terminal import echo
 def tape(run: Path, file: Path, point: str | None) -> None:
     """Write the accept counts of the run folder RUN to FILE: how many draft tokens each cycle accepted.
 
+    \b
+    Example: specgate engine tape RUN tape.json
+
     `--option tape=FILE` replays them in another run. Its draft and verify passes take the time they take, but each
     cycle accepts what the tape says. The tokens are then wrong, so such a run is labelled `acceptance: forced` and
     satisfies no gate on acceptance or tokens. Only its speed has a meaning.

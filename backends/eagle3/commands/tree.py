@@ -40,7 +40,11 @@ class WhatIf:
 
 @click.group(cls=Group, short_help="Trees of draft tokens: inspect one before an engine drafts it.")
 def tree() -> None:
-    """Trees of draft tokens, in files such as eagle_tree.yaml."""
+    """Trees of draft tokens, in files such as eagle_tree.yaml.
+
+    \b
+    Example: specgate engine tree inspect FILE
+    """
 
 
 @tree.command(short_help="What a draft tree is, and what it takes of an engine.")
@@ -64,6 +68,9 @@ def tree() -> None:
 @OUT_OPTION
 def inspect(file: Path, what_if: bool, as_json: bool, svg: bool, out: Path, **wish: Any) -> None:
     """Show the tree of FILE: draft tokens, levels, branching.
+
+    \b
+    Example: specgate engine tree inspect FILE --what-if
 
     FILE is YAML with `choices` (or eagle_choices, medusa_choices), a path of ranks per node, or with `parents`.
 

@@ -64,6 +64,9 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 def cache(logs: Path | None, as_json: bool, **options: Any) -> None:
     """Ask a server the same requests with its prefix cache on and off, with and without speculation.
 
+    \b
+    Example: specgate diagnose cache --backend vllm --pair DIR
+
     Four things are judged: that the pair is one, that as much is reused with speculation, that this saves as much time,
     and that the cache changes no text.
 

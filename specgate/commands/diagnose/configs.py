@@ -36,6 +36,9 @@ BREAKS = {
 def configs(first: str, second: str, md: bool, as_json: bool, out: Path) -> None:
     """Lay the speculative configs A and B side by side, and say what follows from every difference.
 
+    \b
+    Example: specgate diagnose configs vllm:FILE sglang:FILE
+
     A config is one of
 
     \b

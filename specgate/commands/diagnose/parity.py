@@ -57,6 +57,9 @@ def parity(
 ) -> None:
     """Hold two engines against each other, stage by stage, for one prompt: target, draft, and a step of the draft.
 
+    \b
+    Example: specgate diagnose parity reference reference,draft=DIR
+
     A and B are each one of
 
     \b

@@ -36,6 +36,9 @@ from specgate.commands.options import key_value, take
 def calibrate(**options: Any) -> None:
     """Measure this machine's noise with an A/A run, and write the noise passport.
 
+    \b
+    Example: specgate machine calibrate --scenario cpu-1k-single
+
     In an A/A run, both blocks of a pair have the same role, so that every difference is noise. The passport
     (noise/<device>.json beside the folder of runs) holds the smallest difference that this machine can tell. From then
     on, policies with smaller margins are refused.

@@ -38,6 +38,9 @@ _STYLES = {"ok": "green", "warn": "yellow", "reject": "bold red"}
 def doctor(name: str | None, bandwidth: bool, out: Path, as_json: bool) -> None:
     """Check whether this machine is fit to measure on: every GPU that CUDA shows, and the host. Nothing is changed.
 
+    \b
+    Example: specgate machine doctor --bandwidth
+
     With --bandwidth, also read the memory of each GPU (of the host, if there is no GPU) for some seconds, and write the
     bandwidth to noise/<device>-bandwidth.json beside the folder of runs. Later runs say how near their cycles come to
     it.

@@ -23,6 +23,9 @@ from specgate.terminal import console, echo
 def selftest(context: click.Context, keep: Path | None, out: Path) -> None:
     """Inject each known fault into a scripted engine, and check that exactly the matching gate objects.
 
+    \b
+    Example: specgate machine selftest
+
     No gate may object to an engine without a fault. No GPU is needed. Exit code 0 if every fault was seen, else 1.
     """
     import tempfile

@@ -113,6 +113,9 @@ def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: 
     """Lay the run folders RUN... side by side.
 
     \b
+    Example: specgate runs compare A B --by builds
+
+    \b
     --by builds      run B beside run A, cell by cell, judged by a policy
     --by engines     a row per cell, a column per back end; nothing is judged
     --by texts       other engines' texts and acceptance beside the first run's

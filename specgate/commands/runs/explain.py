@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 def explain(run: Path, name: str | None, as_json: bool) -> None:
     """Explain the speed-ups of the run folder RUN.
 
+    \b
+    Example: specgate runs explain RUN
+
     Each cycle is split into draft, verify, accept, commit and host gap, each shown with the bytes that it must move and
     the least time that this takes here. Each speed-up is split into acceptance and cost, with the highest value that it
     could reach.

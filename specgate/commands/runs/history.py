@@ -23,6 +23,9 @@ from specgate.commands.output import Output, output_options, write_files
 def history(folder: Path, exports: tuple[str, ...], output: Output) -> None:
     """Show how figures changed over the runs at or below FOLDER (default: runs), separately for each ground.
 
+    \b
+    Example: specgate runs history runs --html
+
     A ground is one combination of machine, weights, prompts and settings. Nothing is judged: runs of different days are
     not paired in time, so a step in a trend is a reason to look closer, not a verdict. The exit code is 0.
     """

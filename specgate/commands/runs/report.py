@@ -65,6 +65,9 @@ def report(
 ) -> None:
     """Render the reports of the run folders RUN... again, from what is stored in them.
 
+    \b
+    Example: specgate runs report RUN --html --csv
+
     Nothing is measured or judged again, and no run folder is written to. `specgate runs show RUN` prints the verdict.
 
     Exit code 6 if a file of a run was changed, else 0, whatever the verdict.

@@ -57,6 +57,9 @@ def draft_vocab(
     """Count tokens, and say what a draft vocabulary of each size holds of them and what it reads. With --out, write the
     draft with the vocabulary of --size or --cover.
 
+    \b
+    Example: specgate engine draft-vocab --pair DIR --corpus python
+
     A draft can only propose tokens of its vocabulary, and its LM head is read at every draft step. Best are counts of
     what the target says (--run), since that is what is drafted.
 

@@ -39,6 +39,9 @@ def export(
     """Write a pair into the folder OUT in the layout that other engines read, and print how to start each of them.
 
     \b
+    Example: specgate engine export --format hf OUT
+
+    \b
     hf           OUT/target and OUT/draft: vLLM, SGLang, TensorRT-LLM, LMDeploy
     speculators  the same with the draft as the speculators library has it: vLLM
     gguf         OUT/target.gguf and OUT/draft.gguf: llama.cpp

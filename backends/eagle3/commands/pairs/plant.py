@@ -98,6 +98,9 @@ def plant(
 ) -> None:
     """Make a target and an EAGLE-3 draft from a seed, such that the draft's acceptance length is AL.
 
+    \b
+    Example: specgate engine plant --geometry tiny --accept-length 3.0 OUT
+
     They are written to OUT/target and OUT/draft; use them with --pair OUT, or with --target and --draft. Small
     geometries are written as safetensors. Of large ones only the configs are written: their weights are made from the
     seed, always the same, when they are loaded.
@@ -157,6 +160,9 @@ def check(
     device: str,
 ) -> None:
     """Decode random prompts with the reference engine, and compare the acceptance with what PAIR predicts.
+
+    \b
+    Example: specgate engine pairs check DIR --context 8192
 
     PAIR is a folder or a name. In the table, `planted` is the share of tokens that were the planted ones, `faithful`
     the share of drafts that were what the tokens themselves imply, and `loop` the shortest period that a text ran into.

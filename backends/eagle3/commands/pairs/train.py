@@ -82,6 +82,9 @@ def train_draft(
 ) -> None:
     """Train an EAGLE-3 draft of a target on the `train` share of the corpora. More than a trial needs a GPU.
 
+    \b
+    Example: specgate engine train --target TARGET --out DRAFT --minutes 60
+
     Files that scenarios measure on are never trained on: which share a file belongs to depends on its package and path
     alone.
     """
@@ -126,6 +129,9 @@ def acceptance(
     device: str,
 ) -> None:
     """Measure the acceptance lengths of spec-1 to spec-5 for one pair, on the `measure` share of the corpora.
+
+    \b
+    Example: specgate diagnose acceptance --target TARGET --draft DRAFT
 
     Nothing is timed.
     """

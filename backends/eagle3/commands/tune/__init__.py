@@ -60,7 +60,11 @@ SPEC = click.option(
 
 @click.group(cls=Group)
 def tune() -> None:
-    """Find the fastest kernel configurations on this GPU, and the best draft length at each batch size."""
+    """Find the fastest kernel configurations on this GPU, and the best draft length at each batch size.
+
+    \b
+    Example: specgate engine tune gemm --missing --pair NAME
+    """
 
 
 tune.add_command(drafts)
@@ -86,6 +90,9 @@ def shapes(
     out: Path | None,
 ) -> None:
     """List every matrix product (tag, N, K, M) that the steps of a pair run, and write the file that `tune gemm` reads.
+
+    \b
+    Example: specgate engine tune shapes --pair NAME --out shapes.json
 
     N and K are the rows and columns of a weight, M is the largest number of tokens in a step. Of a mixture of experts,
     whose two products are among them, each expert has such a weight. Only configs are read, and no GPU is needed.
@@ -129,6 +136,9 @@ def gemm(
     out: Path | None,
 ) -> None:
     """Find the fastest configuration of every weight that the shape files and pairs name, and store it.
+
+    \b
+    Example: specgate engine tune gemm --missing --pair NAME
 
     The result of every candidate is first compared with cuBLAS and with float64, of a mixture of experts with float64
     alone. Each row must also be the same, bit for bit, as when it is computed alone. Then the candidate is timed at 1,

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 def drafts(runs: tuple[Path, ...], context: int | None, out: Path) -> None:
     """Choose, for every batch size that RUN... measured, the draft length with the greatest speed-up.
 
+    \b
+    Example: specgate engine tune drafts RUN RUN --out FILE
+
     The runs are of one pair, engine and device; `--batch 1,4,16 --spec 1,2,3,5` measures what is chosen from. The
     reference engine and the built-in one take the file as -o k_by_batch=FILE, other engines the table by their own
     settings.

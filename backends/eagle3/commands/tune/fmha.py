@@ -57,6 +57,9 @@ def fmha(
 ) -> None:
     """Decode the scenarios' roles with each configuration of attention, on the same prompts, and find the fastest.
 
+    \b
+    Example: specgate engine tune fmha --pair NAME
+
     The file --out holds tokens per second, acceptance length and tile statistics of every configuration, the best one,
     and how much slower the default is. It is written after every configuration.
 

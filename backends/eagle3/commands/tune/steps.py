@@ -68,6 +68,9 @@ def steps(
 ) -> None:
     """Choose the configurations of matrix products again, by the time of whole steps. Run `tune gemm` first.
 
+    \b
+    Example: specgate engine tune steps --pair NAME
+
     For every weight that takes a good part of a step, all configurations are tried. What counts is the time of a
     baseline step and a spec-K cycle together, at every point --at. How k is split is chosen once for all steps; how
     the work is moved is chosen for each number of rows that these steps have.

@@ -36,6 +36,9 @@ def trace(
 ) -> None:
     """Show kernels, copies, waits and gaps per decode step of the trace FILE.
 
+    \b
+    Example: specgate diagnose trace FILE --run RUN
+
     FILE is what torch's profiler wrote (.json, .json.gz), as vLLM and SGLang do on /start_profile and /stop_profile, or
     an SQLite export of Nsight Systems (nsys profile --cuda-graph-trace=node; nsys export --type sqlite). vLLM and
     SGLang mark their steps; only whole decode steps are counted then.
