@@ -86,7 +86,7 @@ class AcceptanceRecord:
 
     @property
     def per_position(self) -> bool:
-        """Whether both the proposed and the accepted draft tokens are known position by position."""
+        """True if both the proposed and the accepted draft tokens are known position by position."""
         return bool(self.hist and self.drafted_at_pos)
 
     @property
