@@ -41,7 +41,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--policy",
         metavar="FILE|NAME",
-        help="Gates and their numbers (default: cpu or seed, by machine; of `load`: load).",
+        help="Gates and their numbers (default: by what is measured; `specgate policy`).",
     ),
     click.option(
         "--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder that holds target and draft."
@@ -190,9 +190,9 @@ def load(**options: Any) -> None:
 
 
 def _measure(kind: RunKind, options: dict[str, Any]) -> None:
-    from specgate.run.session import carry_out
+    from specgate.run.session import carry_out_each
 
-    sys.exit(carry_out(request_of(kind, options)))
+    sys.exit(carry_out_each(request_of(kind, options)))
 
 
 def request_of(kind: RunKind, options: dict[str, Any]) -> Request:
