@@ -140,6 +140,7 @@ def more_rounds(decision: Decision, found: Interval, gap: float, floor: float, r
     tells = f"this run tells {size} % from {floor:.4g}x in four of five cases"
     if half_width(between, error) >= gap:
         if between.process_freedom is None:
+            # Stored runs have this sentence, and are recomputed: it keeps the name that `machine calibrate` had.
             return f"{tells}; specgate calibrate measures what processes differ by, which is assumed here"
         return f"{tells}; processes differ by more than that on this machine: no number of rounds would do"
     rounds = rounds_needed(run.scenarios[result.cell.point.scenario], found.sd, gap, between, error)

@@ -106,12 +106,12 @@ def test_every_engine_of_a_gpu_is_measured_beside_the_built_in_one(checkout: Pat
     assert code == 3
     did = [(c.split()[0], *(w for w in c.split() if w in ("vllm", "sglang"))) for c in calls]
     assert did[:9] == [
-        ("micro",), ("pairs",),
+        ("micro",), ("engine",),
         ("smoke", "vllm"), ("micro", "vllm"), ("load", "vllm"),
         ("smoke", "sglang"), ("micro", "sglang"), ("load", "sglang"),
         ("micro",),
     ]  # fmt: skip
-    assert did[9:12] == [("pairs",), ("micro", "vllm"), ("micro", "sglang")]
+    assert did[9:12] == [("engine",), ("micro", "vllm"), ("micro", "sglang")]
     assert all(f"program={programs['SPECGATE_VLLM']}" in c for c in calls if " vllm " in c)
     assert [c for c in calls if "policy engine-planted-8b" in c and "micro-8b-16k-b4" in c and "al2.5" in c]
 

@@ -14,7 +14,7 @@ from specgate.analysis.requests.figures import request_values
 from specgate.analysis.requests.goodput import goodput_values
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING, decodes_in_company
 from specgate.analysis.requests.percentiles import ERROR
-from specgate.analysis.requests.timing import requests_of
+from specgate.analysis.requests.timing import TimedRequest
 from specgate.analysis.stats import planned_looks
 from specgate.contract import Block, Budget, Scenario, Value
 from specgate.contract.acceptance import AcceptanceRecord
@@ -31,13 +31,15 @@ def speed_values(blocks: Sequence[Block], whole_requests: bool) -> Iterator[Valu
         yield from (Value(name, None, n=len(live), reason_code=NO_JOINT_DECODING) for name in JOINT)
 
 
-def latency_values(blocks: Sequence[Block], scenario: Scenario) -> Iterator[Value]:
+def latency_values(
+    blocks: Sequence[Block], requests: Sequence[Sequence[TimedRequest]], scenario: Scenario
+) -> Iterator[Value]:
     """The times of the cell's requests, and of a server's its goodput where the scenario has limits.
 
+    `requests`: those of each of `blocks`.
     The error of an interval is split equally over the interim looks: a rule on the tail may decide at each.
     """
-    whole_requests, error = scenario.whole_requests, ERROR / len(planned_looks(scenario))
-    requests = [list(requests_of(block, whole_requests)) for block in blocks]
+    error = ERROR / len(planned_looks(scenario))
     yield from request_values(requests, error)
     if scenario.goodput is not None and all(block.served for block in blocks):
         seconds = sum(block.prefill_ns + block.elapsed_ns for block in blocks) / 1e9
@@ -46,7 +48,7 @@ def latency_values(blocks: Sequence[Block], scenario: Scenario) -> Iterator[Valu
 
 
 def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
-    """How many slots were active, and how many tokens an active slot emitted per step."""
+    """Yield the number of active slots, and the tokens that an active slot emitted per step."""
     counts = active_counts(blocks)
     if not counts:
         yield from served_steps(blocks)
@@ -104,13 +106,13 @@ def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
 
 
 def asked_again(blocks: Sequence[Block]) -> Iterator[Value]:
-    """How often a server was asked for a block again, since its client saw the answers in one piece."""
+    """Yield how often a block was sent to a server again because its client saw the answers in one piece."""
     if again := sum(b.counters.get(ASKED_AGAIN, 0) for b in blocks):
         yield Value("asked_again", float(again), "count", len(blocks))
 
 
 def ended_early(blocks: Sequence[Block]) -> Iterator[Value]:
-    """How many chains the engine ended before K tokens on purpose, where it counts them."""
+    """Yield the number of chains that the engine ended before K tokens on purpose, if it counts them."""
     counted = [b.counters[ENDED_EARLY] for b in blocks if ENDED_EARLY in b.counters]
     if counted:
         yield Value("chains_ended_early", float(sum(counted)), "count", len(counted))

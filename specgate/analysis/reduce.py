@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
 
 from specgate.analysis.active_slots import by_active
 from specgate.analysis.cell_figures import (
@@ -25,8 +27,9 @@ from specgate.analysis.load.figures import load_values
 from specgate.analysis.load.text_selection import compared
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
-from specgate.analysis.prompt_acceptance import by_prompt, pooled
+from specgate.analysis.prompt_acceptance import by_prompt, total_of
 from specgate.analysis.requests.distributions import distributions
+from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.tokens.comparison import check_tokens, repeats_of, with_margins
 from specgate.analysis.tokens.continuations import check_followed, parted_texts
 from specgate.analysis.tokens.repetition import repeat_values
@@ -70,12 +73,12 @@ UNMEASURED: Mapping[str, BetweenRuns] = {}
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was recorded beside the blocks to check their tokens by.
+    """Records, stored beside the blocks, that their tokens are checked by.
 
-    `rescorings`: point key → how its tokens were scored by a second engine.
+    `rescorings`: point key → scores of its tokens by a second engine.
     `asked`: how far the run set out to check tokens.
-    `drawn_by`: the near ties of the run's own policy, where the run is judged by another one: which tokens the second
-        engine was asked about follows from them.
+    `drawn_by`: near-tie settings that chose which tokens were rescored. They differ from the judging policy's when a
+        stored run is judged again.
     """
 
     texts: Sequence[BaselineText] = ()
@@ -87,11 +90,31 @@ class Checked:
     drawn_by: NearTies | None = None
 
 
+class Deferred(Mapping[str, Value]):
+    """The figures of a cell, computed when the first of them is asked for."""
+
+    def __init__(self, compute: Callable[[], Mapping[str, Value]]) -> None:
+        self._compute = compute
+
+    @cached_property
+    def _values(self) -> Mapping[str, Value]:
+        return self._compute()
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What earlier calls over the same blocks have found. Blocks are told apart by identity, so they have to live on.
+    """Cache of results per cell, keyed by the identity of its blocks. Keep the blocks alive as long as the cache.
 
-    `results`: of cells, by everything that they follow from. `sound`: blocks that hold by themselves.
+    `results`: of cells, by everything that they follow from. `sound`: ids of blocks without a contradiction.
     """
 
     results: dict[tuple[object, ...], CellResult] = field(default_factory=dict)
@@ -103,13 +126,14 @@ def measure(
     blocks: Sequence[Block],
     margins: Sequence[Margin],
     ties: NearTies,
-    checked: Checked | None = None,
+    records: Checked | None = None,
     *,
     forced: bool = False,
     grounds: Grounds = UNKNOWN,
     known: Known | None = None,
     aside: SetAside | None = None,
     between: Mapping[str, BetweenRuns] = UNMEASURED,
+    brief: bool = False,
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of `plan`, and every spec cell compared with its baseline. Warm-up blocks are left out.
 
@@ -120,16 +144,17 @@ def measure(
     `known`: what earlier calls over the same blocks and `grounds` have left; this call adds its own.
     `aside`: rounds whose times are left out. Their tokens and drafts count like those of any other.
     `between`: `Run.between_runs`.
+    `brief`: cells have what gates judge alone. What only pages show (`by_depth`, `distributions`, …) is left out.
 
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
-    checked, aside, known = checked or Checked(), aside or {}, known or Known()
+    records, aside, known = records or Checked(), aside or {}, known or Known()
     of, broken = sound_blocks(plan, blocks, margins, grounds, known.sound)
     by_point: dict[Point, list[Block]] = {point: [] for point in plan.points}
-    for cell, found in of.items():
-        by_point[cell.point] += found
+    for cell, cell_blocks in of.items():
+        by_point[cell.point] += cell_blocks
     texts: dict[Point, list[BaselineText]] = defaultdict(list)
-    for text in checked.texts:
+    for text in records.texts:
         texts[text.point].append(text)
 
     def tokens_of(cell: Cell) -> TokenCheck:
@@ -137,12 +162,12 @@ def measure(
             return TokenCheck(0, ())
         mine = [b for b in by_point[cell.point] if b.role in (BASELINE, cell.role)]
         pairs = compared(mine, plan.scenarios[cell.point.scenario])
-        check = check_tokens(cell, pairs, margins, ties, texts[cell.point], checked.logits)
-        check, most = replace(check, lossy=is_lossy(cell, grounds)), checked.asked.followed
+        check = check_tokens(cell, pairs, margins, ties, texts[cell.point], records.logits)
+        check, most = replace(check, lossy=is_lossy(cell, grounds)), records.asked.followed
         if not most or not ties.ulps:
             return check
         parted = parted_texts(cell, pairs, check.divergences, most)
-        return replace(check, followed=check_followed(parted, checked.followed, ties))
+        return replace(check, followed=check_followed(parted, records.followed, ties))
 
     comparisons = tuple(
         compare(plan, cell, timed(by_point[cell.point], aside), tokens_of(cell), between.get(cell.key, ASSUMED))
@@ -160,16 +185,21 @@ def measure(
         if key not in known.results:
             repeats = repeats_of(cell, of[cell], margins, ties, texts[cell.point])
             known.results[key] = reduce_cell(
-                plan, cell, of[cell], rounds, checked.texts, repeats, withhold=cell in unlike, aside=aside
+                plan, cell, of[cell], rounds, records.texts, repeats, withhold=cell in unlike, aside=aside
             )
         return known.results[key]
 
-    cells = tuple(reduced(cell) if of[cell] else failed(cell, broken.get(cell)) for cell in plan.cells)
-    drawn = comparisons if checked.drawn_by is None else by_near_ties(comparisons, margins, checked.drawn_by)
+    def in_brief(cell: Cell) -> CellResult:
+        without = without_figures(cell, of[cell], measured_rounds[cell.point], aside)
+        return replace(without, values=Deferred(lambda: reduced(cell).values))
+
+    result_of = in_brief if brief else reduced
+    cells = tuple(result_of(cell) if of[cell] else failed(cell, broken.get(cell)) for cell in plan.cells)
+    for_scoring = comparisons if records.drawn_by is None else by_near_ties(comparisons, margins, records.drawn_by)
     scores = {
-        point: scores_of(by_point[point], drawn, seen, checked)
+        point: scores_of(by_point[point], for_scoring, rescoring, records)
         for point in plan.points
-        if (seen := checked.rescorings.get(point.key)) is not None and by_point[point]
+        if (rescoring := records.rescorings.get(point.key)) is not None and by_point[point]
     }
     return tuple(rescored(result, scores.get(result.cell.point, {})) for result in cells), comparisons
 
@@ -185,7 +215,7 @@ def by_near_ties(
 
 
 def is_lossy(cell: Cell, grounds: Grounds) -> bool:
-    """Whether the engine says of itself that speculation may emit other tokens than the baseline."""
+    """True if the engine declares that speculation may emit other tokens than the baseline."""
     facts = grounds.engines.get(cell.point.key)
     return cell.role.speculative and facts is not None and LOSSY in facts.details
 
@@ -216,21 +246,23 @@ Scores = Mapping[Cell, ScoreCheck | str]
 """Cell → what a second engine said of its tokens, or why that contradicts the journal."""
 
 
-def scores_of(blocks: Sequence[Block], comparisons: Sequence[Comparison], found: Rescoring, checked: Checked) -> Scores:
-    """What a second engine said of the tokens of one point. `blocks`: its measured blocks."""
-    asked = to_be_scored(blocks, comparisons, checked)
+def scores_of(
+    blocks: Sequence[Block], comparisons: Sequence[Comparison], rescoring: Rescoring, records: Checked
+) -> Scores:
+    """Check a second engine's scores of the tokens of one point. `blocks`: its measured blocks."""
+    draw_list = to_be_scored(blocks, comparisons, records)
     scores: dict[Cell, ScoreCheck | str] = {}
     for cell in {b.cell for b in blocks}:
         try:
-            scores[cell] = check_scores(cell, [d for d in asked if d.block.cell == cell], found, checked.asked)
+            scores[cell] = check_scores(cell, [d for d in draw_list if d.block.cell == cell], rescoring, records.asked)
         except InvalidResult as error:
             scores[cell] = str(error)
     return scores
 
 
-def to_be_scored(blocks: Sequence[Block], comparisons: Sequence[Comparison], checked: Checked) -> list[Draw]:
+def to_be_scored(blocks: Sequence[Block], comparisons: Sequence[Comparison], records: Checked) -> list[Draw]:
     """The tokens of one point that a second engine is asked about. `blocks`: its measured blocks that are sound."""
-    return draws(checked.run_id, blocks, near_ties_of(comparisons, blocks), checked.asked.positions)
+    return draws(records.run_id, blocks, near_ties_of(comparisons, blocks), records.asked.positions)
 
 
 def near_ties_of(comparisons: Sequence[Comparison], blocks: Sequence[Block]) -> dict[Cell, list[Divergence]]:
@@ -241,12 +273,12 @@ def near_ties_of(comparisons: Sequence[Comparison], blocks: Sequence[Block]) -> 
 
 def rescored(result: CellResult, scores: Scores) -> CellResult:
     """`result` with what a second engine said of its tokens. It has failed where that contradicts the journal."""
-    found = scores.get(result.cell)
-    if result.status == "failed" or found is None:
+    score = scores.get(result.cell)
+    if result.status == "failed" or score is None:
         return result
-    if isinstance(found, str):
-        return failed(result.cell, Contradiction("scores_contradict", found))
-    return replace(result, rescored=found)
+    if isinstance(score, str):
+        return failed(result.cell, Contradiction("scores_contradict", score))
+    return replace(result, rescored=score)
 
 
 def failed(cell: Cell, why: Contradiction | None) -> CellResult:
@@ -254,6 +286,23 @@ def failed(cell: Cell, why: Contradiction | None) -> CellResult:
     if why is None:
         return CellResult(cell, "failed", "no block was measured", 0, None, {}, ())
     return CellResult(cell, "failed", why.message, 0, None, {}, (), reason_code=why.reason_code)
+
+
+def without_figures(
+    cell: Cell, blocks: Sequence[Block], rounds: Sequence[tuple[int, int]], aside: SetAside
+) -> CellResult:
+    """The result of one cell with blocks, its `values` and all that only pages show left out. See `reduce_cell`."""
+    missing = len(rounds) - len(blocks)
+    return CellResult(
+        cell=cell,
+        status="partial" if missing else "ok",
+        reason=f"{missing} of {len(rounds)} blocks are missing" if missing else None,
+        blocks=len(blocks),
+        acceptance=total_of(blocks) if cell.role.speculative else None,
+        values={},
+        series_ms=(),
+        set_aside=len(blocks) - len(timed(blocks, aside)),
+    )
 
 
 def reduce_cell(
@@ -272,18 +321,18 @@ def reduce_cell(
     `rounds`: (prompt set, round) of every planned round, in running order. `texts_beside`: the untimed baseline texts,
     which a baseline cell has to repeat. `repeats`: see `repeat_values`. `aside`: see `measure`.
     """
-    clocked = timed(blocks, aside)
-    planned, scenario = len(rounds), plan.scenarios[cell.point.scenario]
+    result, clocked = without_figures(cell, blocks, rounds, aside), timed(blocks, aside)
+    scenario = plan.scenarios[cell.point.scenario]
     prompts = by_prompt(blocks) if cell.role.speculative else {}
-    acceptance = pooled(prompts) if cell.role.speculative else None
     whole_requests = scenario.whole_requests
+    requests = [list(requests_of(block, whole_requests)) for block in clocked]
     values = {
         v.metric: v
         for v in (
             *(load_values(clocked) if scenario.load is not None else speed_values(clocked, whole_requests)),
-            *(latency_values(clocked, scenario) if clocked else ()),
+            *(latency_values(clocked, requests, scenario) if clocked else ()),
             *active_values(blocks),
-            *draft_values(blocks, prompts, acceptance, scenario.budget),
+            *draft_values(blocks, prompts, result.acceptance, scenario.budget),
             *repeat_values(blocks, [] if cell.role.speculative else texts_beside, repeats),
             *cache_hits(blocks),
             *asked_again(blocks),
@@ -295,17 +344,11 @@ def reduce_cell(
         values |= {
             m: Value(m, None, v.stat, v.n, reason_code="token_mismatch") for m, v in values.items() if m in SPEEDS
         }
-    missing = planned - len(blocks)
-    return CellResult(
-        cell=cell,
-        status="partial" if missing else "ok",
-        reason=f"{missing} of {planned} blocks are missing" if missing else None,
-        blocks=len(blocks),
-        acceptance=acceptance,
+    return replace(
+        result,
         values=values,
         series_ms=series(rounds, clocked),
         by_depth=by_depth(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
         by_active=by_active(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
-        distributions={} if withhold else distributions(clocked, whole_requests=whole_requests),
-        set_aside=len(blocks) - len(clocked),
+        distributions={} if withhold else distributions(chain.from_iterable(requests)),
     )

@@ -21,7 +21,7 @@ from specgate.contract.verdict import Gap, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """How far a subject had come from micro to full when a run of it began.
+    """Progress of a subject from micro to full when a run of it began.
 
     `gates`: name → SHA-256 of the micro scenarios that must be green.
     `needed`: how many times in a row they must be green.
@@ -99,7 +99,7 @@ class RunView:
 
     @property
     def acceptance(self) -> AcceptanceSource:
-        """Where acceptance comes from: what an engine says, else what the pair says. A run has one back end."""
+        """Source of acceptance: as an engine says, else as the pair says. A run has one back end."""
         return next((f.acceptance for f in self.engines.values() if f.acceptance), self.pair.acceptance)
 
     def draft_trouble(self, result: CellResult) -> str | None:

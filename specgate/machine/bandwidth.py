@@ -33,17 +33,19 @@ def measure() -> Bandwidth:
     Raises EnvironmentRefused where no back end can read it, or where the memory read is not that of the GPU to be
     measured.
     """
-    found = [(a.rank, name, b) for name, (b, a) in plugins.backends_available().items() if a.usable]
-    readers = [b for _, _, b in sorted(found, key=lambda entry: entry[:2]) if isinstance(b, ReadsMemory)]
+    candidates = [(a.rank, name, b) for name, (b, a) in plugins.backends_available().items() if a.usable]
+    readers = [b for _, _, b in sorted(candidates, key=lambda entry: entry[:2]) if isinstance(b, ReadsMemory)]
     if not readers:
-        raise EnvironmentRefused("no back end that is usable here can read memory", hint="see specgate backends")
+        raise EnvironmentRefused(
+            "no back end that is usable here can read memory", hint="see specgate machine backends"
+        )
     reads = readers[-1].read_memory(REPEATS)
     gpu = inventory.visible_gpu_uuid() if inventory.has_cuda_gpu() else None
     if reads.gpu_uuid != gpu:
         raise EnvironmentRefused(
             f"the memory of {reads.device} ({reads.gpu_uuid or 'no GPU'}) was read, but {gpu or 'no GPU'} is measured "
             "here",
-            hint="on a GPU, back end cupy reads it: see specgate backends",
+            hint="on a GPU, back end cupy reads it: see specgate machine backends",
         )
     low, median, high = statistics.quantiles(reads.elapsed_ns, n=4)
     return Bandwidth(
@@ -73,7 +75,7 @@ def measure_apart(uuid: str) -> Bandwidth:
 
 
 def seeing_only(uuid: str, measure: Callable[[], T]) -> T:
-    """What `measure` returns in a new process that sees the GPU `uuid` alone."""
+    """Run `measure` in a new process that sees the GPU `uuid` alone."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), see_only, (uuid,)) as process:
         try:
             return process.submit(measure).result()
@@ -103,8 +105,10 @@ def bandwidth_of(out: Path) -> Bandwidth | None:
     return read_record(Bandwidth, file_of(out), SCHEMA)
 
 
-def store(found: Bandwidth, out: Path) -> Path:
-    """Store `found` in the file of its device, and return that. Raises EnvironmentRefused if it cannot be written."""
-    file = beside(noise_passport.file_for(out, found.gpu_uuid))
-    write_record(Bandwidth, found, file, SCHEMA)
+def store(measured: Bandwidth, out: Path) -> Path:
+    """Store `measured` in the file of its device, and return that. Raises EnvironmentRefused where it cannot be
+    written.
+    """
+    file = beside(noise_passport.file_for(out, measured.gpu_uuid))
+    write_record(Bandwidth, measured, file, SCHEMA)
     return file

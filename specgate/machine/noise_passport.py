@@ -25,7 +25,7 @@ SCHEMA = "specgate.noise/v2"
 
 @dataclass(frozen=True, slots=True)
 class CellNoise:
-    """What the log-ratios of a role to itself show.
+    """Noise of a role, by the log-ratios of it to itself.
 
     `sd`: standard deviation of a pair, without the effects of order and prompts.
     `order_effect`: half of what running second in a pair changes.
@@ -56,7 +56,7 @@ class CellNoise:
 
 @dataclass(frozen=True, slots=True)
 class Passport:
-    """What one machine was found to detect.
+    """Noise profile of one machine: the differences that it can detect.
 
     `created`: when.
     `run`: the calibration run.
@@ -73,7 +73,7 @@ class Passport:
 
     @property
     def accepted(self) -> bool:
-        """Whether every A/A difference above `margin_pct` was excluded."""
+        """True if every A/A difference above `margin_pct` was excluded."""
         return all(cell.state is State.PASS for cell in self.cells.values())
 
 
@@ -99,17 +99,17 @@ MIN_MACHINES = 3
 
 
 def between_runs(plan: Plan, passport: Passport | None, out: Path) -> dict[str, BetweenRuns]:
-    """Cell key → what differs between runs, for the cells of `plan` whose passport measured several processes.
+    """Cell key → spread between runs, for the cells of `plan` whose noise profile measured several processes.
 
     Between machines, it is the spread over all passports beside the folder of runs `out` that are of the same weights
     on the same kind of device, where there are MIN_MACHINES of them.
     """
     if passport is None:
         return {}
-    known = {c.key: found for c in plan.cells if (found := _processes(passport, c.key)) is not None}
+    known = {c.key: spread for c in plan.cells if (spread := _processes(passport, c.key)) is not None}
     files = sorted(file_of(out).parent.glob("*.json")) if known else []
     fleet = [p for f in files if (p := read_record(Passport, f, SCHEMA)) is not None and _same_kind(p, passport)]
-    return {key: _with_machines(found, key, fleet) for key, found in known.items()}
+    return {key: _with_machines(spread, key, fleet) for key, spread in known.items()}
 
 
 def _processes(passport: Passport, key: str) -> BetweenRuns | None:
@@ -122,11 +122,11 @@ def _same_kind(a: Passport, b: Passport) -> bool:
     return all(a.fingerprint.get(key) == b.fingerprint.get(key) for key in same)
 
 
-def _with_machines(found: BetweenRuns, key: str, fleet: Sequence[Passport]) -> BetweenRuns:
+def _with_machines(spread: BetweenRuns, key: str, fleet: Sequence[Passport]) -> BetweenRuns:
     means = [statistics.fmean(p.cells[key].process_means) for p in fleet if _processes(p, key) is not None]
     if len(means) < MIN_MACHINES:
-        return found
-    return replace(found, machine_sd=statistics.stdev(means), machine_freedom=len(means) - 1)
+        return spread
+    return replace(spread, machine_sd=statistics.stdev(means), machine_freedom=len(means) - 1)
 
 
 def effect(sd: float, scenario: Scenario, between: BetweenRuns = ASSUMED) -> float | None:
@@ -135,8 +135,8 @@ def effect(sd: float, scenario: Scenario, between: BetweenRuns = ASSUMED) -> flo
 
     `sd`: standard deviation of a pair, on the log scale. `between`: what differs between runs.
     """
-    found = detectable(scenario, sd, between)
-    return None if found is None else math.expm1(found)
+    log_effect = detectable(scenario, sd, between)
+    return None if log_effect is None else math.expm1(log_effect)
 
 
 def effects(plan: Plan, passport: Passport | None) -> dict[str, float]:
@@ -146,8 +146,8 @@ def effects(plan: Plan, passport: Passport | None) -> dict[str, float]:
 
 
 def _effect(plan: Plan, cell: Cell, passport: Passport) -> float | None:
-    found = passport.cells.get(cell.key)
-    return effect(found.sd, plan.scenarios[cell.point.scenario], found.between_processes or ASSUMED) if found else None
+    noise = passport.cells.get(cell.key)
+    return effect(noise.sd, plan.scenarios[cell.point.scenario], noise.between_processes or ASSUMED) if noise else None
 
 
 def check_margins(
@@ -176,7 +176,7 @@ def _too_narrow(
 
 
 def warnings(passport: Passport | None) -> tuple[str, ...]:
-    """What a reader of a run must know about the machine; empty without a passport and for an accepted machine."""
+    """Warnings for the reader of a run about its machine; empty without a profile and for an accepted machine."""
     if passport is None or passport.accepted:
         return ()
     worst = max(passport.cells.values(), key=lambda cell: cell.sd)

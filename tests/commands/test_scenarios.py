@@ -1,4 +1,4 @@
-"""`specgate scenarios …` and `specgate plan`, called as commands."""
+"""`specgate scenarios …` and `specgate scenarios plan`, called as commands."""
 
 import json
 import re
@@ -73,7 +73,7 @@ def test_show_prints_a_whole_scenario_that_can_be_validated(tmp_path: Path) -> N
     assert shown == dump(find("stress"))
     file = tmp_path / "copy.yaml"
     file.write_text(shown)
-    assert run("validate", str(file)).output == (
+    assert run("check", str(file)).output == (
         f"{file}: fine: full scenario copy, context 32773/65536, batch 1, spec-2..5\n"
     )
 
@@ -83,7 +83,7 @@ def test_validate_reports_every_problem_of_every_file(tmp_path: Path) -> None:
     good.write_text("# Q?\nextends: cpu-1k-single\n")
     bad.write_text("# Q?\nextends: cpu-1k-single\nkindd: micro\nneeds: tpu\n")
     worse.write_text("a: 1\na: 2\n")
-    result = run("validate", str(bad), str(good), str(worse))
+    result = run("check", str(bad), str(good), str(worse))
     assert result.output == f"{good}: fine: micro scenario good, context 1024, batch 1, spec-3\n"
     assert isinstance(result.exception, UsageError)
     assert result.exception.exit_code == ExitCode.USAGE
@@ -200,7 +200,7 @@ def test_plan_says_that_it_leaves_whole_requests_out(experts: tuple[str, ...], p
     assert said("--target", str(pair[0]), "--draft", str(pair[1])) == []
 
 
-DOCUMENTED = re.compile(r"^specgate (plan .*--policy \S+)", re.MULTILINE)
+DOCUMENTED = re.compile(r"^specgate (scenarios plan .*--policy \S+)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", ["backends/eagle3/docs/gpt-oss.md", "docs/results.md"])

@@ -177,5 +177,5 @@ def test_text_that_cannot_be_fetched_names_the_command(tokenizer_file: Path, mon
     for key, value in NO_PACKAGES.items():
         monkeypatch.setenv(key, value)
     monkeypatch.setattr(assets, "TEXTS", tuple(replace(a, sha256="0" * 64) for a in assets.TEXTS))
-    with pytest.raises(EnvironmentRefused, match="specgate pairs fetch"):
+    with pytest.raises(EnvironmentRefused, match="specgate engine pairs fetch"):
         build_prompts(scenario(), 64, 1, tokenizer_file, VOCAB)

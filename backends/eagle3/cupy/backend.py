@@ -9,12 +9,7 @@ from typing import Literal
 from specgate.backends.eagle3.cupy.device import OLDEST
 from specgate.backends.eagle3.nouns.abilities import GemmTuner
 from specgate.backends.eagle3.nouns.gemms import GemmShape
-from specgate.backends.eagle3.nouns.kernel_bench import (
-    KernelBench,
-    KernelBenchRequest,
-    PrefillBench,
-    PrefillBenchRequest,
-)
+from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest
 from specgate.contract import PairRef
 from specgate.contract.protocols import Availability, Engine, MemoryReads, OpenRequest
 from specgate.machine import inventory
@@ -51,7 +46,7 @@ class CupyBackend:
         return int(ranks_text) if ranks_text.isdecimal() and ranks_text != "0" else 1
 
     def tuning(self, pair: str) -> Sequence[str]:
-        return ("tune", "gemm", "--missing", "--pair", pair)
+        return ("engine", "tune", "gemm", "--missing", "--pair", pair)
 
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.eagle3.cupy.engine.open import open_engine
@@ -67,11 +62,6 @@ class CupyBackend:
         from specgate.backends.eagle3.cupy.bench.run import bench_kernels
 
         return bench_kernels(request)
-
-    def bench_prefill(self, request: PrefillBenchRequest) -> PrefillBench:
-        from specgate.backends.eagle3.cupy.bench.prefill.run import bench_prefill
-
-        return bench_prefill(request)
 
     def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
         from specgate.backends.eagle3.cupy.bench.synthetic import Geometry

@@ -13,8 +13,8 @@ parallel/       a target on several GPUs: which part each of them has
 kv/             formats that keys and values are cached in
 mxfp4.py        arithmetic of the four-bit numbers of gpt-oss' experts
 rope.py         frequencies and tables of rotary position embedding
-trees/          trees of draft tokens: asked for, laid out, grown, accepted, compacted
-specpv/         what verification over a part of the cache is asked for
+trees/          trees of draft tokens: read from options, laid out, grown, accepted, compacted
+specpv/         options of verification over a part of the cache
 chains/         chains that have fewer than K tokens: by a table, by the draft's confidence
 logit_watch.py  digests of the logits that single tokens were chosen from
 describe.py     geometries in words, for the facts that an engine states of itself

@@ -1,11 +1,11 @@
-"""What the passes of a pair must move through memory under a scenario's options, from configs alone."""
+"""Memory traffic that the passes of a pair need under a scenario's options, from configs alone."""
 
 from __future__ import annotations
 
 import torch
 
-from specgate.backends.eagle3.lib.kv.asked import kv_modes
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV
+from specgate.backends.eagle3.lib.kv.options import kv_modes
 from specgate.backends.eagle3.lib.pair import open_draft, open_target
 from specgate.backends.eagle3.lib.parallel.shard import Shard
 from specgate.backends.eagle3.lib.traffic import pair_traffic

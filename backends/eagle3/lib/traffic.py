@@ -38,11 +38,11 @@ def target_traffic(g: TargetGeometry, dtype: torch.dtype, kv: KvMode | None = No
     its tokens choose.
     """
     read = without(target_tensors(g), "experts", *([] if g.tied_embeddings else ["embed_tokens"]))
-    seen = [g.window(layer) for layer in range(g.layers)]
+    windows = [g.window(layer) for layer in range(g.layers)]
     return PassTraffic(
         weight_bytes=weight_bytes(read, dtype),
         token_bytes=0 if g.tied_embeddings else g.hidden * dtype.itemsize,
-        attention=tuple(attention(g, seen.count(window), window, dtype, kv) for window in dict.fromkeys(seen)),
+        attention=tuple(attention(g, windows.count(window), window, dtype, kv) for window in dict.fromkeys(windows)),
         experts=expert_traffic(g, g.experts, dtype) if g.experts else None,
     )
 
@@ -82,6 +82,6 @@ def attention(
     return AttentionTraffic(layers, position_bytes(kv, g.kv_heads, g.head_dim, dtype.itemsize), window)
 
 
-def without(wanted: Mapping[str, Wanted], *modules: str) -> dict[str, Wanted]:
-    """The tensors of `wanted` whose dotted names contain none of `modules`."""
-    return {name: want for name, want in wanted.items() if not set(modules) & set(name.split("."))}
+def without(tensors: Mapping[str, Wanted], *modules: str) -> dict[str, Wanted]:
+    """Return the `tensors` whose dotted names contain none of `modules`."""
+    return {name: want for name, want in tensors.items() if not set(modules) & set(name.split("."))}

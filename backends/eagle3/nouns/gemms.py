@@ -85,8 +85,8 @@ class StepsRequest:
 
 @dataclass(frozen=True, slots=True)
 class InSteps:
-    """How a configuration was chosen by timing whole steps: those of the baseline and of spec-`k` at `points`, of a
-    model with the sizes of `pair`.
+    """Record of a choice by timing whole steps: those of the baseline and of spec-`k` at `points`, of a model with the
+    sizes of `pair`.
 
     `before`: the configuration that was in use before. It may have been kept.
     `before_us`: step (role and point) → microseconds per step with what was in use before.
@@ -172,15 +172,15 @@ class TunedGemms:
     gemms: tuple[TunedGemm, ...] = ()
 
     def __post_init__(self) -> None:
-        seen = set[Key]()
+        keys = set[Key]()
         for gemm in self.gemms:
-            if gemm.key in seen:
+            if gemm.key in keys:
                 of = f" of {gemm.experts} experts" if gemm.experts else ""
                 raise ValueError(f"the weight {gemm.n} x {gemm.k}{of} is there twice: keep one")
-            seen.add(gemm.key)
+            keys.add(gemm.key)
 
-    def with_(self, found: TunedGemm) -> TunedGemms:
-        """A copy with `found` in the place of what was known about its weight."""
-        others = [gemm for gemm in self.gemms if gemm.key != found.key]
-        gemms = tuple(sorted((*others, found), key=lambda gemm: gemm.key))
+    def with_(self, tuned: TunedGemm) -> TunedGemms:
+        """Return a copy with `tuned` in the place of the earlier entry for its weight."""
+        others = [gemm for gemm in self.gemms if gemm.key != tuned.key]
+        gemms = tuple(sorted((*others, tuned), key=lambda gemm: gemm.key))
         return TunedGemms(self.device, self.compute_capability, gemms)

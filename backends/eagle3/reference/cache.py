@@ -80,7 +80,7 @@ class View:
 
 
 def view(positions: Tensor, window: int | None, *, causal: bool = True) -> View:
-    """What query rows at `positions` [B, T] see; positions ascend within a slot.
+    """Return the positions that query rows at `positions` [B, T] see; positions ascend within a slot.
 
     A row sees itself and earlier positions, at most `window` in all. Without `causal` there is a mask in any case. The
     first and last positions are read back to the host, which the reference engine can afford.
@@ -102,7 +102,7 @@ def view(positions: Tensor, window: int | None, *, causal: bool = True) -> View:
 
 @dataclass(frozen=True, slots=True)
 class TreeRows:
-    """Where T rows of a tree are kept in a cache, and the path along which each of them looks.
+    """Cache rows of a tree's T rows, and the path along which each of them looks.
 
     rows     [B, T]     the cache row that takes the key and value of each
     paths    [B, P, J]  per path, the cache rows whose keys and values belong at positions start … start + J − 1

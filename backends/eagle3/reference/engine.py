@@ -13,7 +13,7 @@ from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.weights import TargetWeights, pack_target
 from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.backends.eagle3.reference.drafters import StandIn
@@ -112,7 +112,7 @@ class ReferenceEngine(SpeculativeLoop):
         watch = LogProbabilities(len(self.prompts))
         decoded = self._decode(role, budget, (), watch)
         emitted = (len(tokens) - 1 for tokens in decoded.tokens)
-        return tuple(tuple(found[:count]) for found, count in zip(watch.found, emitted, strict=True))
+        return tuple(tuple(of_slot[:count]) for of_slot, count in zip(watch.by_slot, emitted, strict=True))
 
     def draw(
         self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int
@@ -131,7 +131,7 @@ class ReferenceEngine(SpeculativeLoop):
 
     def facts(self) -> EngineFacts:
         tape = self.playback.tape if self.playback else None
-        found = engine_facts(
+        facts = engine_facts(
             self.target, self.drafts, self.dtype, self.device, tape, self.tree, self.lengths, self.kv, self.warnings
         )
-        return found if self.partial is None else with_partial(found, self.partial, self.max_positions)
+        return facts if self.partial is None else with_partial(facts, self.partial, self.max_positions)

@@ -1,4 +1,4 @@
-"""How many experts of a layer the rows of a pass reach: each counted once, and row by row those that are new."""
+"""Count the experts of a layer that the rows of a pass reach: all rows together, and row by row those that are new."""
 
 from __future__ import annotations
 
@@ -44,13 +44,15 @@ class ExpertCounter:
 
 
 def reached(chosen: Tensor, active: Tensor, experts: int) -> tuple[Tensor, Tensor]:
-    """(how many experts all rows of a step reach together [S, L]; how many each row is the first of its slot to reach,
-    summed over steps, layers and slots [T]), from `chosen` [S, L, B, T, k] and the slots that are `active` [S, B].
+    """Count the experts that are reached, from `chosen` [S, L, B, T, k] and the slots that are `active` [S, B].
+
+    Returns the experts that all rows of a step reach together [S, L], and the experts that each row is the first of its
+    slot to reach, summed over steps, layers and slots [T].
     """
-    seen = torch.zeros(*chosen.shape[:3], experts, dtype=torch.bool, device=chosen.device)
+    used = torch.zeros(*chosen.shape[:3], experts, dtype=torch.bool, device=chosen.device)
     fresh = []
     for row in chosen.unbind(dim=3):
-        new = torch.zeros_like(seen).scatter_(-1, row, True) & active[:, None, :, None] & ~seen
+        new = torch.zeros_like(used).scatter_(-1, row, True) & active[:, None, :, None] & ~used
         fresh.append(new.sum())
-        seen |= new
-    return seen.any(dim=2).sum(dim=-1), torch.stack(fresh)
+        used |= new
+    return used.any(dim=2).sum(dim=-1), torch.stack(fresh)

@@ -28,19 +28,19 @@ PREFILL_ROWS: Final = 256
 """Rows of a prefill pass. Every query head has a mask of its own, which holds its sink: 1 GB at 32,768 positions."""
 
 
-def mask_with_sinks(seen: View, sinks: Tensor, rows: int) -> Tensor:
-    """What is added to the scores, [B, N, rows, stop − start + 1]: 0 where a row looks, minus infinity elsewhere. The
-    last column has the sink of each head.
+def mask_with_sinks(span: View, sinks: Tensor, rows: int) -> Tensor:
+    """Return the addends of the scores, [B, N, rows, stop − start + 1]: 0 for visible positions, minus infinity for
+    others. The last column has the sink of each head.
     """
-    assert seen.mask is not None
-    hidden = torch.zeros_like(seen.mask, dtype=sinks.dtype).masked_fill(~seen.mask, -torch.inf)
-    batch, heads = len(seen.mask), len(sinks)
+    assert span.mask is not None
+    hidden = torch.zeros_like(span.mask, dtype=sinks.dtype).masked_fill(~span.mask, -torch.inf)
+    batch, heads = len(span.mask), len(sinks)
     last = sinks[None, :, None, None].expand(batch, heads, rows, 1)
     return torch.cat((hidden.expand(batch, heads, rows, -1), last), dim=-1)
 
 
 def attend(
-    layer: ExpertLayer, x: Tensor, rows: RopeTable, cache: tuple[Plane, Plane], positions: Tensor, seen: View,
+    layer: ExpertLayer, x: Tensor, rows: RopeTable, cache: tuple[Plane, Plane], positions: Tensor, span: View,
     geometry: TargetGeometry, tree: TreeRows | None = None,
 ) -> Tensor:  # fmt: skip
     """Append the keys and values of the normed `x` [B, T, H]; attend; return [B, T, H].
@@ -51,9 +51,9 @@ def attend(
     q = rope_append(qkv, *rows, *cache, positions if tree is None else tree.rows, geometry.heads, geometry.kv_heads)
 
     def look(asking: Tensor) -> Tensor:
-        rows_seen = (read_rows(plane, seen.start, seen.stop, asking.dtype) for plane in cache)
-        k, v = (F.pad(found, (0, 0, 0, 1)) for found in rows_seen)
-        return masked_attention(asking, k, v, mask_with_sinks(seen, layer.sinks, asking.shape[2]))
+        rows_seen = (read_rows(plane, span.start, span.stop, asking.dtype) for plane in cache)
+        k, v = (F.pad(plane_rows, (0, 0, 0, 1)) for plane_rows in rows_seen)
+        return masked_attention(asking, k, v, mask_with_sinks(span, layer.sinks, asking.shape[2]))
 
     mixed = look(q) if tree is None else along_paths(tree, q, *cache, look)
     return matmul_rows(mixed, layer.o) + layer.o_bias
@@ -133,14 +133,14 @@ class GptOssTarget(TorchTarget[GptOssWeights]):
         geometry = self.geometry
         assert geometry.experts is not None
         x, angles, eps = self.weights.embed[tokens], rope_rows(self.table, positions), geometry.rms_eps
-        seen = {
+        spans = {
             w: view(positions if tree is None else tree.at, w, causal=False)
             for w in dict.fromkeys(map(geometry.window, range(geometry.layers)))
         }
         streams, chosen = {0: x}, list[Tensor]()
         for i, layer in enumerate(self.weights.layers):
             planes, normed = (cache.k[i], cache.v[i]), rms_norm(x, layer.input_norm, eps)
-            x = x + attend(layer, normed, angles, planes, positions, seen[geometry.window(i)], geometry, tree)
+            x = x + attend(layer, normed, angles, planes, positions, spans[geometry.window(i)], geometry, tree)
             normed = rms_norm(x, layer.post_norm, eps)
             mixed, sent = mixture(layer, normed.flatten(0, 1), geometry.experts)
             x = x + mixed.view_as(x)

@@ -39,7 +39,7 @@ class ExpertMatrices:
 
     @property
     def whole_bytes(self) -> int:
-        """What `whole` takes."""
+        """Size of `whole` in bytes."""
         columns = self.blocks.shape[2] * 32 if self.blocks is not None else self.of(0).shape[1]
         return self.bias.numel() * columns * self.bias.itemsize
 

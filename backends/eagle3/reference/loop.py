@@ -18,7 +18,7 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
-from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import Growth
 from specgate.backends.eagle3.lib.trees.masks import broken_rows
 from specgate.backends.eagle3.lib.weights import Vocabulary
@@ -84,7 +84,7 @@ class RoutesTokens(Protocol):
 
 
 class Verified(NamedTuple):
-    """What a cycle has verified.
+    """Tokens that a cycle has verified.
 
     `accepted` [B]: draft tokens. `tokens` [B, K + 1]: the first `accepted + 1` are to be emitted. `features` [B, K + 1,
     n·H]: the target's auxiliary hidden states that precede each; None without boundaries. `drafted` [B]: draft tokens
@@ -98,11 +98,11 @@ class Verified(NamedTuple):
 
 
 class Watch(Protocol):
-    """What sees the tokens that steps commit, such as `eagle3.logit_watch.LogitWatch`."""
+    """Observer of the tokens that steps commit, such as `eagle3.logit_watch.LogitWatch`."""
 
     @property
     def complete(self) -> bool:
-        """Whether it has seen all it waits for."""
+        """True once it has seen all it waits for."""
 
     def see(self, slot: int, first: int, tokens: Sequence[int], logits: Tensor) -> None:
         """A step is about to commit `tokens`, the first of them at index `first`, from `logits` [≥ len(tokens), V]."""
@@ -337,10 +337,10 @@ class SpeculativeLoop:
             tokens, features = self._verify(slots, nothing, drafter.boundaries)
             recorder.phase("verify")
             return Verified(accept(nothing, tokens), tokens, features, torch.zeros_like(slots.last_token))
-        found = verify_tree(self.model, tree, masks, slots.last_token, slots.length, growth.levels, drafter.boundaries)
-        self._logits = found.logits
+        result = verify_tree(self.model, tree, masks, slots.last_token, slots.length, growth.levels, drafter.boundaries)
+        self._logits = result.logits
         recorder.phase("verify")
-        return Verified(found.accepted, found.tokens, found.features)
+        return Verified(result.accepted, result.tokens, result.features)
 
     def _verifier(self, recorder: Recorder) -> PartialVerifier | None:
         if self.partial is None:
@@ -353,9 +353,9 @@ class SpeculativeLoop:
     ) -> Verified:
         """Draft and verify as SpecPV does."""
         assert drafter is not None
-        found = verifier.cycle(slots, drafter, recorder.k)
-        self._logits = found.logits
-        return Verified(found.accepted, found.tokens, found.features)
+        result = verifier.cycle(slots, drafter, recorder.k)
+        self._logits = result.logits
+        return Verified(result.accepted, result.tokens, result.features)
 
     def _watch(self, watch: Watch, slots: Slots, tokens: Tensor, accepted: Tensor) -> None:
         """Show `watch` what a step is about to commit."""
@@ -425,15 +425,15 @@ class SpeculativeLoop:
 
         Raises BackendError where they do not fit.
         """
-        wanted = {len(prompt) + p - 1: continuation[p] for p in positions}  # the row that chooses it → the token
-        tokens = [*prompt, *continuation][: max(wanted) + 1]
+        row_tokens = {len(prompt) + p - 1: continuation[p] for p in positions}  # the row that chooses it → the token
+        tokens = [*prompt, *continuation][: max(row_tokens) + 1]
         self._check_fit([tokens], draft=False)
         self.prompts, self._last = [], None  # the cache holds another text from now on
         scores = list[Score]()
         for start in range(0, len(tokens), self.model.prefill_rows):
             chunk = torch.tensor([tokens[start : start + self.model.prefill_rows]], device=self.device)
             at = torch.arange(start, start + chunk.shape[1], device=self.device)[None]
-            rows = [row for row in sorted(wanted) if start <= row < start + chunk.shape[1]]
+            rows = [row for row in sorted(row_tokens) if start <= row < start + chunk.shape[1]]
             stream, _ = self.model.forward(slice(0, 1), chunk, at, (), [row - start for row in rows] or LAST)
             if rows:
                 logits = self.model.logits(stream)[0]
@@ -441,9 +441,9 @@ class SpeculativeLoop:
                 if self.sampler:
                     self.sampler.begin([prompt])
                     before = (continuation[: row + 1 - len(prompt)] for row in rows)
-                    drawn = [self.sampler.drawn_scores(x, 0, text) for x, text in zip(logits, before, strict=True)]
-                    logits = torch.stack(drawn).to(self.device)
-                emitted = torch.tensor([wanted[row] for row in rows], device=self.device)
+                    sampled = [self.sampler.drawn_scores(x, 0, text) for x, text in zip(logits, before, strict=True)]
+                    logits = torch.stack(sampled).to(self.device)
+                emitted = torch.tensor([row_tokens[row] for row in rows], device=self.device)
                 best = target_argmax(logits)
                 of = (best, logits.gather(1, best[:, None])[:, 0], logits.gather(1, emitted[:, None])[:, 0])
                 scores += [Score(*row) for row in zip(*(column.tolist() for column in of), strict=True)]

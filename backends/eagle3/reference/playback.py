@@ -44,7 +44,7 @@ class Playback:
 
 
 def as_accepted(drafts: Tensor, targets: Tensor, accepted: Tensor) -> Tensor:
-    """What a cycle emits, [B, K + 1], when the first `accepted` [B] draft tokens count as right.
+    """Return a cycle's tokens, [B, K + 1], when the first `accepted` [B] draft tokens count as right.
 
     These come first, then the target's token that follows them.
     """

@@ -1,4 +1,4 @@
-"""What a decode run records: time per step and phase, accept counts per step and slot."""
+"""Records of a decode run: time per step and phase, accept counts per step and slot."""
 
 from __future__ import annotations
 

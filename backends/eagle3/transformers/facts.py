@@ -74,7 +74,7 @@ def engine_facts(
 
 
 def identity_of(model: Any, options: Options, dtype: torch.dtype) -> EngineIdentity:
-    """Which transformers ran, and how the model is set up. It captures no CUDA graphs here."""
+    """Return the version of transformers and the model's settings. It captures no CUDA graphs here."""
     config = model.config
     experts = getattr(config, "_experts_implementation", None) if has_experts(config) else None
     quantized = getattr(config, "quantization_config", None)
@@ -101,7 +101,7 @@ def has_experts(config: Any) -> bool:
 
 
 def traffic_of(pair: PairRef, draft: DraftGeometry | None, dtype: torch.dtype) -> Traffic | None:
-    """What a pass must move through memory, where the target is one that specgate's own engines know."""
+    """Return the memory traffic of a pass, if the target is one that specgate's own engines know."""
     try:
         return pair_traffic(target_geometry(read_config(pair.target), pair.rope), draft, dtype)
     except CheckpointError:

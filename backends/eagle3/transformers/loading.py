@@ -52,7 +52,7 @@ def load_model(
     transformers.utils.logging.disable_progress_bar()
     with refusing_overflow(f"{folder}: weights", hint="a smaller target or a device with more memory is needed"):
         with refusals(folder):
-            model, told = transformers.AutoModelForCausalLM.from_pretrained(
+            model, info = transformers.AutoModelForCausalLM.from_pretrained(
                 folder,
                 config=config,
                 dtype=dtype,
@@ -62,16 +62,16 @@ def load_model(
                 output_loading_info=True,
             )
         for kind in ("missing_keys", "mismatched_keys"):
-            if names := sorted(map(str, told.get(kind) or ())):
+            if names := sorted(map(str, info.get(kind) or ())):
                 raise CheckpointError(
                     f"{folder}: {kind.partition('_')[0]} tensors: {listed(names)}",
                     hint="config and weights must be of one model: transformers would make up random ones",
                 )
-        return model.to(device).eval(), left_over(folder, told)
+        return model.to(device).eval(), left_over(folder, info)
 
 
-def left_over(folder: Path, told: Mapping[str, Any]) -> tuple[str, ...]:
-    names = sorted(map(str, told.get("unexpected_keys") or ()))
+def left_over(folder: Path, info: Mapping[str, Any]) -> tuple[str, ...]:
+    names = sorted(map(str, info.get("unexpected_keys") or ()))
     return (f"{folder.name}: transformers leaves tensors unused: {listed(names)}",) if names else ()
 
 
@@ -88,8 +88,8 @@ def refusals(folder: Path) -> Iterator[None]:
     except (SpecgateError, torch.OutOfMemoryError):
         raise
     except Exception as error:
-        said = " ".join(str(error).split())[:LONGEST] or type(error).__name__
+        reason = " ".join(str(error).split())[:LONGEST] or type(error).__name__
         raise CheckpointError(
-            f"{folder}: transformers {transformers.__version__} cannot load it: {said}",
+            f"{folder}: transformers {transformers.__version__} cannot load it: {reason}",
             hint="a causal language model of an architecture that this version has, without code of its own",
         ) from error

@@ -30,16 +30,16 @@ class Options:
     build: str | None = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> Options:
+    def parse(cls, raw: Mapping[str, str]) -> Options:
         """Parse the options. Raises UsageError for unknown and bad ones."""
-        if unknown := [key for key in given if key not in KNOWN]:
+        if unknown := [key for key in raw if key not in KNOWN]:
             hint = f"the back end transformers knows: {', '.join(KNOWN)}"
             raise UsageError(f"option {', '.join(unknown)}: not known", hint=hint)
         return cls(
-            device=choice(given, "device", DEVICES),
-            attention=attention_of(given["attention"]) if "attention" in given else None,
-            prefill_rows=rows_of(given["prefill_rows"]) if "prefill_rows" in given else None,
-            build=build_of(given["build"]) if "build" in given else None,
+            device=choice(raw, "device", DEVICES),
+            attention=attention_of(raw["attention"]) if "attention" in raw else None,
+            prefill_rows=rows_of(raw["prefill_rows"]) if "prefill_rows" in raw else None,
+            build=build_of(raw["build"]) if "build" in raw else None,
         )
 
 

@@ -25,7 +25,7 @@ that cannot be rewound.
 
 @dataclass(slots=True)
 class Pass:
-    """Which rows a pass of the model has. `low`: the first position of any slot. `stop`: behind the last one."""
+    """Rows of one pass of the model. `low`: the first position of any slot. `stop`: behind the last one."""
 
     slots: slice
     positions: Tensor
@@ -34,7 +34,7 @@ class Pass:
 
     @property
     def alone(self) -> bool:
-        """Whether its keys end with its rows, so that one row, or a prompt from its beginning, needs no mask."""
+        """True if its keys end with its rows, so that one row, or a prompt from its beginning, needs no mask."""
         return len(self.positions) == 1 and (self.positions.shape[1] == 1 or self.low == 0)
 
 
@@ -63,12 +63,12 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships 
             self.lazy_initialization(key_states, value_states)
         run, (start, stop) = self.cache.run, self.span()
         slot = torch.arange(len(run.positions), device=run.positions.device)[:, None]
-        seen = []
+        rows = []
         for plane, states in ((self.keys, key_states), (self.values, value_states)):
             mine = plane[run.slots]
             mine[slot, :, run.positions] = states.transpose(1, 2)
-            seen.append(mine[:, :, start:stop])
-        return seen[0], seen[1]
+            rows.append(mine[:, :, start:stop])
+        return rows[0], rows[1]
 
     def span(self) -> tuple[int, int]:
         """(first, behind the last) of the cached positions that the rows of the pass look at, up to masks.
@@ -100,17 +100,17 @@ class RaggedCache(transformers.Cache):  # type: ignore[misc]
     def __init__(self, config: Any, max_batch: int, max_positions: int) -> None:
         self.max_batch, self.max_positions = max_batch, whole_blocks(max_positions)
         self.run: Pass
-        found = transformers.DynamicCache(config=config).layers
-        if odd := sorted({type(layer).__name__ for layer in found if type(layer) not in ATTENTION}):
+        layers = transformers.DynamicCache(config=config).layers
+        if odd := sorted({type(layer).__name__ for layer in layers if type(layer) not in ATTENTION}):
             raise CheckpointError(
                 f"{config.model_type}: its layers cache {', '.join(odd)}, which rejected drafts cannot be taken out of",
                 hint="a target whose layers all attend to keys and values is needed",
             )
-        super().__init__(layers=[RaggedLayer(self, getattr(layer, "sliding_window", None)) for layer in found])
+        super().__init__(layers=[RaggedLayer(self, getattr(layer, "sliding_window", None)) for layer in layers])
 
     @property
     def windowed(self) -> bool:
-        """Whether a layer has a window."""
+        """True if a layer has a window."""
         return any(layer.window is not None for layer in self.layers)
 
     def begin(self, slots: slice, positions: Tensor) -> None:

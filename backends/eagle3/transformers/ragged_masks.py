@@ -40,15 +40,15 @@ def visible(positions: Tensor, mask_function: Visible, kv_length: int, kv_offset
     batch, rows = positions.shape
     slots = torch.arange(batch, device=positions.device)[:, None, None, None]
     keys = torch.arange(kv_offset, kv_offset + kv_length, device=positions.device)[None, None, None]
-    seen = mask_function(slots, torch.zeros_like(slots[:1]), positions[:, None, :, None], keys)
-    return seen.expand(batch, 1, rows, kv_length)
+    mask = mask_function(slots, torch.zeros_like(slots[:1]), positions[:, None, :, None], keys)
+    return mask.expand(batch, 1, rows, kv_length)
 
 
 def needs_no_mask(positions: Tensor, kv_length: int, kv_offset: int, local_size: int | None) -> bool:
-    """Whether plain causal attention is right, which a GPU has its fastest kernels for.
+    """True if plain causal attention is right, for which a GPU has its fastest kernels.
 
-    So it is for one slot, where its row sees all keys, or its rows are all keys. `RaggedLayer.span` ends with the rows
-    there. A layer that sees `local_size` positions must have no more keys.
+    That needs one slot whose single row sees all keys, or whose rows are all keys. `RaggedLayer.span` ends with the
+    rows there. A layer that sees `local_size` positions must have no more keys.
     """
     batch, rows = positions.shape
     fits = local_size is None or (kv_offset == 0 and kv_length <= local_size)
@@ -62,21 +62,23 @@ def ragged(original: Callable[..., Tensor | None], *, additive: bool) -> Callabl
     """
 
     @wraps(original)
-    def mask(*args: Any, **given: Any) -> Tensor | None:
+    def mask(*args: Any, **kwargs: Any) -> Tensor | None:
         positions = _POSITIONS.get()
         if positions is None:
-            return original(*args, **given)
-        if given.get("use_vmap"):
+            return original(*args, **kwargs)
+        if kwargs.get("use_vmap"):
             raise BackendError("the model has masks that depend on more than positions: they are not supported")
-        kv_length, kv_offset = given["kv_length"], given.get("kv_offset", 0)
-        may_skip = not additive and given.get("allow_is_causal_skip", True)
-        if may_skip and needs_no_mask(positions, kv_length, kv_offset, given.get("local_size")):
+        kv_length, kv_offset = kwargs["kv_length"], kwargs.get("kv_offset", 0)
+        may_skip = not additive and kwargs.get("allow_is_causal_skip", True)
+        if may_skip and needs_no_mask(positions, kv_length, kv_offset, kwargs.get("local_size")):
             return None
-        seen = visible(positions, given["mask_function"], kv_length, kv_offset)
+        allowed = visible(positions, kwargs["mask_function"], kv_length, kv_offset)
         if not additive:
-            return seen
-        dtype = given["dtype"]
-        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
+            return allowed
+        dtype = kwargs["dtype"]
+        return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill(
+            ~allowed, torch.finfo(dtype).min
+        )
 
     return mask
 

@@ -1,4 +1,4 @@
-"""Which configurations of attention a sweep tries, and on which scenarios, pairs and prompts."""
+"""Configurations of attention that a sweep tries, and its scenarios, pairs and prompts."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def points(scenario: Scenario) -> Iterator[Point]:
         yield Point(scenario.name, "", context, batch)
 
 
-def pair_of(scenario: Scenario, named: str | None, found: PairRef | None) -> PairRef:
-    """The pair to sweep: the one that is `named`, else `found`, else the scenario's own.
+def pair_of(scenario: Scenario, named: str | None, default: PairRef | None) -> PairRef:
+    """Return the pair to sweep: the one that is `named`, else `default`, else the scenario's own.
 
     A pair that was named gets no RoPE scaling from the scenario, unless it is the scenario's own.
     """
     if named is not None and named != scenario.pair:
         return resolve_pair(named, None, None)
-    return replace(found or resolve_pair(scenario.pair, None, None), rope=scenario.rope_keys)
+    return replace(default or resolve_pair(scenario.pair, None, None), rope=scenario.rope_keys)
 
 
 def request_of(scenario: Scenario, point: Point, pair: PairRef, options: Mapping[str, str]) -> OpenRequest:

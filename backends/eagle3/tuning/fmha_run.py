@@ -22,7 +22,7 @@ from specgate.files.writing import write_json
 
 @dataclass(frozen=True, slots=True)
 class SweepRequest:
-    """What `specgate tune fmha` was asked to do.
+    """Request of `specgate engine tune fmha`.
 
     `configs`: the configurations to try; if empty, those that the engine proposes. The engine's default is always tried
     too. `steps`: most steps of a decode run, or None for the scenario's budget. `seconds`: no engine is opened and no
@@ -50,10 +50,10 @@ def carry_out(request: SweepRequest) -> Iterator[PointSweep]:
     if not (availability := backend.available()).usable:
         raise EnvironmentRefused(f"back end {request.backend}: {availability.reason}")
     deadline = time.monotonic() + request.seconds
-    wanted = [(shortened(scenario, request.steps), found) for scenario, found in scenarios(request.scenarios)]
+    jobs = [(shortened(scenario, request.steps), default) for scenario, default in scenarios(request.scenarios)]
     done = FmhaSweep(datetime.now(UTC).isoformat(timespec="seconds"), request.backend, "", request.passes, ())
-    for scenario, found in wanted:
-        pair = pair_of(scenario, request.pair, found)
+    for scenario, default in jobs:
+        pair = pair_of(scenario, request.pair, default)
         for point in points(scenario):
             if time.monotonic() > deadline:
                 return
@@ -86,12 +86,12 @@ def unique(configs: Sequence[AttentionConfig]) -> list[AttentionConfig]:
     return [config for i, config in enumerate(configs) if dict(config) not in [dict(c) for c in configs[:i]]]
 
 
-def as_record(found: FmhaSweep) -> dict[str, Any]:
+def as_record(sweep: FmhaSweep) -> dict[str, Any]:
     """The sweep as JSON-ready data, with what follows from it: the best configuration of each point, the score of every
     configuration, and how much slower the default is than the best.
     """
-    plain = to_plain(FmhaSweep, found)
-    for record, point in zip(plain["points"], found.points, strict=True):
+    plain = to_plain(FmhaSweep, sweep)
+    for record, point in zip(plain["points"], sweep.points, strict=True):
         record["best"] = dict(point.best.config) if point.best else None
         record["default_loss"] = point.default_loss
         for trial, of in zip(record["trials"], point.trials, strict=True):

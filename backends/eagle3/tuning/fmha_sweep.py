@@ -22,7 +22,7 @@ and the last configurations alike.
 
 @dataclass(slots=True)
 class Samples:
-    """What has been measured of one configuration so far. `failed`: why it does not work, or None."""
+    """Measurements of one configuration so far. `failed`: the reason why it does not work, or None."""
 
     decoded: dict[Role, list[Decoded]] = field(default_factory=dict)
     tiles: dict[Role, TileStatistics] = field(default_factory=dict)
@@ -42,16 +42,18 @@ def sweep(
     A configuration has failed if it cannot be compiled or launched, or if a role emits other tokens with it than the
     first role does. `steps`: the length of a decode run. No configuration is begun after `deadline` (`time.monotonic`).
     """
-    found = [Samples(failed=why) for why in engine.prepare_attention(configs, roles)]
+    samples_of = [Samples(failed=why) for why in engine.prepare_attention(configs, roles)]
     for number in range(passes):
         order = range(len(configs)) if number % 2 == 0 else reversed(range(len(configs)))
         for i in order:
             if time.monotonic() > deadline:
                 return
-            if found[i].failed is None:
-                decode(engine, configs[i], roles, steps, found[i])
+            if samples_of[i].failed is None:
+                decode(engine, configs[i], roles, steps, samples_of[i])
             yield tuple(
-                trial_of(config, samples) for config, samples in zip(configs, found, strict=True) if was_tried(samples)
+                trial_of(config, samples)
+                for config, samples in zip(configs, samples_of, strict=True)
+                if was_tried(samples)
             )
 
 
@@ -76,8 +78,8 @@ def disagreement(decoded: Mapping[Role, Decoded]) -> str | None:
     Sequences are compared up to the length of the shorter one.
     """
     (first, expected), *others = decoded.items()
-    for role, found in others:
-        for slot, (want, got) in enumerate(zip(expected.tokens, found.tokens, strict=True)):
+    for role, other in others:
+        for slot, (want, got) in enumerate(zip(expected.tokens, other.tokens, strict=True)):
             both = min(len(want), len(got))
             if want[:both] != got[:both]:
                 at = next(i for i in range(both) if want[i] != got[i])

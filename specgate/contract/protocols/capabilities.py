@@ -1,4 +1,4 @@
-"""What an engine or a back end may be able to do besides. The harness asks by `isinstance` whether it can."""
+"""Optional abilities of an engine or a back end. The harness asks by `isinstance` whether it can."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class FollowsText(Protocol):
 
 @runtime_checkable
 class ShowsStages(Protocol):
-    """An engine that can show what every stage of its passes gives. Optional: `specgate parity` asks for it."""
+    """An engine that can show what every stage of its passes gives. Optional: `diagnose parity` asks for it."""
 
     def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:
         """The stages of `specgate.checkpoints.stages.names` by name, for one prompt, for its last `rows` positions.
@@ -197,7 +197,7 @@ class OffersSampling(Protocol):
 class ChecksSampling(Protocol):
     """Optional for a back end that is `OffersSampling`: its engines cannot draw in every way."""
 
-    def check_sampling(self, asked: Sampling, where: str) -> None:
+    def check_sampling(self, sampling: Sampling, where: str) -> None:
         """Raises UsageError for a setting that its engines cannot be asked for, before anything is loaded or started.
         `where`: what has these settings, for the message.
         """
@@ -217,7 +217,7 @@ class StatesLogitOptions(Protocol):
 
 @runtime_checkable
 class SwitchesPrefixCache(Protocol):
-    """Optional for a back end: `specgate cache` asks for it.
+    """Optional for a back end: `specgate diagnose cache` asks for it.
 
     Where it is true, the option `prefix_cache=on|off` says whether an engine may take the keys and values of a prompt
     from what it has cached of earlier requests. Blocks count such tokens as `cache_hit_tokens` (`Decoded.counters`).
@@ -284,7 +284,7 @@ class DrivesAnotherEngine(Protocol):
     """
 
     def attaches(self, options: Mapping[str, str]) -> bool:
-        """Whether these options name a program that runs already, so that its weights need not be on this machine."""
+        """True if these options name a program that runs already, so that its weights need not be on this machine."""
 
     def local_ports(self, options: Mapping[str, str]) -> tuple[int, ...]:
         """The ports of this machine on which such programs listen: on its GPUs they are no strangers."""

@@ -19,7 +19,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_demo_target_that_cannot_be_fetched_names_the_command() -> None:
-    with pytest.raises(EnvironmentRefused, match="specgate pairs fetch"):
+    with pytest.raises(EnvironmentRefused, match="specgate engine pairs fetch"):
         demo_target()
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from specgate.backends.eagle3.cupy.bench.accounts import Account, account
 from specgate.backends.eagle3.cupy.bench.timing import LAUNCHES, inputs_to_rotate
 from specgate.backends.eagle3.cupy.kernels.loader import Launch
-from specgate.backends.eagle3.cupy.kernels.state.commit import Commit
+from specgate.backends.eagle3.cupy.kernels.state.launchers import Commit
 from specgate.backends.eagle3.cupy.step.recording import Call
 
 SMALL: Final = 256 << 10

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import MOST_EXPERTS, MOST_PLACES, MOST_ROWS
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS
-from specgate.backends.eagle3.cupy.kernels.sampling.draw_rows import MOST_COLUMNS
+from specgate.backends.eagle3.cupy.kernels.sampling.launchers import MOST_COLUMNS
 from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
 from specgate.contract import Sampling
 from specgate.contract.protocols import OpenRequest

@@ -31,14 +31,14 @@ from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.cupy.tuned.required import describe, require
 from specgate.backends.eagle3.cupy.tuned.shape_log import ShapeLog
 from specgate.backends.eagle3.lib.chains.lengths import BY_BATCH, lengths_of
-from specgate.backends.eagle3.lib.kv.asked import kv_modes
 from specgate.backends.eagle3.lib.kv.calibration import calibration_warnings
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes
+from specgate.backends.eagle3.lib.kv.options import kv_modes
 from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target_parts
 from specgate.backends.eagle3.lib.parallel.shard import Shard
-from specgate.backends.eagle3.lib.specpv.asked import NAMES, PartialPlan
-from specgate.backends.eagle3.lib.specpv.asked import check_target as check_partial_target
+from specgate.backends.eagle3.lib.specpv.plan import NAMES, PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import check_target as check_partial_target
 from specgate.backends.eagle3.nouns.fmha import parse_config
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetGeometry
@@ -85,7 +85,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     operation by operation), `prefill_attention` (best; torch: what torch takes; cudnn or flash: by that library alone,
     of a target with experts the layers without a window), `prefill_experts` (packed: those of short prompts multiply as
     they lie in memory; decoded: each is decoded first), `spec_config` (a speculative config that this one's must agree
-    with), `specpv` (lossy: most verifications look at a part of the cache) and what `specpv.asked` has beside it, `tp`
+    with), `specpv` (lossy: most verifications look at a part of the cache) and what `specpv.plan` has beside it, `tp`
     (how many GPUs share the target), `tree` (a file of a draft tree, or dynamic:NODES) and `tree_width`, `tuned` (a
     file of tuned configurations, in place of those that are found by themselves), `log_shapes` (a file for the products
     that are run).

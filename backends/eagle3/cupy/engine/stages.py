@@ -1,4 +1,4 @@
-"""Results of every stage of both passes for one prompt: the tensors that `specgate parity` compares.
+"""Results of every stage of both passes for one prompt: the tensors that `specgate diagnose parity` compares.
 
 The last rows of a prompt are decoded one by one, with the kernels of a step and the prompt's own tokens, after a
 prefill of what is before. So what is shown is what the engine decodes with, and it rests on its prefill's cache.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
-from specgate.backends.eagle3.cupy.kernels.state.kv_reserve import KVReserve
+from specgate.backends.eagle3.cupy.kernels.state.launchers import KVReserve
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Slots
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, DraftBuffers, LayerBuffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.rows.draft_input import InputWeights
-from specgate.backends.eagle3.cupy.kernels.rows.feature_rows import FeatureNorm
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import FeatureNorm, InputWeights
 from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertTargetWeights, pack_expert_target
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.lib.parallel.shard import WHOLE, Shard

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.peers.combine_choices import CombineChoices
-from specgate.backends.eagle3.cupy.kernels.rows.draft_token import DraftToken
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import CombineChoices
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftToken
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, LayerBuffers
 from specgate.backends.eagle3.cupy.memory.model import Draft

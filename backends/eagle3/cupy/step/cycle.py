@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.state.commit import Commit
-from specgate.backends.eagle3.cupy.kernels.state.kv_reserve import KVReserve
+from specgate.backends.eagle3.cupy.kernels.state.launchers import Commit, KVReserve
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
-from specgate.backends.eagle3.cupy.kernels.experts.route import Route
+from specgate.backends.eagle3.cupy.kernels.experts.launchers import Route
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
-from specgate.backends.eagle3.cupy.kernels.peers.all_reduce import AllReduce
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import AllReduce
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.backends.eagle3.cupy.memory.buffers import LayerBuffers, Pages
 from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights

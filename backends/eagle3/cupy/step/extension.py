@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import TreeNodes
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.rows.draft_input import DraftInput
-from specgate.backends.eagle3.cupy.kernels.rows.feature_rows import FeatureRows
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftInput, FeatureRows
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, norm_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes

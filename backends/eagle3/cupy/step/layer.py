@@ -11,10 +11,9 @@ from torch import Tensor
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows, PreNormRows
-from specgate.backends.eagle3.cupy.kernels.partial.wide_attention import WideAttention
-from specgate.backends.eagle3.cupy.kernels.peers.all_reduce import AllReduce
-from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import KVBlocks
-from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
+from specgate.backends.eagle3.cupy.kernels.partial.launchers import WideAttention
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import AllReduce
+from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks, Rows
 from specgate.backends.eagle3.cupy.memory.buffers import LayerBuffers, Pages
 from specgate.backends.eagle3.cupy.memory.model import RopeTable
 from specgate.backends.eagle3.cupy.memory.partial import PartialBuffers

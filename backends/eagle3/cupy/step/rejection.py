@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.rejection.drafted import DraftedRows
-from specgate.backends.eagle3.cupy.kernels.rejection.sum_rows import SumRows
-from specgate.backends.eagle3.cupy.kernels.rejection.verify_drafts import VerifyDrafts
+from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows, SumRows, VerifyDrafts
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, filters
 from specgate.contract import Sampling

@@ -9,11 +9,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.penalties.penalise_rows import PenaliseRows
-from specgate.backends.eagle3.cupy.kernels.sampling.bias_rows import BiasRows
-from specgate.backends.eagle3.cupy.kernels.sampling.cut_rows import CutRows
-from specgate.backends.eagle3.cupy.kernels.sampling.draw_rows import DrawRows, Purpose
-from specgate.backends.eagle3.cupy.kernels.sampling.weigh_rows import WeighRows
+from specgate.backends.eagle3.cupy.kernels.penalties.launchers import PenaliseRows
+from specgate.backends.eagle3.cupy.kernels.sampling.launchers import BiasRows, CutRows, DrawRows, Purpose, WeighRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
 from specgate.backends.eagle3.cupy.memory.sampling import (
     SamplingBuffers,

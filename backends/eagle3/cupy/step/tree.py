@@ -8,10 +8,7 @@ from dataclasses import replace
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
-from specgate.backends.eagle3.cupy.kernels.trees.tree_choose import TreeChoose
-from specgate.backends.eagle3.cupy.kernels.trees.tree_grow import TreeGrow
-from specgate.backends.eagle3.cupy.kernels.trees.tree_token import TreeToken
-from specgate.backends.eagle3.cupy.kernels.trees.tree_top import TreeTop
+from specgate.backends.eagle3.cupy.kernels.trees.launchers import TreeChoose, TreeGrow, TreeToken, TreeTop
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, LayerBuffers
 from specgate.backends.eagle3.cupy.memory.model import Draft
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes

@@ -1,4 +1,4 @@
-"""How many tokens a chain has: as many as the role says, or fewer where the draft is unsure or many requests run.
+"""Length of a chain: the role's, or a shorter one if the draft is unsure or many requests run.
 
 A shorter chain changes no token: whatever is proposed, what is emitted is the target's.
 """
@@ -36,8 +36,8 @@ class ChainLengths:
     @property
     def words(self) -> str:
         """For the facts that an engine states of itself."""
-        said = [] if self.confidence is None else [f"while the draft is {self.confidence:g} sure"]
-        return ", ".join((*said, *([f"by batch {self.table}"] if self.table else [])))
+        parts = [] if self.confidence is None else [f"while the draft is {self.confidence:g} sure"]
+        return ", ".join((*parts, *([f"by batch {self.table}"] if self.table else [])))
 
     @property
     def warning(self) -> str:
@@ -46,13 +46,13 @@ class ChainLengths:
 
 
 def lengths_of(options: Mapping[str, str]) -> ChainLengths | None:
-    """What `options` ask for; None where they ask for nothing. Raises UsageError for what cannot be meant."""
+    """Read the options for chain lengths; None if there are none. Raises UsageError for values that make no sense."""
     if CONFIDENCE not in options and BY_BATCH not in options:
         return None
     for name, why in (("tree", "it has its own shape"), ("tape", "it has the accept counts of whole chains")):
         if name in options:
-            asked = CONFIDENCE if CONFIDENCE in options else BY_BATCH
-            raise UsageError(f"option {asked} with {name} = {options[name]}: {why}", hint="leave one of them out")
+            option = CONFIDENCE if CONFIDENCE in options else BY_BATCH
+            raise UsageError(f"option {option} with {name} = {options[name]}: {why}", hint="leave one of them out")
     if CONFIDENCE in options and options.get("drafter", "eagle3") != "eagle3":
         raise UsageError(
             f"option {CONFIDENCE} with drafter = {options['drafter']}: a stand-in has no probabilities",

@@ -15,20 +15,21 @@ ALGORITHMS: Final[dict[str, KvMode]] = {"FP8": "fp8", "NVFP4": "nvfp4"}
 
 
 def calibrated_for(folder: Path) -> str | None:
-    """The format in the words of a mode, or the file's own where it is none of them; None where no file tells one.
+    """Return the format of a checkpoint's calibration as a mode's name, or the file's own name for it. None if no file
+    states one.
 
-    Raises CheckpointError for a file that is no JSON object, or where a key holds something else than it should.
+    Raises CheckpointError for a file that is no JSON object, or a key with a value of another type.
     """
     file = folder / FILE
     if not file.is_file():
         return None
-    said = read_json(file).part("quantization").values.get("kv_cache_quant_algo")
-    return None if said is None else ALGORITHMS.get(str(said), str(said))
+    algorithm = read_json(file).part("quantization").values.get("kv_cache_quant_algo")
+    return None if algorithm is None else ALGORITHMS.get(str(algorithm), str(algorithm))
 
 
 def calibration_warnings(folder: Path, mode: KvMode | None, whose: str, option: str) -> Iterator[str]:
     """A warning where the checkpoint in `folder` was calibrated for another format than its cache has."""
-    found = calibrated_for(folder)
-    if found is not None and found != mode:
-        said = f"{option} = {mode}" if mode else f"{option} is not given"
-        yield f"{folder / FILE}: {whose} was calibrated for a KV cache in {found}, and {said}: acceptance may suffer"
+    own = calibrated_for(folder)
+    if own is not None and own != mode:
+        setting = f"{option} = {mode}" if mode else f"{option} is not given"
+        yield f"{folder / FILE}: {whose} was calibrated for a KV cache in {own}, and {setting}: acceptance may suffer"

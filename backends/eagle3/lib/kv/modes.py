@@ -37,12 +37,12 @@ class KvModes:
 AS_COMPUTED: Final = KvModes()
 
 
-def kv_mode(asked: str, option: str = KV) -> KvMode:
+def kv_mode(name: str, option: str = KV) -> KvMode:
     """The format of that name. Raises UsageError with the names that there are."""
     for mode in MODES:
-        if asked == mode:
+        if name == mode:
             return mode
-    raise UsageError(f"option {option} = {asked!r}", hint=f"known: {', '.join(MODES)}")
+    raise UsageError(f"option {option} = {name!r}", hint=f"known: {', '.join(MODES)}")
 
 
 def check_head(mode: KvMode | None, head_dim: int, where: str, option: str = KV) -> None:

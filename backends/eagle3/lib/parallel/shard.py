@@ -77,11 +77,12 @@ class Shard:
         return {key: size for key, size in sizes.items() if size % self.ranks}
 
     def cuts_blocks(self, g: TargetGeometry) -> bool:
-        """Whether a part of the feed-forward width would end within a block of 32 MXFP4 numbers."""
+        """True if a part of the feed-forward width would end within a block of 32 MXFP4 numbers."""
         return g.experts is not None and g.experts.mxfp4 and g.intermediate // self.ranks % BLOCK > 0
 
     def geometry(self, g: TargetGeometry) -> TargetGeometry:
-        """What the kernels of one rank see: fewer heads, a narrower feed-forward part, fewer rows of the LM head.
+        """Return the sizes for the kernels of one rank: fewer heads, a narrower feed-forward part, fewer rows of the LM
+        head.
 
         Raises ValueError for sizes that cannot be divided.
         """
@@ -120,11 +121,11 @@ class Shard:
         return Span(axis, self.rank * each, (self.rank + 1) * each)
 
     def has_zeros(self, name: str) -> bool:
-        """Whether this rank has zeros in the place of the tensor `name`, which another rank adds to a sum."""
+        """True if this rank has zeros in the place of the tensor `name`, which another rank adds to a sum."""
         return self.rank > 0 and kind(name) in ONCE
 
     def part(self, name: str, whole: Tensor) -> Tensor:
-        """What this rank has of a tensor, in memory of its own."""
+        """Return this rank's part of a tensor, in memory of its own."""
         if self.has_zeros(name):
             return torch.zeros_like(whole)
         span = self.span(name, tuple(whole.shape))

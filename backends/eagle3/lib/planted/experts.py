@@ -1,4 +1,4 @@
-"""What a planted gpt-oss target has beyond a dense one: experts in MXFP4, a router, sinks and biases.
+"""Additions of a planted gpt-oss target to a dense one: experts in MXFP4, a router, sinks and biases.
 
 The first coordinates of the residual stream are reserved for routing: a token's embedding holds its choices there
 (`routing.py`), one coordinate per expert and group, and no layer writes to them. The router of a layer reads those of
@@ -49,7 +49,7 @@ FOUR_BITS: Final = math.sqrt(sum(value * value for value in VALUES) / len(VALUES
 
 
 def routing_coordinates(experts: ExpertGeometry) -> int:
-    """How many coordinates of the residual stream are reserved."""
+    """Return the number of coordinates of the residual stream that are reserved."""
     return GROUPS * experts.count
 
 

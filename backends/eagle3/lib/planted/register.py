@@ -59,7 +59,7 @@ NEIGHBOUR_GAP: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """What each reserved coordinate holds. They are the last ones of a residual stream of width `hidden`."""
+    """Layout of the reserved coordinates. They are the last ones of a residual stream of width `hidden`."""
 
     hidden: int
 

@@ -81,7 +81,7 @@ def read_rows(plane: Plane, start: int, stop: int, dtype: torch.dtype) -> Tensor
 
 
 def plain(plane: Plane) -> Tensor:
-    """A plane that is a tensor. Trees have no other: `eagle3.kv.asked` refuses them."""
+    """A plane that is a tensor. Trees have no other: `eagle3.kv.options` refuses them."""
     assert isinstance(plane, Tensor)
     return plane
 
@@ -191,7 +191,7 @@ class Nvfp4Plane:
 
 
 def decoded_in(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """What numbers are dequantised in that are wanted in `dtype`.
+    """Return the dtype in which numbers are dequantised, if they are needed in `dtype`.
 
     A GPU multiplies numbers of 16 bits by float32 scales in float32 and rounds once, as `.to(dtype)` would, in one
     pass. A CPU would widen and narrow them in passes of their own.
@@ -205,8 +205,8 @@ def room(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tens
     Memory is asked for in powers of two. A prompt that is read chunk by chunk would else ask for another size with
     every chunk, and torch keeps GPU memory of each size that it was ever asked for.
     """
-    wanted = math.prod(shape)
-    return torch.empty(1 << (wanted - 1).bit_length(), dtype=dtype, device=device)[:wanted].view(*shape)
+    count = math.prod(shape)
+    return torch.empty(1 << (count - 1).bit_length(), dtype=dtype, device=device)[:count].view(*shape)
 
 
 def finite_largest(numbers: Tensor, positions: Tensor, name: str, mode: KvMode) -> Tensor:
@@ -226,7 +226,7 @@ def finite_largest(numbers: Tensor, positions: Tensor, name: str, mode: KvMode) 
 
 
 def sound(scales: Tensor) -> Tensor:
-    """Which of `scales` are positive and finite."""
+    """True for each of `scales` that is positive and finite."""
     return (scales > 0) & (scales < math.inf)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.reference.cache import View, view
 from specgate.backends.eagle3.reference.kv.planes import Plane, plain
 from specgate.backends.eagle3.reference.ops import masked_attention
@@ -23,7 +23,7 @@ from specgate.backends.eagle3.reference.target import look_at
 
 @dataclass(slots=True)
 class Choice:
-    """What is kept of the slots' caches since the last full verification.
+    """Parts of the slots' caches that are kept since the last full verification.
 
     `window` [B]: the block with which the window begins. `sink`: blocks that are kept at the beginning. `blocks`: of
     each layer the retrieved ones, as from `choose`.
@@ -41,7 +41,8 @@ class Choice:
 
 @dataclass(slots=True)
 class FullLook:
-    """How the layers of a full verification look at the cache: everywhere. On the way they make a `choice`.
+    """Attention of a full verification: over the whole cache. Its layers make a `choice` on the way. On the way they
+    make a `choice`.
 
     `asking` [B, Q]: the rows whose queries choose, of caches with `length` [B] positions before the newest token.
     """
@@ -66,7 +67,7 @@ class FullLook:
 
 @dataclass(slots=True)
 class PartialLook:
-    """How the layers of a partial verification look at the cache: at what `choice` keeps, and at what came since.
+    """Attention of a partial verification: over the cache that `choice` keeps and over newer rows.
 
     `positions` [B, T]: those of the rows, ascending within a slot.
     """
@@ -77,9 +78,9 @@ class PartialLook:
     def __call__(self, layer: int, q: Tensor, k_cache: Plane, v_cache: Plane) -> Tensor:
         chosen, meant = self.choice.blocks[layer]
         stop = self.positions[:, -1] + 1
-        kept, there = kept_positions(self.choice.sink, chosen, meant, self.choice.window, stop)
-        k, v = (gathered(plain(plane), kept).to(q.dtype) for plane in (k_cache, v_cache))
-        visible = there[:, :, None] & (kept[:, :, None] <= self.positions[:, None, :, None])
+        cached_positions, there = kept_positions(self.choice.sink, chosen, meant, self.choice.window, stop)
+        k, v = (gathered(plain(plane), cached_positions).to(q.dtype) for plane in (k_cache, v_cache))
+        visible = there[:, :, None] & (cached_positions[:, :, None] <= self.positions[:, None, :, None])
         return masked_attention(q, k, v, visible.repeat_interleave(q.shape[1] // k.shape[1], dim=1))
 
 

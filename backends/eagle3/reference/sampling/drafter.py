@@ -46,13 +46,13 @@ class SampledDrafter(EagleDrafter):
     def chain(self, slots: Slots, k: int) -> Tensor:
         assert self.pending is not None
         keys = self.sampler.keys((slots.length + 1).tolist(), range(len(slots.length)))
-        token, hidden, shown = self._draw(self._extend(self.pending), keys)
-        tokens, proposed, position = [token], [shown], self.pending.start + self.pending.count
+        token, hidden, distribution = self._draw(self._extend(self.pending), keys)
+        tokens, proposed, position = [token], [distribution], self.pending.start + self.pending.count
         for i in range(1, k):
             stream = self._step(token[:, None], hidden[:, None], position[:, None])[:, 0]
-            token, hidden, shown = self._draw(stream, keys.after(i))
+            token, hidden, distribution = self._draw(stream, keys.after(i))
             tokens.append(token)
-            proposed.append(shown)
+            proposed.append(distribution)
             position = position + 1
         self.proposed = np.stack(proposed, axis=1)
         return torch.stack(tokens, dim=1)
@@ -61,16 +61,16 @@ class SampledDrafter(EagleDrafter):
         """(draft tokens [B], the hidden states [B, Hd] that feed the next step, their distributions [B, V])."""
         normed, logits = draft_head(self.weights, self.geometry, stream)
         check_finite(logits, "the draft's logits")
-        rows, asked = rows_of(logits.float()), self.sampler.asked
+        rows, sampling = rows_of(logits.float()), self.sampler.sampling
         shares = np.stack([self._share(row) for row in rows])
         spread = over_target(shares, self.target_ids, self.vocabulary)
-        tokens = draft_sample(spread, keys, coupled=asked.method == "coupled")
+        tokens = draft_sample(spread, keys, coupled=sampling.method == "coupled")
         hidden = normed if self.geometry.norm_output else stream
         return torch.from_numpy(tokens).to(stream.device), hidden, spread
 
     def _share(self, logits: Floats) -> Floats:
         """The draft's probabilities [W] of its own tokens, from `logits` [W]."""
-        temperature = self.sampler.asked.temperature
+        temperature = self.sampler.sampling.temperature
         if not temperature:
             return point_mass(int(logits.argmax()), len(logits))
         return softmax((logits - logits.max()) / temperature)

@@ -1,4 +1,4 @@
-"""What the gate `distribution` asks of the engine: independent texts, and the distribution that tokens come from."""
+"""Independent texts and the distribution that tokens come from, for the gate `distribution`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from specgate.errors import BackendError
 
 
 class Loop(Protocol):
-    """What drawing needs of `loop.SpeculativeLoop`."""
+    """The part of `loop.SpeculativeLoop` that drawing uses."""
 
     sampler: Sampler | None
     drafter: Drafter | None
@@ -42,14 +42,14 @@ def draw_texts(
     sampler, drafter, slots = sampler_of(loop), loop.drafter if role.speculative else None, loop.max_batch
     loop.prefill([prompt] * slots, draft=role.speculative)
     logits, features = loop.last_rows
-    found = list[tuple[int, ...]]()
+    texts = list[tuple[int, ...]]()
     for start in range(first, first + count, slots):
         sampler.begin([tuple(prompt)] * slots, np.arange(start, start + slots, dtype=np.uint64))
         loop.first_token = sampler.first(logits)
         if drafter:
             drafter.prefilled(features, loop.first_token, loop.length)
-        found += loop.decode(role, Budget(new_tokens=tokens), ()).tokens
-    return tuple(found[:count])
+        texts += loop.decode(role, Budget(new_tokens=tokens), ()).tokens
+    return tuple(texts[:count])
 
 
 @torch.inference_mode()
@@ -58,9 +58,9 @@ def show_distribution(loop: Loop, prompt: Sequence[int], continuation: Sequence[
     sampler = sampler_of(loop)
     loop.prefill([prompt], draft=False)
     row = rows_of(loop._after(0, continuation))
-    found = sampler.distribution(row, sampler.history(0, continuation, len(row)))
-    kept = np.flatnonzero((found >= least) & (found > 0))
-    return TokenLaw(tuple(continuation), tuple(kept.tolist()), tuple(found[kept].tolist()))
+    probabilities = sampler.distribution(row, sampler.history(0, continuation, len(row)))
+    support = np.flatnonzero((probabilities >= least) & (probabilities > 0))
+    return TokenLaw(tuple(continuation), tuple(support.tolist()), tuple(probabilities[support].tolist()))
 
 
 def sampler_of(loop: Loop) -> Sampler:

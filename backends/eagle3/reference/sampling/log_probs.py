@@ -19,9 +19,9 @@ class LogProbabilities:
     """It sees every step."""
 
     def __init__(self, slots: int) -> None:
-        self.found: list[list[tuple[int, float]]] = [[] for _ in range(slots)]
+        self.by_slot: list[list[tuple[int, float]]] = [[] for _ in range(slots)]
 
     def see(self, slot: int, first: int, tokens: Sequence[int], logits: Tensor) -> None:
         """As `loop.Watch.see`."""
         for token, row in zip(tokens, rows_of(logits), strict=False):
-            self.found[slot].append((token, float(log_softmax(checked(row))[token])))
+            self.by_slot[slot].append((token, float(log_softmax(checked(row))[token])))

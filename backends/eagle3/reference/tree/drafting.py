@@ -45,7 +45,7 @@ def grow_tree(growth: Growth, stream: Tensor, start: Tensor, head: Head, step: S
     behind = start + growth.levels - 1  # the cache row behind the positions of the longest path
     tokens, log_probs, hidden = head(stream[:, None], growth.ranks(1))
     scores, above = torch.zeros(batch, 1, device=device), torch.full((batch, 1), -1, device=device)
-    ways, kept, begin = start.new_empty(batch, 1, 0), 0, 0
+    ways, filled, begin = start.new_empty(batch, 1, 0), 0, 0
     pool: list[tuple[Tensor, Tensor, Tensor]] = []
     for level in range(1, growth.levels + 1):
         ranks = tokens.shape[2]
@@ -55,7 +55,7 @@ def grow_tree(growth: Growth, stream: Tensor, start: Tensor, head: Head, step: S
             break
         chosen = growth.frontier(level, of_level)
         parent, count = chosen // ranks, chosen.shape[1]
-        rows = behind[:, None] + kept + torch.arange(count, device=device)
+        rows = behind[:, None] + filled + torch.arange(count, device=device)
         ways = torch.cat((ways.gather(1, parent[..., None].expand(-1, -1, level - 1)), rows[..., None]), dim=2)
         fed = hidden.gather(1, parent[..., None].expand(-1, -1, hidden.shape[2]))
         positions = (start + level - 1)[:, None].expand(-1, count)
@@ -64,7 +64,7 @@ def grow_tree(growth: Growth, stream: Tensor, start: Tensor, head: Head, step: S
         expanded = step(candidates.gather(1, chosen), fed, positions, tree)
         tokens, log_probs, hidden = head(expanded, growth.ranks(level + 1))
         scores, above = of_level.gather(1, chosen), chosen + begin
-        kept, begin = kept + count, begin + candidates.shape[1]
+        filled, begin = filled + count, begin + candidates.shape[1]
     all_tokens, all_scores, all_parents = (torch.cat(part, dim=1) for part in zip(*pool, strict=True))
     nodes = growth.chosen(all_scores)
     return DraftTree(all_tokens.gather(1, nodes), parents_of(nodes, all_parents))

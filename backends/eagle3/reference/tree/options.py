@@ -1,11 +1,12 @@
-"""What `-o tree=…` asks for: the tree of a file, or a tree of the draft's likeliest tokens."""
+"""Option `-o tree=…`: the tree of a file, or a tree of the draft's likeliest tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specgate.backends.eagle3.lib.trees.asked import (
+from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth, FixedGrowth, Growth
+from specgate.backends.eagle3.lib.trees.options import (
     TREE,
     WIDTH,
     check_width,
@@ -15,8 +16,7 @@ from specgate.backends.eagle3.lib.trees.asked import (
     refuse_others,
     tree_of_roles,
 )
-from specgate.backends.eagle3.lib.trees.asked import check_ranks as check_asked_ranks
-from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth, FixedGrowth, Growth
+from specgate.backends.eagle3.lib.trees.options import check_ranks as check_option_ranks
 from specgate.backends.eagle3.reference.ops import FEW_ROWS
 from specgate.checkpoints.trees.shape import TreeShape
 from specgate.errors import UsageError
@@ -46,11 +46,11 @@ class TreePlan:
 
     @property
     def branches(self) -> bool:
-        """Whether it is more than a chain. A tree with one branch is drafted and verified as the chain that it is."""
+        """True if it is more than a chain. A tree with one branch is drafted and verified as a chain."""
         return self.shape is None or not self.shape.is_chain
 
     def growth(self, k: int, device: str) -> Growth:
-        """How the tree of spec-`k` grows. A shorter role than the tree's drafts its first levels."""
+        """Return the growth of the tree for spec-`k`. A role shorter than the tree drafts its first levels."""
         if self.shape is None:
             return DynamicGrowth(k, self.width, self.nodes)
         return FixedGrowth(self.shape.first_levels(k), device)
@@ -70,16 +70,16 @@ def plan_tree(options: Mapping[str, str], max_k: int, device: str) -> TreePlan |
     if TREE not in options:
         return None
     refuse_others(options)
-    asked = options[TREE]
-    if is_dynamic(asked):
-        growth = dynamic_tree(asked, options.get(WIDTH), max_k)
-        plan = TreePlan(asked, None, growth.most, max_k, growth.width)
+    option = options[TREE]
+    if is_dynamic(option):
+        growth = dynamic_tree(option, options.get(WIDTH), max_k)
+        plan = TreePlan(option, None, growth.most, max_k, growth.width)
     else:
-        shape = tree_of_roles(asked, max_k)
-        plan = TreePlan(asked, shape, shape.nodes, shape.depth)
+        shape = tree_of_roles(option, max_k)
+        plan = TreePlan(option, shape, shape.nodes, shape.depth)
     if device == "cpu" and plan.rows > FEW_ROWS:
         raise UsageError(
-            f"option {TREE} = {asked}: {plan.nodes} draft tokens; on a CPU the reference engine verifies at most "
+            f"option {TREE} = {option}: {plan.nodes} draft tokens; on a CPU the reference engine verifies at most "
             f"{FEW_ROWS - 1} bit-exactly",
             hint="a smaller tree, or device=cuda",
         )
@@ -88,4 +88,4 @@ def plan_tree(options: Mapping[str, str], max_k: int, device: str) -> TreePlan |
 
 def check_ranks(plan: TreePlan, draft_vocab: int) -> None:
     """Raise UsageError where the tree takes more tokens behind a node than the draft knows."""
-    check_asked_ranks(plan.asked, plan.width if plan.shape is None else plan.shape.highest_rank + 1, draft_vocab)
+    check_option_ranks(plan.asked, plan.width if plan.shape is None else plan.shape.highest_rank + 1, draft_vocab)

@@ -41,11 +41,11 @@ class VerifiesTrees(Protocol):
 
 
 class VerifiedTree(NamedTuple):
-    """What a verification gives, row by row of the accepted path [B, L + 1, …], which ends behind `accepted` [B] + 1
+    """Output of a verification, row by row of the accepted path [B, L + 1, …]. The path ends behind `accepted` [B] + 1
     rows.
 
-    `tokens`: what the target says behind each. `logits` [B, L + 1, V]: what it says that from. `features`: the
-    auxiliary hidden states; None without boundaries.
+    `tokens`: the target's next token behind each row. `logits` [B, L + 1, V]: the logits that it was chosen by.
+    `features`: the auxiliary hidden states; None without boundaries.
     """
 
     accepted: Tensor

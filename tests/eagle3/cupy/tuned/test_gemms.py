@@ -8,7 +8,7 @@ import pytest
 from specgate.analysis.perf_invariants.kernels import tuned_kernels
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
-from specgate.backends.eagle3.cupy.kernels.experts.expert_down import ExpertDown
+from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from specgate.backends.eagle3.cupy.step.partial import Kind
-from specgate.backends.eagle3.lib.specpv.asked import BLOCK, PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import BLOCK, PartialPlan
 from specgate.contract.samples.counters import (
     SPECPV_CACHED,
     SPECPV_CHECKED,

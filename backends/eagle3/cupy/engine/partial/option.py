@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.lib.specpv.asked import REFRESH, SPECPV, PartialPlan, plan_partial
+from specgate.backends.eagle3.lib.specpv.plan import REFRESH, SPECPV, PartialPlan, plan_partial
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError
 

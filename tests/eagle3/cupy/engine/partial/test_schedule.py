@@ -13,7 +13,7 @@ from specgate.backends.eagle3.cupy.engine.partial.counting import counters_of
 from specgate.backends.eagle3.cupy.engine.partial.schedule import graphs_of, kinds_of, looks_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN
-from specgate.backends.eagle3.lib.specpv.asked import BLOCK, PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import BLOCK, PartialPlan
 
 PLAN = PartialPlan(2, 4, 3, 20)
 LONG = (2 + 4 + 3 + 1) * BLOCK

@@ -26,7 +26,7 @@ from specgate.backends.eagle3.cupy.engine.ranks.load import drafts_of
 from specgate.backends.eagle3.cupy.engine.ranks.prefill import Prefill
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import KVBlocks
+from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target

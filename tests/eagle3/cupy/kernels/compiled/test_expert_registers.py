@@ -12,14 +12,11 @@ from specgate.backends.eagle3.cupy.kernels.experts.expert_config import (
     ROUTING_BYTES,
     ExpertConfig,
 )
-from specgate.backends.eagle3.cupy.kernels.experts.expert_down import ExpertDown
-from specgate.backends.eagle3.cupy.kernels.experts.expert_gate_up import ExpertGateUp
+from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.loader import Spec
-from specgate.backends.eagle3.cupy.kernels.prefill.packed import packed_products
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import WARPS
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_down import PrefillDown
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_gate_up import PrefillGateUp
+from specgate.backends.eagle3.cupy.kernels.prefill.packed import launchers
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import WARPS, PrefillDown, PrefillGateUp
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP, SHIPPED, Tuned
 from specgate.backends.eagle3.cupy.tuning import expert_candidates
 from specgate.backends.eagle3.cupy.tuning.expert_candidates import candidates, retilings
@@ -72,7 +69,7 @@ def test_products_of_packed_experts_have_registers_where_there_is_more_shared_me
     architecture: str, monkeypatch: pytest.MonkeyPatch, compiler: Compiler
 ) -> None:
     """The sweep compiles them as the smallest GPU has them."""
-    monkeypatch.setattr(packed_products, "shared_memory_limit", lambda: 162 * 1024)
+    monkeypatch.setattr(launchers, "shared_memory_limit", lambda: 162 * 1024)
     experts = ExpertGeometry(128, 4, mxfp4=True)
     specs = [
         kernel.spec

@@ -11,9 +11,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.rejection.drafted import DraftedRows
-from specgate.backends.eagle3.cupy.kernels.rejection.sum_rows import SumRows
-from specgate.backends.eagle3.cupy.kernels.state.accept import Accept
+from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows, SumRows
+from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
 from specgate.backends.eagle3.cupy.memory.model import columns_of
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
