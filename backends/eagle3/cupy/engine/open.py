@@ -12,7 +12,7 @@ from specgate.backends.eagle3.cupy.device import first_gpu, shared_gpus
 from specgate.backends.eagle3.cupy.engine import limits, memory_plan, tree_option
 from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
-from specgate.backends.eagle3.cupy.engine.partial.option import asked_plan, used_plan
+from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library
 from specgate.backends.eagle3.cupy.engine.ranks import option
