@@ -1,9 +1,8 @@
 """The engine: open a pair, prefill its prompts once, then rewind and decode as often as asked.
 
 open.py               loads a pair, after checking that the engine can hold what is asked
-limits.py             what the kernels can do, checked before anything is compiled
+limits.py             limits of the kernels and of memory, checked before anything is compiled or allocated
 tree_option.py        the draft tree that is asked for, and what of it no kernel is made for
-memory_plan.py        what will be allocated, in bytes, before it is
 engine.py             `CupyEngine`, the implementation of `eagle3.nouns.abilities.TunableEngine`
 forensics.py          what it shows beside tokens: logits, draws and their laws, stages
 decoding.py           prefill, decode and extend: what everything else rests on

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import torch
 
 from specgate import __version__
-from specgate.backends.eagle3.cupy.engine.memory_plan import in_gb
+from specgate.backends.eagle3.cupy.engine.limits import in_gb
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import TRIAL, said_of
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads

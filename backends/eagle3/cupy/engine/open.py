@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from specgate.backends.eagle3.cupy.device import first_gpu, shared_gpus
-from specgate.backends.eagle3.cupy.engine import limits, memory_plan, tree_option
+from specgate.backends.eagle3.cupy.engine import limits
+from specgate.backends.eagle3.cupy.engine import limits, tree_option
 from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
@@ -128,7 +129,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     tree_option.check_memory(sizes, part)
     modes = [chosen_prefill_mode(request.options, part, device) for device in devices]
     mode = modes[0]
-    memory = memory_plan.plan(part, draft_part, sizes, fused=mode.fused, packed_rows=mode.packed_rows)
+    memory = limits.plan(part, draft_part, sizes, fused=mode.fused, packed_rows=mode.packed_rows)
     if ranks > 1:
         exchanged = sums_bytes(part.hidden) + scores_bytes(part)
         memory = with_exchange(memory, mailbox_bytes(ranks, sizes, part.hidden, split_width), exchanged)
@@ -140,7 +141,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         gemms = Cycle(model, head, sizes, sizes.slots, sizes.most_drafts if head else 0, tuned, kind).gemms
         require(tuned, gemms.lookups, request.pair, perf_mode=request.perf_mode, ranks=ranks)
         fullest = min(devices, key=free_bytes)
-        memory_plan.require(memory, torch.cuda.memory_allocated(fullest), sizes, fullest)
+        limits.require(memory, torch.cuda.memory_allocated(fullest), sizes, fullest)
         allocated = [Buffers.allocate(part, draft_part, sizes, device) for device in devices]
         buffers = with_mailboxes(allocated, sizes, part.hidden, split_width) if ranks > 1 else tuple(allocated)
     others = [

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine import prefill_experts, prefill_mixture
-from specgate.backends.eagle3.cupy.engine.memory_plan import plan
+from specgate.backends.eagle3.cupy.engine.limits import plan
 from specgate.backends.eagle3.cupy.engine.prefill import PACKED_ROWS, PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.eagle3.cupy.engine.prefill_experts import (
