@@ -17,7 +17,7 @@ from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library
 from specgate.backends.eagle3.cupy.engine.ranks import option
-from specgate.backends.eagle3.cupy.engine.ranks.load import models_of, with_exchange
+from specgate.backends.eagle3.cupy.engine.ranks.rank import models_of, with_exchange
 from specgate.backends.eagle3.cupy.engine.ranks.prefill_experts import scores_bytes
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank
 from specgate.backends.eagle3.cupy.engine.ranks.sums import sums_bytes

@@ -30,7 +30,7 @@ from specgate.backends.eagle3.cupy.engine.prefill_mixture import (
     rows_of,
     scores_of,
 )
-from specgate.backends.eagle3.cupy.engine.ranks.one_of_ranks import OneOfRanks
+from specgate.backends.eagle3.cupy.engine.ranks.rank import OneOfRanks
 from specgate.backends.eagle3.cupy.engine.ranks.sums import PartialSums, add_parts
 from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights
 from specgate.backends.eagle3.cupy.memory.model import Target

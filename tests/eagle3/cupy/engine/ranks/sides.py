@@ -22,7 +22,7 @@ from specgate.backends.eagle3.cupy.engine.prefilled import (
     put_last_rows,
     top2_of,
 )
-from specgate.backends.eagle3.cupy.engine.ranks.load import drafts_of
+from specgate.backends.eagle3.cupy.engine.ranks.rank import drafts_of
 from specgate.backends.eagle3.cupy.engine.ranks.prefill import Prefill
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
