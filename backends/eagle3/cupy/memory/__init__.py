@@ -1,8 +1,7 @@
 """Arrays in the GPU's memory.
 
 sizes.py           the numbers that everything allocated and launched follows from
-model.py           weights and tables of a pair, as the kernels want them
-expert_weights.py  the weights of a target with a mixture of experts
+model.py           weights and tables of a pair, in the form that the kernels want
 sampling.py        what drawing tokens needs
 buffers.py         everything else that a captured graph reads and writes
 peers.py           where the GPUs that share a target write to each other
