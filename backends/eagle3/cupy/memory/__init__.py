@@ -7,7 +7,6 @@ buffers.py         everything else that a captured graph reads and writes
 peers.py           where the GPUs that share a target write to each other
 trees.py           a draft tree's topology, and what its kernels hand on
 partial.py         what verification over a part of the cache keeps
-coded_pages.py     keys and values of a prompt as codes in the cache's pages, and back, by torch
-nvfp4_pages.py     the order in which pages of NVFP4 hold codes and scales
+coded_pages.py     keys and values as codes in a cache's pages, and back, by torch
 cache_layout.py    which blocks of the paged cache hold which prompt
 """
