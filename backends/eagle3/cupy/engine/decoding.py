@@ -37,7 +37,7 @@ from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind, bound_prompts
 from specgate.backends.eagle3.cupy.step.verify import Verify
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
-from specgate.backends.eagle3.cupy.tuned.shape_log import ShapeLog
+from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
 from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
