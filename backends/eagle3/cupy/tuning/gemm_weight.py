@@ -13,7 +13,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import ROW_TILE, G
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES, parts
 from specgate.backends.eagle3.cupy.tuned.lookup import KERNEL
-from specgate.backends.eagle3.cupy.tuning.check import Oracles, first_rows
+from specgate.backends.eagle3.cupy.tuning.weight import Oracles, first_rows
 from specgate.backends.eagle3.cupy.tuning.gemm_candidates import candidates, fills_an_sm, retilings
 from specgate.backends.eagle3.cupy.tuning.product import MOST, Product
 from specgate.backends.eagle3.cupy.tuning.weight import Fault, Launch, OnRandom, Weight, launch_of

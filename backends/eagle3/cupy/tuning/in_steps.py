@@ -24,7 +24,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.eagle3.cupy.tuned.lookup import WeightConfig
 from specgate.backends.eagle3.cupy.tuning.steps import Place, Steps, StepTimes
 from specgate.backends.eagle3.cupy.tuning.weight import Config, Launcher, Weight, launch_of
-from specgate.backends.eagle3.cupy.tuning.weights import weights_of
+from specgate.backends.eagle3.cupy.tuning.weight import weights_of
 from specgate.backends.eagle3.nouns.gemms import InSteps, TunedGemm
 from specgate.errors import UsageError
 

@@ -18,7 +18,7 @@ from specgate.backends.eagle3.cupy.tuning.gemm_candidates import candidates
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight
 from specgate.backends.eagle3.cupy.tuning.product import ROWS
 from specgate.backends.eagle3.cupy.tuning.search import SCREEN, SHORTLIST, fastest
-from specgate.backends.eagle3.cupy.tuning.weights import weights_of
+from specgate.backends.eagle3.cupy.tuning.weight import weights_of
 from specgate.backends.eagle3.nouns.gemms import GemmShape
 from specgate.backends.eagle3.nouns.tuned_gemms import read_tuned
 from specgate.errors import UsageError
