@@ -3,8 +3,7 @@
 search.py           the search itself: compile, check, time, keep the fastest
 shapes.py           every product of a pair's steps, from its sizes alone
 weight.py           weights that are searched for, and the checks of a configuration's results
-gemm_weight.py      a plain weight, expert_weight.py those of a mixture of experts
-gemm_candidates.py  the configurations that are worth trying, expert_candidates.py those of experts
+gemm_weight.py      a plain weight: configurations worth trying, and how its products are searched
 product.py          one product with random operands, to try them on
 expert_product.py   both of a product of experts
 in_steps.py         configurations compared in whole steps

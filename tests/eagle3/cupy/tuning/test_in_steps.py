@@ -11,7 +11,7 @@ from bench.tensor_parallel.pairs import write_configs
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned, WeightConfig
 from specgate.backends.eagle3.cupy.tuning.expert_weight import ExpertWeight
-from specgate.backends.eagle3.cupy.tuning.gemm_candidates import retilings
+from specgate.backends.eagle3.cupy.tuning.gemm_weight import retilings
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight
 from specgate.backends.eagle3.cupy.tuning.search import Tuner
 from specgate.backends.eagle3.lib.tiny import write_random_pair

@@ -14,7 +14,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.cupy.tuning.expert_weight import ExpertWeight
-from specgate.backends.eagle3.cupy.tuning.gemm_candidates import candidates
+from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight
 from specgate.backends.eagle3.cupy.tuning.product import ROWS
 from specgate.backends.eagle3.cupy.tuning.search import SCREEN, SHORTLIST, fastest
