@@ -50,7 +50,7 @@ class CupyBackend:
         return open_engine(request)
 
     def read_memory(self, repeats: int) -> MemoryReads:
-        from specgate.backends.eagle3.cupy.bench.memory_reads import read_memory
+        from specgate.backends.eagle3.cupy.bench.timing import read_memory
 
         return read_memory(repeats)
 

@@ -8,6 +8,5 @@ accounts.py      the bytes that each launch must move
 checks.py        each kernel's result beside an oracle's
 oracles.py       one torch function per kernel
 peers.py         libraries that do the same work
-timing.py        how long a launch takes
-memory_reads.py  how fast the GPU's memory can be read
+timing.py        how fast memory can be read, and how long a launch takes
 """
