@@ -1,11 +1,10 @@
-"""One CUDA stream for torch and CuPy alike."""
+"""One CUDA stream for torch and CuPy alike, and NVTX ranges around launches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
 import torch
 
 
@@ -32,3 +31,14 @@ class Stream:
 
     def wait(self) -> None:
         self.torch.synchronize()
+
+
+@contextmanager
+def mark(name: str) -> Iterator[None]:
+    from cupy.cuda import nvtx
+
+    nvtx.RangePush(name)
+    try:
+        yield
+    finally:
+        nvtx.RangePop()

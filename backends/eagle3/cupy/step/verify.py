@@ -18,7 +18,7 @@ from specgate.backends.eagle3.cupy.memory.buffers import Buffers, partial_attent
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sampling import penalises, rejects
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.step.expert_layer import ExpertLayer
 from specgate.backends.eagle3.cupy.step.layer import Layer, RowPositions
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind, Selection
