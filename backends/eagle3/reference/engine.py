@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint

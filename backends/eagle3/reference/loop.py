@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from specgate.backends.eagle3.lib.chains.lengths import BY_BATCH, CONFIDENCE, GREEDY_ALONE, lengths_of
+from specgate.backends.eagle3.lib.chains import BY_BATCH, CONFIDENCE, GREEDY_ALONE, lengths_of
 from specgate.backends.eagle3.lib.kv.calibration import calibration_warnings
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, check_head
 from specgate.backends.eagle3.lib.kv.options import kv_modes

@@ -38,7 +38,7 @@ from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind, bound_prompt
 from specgate.backends.eagle3.cupy.step.verify import Verify
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
 from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.contract import Budget, EngineFacts, Role

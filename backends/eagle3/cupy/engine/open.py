@@ -31,7 +31,7 @@ from specgate.backends.eagle3.cupy.step.partial import FULL, PLAIN
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.cupy.tuned.required import describe, require
 from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
-from specgate.backends.eagle3.lib.chains.lengths import BY_BATCH, lengths_of
+from specgate.backends.eagle3.lib.chains import BY_BATCH, lengths_of
 from specgate.backends.eagle3.lib.kv.calibration import calibration_warnings
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes
 from specgate.backends.eagle3.lib.kv.options import kv_modes
