@@ -18,7 +18,7 @@ from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.describe import describe_rope, draft_details
 from specgate.backends.eagle3.lib.kv.modes import mode_in_words
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.lib.trees.options import described, warning

@@ -37,7 +37,7 @@ from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes
 from specgate.backends.eagle3.lib.kv.options import kv_modes
 from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target_parts
-from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv.plan import NAMES, PartialPlan
 from specgate.backends.eagle3.lib.specpv.plan import check_target as check_partial_target
 from specgate.backends.eagle3.nouns.fmha import parse_config

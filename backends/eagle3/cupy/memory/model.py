@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import FeatureNorm, InputWeights
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.parallel.shard import WHOLE, Shard
+from specgate.backends.eagle3.lib.shard import WHOLE, Shard
 from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.backends.eagle3.lib.weights import DraftWeights, TargetWeights, pack_draft, pack_target
 from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry

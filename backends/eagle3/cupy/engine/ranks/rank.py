@@ -25,7 +25,7 @@ from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.parallel.shard import WHOLE, Shard, shards
+from specgate.backends.eagle3.lib.shard import WHOLE, Shard, shards
 
 
 class OnStream(Protocol):

@@ -18,7 +18,7 @@ from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.peers import with_mailboxes
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint
-from specgate.backends.eagle3.lib.parallel.shard import Shard, shards
+from specgate.backends.eagle3.lib.shard import Shard, shards
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry

@@ -35,7 +35,7 @@ from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint
-from specgate.backends.eagle3.lib.parallel.shard import Shard, shards
+from specgate.backends.eagle3.lib.shard import Shard, shards
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
