@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV
-from specgate.backends.eagle3.lib.kv.options import kv_modes
+from specgate.backends.eagle3.lib.kv.modes import kv_modes
 from specgate.backends.eagle3.lib.pair import open_draft, open_target
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.traffic import pair_traffic

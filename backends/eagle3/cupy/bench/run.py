@@ -25,7 +25,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes
-from specgate.backends.eagle3.lib.kv.options import kv_modes
+from specgate.backends.eagle3.lib.kv.modes import kv_modes
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
 from specgate.contract import Role

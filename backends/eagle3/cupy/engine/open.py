@@ -32,9 +32,9 @@ from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.cupy.tuned.required import describe, require
 from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
 from specgate.backends.eagle3.lib.chains import BY_BATCH, lengths_of
-from specgate.backends.eagle3.lib.kv.calibration import calibration_warnings
+from specgate.backends.eagle3.lib.kv.modes import calibration_warnings
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes
-from specgate.backends.eagle3.lib.kv.options import kv_modes
+from specgate.backends.eagle3.lib.kv.modes import kv_modes
 from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target_parts
 from specgate.backends.eagle3.lib.shard import Shard
