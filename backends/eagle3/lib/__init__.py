@@ -3,8 +3,7 @@
 pair.py         opens or loads a target and its draft: translated config, checked tensors, content hash
 weights.py      checkpoint tensors, packed as the forward pass wants them
 planted/        pairs made from a seed, whose acceptance is known
-outlook.py      what the passes of a pair must move under a scenario's options
-traffic.py      what the passes of a pair must move through memory, from its geometry
+traffic.py      memory traffic that passes need
 memory.py       whether weights fit into memory, before any are read or made
 layout.py       which tensors a geometry implies, with their shapes
 checkpoint.py   strict reading of weight files: every missing, misshapen and left-over tensor is named
