@@ -20,7 +20,7 @@ from specgate.backends.eagle3.lib.planted.register import (
     kernel,
     read_one,
 )
-from specgate.backends.eagle3.lib.planted.scales import LOGIT_STD
+from specgate.backends.eagle3.lib.planted.rows import LOGIT_STD
 from specgate.checkpoints.geometry import DraftGeometry
 
 PIN: Final = 3.0

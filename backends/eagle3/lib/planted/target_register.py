@@ -21,7 +21,7 @@ from specgate.backends.eagle3.lib.planted.register import (
     kernel,
     read_one,
 )
-from specgate.backends.eagle3.lib.planted.scales import LOGIT_STD, stream_rms
+from specgate.backends.eagle3.lib.planted.rows import LOGIT_STD, stream_rms
 from specgate.checkpoints.geometry import TargetGeometry
 
 CHOICE: Final = 3.0

@@ -16,7 +16,7 @@ from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.memory import free_bytes, weight_bytes
 from specgate.backends.eagle3.lib.mxfp4 import decoded
 from specgate.backends.eagle3.lib.planted import rows
-from specgate.backends.eagle3.lib.planted.bits import key_of
+from specgate.backends.eagle3.lib.planted.rows import key_of
 from specgate.backends.eagle3.lib.planted.experts import (
     FOUR_BITS,
     GATE,
