@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.planted.rows import draws, key_of, shuffled, uniform_rows
-from specgate.backends.eagle3.lib.planted.draft_register import DraftRegister
+from specgate.backends.eagle3.lib.planted.register import DraftRegister
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.planted.rows import bfloat16_matrix
 from specgate.backends.eagle3.lib.planted.rows import SILU_SQUARE
