@@ -11,9 +11,7 @@ eagle.py           the pair's draft: over accepted rows with the target's featur
 sampling/          drawing tokens at a temperature in the place of the greedy choice
 playback.py        accept counts from a tape in the place of measured ones
 target.py          the target's forward pass, with the hidden states that the draft reads
-gpt_oss.py         gpt-oss' forward pass: sinks, windows, and a mixture of experts
-gpt_oss_weights.py its tensors, packed for that
-expert_counts.py   how many experts the rows of a pass reach
+gpt_oss.py         gpt-oss' forward pass, its packed tensors, and how many experts rows reach
 draft.py           the draft's forward pass
 partial/           verification over a part of the cache, and over all of it now and then
 tree/              trees of draft tokens in the place of chains

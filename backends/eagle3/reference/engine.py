@@ -20,7 +20,7 @@ from specgate.backends.eagle3.reference.drafters import StandIn
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.facts import engine_facts, with_partial
 from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
-from specgate.backends.eagle3.reference.gpt_oss_weights import pack_gpt_oss
+from specgate.backends.eagle3.reference.gpt_oss import pack_gpt_oss
 from specgate.backends.eagle3.reference.loop import SpeculativeLoop
 from specgate.backends.eagle3.reference.playback import Playback
 from specgate.backends.eagle3.reference.sampling.draws import draw_texts, show_distribution

@@ -8,7 +8,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.reference.expert_counts import ExpertCounter
+from specgate.backends.eagle3.reference.gpt_oss import ExpertCounter
 from specgate.backends.eagle3.reference.state import Slots
 from specgate.contract.protocols import Decoded
 from specgate.contract.samples.counters import speculation_counters
