@@ -5,11 +5,10 @@ open.py            loads a pair, after checking that the engine can hold what th
 engine.py          the loop over the pair's target
 loop.py            prefill once, then rewind and decode as often as asked, with or without a draft, over any target
 state.py           what a decode run carries from cycle to cycle, and how a cycle's tokens are committed
-recorder.py        what a decode run writes down: time per step and phase, accept counts per step and slot
+recorder.py        what a decode run writes down, and accept counts from a tape in its place
 drafters.py        who proposes the chain: the pair's draft, or a stand-in whose acceptance is known
 eagle.py           the pair's draft: over accepted rows with the target's features, then on its own states
 sampling/          drawing tokens at a temperature in the place of the greedy choice
-playback.py        accept counts from a tape in the place of measured ones
 target.py          the target's forward pass, with the hidden states that the draft reads
 gpt_oss.py         gpt-oss' forward pass, its packed tensors, and how many experts rows reach
 draft.py           the draft's forward pass

@@ -22,7 +22,7 @@ from specgate.backends.eagle3.reference.facts import engine_facts, with_partial
 from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
 from specgate.backends.eagle3.reference.gpt_oss import pack_gpt_oss
 from specgate.backends.eagle3.reference.loop import SpeculativeLoop
-from specgate.backends.eagle3.reference.playback import Playback
+from specgate.backends.eagle3.reference.recorder import Playback
 from specgate.backends.eagle3.reference.sampling.draws import draw_texts, show_distribution
 from specgate.backends.eagle3.reference.sampling.log_probs import LogProbabilities
 from specgate.backends.eagle3.reference.sampling.sampler import Sampler

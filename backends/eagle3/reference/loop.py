@@ -26,7 +26,7 @@ from specgate.backends.eagle3.reference.drafters import Drafter, StandIn, stand_
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.ops import accept, check_finite, target_argmax
 from specgate.backends.eagle3.reference.partial.verifying import LooksElsewhere, PartialVerifier
-from specgate.backends.eagle3.reference.playback import Playback, as_accepted
+from specgate.backends.eagle3.reference.recorder import Playback, as_accepted
 from specgate.backends.eagle3.reference.recorder import Recorder
 from specgate.backends.eagle3.reference.sampling.drafter import SampledDrafter
 from specgate.backends.eagle3.reference.sampling.sampler import Sampler

@@ -16,7 +16,7 @@ from specgate.backends.eagle3.lib.specpv.plan import NAMES as PARTIAL_NAMES
 from specgate.backends.eagle3.lib.specpv.plan import SPECPV, check_target, plan_partial
 from specgate.backends.eagle3.reference.drafters import STAND_INS, StandIn
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.playback import Playback
+from specgate.backends.eagle3.reference.recorder import Playback
 from specgate.backends.eagle3.reference.sampling.sampler import Sampler
 from specgate.backends.eagle3.reference.tree.options import check_ranks, plan_tree
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
