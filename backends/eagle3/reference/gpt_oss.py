@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 import torch.nn.functional as F
 from specgate.backends.eagle3.lib.memory import free_bytes
 from specgate.backends.eagle3.reference.cache import KVCache, TreeRows, View, along_paths, view
-from specgate.backends.eagle3.reference.kv.planes import Plane, read_rows
+from specgate.backends.eagle3.reference.kv_planes import Plane, read_rows
 from specgate.backends.eagle3.reference.ops import feature_capture, masked_attention, matmul_rows, rms_norm, rope_append
 from specgate.backends.eagle3.reference.target import RopeTable, TorchTarget, rope_rows
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry

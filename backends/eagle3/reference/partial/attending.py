@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.reference.cache import View, view
-from specgate.backends.eagle3.reference.kv.planes import Plane, plain
+from specgate.backends.eagle3.reference.kv_planes import Plane, plain
 from specgate.backends.eagle3.reference.ops import masked_attention
 from specgate.backends.eagle3.reference.partial.blocks import (
     block_scores,

@@ -32,7 +32,7 @@ from specgate.backends.eagle3.lib.weights import TargetWeights
 from specgate.backends.eagle3.reference import gpt_oss
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
-from specgate.backends.eagle3.reference.kv.planes import plain
+from specgate.backends.eagle3.reference.kv_planes import plain
 from tests.eagle3.cupy.gpu_pairs import expert_engine, modes_on_gpu, random_prompts
 from tests.eagle3.cupy.pairs import (
     BOUNDARIES,
