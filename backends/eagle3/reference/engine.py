@@ -28,7 +28,7 @@ from specgate.backends.eagle3.reference.sampling.log_probs import LogProbabiliti
 from specgate.backends.eagle3.reference.sampling.sampler import Sampler
 from specgate.backends.eagle3.reference.stages import show_stages
 from specgate.backends.eagle3.reference.target import LlamaTarget, rope_table
-from specgate.backends.eagle3.reference.tree.options import TreePlan
+from specgate.backends.eagle3.reference.tree import TreePlan
 from specgate.contract import Budget, EngineFacts, Role
 from specgate.contract.draws import TokenLaw
 from specgate.errors import BackendError

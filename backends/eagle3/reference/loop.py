@@ -31,8 +31,8 @@ from specgate.backends.eagle3.reference.recorder import Recorder
 from specgate.backends.eagle3.reference.sampling.drafter import SampledDrafter
 from specgate.backends.eagle3.reference.sampling.sampler import Sampler
 from specgate.backends.eagle3.reference.state import Slots, StopRule, commit
-from specgate.backends.eagle3.reference.tree.options import TreePlan
-from specgate.backends.eagle3.reference.tree.verifying import VerifiesTrees, packed_masks, verify_tree
+from specgate.backends.eagle3.reference.tree import TreePlan
+from specgate.backends.eagle3.reference.tree import VerifiesTrees, packed_masks, verify_tree
 from specgate.contract import Budget, Role, Score
 from specgate.contract.protocols import Decoded, Text, block_marker
 from specgate.contract.samples.counters import ENDED_EARLY

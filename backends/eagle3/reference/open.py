@@ -18,7 +18,7 @@ from specgate.backends.eagle3.reference.drafters import STAND_INS, StandIn
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.recorder import Playback
 from specgate.backends.eagle3.reference.sampling.sampler import Sampler
-from specgate.backends.eagle3.reference.tree.options import check_ranks, plan_tree
+from specgate.backends.eagle3.reference.tree import check_ranks, plan_tree
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetSizes
 from specgate.checkpoints.spec_config.launch_checks import check_chain
