@@ -23,9 +23,9 @@ from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
 from specgate.backends.eagle3.reference.gpt_oss import pack_gpt_oss
 from specgate.backends.eagle3.reference.loop import SpeculativeLoop
 from specgate.backends.eagle3.reference.recorder import Playback
-from specgate.backends.eagle3.reference.sampling.draws import draw_texts, show_distribution
-from specgate.backends.eagle3.reference.sampling.log_probs import LogProbabilities
-from specgate.backends.eagle3.reference.sampling.sampler import Sampler
+from specgate.backends.eagle3.reference.sampling import draw_texts, show_distribution
+from specgate.backends.eagle3.reference.sampling import LogProbabilities
+from specgate.backends.eagle3.reference.sampling import Sampler
 from specgate.backends.eagle3.reference.stages import show_stages
 from specgate.backends.eagle3.reference.target import LlamaTarget, rope_table
 from specgate.backends.eagle3.reference.tree import TreePlan

@@ -28,8 +28,8 @@ from specgate.backends.eagle3.reference.ops import accept, check_finite, target_
 from specgate.backends.eagle3.reference.partial.verifying import LooksElsewhere, PartialVerifier
 from specgate.backends.eagle3.reference.recorder import Playback, as_accepted
 from specgate.backends.eagle3.reference.recorder import Recorder
-from specgate.backends.eagle3.reference.sampling.drafter import SampledDrafter
-from specgate.backends.eagle3.reference.sampling.sampler import Sampler
+from specgate.backends.eagle3.reference.sampling import SampledDrafter
+from specgate.backends.eagle3.reference.sampling import Sampler
 from specgate.backends.eagle3.reference.state import Slots, StopRule, commit
 from specgate.backends.eagle3.reference.tree import TreePlan
 from specgate.backends.eagle3.reference.tree import VerifiesTrees, packed_masks, verify_tree

@@ -17,7 +17,7 @@ from specgate.backends.eagle3.lib.specpv.plan import SPECPV, check_target, plan_
 from specgate.backends.eagle3.reference.drafters import STAND_INS, StandIn
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.recorder import Playback
-from specgate.backends.eagle3.reference.sampling.sampler import Sampler
+from specgate.backends.eagle3.reference.sampling import Sampler
 from specgate.backends.eagle3.reference.tree import check_ranks, plan_tree
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetSizes
