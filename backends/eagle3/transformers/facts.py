@@ -12,7 +12,7 @@ from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.reference.drafters import StandIn
 from specgate.backends.eagle3.reference.facts import not_the_pairs
-from specgate.backends.eagle3.transformers.options import Options
+from specgate.backends.eagle3.transformers.open import Options
 from specgate.checkpoints.geometry import DraftGeometry
 from specgate.checkpoints.hf.any_target import AnyTarget
 from specgate.checkpoints.hf.target import target_geometry

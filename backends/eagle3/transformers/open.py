@@ -1,24 +1,162 @@
-"""Load a pair into transformers, after checking that this back end can do what the plan asks for."""
+"""Load a pair into transformers: options, the target as `AutoModelForCausalLM` loads it, and the checks before."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+from specgate.contract.protocols.option_values import build_of, choice
+from specgate.errors import UsageError
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 import torch
-
+import transformers
+from specgate.backends.eagle3.lib.hf_write import rope_keys
 from specgate.backends.eagle3.lib.memory import refusing_overflow
+from specgate.checkpoints.hf.target import target_geometry
+from specgate.checkpoints.hf_keys import read_config
+from specgate.errors import CheckpointError, SpecgateError
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.reference.drafters import StandIn
 from specgate.backends.eagle3.reference.open import DTYPES, own_draft, pick_device, what_drafts
 from specgate.backends.eagle3.transformers.engine import TransformersEngine
 from specgate.backends.eagle3.transformers.facts import engine_facts
-from specgate.backends.eagle3.transformers.loading import load_model, model_config
-from specgate.backends.eagle3.transformers.options import Options
 from specgate.backends.eagle3.transformers.target import Sizes, TransformersTarget
 from specgate.checkpoints.files import checkpoint_sha256
 from specgate.checkpoints.hf.any_target import read_any_target
-from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.planted import from_seed
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import CheckpointError, UsageError
+
+
+Attention = Literal["sdpa", "eager"]
+DEVICES: Final = ("auto", "cpu", "cuda")
+OF_THE_LOOP: Final = ("capture", "drafter", "spec_config", "tape")
+"""Options that the loop has with the reference engine in common."""
+KNOWN: Final = ("device", "attention", "prefill_rows", "build", *OF_THE_LOOP)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options, as docs/engines.md explains them.
+
+    `attention`: None for what transformers takes for this model. `prefill_rows`: rows of a prompt in one pass; None for
+    the whole prompt, where its masks stay small.
+    """
+
+    device: str = "auto"
+    attention: Attention | None = None
+    prefill_rows: int | None = None
+    build: str | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Options:
+        """Parse the options. Raises UsageError for unknown and bad ones."""
+        if unknown := [key for key in given if key not in KNOWN]:
+            hint = f"the back end transformers knows: {', '.join(KNOWN)}"
+            raise UsageError(f"option {', '.join(unknown)}: not known", hint=hint)
+        return cls(
+            device=choice(given, "device", DEVICES),
+            attention=attention_of(given["attention"]) if "attention" in given else None,
+            prefill_rows=rows_of(given["prefill_rows"]) if "prefill_rows" in given else None,
+            build=build_of(given["build"]) if "build" in given else None,
+        )
+
+
+def attention_of(text: str) -> Attention:
+    for known in get_args(Attention):
+        if text == known:
+            return "eager" if known == "eager" else "sdpa"
+    raise UsageError(
+        f"option attention = {text!r}",
+        hint="sdpa or eager: other kernels of transformers take no mask for slots at different positions",
+    )
+
+
+def rows_of(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"option prefill_rows = {text!r}: a number of rows, 1 or more, is needed")
+    return int(text)
+
+
+SHOWN = 5
+"""Names of tensors in one message."""
+LONGEST = 300
+"""Characters of a message of transformers."""
+
+
+def model_config(folder: Path, rope: Mapping[str, float | str] | None) -> Any:
+    """The model's config, of transformers' class. `rope` replaces the RoPE scaling, as `eagle3.pair.load_target` says.
+
+    Raises CheckpointError for a config that transformers does not take; with `rope`, for one that specgate cannot read.
+    """
+    with refusals(folder):
+        if rope is None:
+            return transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = read_config(folder)
+        geometry = target_geometry(config, rope)
+        values = {k: v for k, v in config.values.items() if k not in ("rope_scaling", "rope_parameters", "rope_theta")}
+        values |= {**rope_keys(geometry.rope), "max_position_embeddings": geometry.max_positions}
+        return transformers.AutoConfig.for_model(**json.loads(json.dumps(values)))
+
+
+def load_model(
+    folder: Path, config: Any, dtype: torch.dtype, device: str, attention: Attention | None
+) -> tuple[Any, tuple[str, ...]]:
+    """(the model, on `device` and ready to decode; warnings about its checkpoint).
+
+    transformers makes up random weights for what a checkpoint lacks. Here that is refused.
+
+    Raises CheckpointError for a checkpoint that does not fit its config, or that transformers cannot load.
+    EnvironmentRefused: it does not fit into memory.
+    """
+    transformers.utils.logging.disable_progress_bar()
+    with refusing_overflow(f"{folder}: weights", hint="a smaller target or a device with more memory is needed"):
+        with refusals(folder):
+            model, told = transformers.AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                attn_implementation=attention,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+        for kind in ("missing_keys", "mismatched_keys"):
+            if names := sorted(map(str, told.get(kind) or ())):
+                raise CheckpointError(
+                    f"{folder}: {kind.partition('_')[0]} tensors: {listed(names)}",
+                    hint="config and weights must be of one model: transformers would make up random ones",
+                )
+        return model.to(device).eval(), left_over(folder, told)
+
+
+def left_over(folder: Path, told: Mapping[str, Any]) -> tuple[str, ...]:
+    names = sorted(map(str, told.get("unexpected_keys") or ()))
+    return (f"{folder.name}: transformers leaves tensors unused: {listed(names)}",) if names else ()
+
+
+def listed(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+@contextmanager
+def refusals(folder: Path) -> Iterator[None]:
+    """Turn whatever transformers raises over a checkpoint into CheckpointError; exhausted memory passes."""
+    try:
+        yield
+    except (SpecgateError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:LONGEST] or type(error).__name__
+        raise CheckpointError(
+            f"{folder}: transformers {transformers.__version__} cannot load it: {said}",
+            hint="a causal language model of an architecture that this version has, without code of its own",
+        ) from error
 
 
 def open_engine(request: OpenRequest) -> TransformersEngine:
