@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.backends.eagle3.nouns.gemms import GemmShape, InSteps, Point, TunedGemm, TunedGemms
-from specgate.backends.eagle3.nouns.tuned_gemms import (
-    file_name,
-    read_shapes,
-    read_tuned,
-    user_file,
-    write_shapes,
-    write_tuned,
-)
+from specgate.backends.eagle3.nouns.gemms import file_name, read_shapes, read_tuned, user_file, write_shapes, write_tuned
 from specgate.errors import EnvironmentRefused, UsageError
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=12)

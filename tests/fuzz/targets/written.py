@@ -63,7 +63,7 @@ def tape(folder: Path) -> Ready:
 
 
 def gemm_shapes(folder: Path) -> Ready:
-    from specgate.backends.eagle3.nouns.tuned_gemms import read_shapes, read_tuned
+    from specgate.backends.eagle3.nouns.gemms import read_shapes, read_tuned
 
     file = folder / "fuzzed.json"
 

@@ -89,7 +89,7 @@ def shapes(
     N and K are the rows and columns of a weight, M is the largest number of tokens in a step. Of a mixture of experts,
     whose two products are among them, each expert has such a weight. Only configs are read, and no GPU is needed.
     """
-    from specgate.backends.eagle3.nouns.tuned_gemms import write_shapes
+    from specgate.backends.eagle3.nouns.gemms import write_shapes
     from specgate.backends.eagle3.tuning.gemm_tuning import tuning_backend, wanted
 
     named = named_pairs(pairs, target, draft)

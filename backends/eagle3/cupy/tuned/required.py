@@ -71,14 +71,14 @@ class ShapeLog:
 
     def __init__(self, file: Path) -> None:
         """Raises UsageError where `file` holds something else."""
-        from specgate.backends.eagle3.nouns.tuned_gemms import read_shapes
+        from specgate.backends.eagle3.nouns.gemms import read_shapes
 
         self.file = file
         self.shapes = set(read_shapes(file) if file.exists() else ())
 
     def add(self, shapes: Iterable[GemmShape]) -> None:
         """Raises EnvironmentRefused where the file cannot be written."""
-        from specgate.backends.eagle3.nouns.tuned_gemms import write_shapes
+        from specgate.backends.eagle3.nouns.gemms import write_shapes
 
         self.shapes.update(shapes)
         write_shapes(self.file, self.shapes)

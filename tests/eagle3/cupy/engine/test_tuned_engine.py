@@ -17,7 +17,7 @@ from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates as can
 from specgate.backends.eagle3.cupy.tuning.expert_product import launcher
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from specgate.backends.eagle3.cupy.tuning.shapes import gemm_shapes
-from specgate.backends.eagle3.nouns.tuned_gemms import read_shapes
+from specgate.backends.eagle3.nouns.gemms import read_shapes
 from specgate.contract import Budget, Role
 from tests.eagle3.cupy.gpu_pairs import (
     RECIPE_EXPERTS,

@@ -16,7 +16,7 @@ from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight
 from specgate.backends.eagle3.cupy.tuning.search import Tuner
 from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.nouns.gemms import Point, StepsRequest, TunedGemms
-from specgate.backends.eagle3.nouns.tuned_gemms import write_tuned
+from specgate.backends.eagle3.nouns.gemms import write_tuned
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.backends.eagle3.tuning.gemm_tuning import refine_into, tuning_backend
 from specgate.contract import PairRef

@@ -20,7 +20,7 @@ from specgate.backends.eagle3.cupy.tuning.product import ROWS
 from specgate.backends.eagle3.cupy.tuning.search import SCREEN, SHORTLIST, fastest
 from specgate.backends.eagle3.cupy.tuning.weight import weights_of
 from specgate.backends.eagle3.nouns.gemms import GemmShape
-from specgate.backends.eagle3.nouns.tuned_gemms import read_tuned
+from specgate.backends.eagle3.nouns.gemms import read_tuned
 from specgate.errors import UsageError
 
 CONFIGS = [replace(GemmConfig(), warps=4 * (i + 1)) for i in range(SHORTLIST + 3)]
