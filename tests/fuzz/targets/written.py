@@ -102,7 +102,7 @@ def trace(folder: Path) -> Ready:
 
 
 def attention_grid(folder: Path) -> Ready:
-    from specgate.backends.eagle3.tuning.fmha_points import read_grid
+    from specgate.backends.eagle3.tuning.fmha_sweep import read_grid
 
     file = folder / "fuzzed.yaml"
     inputs = json_texts([seeds.GRID]) | yaml_texts([json.dumps(seeds.GRID)])
