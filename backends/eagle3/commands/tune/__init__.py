@@ -1,9 +1,7 @@
 """`specgate engine tune`: search what is fastest on this GPU.
 
-steps.py      `specgate engine tune steps`: configurations of products, chosen by whole steps
 drafts.py     `specgate engine tune drafts`: how many tokens to draft at each batch size?
 fmha.py       `specgate engine tune fmha`: which tiling of attention decodes fastest?
-options.py    options that the commands for matrix products share
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import click
 
 from specgate.backends.eagle3.commands.tune.drafts import drafts
 from specgate.backends.eagle3.commands.tune.fmha import fmha
-from specgate.backends.eagle3.commands.tune.options import BACKEND, BUDGET
+from specgate.backends.eagle3.commands.tune.steps import BACKEND, BUDGET
 from specgate.backends.eagle3.commands.tune.steps import steps
 from specgate.commands.numbers import BATCHES, DRAFTED
 from specgate.errors import ExitCode

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import click
+from specgate.commands.numbers import TIME
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import click
-
-from specgate.backends.eagle3.commands.tune.options import BACKEND, BUDGET
 from specgate.commands.numbers import DRAFTED
 from specgate.errors import ExitCode
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
     from specgate.backends.eagle3.nouns.gemms import InSteps, TunedGemm
+
+
+BACKEND = click.option(
+    "--backend", metavar="NAME", help="Back end whose kernels are tuned (default: the best one that has any)."
+)
+BUDGET = click.option(
+    "--budget-seconds",
+    type=TIME,
+    default=600.0,
+    show_default=True,
+    metavar="S",
+    help="Begin no weight after that time.",
+)
+
 
 LEAST_CONTEXT = 64
 
