@@ -118,7 +118,7 @@ def draft_tree(folder: Path) -> Ready:
     def read() -> None:
         import torch
 
-        from specgate.backends.eagle3.commands.tree_picture import places
+        from specgate.backends.eagle3.commands.tree import places
         from specgate.backends.eagle3.lib.trees.masks import broken_rows, pack
         from specgate.backends.eagle3.lib.trees.topology import ancestors
         from specgate.checkpoints.trees.sizes import Room, buffers
