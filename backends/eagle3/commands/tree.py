@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Final
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
 import click
+
 from specgate.commands.numbers import BATCHES, count
 from specgate.commands.output import OUT_OPTION, write_files
 from specgate.errors import ExitCode, UsageError

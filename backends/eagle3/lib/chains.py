@@ -8,14 +8,14 @@ A shorter chain changes no token: whatever is proposed, what is emitted is the t
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
 from specgate.errors import UsageError
 from specgate.files.yamlfile import load
-import math
-from collections.abc import Mapping
-
 
 SCHEMA: Final = "specgate.drafts-by-batch/v1"
 KEYS: Final = ("schema", "drafts", "measured")

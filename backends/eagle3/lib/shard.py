@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
+
 import torch
 from torch import Tensor
+
 from specgate.backends.eagle3.lib.checkpoint import Wanted, own_part
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.checkpoints.mxfp4 import BLOCK
-
 
 QKV: Final = ("q_proj", "k_proj", "v_proj")
 AXES: Final[Mapping[str, int]] = {

@@ -5,25 +5,21 @@ Data classes only; `specgate.backends.eagle3.nouns.tuned_gemms` stores them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, Any, Final
+
 from specgate.contract import PairRef
 from specgate.contract.types import Count, Digest, Length, Pattern, Positive, Size, Text
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Final
-from specgate.contract.types import Length
 from specgate.files.cache import cache_path
 from specgate.files.plain_data import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import disk
 from specgate.files.yaml_schema import parse
 from specgate.files.yamlfile import load
-
 
 Key = tuple[int | str, ...]
 """What a configuration is found by: (n, k) of a weight. Of experts also their number, how many a token has, and the

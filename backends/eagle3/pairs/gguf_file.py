@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import mmap
 import struct
-from pathlib import Path
-from typing import Final
-from specgate.errors import CheckpointError
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
 from specgate.checkpoints.hf_keys import LARGEST_COUNT, LARGEST_NUMBER, is_integer
+from specgate.errors import CheckpointError
 from specgate.files.json_text import shown
 from specgate.files.panics import refusing
 

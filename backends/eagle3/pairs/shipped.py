@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-import zipfile
 from typing import Final
-from specgate.contract import PairRef
+
+from specgate.contract import AcceptanceSource, PairRef
 from specgate.contract.assets import Asset
 from specgate.errors import CheckpointError, EnvironmentRefused
 from specgate.files.cache import cache_dir
 from specgate.pairs.fetch import require, sha256_of
-from specgate.pairs.resolve import DEMO
-from specgate.contract import AcceptanceSource, PairRef
 from specgate.pairs.resolve import DEMO, of_folders
 
 

@@ -19,13 +19,10 @@ from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.backends.eagle3.reference.drafters import StandIn
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.facts import engine_facts, with_partial
-from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
-from specgate.backends.eagle3.reference.gpt_oss import pack_gpt_oss
+from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget, pack_gpt_oss
 from specgate.backends.eagle3.reference.loop import SpeculativeLoop
 from specgate.backends.eagle3.reference.recorder import Playback
-from specgate.backends.eagle3.reference.sampling import draw_texts, show_distribution
-from specgate.backends.eagle3.reference.sampling import LogProbabilities
-from specgate.backends.eagle3.reference.sampling import Sampler
+from specgate.backends.eagle3.reference.sampling import LogProbabilities, Sampler, draw_texts, show_distribution
 from specgate.backends.eagle3.reference.stages import show_stages
 from specgate.backends.eagle3.reference.target import LlamaTarget, rope_table
 from specgate.backends.eagle3.reference.tree import TreePlan

@@ -8,24 +8,24 @@ expert's product and its bias are in the model's dtype, and a token's experts ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from specgate.backends.eagle3.lib.memory import free_bytes
 from specgate.backends.eagle3.lib.mxfp4 import decoded
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint
 from specgate.backends.eagle3.lib.weights import ExpertLayerWeights, ExpertTargetWeights, pack_expert_target
-from typing import Final
-from specgate.contract.routing import ExpertCounts, counts_of
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-import torch.nn.functional as F
-from specgate.backends.eagle3.lib.memory import free_bytes
 from specgate.backends.eagle3.reference.cache import KVCache, TreeRows, View, along_paths, view
 from specgate.backends.eagle3.reference.kv_planes import Plane, read_rows
 from specgate.backends.eagle3.reference.ops import feature_capture, masked_attention, matmul_rows, rms_norm, rope_append
 from specgate.backends.eagle3.reference.target import RopeTable, TorchTarget, rope_rows
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
+from specgate.contract.routing import ExpertCounts, counts_of
 
 
 @dataclass(frozen=True, slots=True)

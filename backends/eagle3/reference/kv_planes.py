@@ -11,8 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
 import torch
 from torch import Tensor
+
 from specgate.backends.eagle3.lib.kv import fp8, nvfp4
 from specgate.backends.eagle3.lib.kv.modes import FP8_POSITIONS, NVFP4_ELEMENTS, KvMode
 from specgate.errors import BackendError

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
 from specgate.backends.eagle3.reference.gpt_oss import ExpertCounter
 from specgate.backends.eagle3.reference.state import Slots
 from specgate.contract.protocols import Decoded
 from specgate.contract.samples.counters import speculation_counters
-from collections.abc import Sequence
 from specgate.contract.tape import Tape, sha256_of_ids
 from specgate.errors import BackendError
 

@@ -6,34 +6,31 @@ The arithmetic is `specgate.sampling`, in float64 on the host. Here it meets the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from torch import Tensor
-from specgate.sampling.target import checked, log_softmax
+from typing import Protocol
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from specgate.backends.eagle3.reference.state import Slots
-from specgate.contract import Sampling
-from specgate.errors import BackendError
-from specgate.sampling.coupling import sample, scores, verify_coupled
-from specgate.sampling.history import History
-from specgate.sampling.keys import Floats, Keys, requests_of
-from specgate.sampling.rejection import verify_by_rejection
-from specgate.sampling.target import target_distribution
-from typing import Protocol
-from specgate.backends.eagle3.reference.drafters import Drafter
-from specgate.contract import Budget, Role
-from specgate.contract.draws import TokenLaw
-from specgate.contract.protocols import Decoded
+from torch import Tensor
+
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.lib.weights import Vocabulary
 from specgate.backends.eagle3.reference.draft import draft_head
+from specgate.backends.eagle3.reference.drafters import Drafter
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.ops import check_finite
-from specgate.sampling.coupling import draft_sample
+from specgate.backends.eagle3.reference.state import Slots
+from specgate.contract import Budget, Role, Sampling
+from specgate.contract.draws import TokenLaw
+from specgate.contract.protocols import Decoded
+from specgate.errors import BackendError
+from specgate.sampling.coupling import draft_sample, sample, scores, verify_coupled
 from specgate.sampling.distributions import over_target
-from specgate.sampling.keys import Floats, Keys
-from specgate.sampling.target import point_mass, softmax
+from specgate.sampling.history import History
+from specgate.sampling.keys import Floats, Keys, requests_of
+from specgate.sampling.rejection import verify_by_rejection
+from specgate.sampling.target import checked, log_softmax, point_mass, softmax, target_distribution
 
 
 class Sampler:

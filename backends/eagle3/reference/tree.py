@@ -12,26 +12,32 @@ checked in every step (`loop.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth, FixedGrowth, Growth
-from specgate.backends.eagle3.lib.trees.options import TREE, WIDTH, check_width, described, dynamic_tree, is_dynamic, refuse_others, tree_of_roles
-from specgate.backends.eagle3.lib.trees.options import check_ranks as check_option_ranks
-from specgate.backends.eagle3.reference.ops import FEW_ROWS
-from specgate.checkpoints.trees.shape import TreeShape
-from specgate.errors import UsageError
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
+
 import torch
 from torch import Tensor
-from specgate.backends.eagle3.lib.trees.growing import Growth, parents_of
-from specgate.backends.eagle3.reference.cache import TreeRows
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+
 from specgate.backends.eagle3.lib.trees.accepting import accept_tree, compaction
+from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth, FixedGrowth, Growth, parents_of
 from specgate.backends.eagle3.lib.trees.masks import pack, unpack
+from specgate.backends.eagle3.lib.trees.options import (
+    TREE,
+    WIDTH,
+    check_width,
+    described,
+    dynamic_tree,
+    is_dynamic,
+    refuse_others,
+    tree_of_roles,
+)
+from specgate.backends.eagle3.lib.trees.options import check_ranks as check_option_ranks
 from specgate.backends.eagle3.lib.trees.topology import ancestors, depths, leaf_mask, leaf_paths
+from specgate.backends.eagle3.reference.cache import TreeRows
 from specgate.backends.eagle3.reference.ops import FEW_ROWS, check_finite, target_argmax
+from specgate.checkpoints.trees.shape import TreeShape
+from specgate.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

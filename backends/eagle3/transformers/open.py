@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
-from specgate.contract.protocols.option_values import build_of, choice
-from specgate.errors import UsageError
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal, get_args
+
 import torch
 import transformers
+
 from specgate.backends.eagle3.lib.hf_write import rope_keys
 from specgate.backends.eagle3.lib.memory import refusing_overflow
-from specgate.checkpoints.hf.target import target_geometry
-from specgate.checkpoints.hf_keys import read_config
-from specgate.errors import CheckpointError, SpecgateError
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.reference.drafters import StandIn
 from specgate.backends.eagle3.reference.open import DTYPES, own_draft, pick_device, what_drafts
@@ -27,10 +22,12 @@ from specgate.backends.eagle3.transformers.facts import engine_facts
 from specgate.backends.eagle3.transformers.target import Sizes, TransformersTarget
 from specgate.checkpoints.files import checkpoint_sha256
 from specgate.checkpoints.hf.any_target import read_any_target
+from specgate.checkpoints.hf.target import target_geometry
+from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.planted import from_seed
 from specgate.contract.protocols import OpenRequest
-from specgate.errors import CheckpointError, UsageError
-
+from specgate.contract.protocols.option_values import build_of, choice
+from specgate.errors import CheckpointError, SpecgateError, UsageError
 
 Attention = Literal["sdpa", "eager"]
 DEVICES: Final = ("auto", "cpu", "cuda")

@@ -9,8 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.eagle3.nouns.gemms import GemmShape, InSteps, Point, TunedGemm, TunedGemms
-from specgate.backends.eagle3.nouns.gemms import file_name, read_shapes, read_tuned, user_file, write_shapes, write_tuned
+from specgate.backends.eagle3.nouns.gemms import (
+    GemmShape,
+    InSteps,
+    Point,
+    TunedGemm,
+    TunedGemms,
+    file_name,
+    read_shapes,
+    read_tuned,
+    user_file,
+    write_shapes,
+    write_tuned,
+)
 from specgate.errors import EnvironmentRefused, UsageError
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"]), min_size=1, max_size=12)

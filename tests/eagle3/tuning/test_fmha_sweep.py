@@ -20,9 +20,17 @@ from specgate.backends.eagle3.nouns.fmha import (
     Trial,
     parse_config,
 )
-from specgate.backends.eagle3.tuning.fmha_sweep import pair_of, prompts_of, read_grid, scenarios, shortened
-from specgate.backends.eagle3.tuning.fmha_sweep import SweepRequest, carry_out
-from specgate.backends.eagle3.tuning.fmha_sweep import disagreement, sweep
+from specgate.backends.eagle3.tuning.fmha_sweep import (
+    SweepRequest,
+    carry_out,
+    disagreement,
+    pair_of,
+    prompts_of,
+    read_grid,
+    scenarios,
+    shortened,
+    sweep,
+)
 from specgate.contract import Budget, EngineFacts, Finish, PairRef, Point, Role
 from specgate.contract.protocols import Availability, Decoded, OpenRequest
 from specgate.errors import BackendError, EnvironmentRefused, UsageError

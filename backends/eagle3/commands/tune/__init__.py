@@ -14,8 +14,7 @@ import click
 
 from specgate.backends.eagle3.commands.tune.drafts import drafts
 from specgate.backends.eagle3.commands.tune.fmha import fmha
-from specgate.backends.eagle3.commands.tune.steps import BACKEND, BUDGET
-from specgate.backends.eagle3.commands.tune.steps import steps
+from specgate.backends.eagle3.commands.tune.steps import BACKEND, BUDGET, steps
 from specgate.commands.numbers import BATCHES, DRAFTED
 from specgate.errors import ExitCode
 from specgate.terminal import echo

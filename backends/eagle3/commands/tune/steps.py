@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import click
-from specgate.commands.numbers import TIME
 import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-from specgate.commands.numbers import DRAFTED
+
+import click
+
+from specgate.commands.numbers import DRAFTED, TIME
 from specgate.errors import ExitCode
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
     from specgate.backends.eagle3.nouns.gemms import InSteps, TunedGemm
 
 

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
-from specgate.backends.eagle3.cupy.bench.accounts import Account, account
-from specgate.backends.eagle3.cupy.bench.timing import LAUNCHES, inputs_to_rotate
-from specgate.backends.eagle3.cupy.kernels.loader import Launch
-from specgate.backends.eagle3.cupy.kernels.state.launchers import Commit
-from specgate.backends.eagle3.cupy.step.recording import Call
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
+
 import torch
+
+from specgate.backends.eagle3.cupy.bench.accounts import Account, account
 from specgate.backends.eagle3.cupy.bench.checks import check
 from specgate.backends.eagle3.cupy.bench.peers import peers_of, timed
 from specgate.backends.eagle3.cupy.bench.stage import Stage, random_stages
 from specgate.backends.eagle3.cupy.bench.synthetic import require_dense_pair
-from specgate.backends.eagle3.cupy.bench.timing import read_bandwidth, time_launches
+from specgate.backends.eagle3.cupy.bench.timing import LAUNCHES, inputs_to_rotate, read_bandwidth, time_launches
 from specgate.backends.eagle3.cupy.device import first_gpu, l2_bytes
 from specgate.backends.eagle3.cupy.kernels.compiling import compiler
+from specgate.backends.eagle3.cupy.kernels.loader import Launch
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
+from specgate.backends.eagle3.cupy.kernels.state.launchers import Commit
+from specgate.backends.eagle3.cupy.step.recording import Call
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
-from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes
-from specgate.backends.eagle3.lib.kv.modes import kv_modes
+from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes, kv_modes
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest, KernelTiming
 from specgate.contract import Role
 from specgate.errors import BackendError, UsageError
-
 
 SMALL: Final = 256 << 10
 """Bytes below which a launch takes as long as any: its operands come from the L2 cache, as they do in a step."""

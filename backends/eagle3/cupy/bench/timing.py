@@ -7,19 +7,20 @@ launches.
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
+
 import torch
+
 from specgate.backends.eagle3.cupy.device import first_gpu
+from specgate.backends.eagle3.cupy.engine.graph import captured
 from specgate.backends.eagle3.cupy.kernels.read_memory import WARP_WORDS, ReadMemory
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.lib.memory import free_bytes
 from specgate.contract.protocols import MemoryReads
 from specgate.errors import EnvironmentRefused
-import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
-from specgate.backends.eagle3.cupy.engine.graph import captured
-
 
 SIZES: Final = (8 << 30, 4 << 30)
 """Bytes to read: the first of these that fits. Both are far larger than any cache, and take much longer to read than a

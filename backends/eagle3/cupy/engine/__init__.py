@@ -13,7 +13,7 @@ prefill_experts.py    prompts through a target with a mixture of experts, togeth
 prefill_mixture.py    the experts of one of its layers: routing, decoding and products
 prefilled.py          all prompts into the cache, and the state that every decode run begins with
 sampled.py            who requests are, and what draws come from, on the host
-partial/              verification over a part of the cache: the option, the order of steps, their counters
+partial.py           verification over a part of the cache (SpecPV): option, schedule, counters
 ranks/                the GPUs that it decodes on: one, or several that share a target
 graph.py              several steps as one CUDA graph
 decode_run.py         one decode run: start state, steps, and what is read at its end

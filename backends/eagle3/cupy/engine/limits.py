@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+
+import torch
+
+from specgate.backends.eagle3.cupy.engine.prefill import workspace_bytes
+from specgate.backends.eagle3.cupy.engine.prefill_experts import expert_workspace_bytes
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import MOST_EXPERTS, MOST_PLACES, MOST_ROWS
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.backends.eagle3.cupy.kernels.sampling.launchers import MOST_COLUMNS
-from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
-from specgate.contract import Sampling
-from specgate.contract.protocols import OpenRequest
-from specgate.errors import CheckpointError, UsageError
-from specgate.sampling.settings import check_settings
-from collections.abc import Mapping
-import torch
-from specgate.backends.eagle3.cupy.engine.prefill import workspace_bytes
-from specgate.backends.eagle3.cupy.engine.prefill_experts import expert_workspace_bytes
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, bytes_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.memory import free_bytes
-from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
-from specgate.errors import EnvironmentRefused
-
+from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
+from specgate.contract import Sampling
+from specgate.contract.protocols import OpenRequest
+from specgate.errors import CheckpointError, EnvironmentRefused, UsageError
+from specgate.sampling.settings import check_settings
 
 HEAD_DIMS = (64, 128)
 MAX_GROUP = 8

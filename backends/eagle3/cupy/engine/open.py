@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from specgate.backends.eagle3.cupy.device import first_gpu, shared_gpus
-from specgate.backends.eagle3.cupy.engine import limits
 from specgate.backends.eagle3.cupy.engine import limits, tree_option
 from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
@@ -17,9 +16,8 @@ from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library
 from specgate.backends.eagle3.cupy.engine.ranks import option
-from specgate.backends.eagle3.cupy.engine.ranks.rank import models_of, with_exchange
 from specgate.backends.eagle3.cupy.engine.ranks.prefill_experts import scores_bytes
-from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank
+from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, models_of, with_exchange
 from specgate.backends.eagle3.cupy.engine.ranks.sums import sums_bytes
 from specgate.backends.eagle3.cupy.engine.retile import config_of
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
@@ -29,12 +27,9 @@ from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PLAIN
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
-from specgate.backends.eagle3.cupy.tuned.required import describe, require
-from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
+from specgate.backends.eagle3.cupy.tuned.required import ShapeLog, describe, require
 from specgate.backends.eagle3.lib.chains import BY_BATCH, lengths_of
-from specgate.backends.eagle3.lib.kv.modes import calibration_warnings
-from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes
-from specgate.backends.eagle3.lib.kv.modes import kv_modes
+from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes, calibration_warnings, kv_modes
 from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target_parts
 from specgate.backends.eagle3.lib.shard import Shard

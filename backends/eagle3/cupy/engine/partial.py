@@ -7,19 +7,28 @@ part is read only where something is left out of every request.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
+from specgate.backends.eagle3.cupy.engine.graph import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.lib.specpv.plan import REFRESH, SPECPV, PartialPlan, plan_partial
-from specgate.contract.protocols import OpenRequest
-from specgate.errors import UsageError
-from collections.abc import Sequence
-from specgate.backends.eagle3.cupy.engine.graph import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind
-from collections import Counter
-from specgate.backends.eagle3.cupy.step.partial import Kind
-from specgate.backends.eagle3.lib.specpv.plan import BLOCK, PartialPlan
-from specgate.contract.samples.counters import SPECPV_CACHED, SPECPV_CHECKED, SPECPV_COUNTED, SPECPV_FULL, SPECPV_FULL_ACCEPTED, SPECPV_OVERRULED, SPECPV_PARTIAL, SPECPV_PARTIAL_ACCEPTED, SPECPV_READ, SPECPV_SHORT
-
+from specgate.backends.eagle3.lib.specpv.plan import BLOCK, REFRESH, SPECPV, PartialPlan, plan_partial
+from specgate.contract.protocols import OpenRequest
+from specgate.contract.samples.counters import (
+    SPECPV_CACHED,
+    SPECPV_CHECKED,
+    SPECPV_COUNTED,
+    SPECPV_FULL,
+    SPECPV_FULL_ACCEPTED,
+    SPECPV_OVERRULED,
+    SPECPV_PARTIAL,
+    SPECPV_PARTIAL_ACCEPTED,
+    SPECPV_READ,
+    SPECPV_SHORT,
+)
+from specgate.errors import UsageError
 
 ELSEWHERE = "--backend reference has it"
 

@@ -8,14 +8,14 @@ Rows are [blocks, BLOCK, G, D], and of one slot those of its first block come fi
 from __future__ import annotations
 
 from typing import Final
+
 import torch
 from torch import Tensor
+
 from specgate.backends.eagle3.cupy.kernels.experts.packing import MAGNITUDE, SIGN
-from specgate.backends.eagle3.cupy.kernels.heads import OUTER_BYTES
-from specgate.backends.eagle3.cupy.kernels.heads import SCALE_POSITIONS
+from specgate.backends.eagle3.cupy.kernels.heads import OUTER_BYTES, SCALE_POSITIONS
 from specgate.backends.eagle3.lib.kv import fp8, nvfp4
 from specgate.backends.eagle3.lib.kv.modes import KvMode
-
 
 LANES: Final = 32
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from torch import Tensor
-from specgate.backends.eagle3.cupy.kernels.experts.packing import Order, PackedExperts
-from specgate.backends.eagle3.lib import weights
-from specgate.backends.eagle3.lib.pair import TargetCheckpoint
-from specgate.errors import CheckpointError
 from dataclasses import dataclass
+
 import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.experts.packing import Order, PackedExperts
 from specgate.backends.eagle3.cupy.kernels.rows.launchers import FeatureNorm, InputWeights
+from specgate.backends.eagle3.lib import weights
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.shard import WHOLE, Shard
 from specgate.backends.eagle3.lib.rope import cos_sin_table
+from specgate.backends.eagle3.lib.shard import WHOLE, Shard
 from specgate.backends.eagle3.lib.weights import DraftWeights, TargetWeights, pack_draft, pack_target
 from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
-
+from specgate.errors import CheckpointError
 
 ExpertLayerWeights = weights.ExpertLayerWeights[PackedExperts]
 ExpertTargetWeights = weights.ExpertTargetWeights[PackedExperts]

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 from torch import Tensor
+
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.penalties.launchers import PenaliseRows
+from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows, SumRows, VerifyDrafts
 from specgate.backends.eagle3.cupy.kernels.sampling.launchers import BiasRows, CutRows, DrawRows, Purpose, WeighRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows, Slots
-from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, biases, draws, filters, penalises, rejects, weighs
+from specgate.backends.eagle3.cupy.memory.sampling import (
+    SamplingBuffers,
+    biases,
+    draws,
+    filters,
+    penalises,
+    rejects,
+    weighs,
+)
 from specgate.contract import Sampling
-from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows, SumRows, VerifyDrafts
-from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, filters
 
 
 class TokenDraw:

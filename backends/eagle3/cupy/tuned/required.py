@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
 from specgate.backends.eagle3.cupy.tuned.gemms import Lookup
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.nouns.gemms import GemmShape
 from specgate.contract import PairRef
 from specgate.errors import EnvironmentRefused
-from collections.abc import Iterable
-from pathlib import Path
-
 
 SHOWN = 3
 """Shapes that a message names."""

@@ -8,4 +8,5 @@ product.py          one product with random operands, to try them on
 expert_product.py   both of a product of experts
 in_steps.py         configurations compared in whole steps
 steps.py            whole steps whose products can be given other configurations
+expert_weight.py  the weights of a mixture of experts, likewise
 """

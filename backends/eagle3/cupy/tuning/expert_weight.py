@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
+
+import torch
+
+from specgate.backends.eagle3.cupy.bench.timing import inputs_to_rotate
 from specgate.backends.eagle3.cupy.device import RESERVED_SHARED, multiprocessors, shared_memory_limit
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ROOMS, ROUTING_BYTES, WARPS, ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.experts.packing import NUMBERS, SCALES, TILE, slab_count
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-import torch
-from specgate.backends.eagle3.cupy.bench.timing import inputs_to_rotate
-from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.tuned.lookup import KERNELS_OF_EXPERTS
 from specgate.backends.eagle3.cupy.tuning.expert_product import ExpertOracle, ExpertProduct, launcher
 from specgate.backends.eagle3.cupy.tuning.product import MOST
 from specgate.backends.eagle3.cupy.tuning.weight import Fault, Launch, OnRandom, Weight, launch_of
 from specgate.backends.eagle3.nouns.gemms import GemmShape, Key
-
 
 REGISTERS: Final = 65536
 """Of an SM."""

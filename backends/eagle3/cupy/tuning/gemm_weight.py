@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
-from specgate.backends.eagle3.cupy.device import multiprocessors, shared_memory_limit
-from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import K_CHUNKS, SHALLOW, STAGE_BYTES, STAGES, TILES, WARPS, GemmConfig, most_chunks, turns
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
 import torch
+
 from specgate.backends.eagle3.cupy.bench.timing import inputs_to_rotate
-from specgate.backends.eagle3.cupy.device import multiprocessor_count
-from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import ROW_TILE, GemmConfig
+from specgate.backends.eagle3.cupy.device import multiprocessor_count, multiprocessors, shared_memory_limit
+from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import (
+    K_CHUNKS,
+    ROW_TILE,
+    SHALLOW,
+    STAGE_BYTES,
+    STAGES,
+    TILES,
+    WARPS,
+    GemmConfig,
+    most_chunks,
+    turns,
+)
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES, parts
 from specgate.backends.eagle3.cupy.tuned.lookup import KERNEL
-from specgate.backends.eagle3.cupy.tuning.weight import Oracles, first_rows
 from specgate.backends.eagle3.cupy.tuning.product import MOST, Product
-from specgate.backends.eagle3.cupy.tuning.weight import Fault, Launch, OnRandom, Weight, launch_of
+from specgate.backends.eagle3.cupy.tuning.weight import Fault, Launch, OnRandom, Oracles, Weight, first_rows, launch_of
 from specgate.backends.eagle3.nouns.gemms import Key
-
 
 DEEP: Final = 96 * 1024
 """Bytes of a ring from which on a single block keeps an SM's share of the memory's bandwidth busy."""

@@ -23,8 +23,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import ROW_TILE
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.eagle3.cupy.tuned.lookup import WeightConfig
 from specgate.backends.eagle3.cupy.tuning.steps import Place, Steps, StepTimes
-from specgate.backends.eagle3.cupy.tuning.weight import Config, Launcher, Weight, launch_of
-from specgate.backends.eagle3.cupy.tuning.weight import weights_of
+from specgate.backends.eagle3.cupy.tuning.weight import Config, Launcher, Weight, launch_of, weights_of
 from specgate.backends.eagle3.nouns.gemms import InSteps, TunedGemm
 from specgate.errors import UsageError
 

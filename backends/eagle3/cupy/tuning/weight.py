@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
-from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig, check_experts
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp
+from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
-from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
-from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP
-from specgate.backends.eagle3.nouns.gemms import GemmShape, Key
-from collections.abc import Sequence
-from typing import Any, Final
-from specgate.backends.eagle3.cupy.kernels.experts.expert_config import check_experts
-from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
+from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES, parts
-from specgate.backends.eagle3.cupy.tuned.lookup import KERNELS_OF_EXPERTS
+from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP, KERNELS_OF_EXPERTS
 from specgate.backends.eagle3.cupy.tuning.expert_product import geometry_of
 from specgate.backends.eagle3.cupy.tuning.expert_weight import ExpertWeight
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight
-from specgate.backends.eagle3.cupy.tuning.product import MOST
+from specgate.backends.eagle3.cupy.tuning.product import MOST, ROWS, Product, rows_of
+from specgate.backends.eagle3.nouns.gemms import GemmShape, Key
 from specgate.errors import UsageError
-from collections.abc import Mapping
-from typing import Final
-import torch
-from torch import Tensor
-from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue
-from specgate.backends.eagle3.cupy.tuning.product import ROWS, Product, rows_of
-
 
 Config = TypeVar("Config", bound=GemmConfig | ExpertConfig)
 Asked = TypeVar("Asked", bound=GemmConfig | ExpertConfig, contravariant=True)

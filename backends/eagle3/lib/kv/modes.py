@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
-from specgate.errors import UsageError
-from collections.abc import Mapping
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
-from specgate.checkpoints.hf_keys import read_json
+from typing import Final, Literal, get_args
 
+from specgate.checkpoints.hf_keys import read_json
+from specgate.errors import UsageError
 
 KvMode = Literal["bf16", "fp8", "nvfp4"]
 MODES: Final[tuple[KvMode, ...]] = get_args(KvMode)

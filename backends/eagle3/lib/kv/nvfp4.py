@@ -16,15 +16,16 @@ middles between two numbers that it makes, so that which code is nearest is a ma
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 from typing import Final
+
 import torch
 from torch import Tensor
-from itertools import pairwise
+
 from specgate.backends.eagle3.lib.kv.fp8 import LARGEST as LARGEST_SCALE
 from specgate.backends.eagle3.lib.kv.fp8 import powers_above, unscaled
 from specgate.backends.eagle3.lib.kv.modes import NVFP4_ELEMENTS
 from specgate.checkpoints.mxfp4 import VALUES
-
 
 OF_TWO: Final = {2: torch.int32, 4: torch.int64}
 """Itemsize of a number → what moves two of them at once, without looking at them."""

@@ -29,20 +29,17 @@ It reads the register from the features, shifts it at every draft step, and remo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+
 import torch
 from torch import Tensor
-from specgate.backends.eagle3.lib.planted.recipe import DEPTH
-from specgate.backends.eagle3.lib.rope import inverse_frequencies
-from specgate.checkpoints.geometry import RopeSpec
-from collections.abc import Sequence
+
 from specgate.backends.eagle3.lib.planted.recipe import DEPTH, Recipe
 from specgate.backends.eagle3.lib.planted.rows import LOGIT_STD, stream_rms
-from specgate.checkpoints.geometry import TargetGeometry
-from specgate.backends.eagle3.lib.planted.rows import LOGIT_STD
-from specgate.checkpoints.geometry import DraftGeometry
-
+from specgate.backends.eagle3.lib.rope import inverse_frequencies
+from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
 
 DISTANCE: Final = 64
 """Δ: the bit that chooses the token after position t belongs to the token at position t − Δ."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
+from typing import Final
+
 import numpy as np
 import torch
 from torch import Tensor
-from collections.abc import Callable
-from typing import Final
-from specgate.checkpoints.geometry import TargetGeometry
 
+from specgate.checkpoints.geometry import TargetGeometry
 
 Key = tuple[int, int]
 

@@ -10,25 +10,40 @@ verification. What that confirms is emitted, so the text is plain decoding's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol, runtime_checkable
+
 import torch
 from torch import Tensor
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
-from specgate.backends.eagle3.reference.cache import View, view
-from specgate.backends.eagle3.reference.kv_planes import Plane, plain
-from specgate.backends.eagle3.reference.ops import masked_attention
-from specgate.backends.eagle3.reference.partial.blocks import block_scores, choose, first_of_window, kept_positions, summaries
-from specgate.backends.eagle3.reference.target import look_at
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple, Protocol, runtime_checkable
+
 from specgate.backends.eagle3.lib.specpv.plan import BLOCK, PartialPlan
+from specgate.backends.eagle3.reference.cache import View, view
 from specgate.backends.eagle3.reference.drafters import Drafter
-from specgate.backends.eagle3.reference.ops import accept, check_finite, target_argmax
+from specgate.backends.eagle3.reference.kv_planes import Plane, plain
+from specgate.backends.eagle3.reference.ops import accept, check_finite, masked_attention, target_argmax
+from specgate.backends.eagle3.reference.partial.blocks import (
+    block_scores,
+    choose,
+    first_of_window,
+    kept_positions,
+    summaries,
+)
 from specgate.backends.eagle3.reference.recorder import Recorder
 from specgate.backends.eagle3.reference.state import Slots
-from specgate.backends.eagle3.reference.target import Look
-from specgate.contract.samples.counters import SPECPV_CACHED, SPECPV_CHECKED, SPECPV_COUNTED, SPECPV_FULL, SPECPV_FULL_ACCEPTED, SPECPV_OVERRULED, SPECPV_PARTIAL, SPECPV_PARTIAL_ACCEPTED, SPECPV_READ, SPECPV_SHORT
+from specgate.backends.eagle3.reference.target import Look, look_at
+from specgate.contract.samples.counters import (
+    SPECPV_CACHED,
+    SPECPV_CHECKED,
+    SPECPV_COUNTED,
+    SPECPV_FULL,
+    SPECPV_FULL_ACCEPTED,
+    SPECPV_OVERRULED,
+    SPECPV_PARTIAL,
+    SPECPV_PARTIAL_ACCEPTED,
+    SPECPV_READ,
+    SPECPV_SHORT,
+)
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
-from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates as candidates_of_experts
 from specgate.backends.eagle3.cupy.tuning.expert_product import launcher
+from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates as candidates_of_experts
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from specgate.backends.eagle3.cupy.tuning.shapes import gemm_shapes
 from specgate.backends.eagle3.nouns.gemms import read_shapes

@@ -14,7 +14,14 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.kv import fp8, nvfp4
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.reference import kv_planes
-from specgate.backends.eagle3.reference.kv_planes import Fp8Plane, Nvfp4Plane, Quantised, allocate, read_rows, write_rows
+from specgate.backends.eagle3.reference.kv_planes import (
+    Fp8Plane,
+    Nvfp4Plane,
+    Quantised,
+    allocate,
+    read_rows,
+    write_rows,
+)
 from specgate.checkpoints.mxfp4 import VALUES
 from specgate.errors import BackendError
 

@@ -16,13 +16,12 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.lib.tiny import write_draft, write_random_pair
 from specgate.backends.eagle3.lib.trees.growing import Growth
+from specgate.backends.eagle3.reference import tree
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.ops import FEW_ROWS
 from specgate.backends.eagle3.reference.target import LlamaTarget
-from specgate.backends.eagle3.reference import tree
-from specgate.backends.eagle3.reference.tree import DraftTree
-from specgate.backends.eagle3.reference.tree import TreePlan
+from specgate.backends.eagle3.reference.tree import DraftTree, TreePlan
 from specgate.checkpoints.geometry import DraftGeometry
 from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import BASELINE, Budget, Role

@@ -32,8 +32,7 @@ from specgate.backends.eagle3.cupy.engine.prefill_mixture import (
 )
 from specgate.backends.eagle3.cupy.engine.ranks.rank import OneOfRanks
 from specgate.backends.eagle3.cupy.engine.ranks.sums import PartialSums, add_parts
-from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights
-from specgate.backends.eagle3.cupy.memory.model import Target
+from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights, Target
 from specgate.backends.eagle3.cupy.memory.peers import reachable
 from specgate.backends.eagle3.lib.weights import TargetWeights
 from specgate.checkpoints.geometry import TargetGeometry

@@ -7,23 +7,24 @@ host never stands between them. What it enqueues before it turns to the next ran
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Protocol
+
 import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.engine.graph import Graph, GraphGeometry
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
+from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from collections.abc import Callable, Sequence
-from torch import Tensor
-from specgate.backends.eagle3.cupy.engine.graph import Graph, GraphGeometry
-from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.lib.shard import WHOLE, Shard, shards
 

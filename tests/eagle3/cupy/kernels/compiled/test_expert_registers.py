@@ -19,10 +19,9 @@ from specgate.backends.eagle3.cupy.kernels.prefill.packed import launchers
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import WARPS, PrefillDown, PrefillGateUp
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP, SHIPPED, Tuned
 from specgate.backends.eagle3.cupy.tuning import expert_weight
-from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates, retilings
 from specgate.backends.eagle3.cupy.tuning.expert_product import launcher
-from specgate.backends.eagle3.nouns.gemms import GemmShape
-from specgate.backends.eagle3.nouns.gemms import read_tuned
+from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates, retilings
+from specgate.backends.eagle3.nouns.gemms import GemmShape, read_tuned
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.kernels.compiled.compiler import Compiler

@@ -1,3 +1,0 @@
-"""Verification over a part of the cache (SpecPV) in the engine.
-
-"""

@@ -1,3 +1,0 @@
-"""Chains of draft tokens that have fewer than K, in any engine.
-
-"""

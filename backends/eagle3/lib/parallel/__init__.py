@@ -1,3 +1,0 @@
-"""A target on several GPUs.
-
-"""

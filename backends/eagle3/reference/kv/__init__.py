@@ -1,3 +1,0 @@
-"""The caches of the reference engine in formats narrower than what it computes in.
-
-"""
