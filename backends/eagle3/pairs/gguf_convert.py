@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from specgate.backends.eagle3.pairs.gguf_file import HEAD, Metadata, Sizes
 from specgate.backends.eagle3.pairs.gguf_tokenizer import tokenizer_config, write_tokenizer
-from specgate.backends.eagle3.pairs.shipped import appearing
+from specgate.backends.eagle3.pairs.whole_folder import appearing
 from specgate.checkpoints.files import listed
 from specgate.errors import CheckpointError
 from specgate.files.panics import refusing

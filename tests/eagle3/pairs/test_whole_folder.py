@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.pairs.shipped import appearing
+from specgate.backends.eagle3.pairs.whole_folder import appearing
 
 
 def names(folder: Path) -> list[str]:

@@ -18,7 +18,7 @@ from specgate.backends.eagle3.pair_tools.export.room import existing, require_di
 from specgate.backends.eagle3.pair_tools.shards import LazyTensor, lazy_tensors, write_shards
 from specgate.backends.eagle3.pair_tools.train.vocab import offsets_and_mask
 from specgate.backends.eagle3.pairs.gguf_convert import write_json
-from specgate.backends.eagle3.pairs.shipped import appearing
+from specgate.backends.eagle3.pairs.whole_folder import appearing
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf_keys import PLANTED, Keys
 from specgate.checkpoints.planted import digest
