@@ -1,7 +1,6 @@
 """The pairs that come with this engine.
 
-shipped.py          the pairs by name, as specgate asks for them
-demo.py             the demo pair: a small public target, converted on first need, and the draft trained for it
+shipped.py          the pairs that come with this engine
 demo_draft/         the weights of that draft, and its model card
 planted/            the configs of the planted pairs that ship; their weights follow from a seed
 gguf_file.py        metadata, layout and tokenizer of a GGUF file

@@ -17,7 +17,7 @@ from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
-from specgate.backends.eagle3.pairs.demo import DRAFT_FOLDER
+from specgate.backends.eagle3.pairs.shipped import DRAFT_FOLDER
 from specgate.checkpoints.hf.draft import draft_geometry
 from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.trees.shape import TreeShape
