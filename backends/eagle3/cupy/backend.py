@@ -61,7 +61,7 @@ class CupyBackend:
 
     def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
         from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
-        from specgate.backends.eagle3.cupy.tuning.shapes import gemm_shapes
+        from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
 
         return gemm_shapes(Geometry.of(pair, drafts=bool(draft_lengths)), batches, draft_lengths)
 

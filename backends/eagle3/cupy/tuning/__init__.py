@@ -1,7 +1,6 @@
 """The search for the configurations of matrix products. What it finds is looked up by `tuned/`.
 
-search.py           the search itself: compile, check, time, keep the fastest
-shapes.py           every product of a pair's steps, from its sizes alone
+search.py           the search, and every product that a pair's steps run
 weight.py           weights that are searched for, and the checks of a configuration's results
 gemm_weight.py      a plain weight: configurations worth trying, and how its products are searched
 product.py          one product with random operands, to try them on

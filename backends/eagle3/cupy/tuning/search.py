@@ -8,6 +8,11 @@ rows there are, the more experts they have: of these, the time for each byte cou
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.step.cycle import Cycle
+from specgate.backends.eagle3.nouns.gemms import GemmShape
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Final
-
 import torch
-
 from specgate.backends.eagle3.cupy.bench.timing import read_bandwidth, time_launches
 from specgate.backends.eagle3.cupy.device import first_gpu, l2_bytes
 from specgate.backends.eagle3.cupy.kernels.compiling import Compiler, compiler, distinct
@@ -33,6 +36,24 @@ from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.nouns.gemms import GemmShape, StepsRequest, TunedGemm
 from specgate.errors import BackendError
 from specgate.machine import inventory
+
+
+POSITIONS = 1024
+"""Any number: no product depends on it."""
+
+
+def gemm_shapes(geometry: Geometry, batches: Sequence[int], draft_lengths: Sequence[int]) -> tuple[GemmShape, ...]:
+    """The products of a baseline step, and of cycles of `draft_lengths`, over `batches` slots; sorted.
+
+    The launchers of such steps are made, on a pair without weights, and asked.
+    """
+    target, draft = random_pair(geometry, POSITIONS, "meta")
+    shapes = set[GemmShape]()
+    for slots in batches:
+        for k in {0, *(draft_lengths if draft else ())}:
+            shapes.update(Cycle(target, draft, Sizes(slots, POSITIONS, k + 1), slots, k).gemms.shapes)
+    return tuple(sorted(shapes))
+
 
 SCREEN: Final = 4
 """The number of rows at which all candidates are timed. The fastest there are timed at all of `ROWS`."""

@@ -16,7 +16,7 @@ from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
 from specgate.backends.eagle3.cupy.tuning.expert_product import launcher
 from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates as candidates_of_experts
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
-from specgate.backends.eagle3.cupy.tuning.shapes import gemm_shapes
+from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
 from specgate.backends.eagle3.nouns.gemms import read_shapes
 from specgate.contract import Budget, Role
 from tests.eagle3.cupy.gpu_pairs import (
