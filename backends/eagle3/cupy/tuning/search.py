@@ -31,7 +31,12 @@ from specgate.backends.eagle3.cupy.tuned.lookup import Tuned, code_sha256
 from specgate.backends.eagle3.cupy.tuning.in_steps import refined
 from specgate.backends.eagle3.cupy.tuning.product import ROWS
 from specgate.backends.eagle3.cupy.tuning.steps import Steps
+<<<<<<< HEAD
 from specgate.backends.eagle3.cupy.tuning.weight import Config, OnRandom, Weight, weights_of
+=======
+from specgate.backends.eagle3.cupy.tuning.weight import Config, OnRandom, Weight
+from specgate.backends.eagle3.cupy.tuning.weights import weights_of
+>>>>>>> parent of 4c32fe21 (wip)
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.nouns.gemms import GemmShape, StepsRequest, TunedGemm
 from specgate.errors import BackendError

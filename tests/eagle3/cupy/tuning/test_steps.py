@@ -16,7 +16,7 @@ from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, WeightConfig
 from specgate.backends.eagle3.cupy.tuning.steps import Steps
-from specgate.backends.eagle3.cupy.tuning.weight import weights_of
+from specgate.backends.eagle3.cupy.tuning.weights import weights_of
 from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.nouns.gemms import Point, StepsRequest
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
