@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.kv.nvfp4 import e4m3_pairs, look_up
+from specgate.backends.eagle3.lib.kv.lookup import e4m3_pairs, look_up
 
 LARGEST: Final = 448.0
 HEADROOM: Final = 64.0

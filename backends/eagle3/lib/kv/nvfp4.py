@@ -1,8 +1,5 @@
 """NVFP4: numbers as E2M1, 16 of which share a scale in E4M3, beside one scale in float32.
 
-torch turns E4M3 into wider numbers one by one on a CPU. A table that holds the numbers of every byte, or of every two
-bytes, is read many times as fast, and gives the same bits: it is made by that very conversion.
-
 A number is code · block scale · float32 scale. NVIDIA's recipe makes the float32 scale of a whole tensor, so that its
 largest block scale is 448. A cache grows, so that its largest number is not known when the first is written: here the
 float32 scale is of the keys, or of the values, of one slot, layer and head, and made from position 0, whose largest
@@ -15,7 +12,6 @@ middles between two numbers that it makes, so that which code is nearest is a ma
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import pairwise
 from typing import Final
 
@@ -24,37 +20,9 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.kv.fp8 import LARGEST as LARGEST_SCALE
 from specgate.backends.eagle3.lib.kv.fp8 import powers_above, unscaled
+from specgate.backends.eagle3.lib.kv.lookup import look_up, nibble_pairs
 from specgate.backends.eagle3.lib.kv.modes import NVFP4_ELEMENTS
 from specgate.checkpoints.mxfp4 import VALUES
-
-OF_TWO: Final = {2: torch.int32, 4: torch.int64}
-"""Itemsize of a number → what moves two of them at once, without looking at them."""
-
-
-def two_at_once(numbers: Tensor) -> Tensor:
-    """`numbers`, the last axis even and contiguous, as integers that hold two each: [..., D/2]."""
-    return numbers.view(OF_TWO[numbers.itemsize])
-
-
-@cache
-def e4m3_pairs(dtype: torch.dtype) -> Tensor:
-    """The numbers of two bytes of E4M3 in `dtype`, by the two bytes as uint16: [65,536] as `two_at_once` has them."""
-    every_two = torch.arange(1 << 16).to(torch.uint16).view(torch.uint8)
-    return two_at_once(every_two.view(torch.float8_e4m3fn).to(dtype))
-
-
-@cache
-def nibble_pairs(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The `values`, 16 of them, of the low and of the high half of a byte: [256] as `two_at_once` has them."""
-    every = torch.arange(256)
-    both = torch.tensor(values, dtype=dtype)[torch.stack((every & 15, every >> 4), dim=-1)]
-    return two_at_once(both).flatten().to(device)
-
-
-def look_up(pairs: Tensor, codes: Tensor, out: Tensor) -> None:
-    """Write what `pairs` has for each of `codes`, integers, into the contiguous `out`, which takes two numbers each."""
-    torch.index_select(pairs, 0, codes.int().flatten(), out=two_at_once(out).view(-1))
-
 
 LARGEST: Final = 6.0
 SMALLEST_SCALE: Final = 2.0**-9
