@@ -5,18 +5,16 @@ from __future__ import annotations
 import shutil
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
-from specgate.contract import PairRef
+
+from specgate.contract import AcceptanceSource, PairRef
 from specgate.contract.assets import Asset
 from specgate.errors import CheckpointError, EnvironmentRefused
 from specgate.files.cache import cache_dir
 from specgate.pairs.fetch import require, sha256_of
-from specgate.pairs.resolve import DEMO
-from collections.abc import Iterator
-from specgate.contract import AcceptanceSource, PairRef
 from specgate.pairs.resolve import DEMO, of_folders
-
 
 GGUF_SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 CONVERSION: Final = 1

@@ -2,6 +2,7 @@
 
 drafts.py     `specgate engine tune drafts`: how many tokens to draft at each batch size?
 fmha.py       `specgate engine tune fmha`: which tiling of attention decodes fastest?
+steps.py      `specgate engine tune steps`: which configurations of products make whole steps fastest?
 """
 
 from __future__ import annotations

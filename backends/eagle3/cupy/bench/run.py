@@ -1,4 +1,4 @@
-"""The benchmark itself: record a step, group its launches, and check and time each of its kernels beside a library's."""
+"""The benchmark itself: record a step, check and time each of its kernels beside a library's."""
 
 from __future__ import annotations
 

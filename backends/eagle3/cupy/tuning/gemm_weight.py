@@ -26,11 +26,6 @@ from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import (
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
 from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES, parts
 from specgate.backends.eagle3.cupy.tuned.lookup import KERNEL
-<<<<<<< HEAD
-=======
-from specgate.backends.eagle3.cupy.tuning.check import Oracles, first_rows
-from specgate.backends.eagle3.cupy.tuning.gemm_candidates import candidates, fills_an_sm, retilings
->>>>>>> parent of 4c32fe21 (wip)
 from specgate.backends.eagle3.cupy.tuning.product import MOST, Product
 from specgate.backends.eagle3.cupy.tuning.weight import Fault, Launch, OnRandom, Oracles, Weight, first_rows, launch_of
 from specgate.backends.eagle3.nouns.gemms import Key

@@ -23,12 +23,8 @@ from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import ROW_TILE
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.eagle3.cupy.tuned.lookup import WeightConfig
 from specgate.backends.eagle3.cupy.tuning.steps import Place, Steps, StepTimes
-<<<<<<< HEAD
-from specgate.backends.eagle3.cupy.tuning.weight import Config, Launcher, Weight, launch_of, weights_of
-=======
 from specgate.backends.eagle3.cupy.tuning.weight import Config, Launcher, Weight, launch_of
 from specgate.backends.eagle3.cupy.tuning.weights import weights_of
->>>>>>> parent of 4c32fe21 (wip)
 from specgate.backends.eagle3.nouns.gemms import InSteps, TunedGemm
 from specgate.errors import UsageError
 

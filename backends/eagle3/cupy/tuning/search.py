@@ -8,11 +8,6 @@ rows there are, the more experts they have: of these, the time for each byte cou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.step.cycle import Cycle
-from specgate.backends.eagle3.nouns.gemms import GemmShape
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,28 +15,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Final
+
 import torch
+
+from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
 from specgate.backends.eagle3.cupy.bench.timing import read_bandwidth, time_launches
 from specgate.backends.eagle3.cupy.device import first_gpu, l2_bytes
 from specgate.backends.eagle3.cupy.kernels.compiling import Compiler, compiler, distinct
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned, code_sha256
 from specgate.backends.eagle3.cupy.tuning.in_steps import refined
 from specgate.backends.eagle3.cupy.tuning.product import ROWS
 from specgate.backends.eagle3.cupy.tuning.steps import Steps
-<<<<<<< HEAD
-from specgate.backends.eagle3.cupy.tuning.weight import Config, OnRandom, Weight, weights_of
-=======
 from specgate.backends.eagle3.cupy.tuning.weight import Config, OnRandom, Weight
 from specgate.backends.eagle3.cupy.tuning.weights import weights_of
->>>>>>> parent of 4c32fe21 (wip)
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.nouns.gemms import GemmShape, StepsRequest, TunedGemm
 from specgate.errors import BackendError
 from specgate.machine import inventory
-
 
 POSITIONS = 1024
 """Any number: no product depends on it."""

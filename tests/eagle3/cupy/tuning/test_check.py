@@ -12,10 +12,6 @@ from torch import Tensor
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
-<<<<<<< HEAD
-=======
-from specgate.backends.eagle3.cupy.tuning.check import Oracles
->>>>>>> parent of 4c32fe21 (wip)
 from specgate.backends.eagle3.cupy.tuning.product import MOST, Product
 from specgate.backends.eagle3.cupy.tuning.weight import Oracles
 

@@ -8,11 +8,6 @@ import torch
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
-<<<<<<< HEAD
-=======
-from specgate.backends.eagle3.cupy.tuning.check import TOLERANCES, Oracles, relative_error
-from specgate.backends.eagle3.cupy.tuning.expert_candidates import candidates as candidates_of_experts
->>>>>>> parent of 4c32fe21 (wip)
 from specgate.backends.eagle3.cupy.tuning.expert_product import ExpertOracle, ExpertProduct, launcher
 from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates as candidates_of_experts
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates

@@ -17,14 +17,8 @@ from specgate.backends.eagle3.cupy.tuning.expert_weight import ExpertWeight
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight, candidates
 from specgate.backends.eagle3.cupy.tuning.product import ROWS
 from specgate.backends.eagle3.cupy.tuning.search import SCREEN, SHORTLIST, fastest
-<<<<<<< HEAD
-from specgate.backends.eagle3.cupy.tuning.weight import weights_of
-from specgate.backends.eagle3.nouns.gemms import GemmShape, read_tuned
-=======
 from specgate.backends.eagle3.cupy.tuning.weights import weights_of
-from specgate.backends.eagle3.nouns.gemms import GemmShape
-from specgate.backends.eagle3.nouns.tuned_gemms import read_tuned
->>>>>>> parent of 4c32fe21 (wip)
+from specgate.backends.eagle3.nouns.gemms import GemmShape, read_tuned
 from specgate.errors import UsageError
 
 CONFIGS = [replace(GemmConfig(), warps=4 * (i + 1)) for i in range(SHORTLIST + 3)]
