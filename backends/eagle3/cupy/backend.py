@@ -24,6 +24,7 @@ class CupyBackend:
     name = "cupy"
     description = "EAGLE-3 on NVIDIA GPUs: CUDA kernels of its own, whole cycles in graphs, bit-exact speculation"
 
+    bit_exact: Literal[True] = True
     samples: Literal[True] = True
     logit_options: tuple[str, ...] = ("kv",)
 
@@ -43,6 +44,9 @@ class CupyBackend:
     def gpus(self, options: Mapping[str, str]) -> int:
         ranks_text = options.get("tp", "1")
         return int(ranks_text) if ranks_text.isdecimal() and ranks_text != "0" else 1
+
+    def tuning(self, pair: str) -> Sequence[str]:
+        return ("engine", "tune", "gemm", "--missing", "--pair", pair)
 
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.eagle3.cupy.engine.open import open_engine

@@ -15,6 +15,7 @@ class ReferenceBackend:
     name = "reference"
     description = "EAGLE-3 in plain torch (CPU or GPU): the oracle, and the default where there is no GPU"
 
+    bit_exact: Literal[True] = True
     samples: Literal[True] = True
     logit_options: tuple[str, ...] = ("kv",)
 

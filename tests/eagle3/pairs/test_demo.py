@@ -9,15 +9,16 @@ from specgate.backends.eagle3.pairs import shipped
 from specgate.backends.eagle3.pairs.shipped import demo_target, target_folder
 from specgate.errors import CheckpointError, EnvironmentRefused
 from specgate.pairs.fetch import fetch
-from tests.support.wheels import asset_of, make_wheel
+from tests.support.wheels import NO_PACKAGES, asset_of, make_wheel
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPECGATE_CACHE", str(tmp_path / "cache"))
+    for key, value in {**NO_PACKAGES, "SPECGATE_CACHE": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(key, value)
 
 
-def test_a_demo_target_that_was_not_fetched_names_the_command() -> None:
+def test_a_demo_target_that_cannot_be_fetched_names_the_command() -> None:
     with pytest.raises(EnvironmentRefused, match="specgate engine pairs fetch"):
         demo_target()
 
