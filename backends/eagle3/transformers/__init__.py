@@ -10,7 +10,6 @@ open.py            loads a pair, after checking what the plan asks
 loading.py         a target as `AutoModelForCausalLM` loads it, with nothing missing
 engine.py          the loop, and what an engine has to show that is not bit-exact
 target.py          a pass of the model, with the hidden states that the draft reads
-ragged_cache.py    keys and values of slots that stand at different positions
-ragged_masks.py    the model's own rules of who sees whom, for such slots
+ragged_cache.py    a cache whose slots stand at different positions, and its masks
 facts.py           what was loaded, for the fingerprint and the report
 """
