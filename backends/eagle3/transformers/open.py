@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, get_args
-from specgate.contract.protocols.option_values import build_of, choice
-from specgate.errors import UsageError
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal, get_args
+
 import torch
 import transformers
+
+from specgate.backends.eagle3.lib.describe import draft_details
 from specgate.backends.eagle3.lib.hf_write import rope_keys
 from specgate.backends.eagle3.lib.memory import refusing_overflow
-from specgate.checkpoints.hf.target import target_geometry
-from specgate.checkpoints.hf_keys import read_config
-from specgate.errors import CheckpointError, SpecgateError
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
+from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.reference.drafters import StandIn
+from specgate.backends.eagle3.reference.facts import not_the_pairs
 from specgate.backends.eagle3.reference.open import DTYPES, own_draft, pick_device, what_drafts
 from specgate.backends.eagle3.transformers.engine import TransformersEngine
 from specgate.backends.eagle3.transformers.target import Sizes, TransformersTarget
 from specgate.checkpoints.files import checkpoint_sha256
-from specgate.checkpoints.hf.any_target import read_any_target
-from specgate.checkpoints.planted import from_seed
-from specgate.contract.protocols import OpenRequest
-from specgate.errors import CheckpointError, UsageError
-from specgate.backends.eagle3.lib.describe import draft_details
-from specgate.backends.eagle3.lib.traffic import pair_traffic
-from specgate.backends.eagle3.reference.facts import not_the_pairs
 from specgate.checkpoints.geometry import DraftGeometry
-from specgate.checkpoints.hf.any_target import AnyTarget
+from specgate.checkpoints.hf.any_target import AnyTarget, read_any_target
+from specgate.checkpoints.hf.target import target_geometry
+from specgate.checkpoints.hf_keys import read_config
+from specgate.checkpoints.planted import from_seed
 from specgate.contract import EngineFacts, EngineIdentity, PairRef, Traffic
+from specgate.contract.protocols import OpenRequest
+from specgate.contract.protocols.option_values import build_of, choice
 from specgate.contract.tape import Tape
-from specgate.errors import CheckpointError
-
+from specgate.errors import CheckpointError, SpecgateError, UsageError
 
 Attention = Literal["sdpa", "eager"]
 DEVICES: Final = ("auto", "cpu", "cuda")

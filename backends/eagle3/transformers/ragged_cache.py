@@ -13,20 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import Any, Final
+
 import torch
+import transformers
 from torch import Tensor
 from transformers import AttentionMaskInterface
-from transformers.masking_utils import eager_mask, sdpa_mask
-from specgate.errors import BackendError
-from dataclasses import dataclass
-from typing import Any, Final
-import transformers
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
-from specgate.backends.eagle3.reference.cache import whole_blocks
-from specgate.errors import CheckpointError
+from transformers.masking_utils import eager_mask, sdpa_mask
 
+from specgate.backends.eagle3.reference.cache import whole_blocks
+from specgate.errors import BackendError, CheckpointError
 
 Visible = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """(slot, head, query position, key position) → bool, for arguments that broadcast."""

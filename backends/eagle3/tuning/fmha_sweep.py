@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Annotated, Final
-from specgate.backends.eagle3.nouns.fmha import GRID_SCHEMA, AttentionConfig
-from specgate.contract import Budget, PairRef, Point, Scenario
-from specgate.contract.protocols import OpenRequest
+from typing import Annotated, Any, Final
+
+from specgate import plugins
+from specgate.backends.eagle3.nouns.abilities import TunableEngine
+from specgate.backends.eagle3.nouns.fmha import (
+    GRID_SCHEMA,
+    SCHEMA,
+    AttentionConfig,
+    FmhaSweep,
+    PointSweep,
+    RoleTrial,
+    TileStatistics,
+    Trial,
+)
+from specgate.contract import Budget, PairRef, Point, Role, Scenario
+from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.contract.reading import Problem
 from specgate.contract.types import Length
-from specgate.errors import EnvironmentRefused, UsageError
+from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.files.plain_data import to_plain
+from specgate.files.writing import write_json
 from specgate.files.yaml_schema import parse, refusal
 from specgate.files.yamlfile import load
 from specgate.pairs.resolve import resolve_pair, target_limits
 from specgate.planning.plan import positions_needed
 from specgate.planning.prompts import build_prompts
 from specgate.planning.scenario import find
-import statistics
-import time
-from dataclasses import dataclass, field
-from specgate.backends.eagle3.nouns.abilities import TunableEngine
-from specgate.backends.eagle3.nouns.fmha import AttentionConfig, RoleTrial, TileStatistics, Trial
-from specgate.contract import Budget, Role
-from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.protocols import Decoded
-from specgate.errors import BackendError
-from datetime import UTC, datetime
-from typing import Any
-from specgate import plugins
-from specgate.backends.eagle3.nouns.fmha import SCHEMA, AttentionConfig, FmhaSweep, PointSweep
-from specgate.contract import PairRef, Point, Scenario
-from specgate.files.plain_data import to_plain
-from specgate.files.writing import write_json
-
 
 DEMO: Final = ("micro-16k-b4", "micro-32k-single")
 PLANTED: Final = ("micro-8b-16k-b4", "micro-8b-32k-single")

@@ -7,6 +7,6 @@ target.py            the target's tensors, by name
 routing.py           experts: which ones a token chooses, and how many of them its neighbours share
 experts.py           experts: the tensors that a dense target does not have, and the routing coordinates
 draft.py             the draft's tensors, by name
-register.py          recipe B, for target and draft
+register.py          recipe B: where a token far back is remembered, by target and draft
 source.py            target and draft as something that `specgate.backends.eagle3.lib.pair` can load
 """

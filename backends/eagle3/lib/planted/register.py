@@ -21,9 +21,8 @@ Where a part comes from another position, a quarter of them are wrong.
 The layer below a boundary writes the part that belongs to the auxiliary state there, and the layer above erases it. So
 a draft that is fed from layers that are off by one gets none of the parts.
 
-This file says where things are. `target_register.py` and `draft_register.py` put them there.
-
-It reads the register from the features, shifts it at every draft step, and removes the masks.
+`Coordinates` says where things are; `TargetRegister` and `DraftRegister` put them there. The draft reads the register
+from the features, shifts it at every draft step, and removes the masks.
 """
 
 from __future__ import annotations
