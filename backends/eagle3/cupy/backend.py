@@ -54,7 +54,7 @@ class CupyBackend:
         return open_engine(request)
 
     def read_memory(self, repeats: int) -> MemoryReads:
-        from specgate.backends.eagle3.cupy.bench.memory_reads import read_memory
+        from specgate.backends.eagle3.cupy.bench.timing import read_memory
 
         return read_memory(repeats)
 
@@ -65,7 +65,7 @@ class CupyBackend:
 
     def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
         from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
-        from specgate.backends.eagle3.cupy.tuning.shapes import gemm_shapes
+        from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
 
         return gemm_shapes(Geometry.of(pair, drafts=bool(draft_lengths)), batches, draft_lengths)
 

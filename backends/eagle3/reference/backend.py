@@ -35,7 +35,7 @@ class ReferenceBackend:
         return read_memory(repeats)
 
     def traffic_of(self, pair: PairRef, scenario: Scenario) -> tuple[Traffic, int]:
-        from specgate.backends.eagle3.lib.outlook import traffic_of
+        from specgate.backends.eagle3.lib.traffic import traffic_of
 
         return traffic_of(pair, scenario)
 
