@@ -58,7 +58,7 @@ SIBLINGS: Final[Mapping[str, Option]] = {
     "--context": axis("--context", CONTEXTS, "N,…", "Prompt lengths, as 8K,32K; with a file: classes."),
     "--batch": axis("--batch", BATCH_SIZES, "N,…", "Prompts decoded together, as 1,4; of load: clients."),
     "--spec": axis("--spec", DRAFT_LENGTHS, "K,…", "Draft tokens per step, as 2,3,5."),
-    "--policy": click.option("--policy", metavar="FILE|NAME", help="Gates and their numbers (default: by machine)."),
+    "--policy": click.option("--policy", metavar="FILE|NAME", help="Gates and floors (default: by what is measured)."),
 }
 """Options that smoke, micro, full, load, ab and `scenarios plan` share."""
 LOOSE: Final[Mapping[str, Option]] = {

@@ -53,7 +53,7 @@ def init(runs: tuple[Path, ...], out: Path | None, margin_pct: float) -> None:
     \b
     Example: specgate policy init RUN --out FILE
 
-    Floors lie below what was measured by the margin, and by more where the intervals or the noise passport prove
+    Floors lie below what was measured by the margin, and by more where the intervals or the noise profile prove
     less; a comment beside each says so. Judged by the policy, the runs pass. Exit code 2 for a run from which no floor
     follows.
     """

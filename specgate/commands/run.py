@@ -130,9 +130,9 @@ def _measure(kind: RunKind, options: dict[str, Any]) -> None:
         from specgate.fleet.session import carry_out as carry_out_on
 
         sys.exit(carry_out_on(request, *machines))
-    from specgate.run.session import carry_out
+    from specgate.run.session import carry_out_each
 
-    sys.exit(carry_out(request))
+    sys.exit(carry_out_each(request))
 
 
 def request_of(kind: RunKind, options: dict[str, Any]) -> Request:

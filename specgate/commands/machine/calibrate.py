@@ -34,12 +34,12 @@ from specgate.commands.options import key_value, take
 )
 @take("--out", "--plain", "--debug")
 def calibrate(**options: Any) -> None:
-    """Measure this machine's noise with an A/A run, and write the noise passport.
+    """Measure this machine's noise with an A/A run, and write the noise profile.
 
     \b
     Example: specgate machine calibrate --scenario cpu-1k-single
 
-    In an A/A run, both blocks of a pair have the same role, so that every difference is noise. The passport
+    In an A/A run, both blocks of a pair have the same role, so that every difference is noise. The profile
     (noise/<device>.json beside the folder of runs) holds the smallest difference that this machine can tell. From then
     on, policies with smaller margins are refused.
 
