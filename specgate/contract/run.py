@@ -71,9 +71,9 @@ class RunView:
     conditions: Mapping[str, Conditions] = field(default_factory=dict)
     """Point key → what the machine did while its blocks were measured."""
     mde: Mapping[str, float] = field(default_factory=dict)
-    """Cell key → minimum detectable effect (ratio less 1), from this machine's noise passport; empty without one."""
+    """Cell key → minimum detectable effect (ratio less 1), from this machine's noise profile; empty without one."""
     between_runs: Mapping[str, BetweenRuns] = field(default_factory=dict)
-    """Cell key → what differs between processes and machines, from noise passports; cells without one are judged with
+    """Cell key → what differs between processes and machines, from noise profiles; cells without one are judged with
     what is assumed (`analysis.intervals.between_runs`).
     """
     required_decisions: int = 0

@@ -153,7 +153,7 @@ def whose_keys(keys: set[str], inner: object) -> str | None:
 
 def of_command(text: str, engine: str | None, where: str) -> StatedConfig:
     """Raises UsageError where the words cannot be split, or their engine is not known."""
-    joined = UNQUOTED_JSON.sub(lambda found: shlex.quote(found[0]), re.sub(r"\\\r?\n", " ", text))
+    joined = UNQUOTED_JSON.sub(lambda match: shlex.quote(match[0]), re.sub(r"\\\r?\n", " ", text))
     try:
         argv = shlex.split(joined, comments=True)
     except ValueError as error:

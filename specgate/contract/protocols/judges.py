@@ -58,7 +58,8 @@ class Sequential(Protocol):
     """Marks a gate whose verdict rests on samples and is INCONCLUSIVE as long as there are too few.
 
     Such a gate is asked at the interim looks of a scenario (`stats.planned_looks`). A point ends early at the first
-    look where every such gate has decided.
+    look where every such gate has decided. A cell then has its figures, its comparison and its drift. What only
+    pages show of it (`series_ms`, `by_depth`, `by_active`, `distributions`) is empty.
     """
 
     sequential: Literal[True]

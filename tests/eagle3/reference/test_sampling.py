@@ -154,7 +154,7 @@ def test_draws_have_the_targets_distribution(pair: PairRef, method: str) -> None
 @pytest.mark.parametrize("fault", ["verify that is always greedy", "verify that accepts one draft too many"])
 def test_draws_of_a_faulty_verify_do_not(pair: PairRef, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The faults that show whatever the draft is worth: an untrained one hides a forgotten residual."""
-    monkeypatch.setattr("specgate.backends.eagle3.reference.sampling.sampler.verify_by_rejection", FAULTS[fault])
+    monkeypatch.setattr("specgate.backends.eagle3.reference.sampling.verify_by_rejection", FAULTS[fault])
     engine = opened(pair, replace(PEAKED, method="rejection"), batch=64, positions=40)
     assert check_draws(drawn(engine, SPEC, 1_280), SPEC).p < 1e-9
 

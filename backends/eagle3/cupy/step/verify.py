@@ -18,12 +18,11 @@ from specgate.backends.eagle3.cupy.memory.buffers import Buffers, partial_attent
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sampling import penalises, rejects
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
 from specgate.backends.eagle3.cupy.step.expert_layer import ExpertLayer
 from specgate.backends.eagle3.cupy.step.layer import Layer, RowPositions
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind, Selection
-from specgate.backends.eagle3.cupy.step.rejection import Rejection
-from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
+from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.backends.eagle3.lib.weights import ExpertLayerWeights, LayerWeights
 

@@ -99,7 +99,7 @@ class Tuned:
 
         Raises UsageError, with file, line and key, where a file cannot be read.
         """
-        from specgate.backends.eagle3.nouns.tuned_gemms import file_name, read_tuned, user_file
+        from specgate.backends.eagle3.nouns.gemms import file_name, read_tuned, user_file
 
         files = [file] if file else [user_file(device), SHIPPED / file_name(device)]
         sources = tuple(Source(f, read_tuned(f)) for f in files if f == file or f.is_file())

@@ -24,8 +24,7 @@ from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import columns_of
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, rejects
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.step.rejection import Rejection
-from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
+from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
 from specgate.contract import Sampling
 from specgate.sampling.coupling import draft_sample, sample
 from specgate.sampling.distributions import over_target
