@@ -97,9 +97,9 @@ def rotation(group: Group, cache: int) -> list[Launch]:
     if size < SMALL:
         return own
     own = list({heaviest(launch, TABLE * size): launch for launch in own}.values())
-    wanted = inputs_to_rotate(size, cache)
-    more = (own[i % len(own)].copied(TABLE * size) for i in range(wanted - len(own)))
-    return [*own[:wanted], *more]
+    count = inputs_to_rotate(size, cache)
+    more = (own[i % len(own)].copied(TABLE * size) for i in range(count - len(own)))
+    return [*own[:count], *more]
 
 
 def heaviest(launch: Launch, largest: int) -> int:
