@@ -69,7 +69,7 @@ class LoadGate:
             message = f"{said}: too few pairs for an interval at {few} {unit}"
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
         if not levels[0].level <= asked <= levels[-1].level:
-            step = f"a grid that reaches {asked:g}"
+            step = f"levels that reach {asked:g} (--batch 1,…,{asked:g}), or a policy with another min_break_even"
             message = f"{said}: {asked:g} {unit} lie outside {levels[0].level:g} to {levels[-1].level:g}"
             return verdict(rule, key, State.INCONCLUSIVE, "outside_the_sweep", message, evidence, step)
         side = pays_up_to(levels, asked)

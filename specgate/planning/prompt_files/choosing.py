@@ -19,6 +19,7 @@ from specgate.checkpoints.tokenizer_file import opening_ids
 from specgate.contract import Scenario, Workload
 from specgate.errors import UsageError
 from specgate.files.panics import refusing
+from specgate.planning.contradictions import MIN_PROMPTS
 from specgate.planning.prompt_files.chat import ChatTemplate
 from specgate.planning.prompt_files.formats import FORMATS, Entry, entries_of, spelt
 
@@ -174,18 +175,33 @@ class OwnPrompts:
         most = min((n for n in (context, workload.max_tokens) if n is not None), default=None)
         return max(above + 1, workload.min_tokens, workload.shared_prefix + 1), most
 
-    def _too_few(self, found: Sequence[Chosen], above: int, context: int | None, batch: int) -> UsageError:
-        """Too few prompts have a length that is asked for."""
+    def _too_few(self, fitting: Sequence[Chosen], above: int, context: int | None, batch: int) -> UsageError:
+        """Return the error for too few prompts of the lengths asked for. What it proposes is allowed in a scenario."""
         least, most = self.lengths(above, context)
-        sets = self.scenario.workload.prompt_sets
+        sets, scenario = self.scenario.workload.prompt_sets, self.scenario
         every = [len(self.tokens.of(entry).token_ids) for entry in self.order]
         range_ = f"{least} tokens or more" if most is None else f"{least} to {most} tokens"
-        remedy = f"prompt_sets: {len(found) // batch}, or " if len(found) >= batch else ""
+        unit = f"{batch} requests" if scenario.load is not None else f"batch {batch}"
+        remedies = [f"{sets * batch} such prompts", *self._smaller(len(fitting), batch), "other lengths"]
         return UsageError(
-            f"{self.file}: {sets} sets × batch {batch} = {sets * batch} prompts are needed, and {len(found)} that "
+            f"{self.file}: {sets} sets × {unit} = {sets * batch} prompts are needed, and {len(fitting)} that "
             f"differ have {range_} (those in the file: {min(every)} to {max(every)})",
-            hint=f"right would be {remedy}other lengths, a smaller batch or more prompts",
+            hint=f"right would be {', or '.join(remedies)}",
         )
+
+    def _smaller(self, there: int, batch: int) -> Iterator[str]:
+        """Yield the smaller scenarios that `there` prompts are enough for, where a set has `batch` prompts."""
+        scenario = self.scenario
+        fewest = -(-MIN_PROMPTS // scenario.prompts_in_set(scenario.grid.batch[0]))
+        even = 1 + scenario.schedule.rounds % 2
+        fewest = -(-fewest // even) * even
+        if (sets := there // batch // even * even) >= fewest:
+            yield f"prompt_sets: {sets}"
+        fits = [b for b in scenario.grid.batch if fewest * scenario.prompts_in_set(b) <= there]
+        if fits and fits[-1] < scenario.grid.batch[-1]:
+            yield f"--batch {','.join(map(str, fits))} with prompt_sets: {fewest}"
+        if scenario.load is not None and scenario.load.per_client > 1:
+            yield "load.per_client: 1"
 
 
 def check_ids(entries: Sequence[Entry], vocab: int) -> None:

@@ -120,7 +120,7 @@ def test_too_few_prompts_are_said_with_what_the_file_has(tmp_path: Path, tokeniz
         build_prompts(asking(tmp_path, min_tokens=29, batch=1), 64, 1, tokenizer, VOCAB)
     message = str(caught.value)
     assert "p.jsonl: 4 sets × batch 1 = 4 prompts are needed, and 2 that differ have 29 to 64 tokens" in message
-    assert "(those in the file: 1 to 30)" in message and "prompt_sets: 2" in message
+    assert "(those in the file: 1 to 30)" in message and "right would be 4 such prompts, or" in message
 
 
 def test_ids_are_taken_as_they_are_and_text_is_given_its_opening(tmp_path: Path, tokenizer: Path) -> None:
