@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, is_plain, write_files
+from specgate.commands.output import ALL_OPTION, OUT_OPTION, PLAIN_OPTION, show_run, write_files
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ FORMATS = {
 @click.option("--github", is_flag=True, help="Print GitHub annotations, and add the summary to $GITHUB_STEP_SUMMARY.")
 @OUT_OPTION
 @PLAIN_OPTION
+@ALL_OPTION
 def report(
     runs: tuple[Path, ...],
     html: bool,
@@ -44,17 +45,18 @@ def report(
     github: bool,
     out: Path,
     plain: bool,
+    every: bool,
 ) -> None:
     """Render the reports of the run folders RUN... again, from what is stored in them.
 
-    Nothing is measured or judged again, and no run folder is written to. Without a format, the verdict is printed.
+    Nothing is measured or judged again, and no run folder is written to. Without a format, the summary is printed.
 
     Exit code 6 if a file of a run was changed, else 0, whatever the verdict.
     """
-    from specgate.archive.rendering import files, rendered
+    from specgate.archive.rendering import files
     from specgate.archive.stored_runs import load_runs
 
-    found = load_runs(runs)
+    stored = load_runs(runs)
     chosen = [
         name
         for option, wanted in zip(FORMATS, (html, csv, md, junit), strict=True)
@@ -63,11 +65,11 @@ def report(
     ]
     names = [*chosen, *others]
     if github:
-        annotate(found)
+        annotate(stored)
     elif not names:
-        for run in found:
-            echo(rendered("plain" if is_plain(plain) else "console", run), coloured=True)
-    write_files(out, files(names, found))
+        for run in stored:
+            show_run(run, plain=plain, every=every)
+    write_files(out, files(names, stored))
 
 
 def annotate(runs: list[StoredRun]) -> None:

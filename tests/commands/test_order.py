@@ -122,7 +122,7 @@ def test_full_follows_three_green_micro_runs_and_a_source_edit_ends_that(order: 
     enter(order, 2)
     done = order.run_apart(*MICRO, *FAKE)
     lines = [line for line in done.stdout.splitlines() if line.startswith("micro gates")]
-    assert lines == ["micro gates of policy policy: green 3 of 3 times in a row (this run: one more)"]
+    assert lines == ["green micro runs in a row: 3 of 3 (this run: one more)"]
     allowed = order.run_apart(*FULL, *FAKE)
     assert allowed.returncode == 0, allowed.stdout + allowed.stderr
     assert len({(e.pid, e.process_started) for e in entries(order)}) == 4
@@ -142,17 +142,17 @@ def test_a_refusal_measures_nothing_and_its_command_is_the_one_to_run(order: Cli
     assert command is not None
     done = order.run(*command[1].split()[1:], pair=False)
     assert done.returncode == 0, done.stderr
-    assert "green 1 of 3" in done.stdout
+    assert "runs in a row: 1 of 3" in done.stdout
 
 
 @pytest.mark.slow("a run in processes of its own")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("-o", "die_after_blocks=20"), "green 0 of 3 times in a row (this run: starts anew)"),
+        (("-o", "die_after_blocks=20"), "runs in a row: 0 of 3 (this run: starts anew)"),
         (
             ("--measurement-runs", "3"),
-            "green 2 of 3 times in a row (this run: no change: gate ran with other",
+            "runs in a row: 2 of 3 (this run: no change: gate ran with other",
         ),
     ],
     ids=["engine killed", "other settings"],

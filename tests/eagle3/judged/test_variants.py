@@ -88,6 +88,6 @@ def test_micro_gates_with_variants_are_green_only_with_all_of_them(cli: Cli) -> 
     cli.write("gate.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6") + tree)
     cli.write("policy.yaml", POLICY.replace("MIN", "1.0").replace("role: baseline", 'role: "baseline*"'))
     alone = cli.run("micro", "--scenario", "gate.yaml", "--only", "gate", "--policy", "policy.yaml")
-    assert "green 0 of 3 times in a row" in alone.stdout
+    assert "runs in a row: 0 of 3" in alone.stdout
     whole = cli.run("micro", "--scenario", "gate.yaml", "--policy", "policy.yaml")
-    assert "green 1 of 3 times in a row" in whole.stdout
+    assert "runs in a row: 1 of 3" in whole.stdout
