@@ -131,7 +131,7 @@ measure_planted() {
     for each in 16k-b4:al2.5 32k-single:al3.3; do
         if [ "${BACKEND:-cupy}" = cupy ] && [ "${PERF_MODE:-1}" = 1 ]; then
             say "tuning the pair's matrix products for this GPU (those that nobody has tuned yet)"
-            "$VENV/bin/specgate" tune gemm --missing --pair "planted-llama-3.1-8b-${each#*:}" || say "going on without"
+            "$VENV/bin/specgate" engine tune gemm --missing --pair "planted-llama-3.1-8b-${each#*:}" || say "going on without"
         fi
         say "specgate $command --scenario $command-8b-${each%:*} --policy planted-8b $*"
         ended=0
@@ -154,11 +154,11 @@ measure() {
     fi
     setup "$extras"
     say "fetching what the demo pair and the prompts are made of (once)"
-    "$VENV/bin/specgate" pairs fetch ${MODEL_PATH:+--texts}
+    "$VENV/bin/specgate" engine pairs fetch ${MODEL_PATH:+--texts}
     mapfile -d '' -t args < <(arguments)
     if has_gpu && [ "${BACKEND:-cupy}" = cupy ] && [ "${PERF_MODE:-1}" = 1 ]; then
         say "tuning the pair's matrix products for this GPU (those that nobody has tuned yet)"
-        "$VENV/bin/specgate" tune gemm --missing "${pair[@]}" || say "going on without"
+        "$VENV/bin/specgate" engine tune gemm --missing "${pair[@]}" || say "going on without"
     fi
     say "specgate $command ${args[*]} $*"
     exec "$VENV/bin/specgate" "$command" "${args[@]}" "$@"
@@ -180,7 +180,7 @@ tests() {
     setup "$extras"
     if [ ${#kept[@]} -eq 0 ]; then # only tests of the engine that take long measure with it
         say "fetching the demo pair (once)"
-        "$VENV/bin/specgate" pairs fetch
+        "$VENV/bin/specgate" engine pairs fetch
     fi
     say "ruff"
     "$VENV/bin/ruff" check .
@@ -239,10 +239,10 @@ servers() {
     out=runs/servers-$(date -u +%Y%m%dT%H%M%SZ)
     setup torch,dev
     say "fetching the demo pair (once)"
-    "$VENV/bin/specgate" pairs fetch
+    "$VENV/bin/specgate" engine pairs fetch
     engines=$("$VENV/bin/python" -c 'from specgate.files.cache import cache_dir; print(cache_dir() / "engines")')
     PYTHON="$PWD/$VENV/bin/python" tests/real/install_engines.sh "$engines"
-    "$VENV/bin/specgate" pairs export --format gguf --dtype float32 --replace "$engines/demo-gguf"
+    "$VENV/bin/specgate" engine export --format gguf --dtype float32 --replace "$engines/demo-gguf"
     export SPECGATE_LLAMA_SERVER="$engines/llama.cpp/bin/llama-server" SPECGATE_VLLM="$engines/vllm/bin/vllm"
     export SPECGATE_DEMO_GGUF="$engines/demo-gguf" VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1
     say "pytest tests/real"
@@ -255,11 +255,11 @@ servers() {
             --override-order "engines are compared, none is passed" "${args[@]}" || echo "ended with $?"
         runs+=("$out/$name"/*-full-*)
     done
-    "$VENV/bin/specgate" compare --by engines "${runs[@]}" --html --md --csv --out "$out"
+    "$VENV/bin/specgate" runs compare --by engines "${runs[@]}" --html --md --csv --out "$out"
     say "llama.cpp beside the reference: it reads no window of a draft, and need not agree beyond it (docs/engines.md)"
-    "$VENV/bin/specgate" compare --by texts "${runs[0]}" "${runs[2]}" --md --json --out "$out/texts-llamacpp" || echo "ended with $?"
+    "$VENV/bin/specgate" runs compare --by texts "${runs[0]}" "${runs[2]}" --md --json --out "$out/texts-llamacpp" || echo "ended with $?"
     say "vLLM beside the reference: it must agree"
-    "$VENV/bin/specgate" compare --by texts "${runs[0]}" "${runs[1]}" --md --json --out "$out/texts-vllm"
+    "$VENV/bin/specgate" runs compare --by texts "${runs[0]}" "${runs[1]}" --md --json --out "$out/texts-vllm"
 }
 
 # The engines on this machine whose servers decode EAGLE-3, one a line: name, and the program that starts it.
@@ -298,7 +298,7 @@ servers_gpu() {
     for each in 32k-single:al3.3 16k-b4:al2.5; do
         pair="$folder/planted-llama-3.1-8b-${each#*:}"
         measured micro --scenario "micro-8b-${each%:*}" --policy planted-8b --plain --out "$out/cupy"
-        "$VENV/bin/specgate" pairs export --format hf --replace --pair "planted-llama-3.1-8b-${each#*:}" --dtype bfloat16 "$pair"
+        "$VENV/bin/specgate" engine export --format hf --replace --pair "planted-llama-3.1-8b-${each#*:}" --dtype bfloat16 "$pair"
         for name in "${engines[@]}"; do
             program=${name#* } name=${name%% *}
             args=(--backend "$name" --pair "$pair" -o "program=$program" -o "args=$(gpu_engine_args "$name")" -o start_s=600)

@@ -232,7 +232,7 @@ def missing_readings(gpu: GpuConditions) -> Iterator[Finding]:
     """What NVML did not tell, or told wrongly."""
     if gpu.missing:
         what = f"{gpu.missing} samples without a GPU reading: {gpu.why_missing or 'no reason given'}"
-        yield Finding("nvml_missing", what, "see `specgate doctor`; a policy with gpu: false does without")
+        yield Finding("nvml_missing", what, "see `specgate machine doctor`; a policy with gpu: false does without")
         return
     if refused := [f"{name}: {gpu.unread[name]}" for name in MUST_BE_READ if name in gpu.unread]:
         yield Finding("nvml_missing", f"NVML does not tell {'; '.join(refused)}", "ask for a machine that shows it")
@@ -241,7 +241,9 @@ def missing_readings(gpu: GpuConditions) -> Iterator[Finding]:
         yield Finding("nvml_implausible", what, "this NVML tells nothing: use a machine with a real one")
     elif not gpu.seen_at_work:
         what = "NVML never showed the engine on the GPU, nor the GPU busy, while blocks were measured"
-        yield Finding("nvml_implausible", what, "what it says of others is worth as little: see `specgate doctor`")
+        yield Finding(
+            "nvml_implausible", what, "what it says of others is worth as little: see `specgate machine doctor`"
+        )
 
 
 def throttling(gpu: GpuConditions) -> Iterator[Finding]:

@@ -5,8 +5,8 @@ machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), e
 
 | scenario | kind | needs | context | batch | spec | asks |
 |---|---|---|---|---|---|---|
-| `cpu-1k-single` | micro | cpu | 1K | 1 | 3 | does the main job work end to end? |
-| `cpu-512-batch4` | micro | cpu | 512 | 4 | 3 | the same with four ragged requests |
+| `cpu-first` | micro | cpu | 512 | 1 | 3 | does the main job work end to end? The gate before `cpu-full-512` |
+| `cpu-1k-single`, `cpu-512-batch4` | micro | cpu | 1K, 512 | 1, 4 | 3 | the longer looks (not by default) |
 | `cpu-spec-sweep` | micro | cpu | 512 | 1 | 1–5 | acceptance against draft length (not by default) |
 | `cpu-full-512` | full | cpu | 512 | 1 | 3 | whole requests, natural ends |
 | `cpu-sampled`, `cpu-full-sampled` | micro, full | cpu | 512 | 4, 1 | 3 | temperature 1, coupled (not by default) |

@@ -16,68 +16,35 @@ import click
 
 from specgate import __version__
 from specgate.commands.ab import ab
-from specgate.commands.backends import backends
-from specgate.commands.calibrate import calibrate
-from specgate.commands.compare import compare
 from specgate.commands.demo import demo
-from specgate.commands.doctor import doctor
-from specgate.commands.door import OpenGroup
-from specgate.commands.explain import explain
-from specgate.commands.fleet import fleet
-from specgate.commands.history import history
-from specgate.commands.pairs import pairs
+from specgate.commands.diagnose import diagnose
+from specgate.commands.engine import engine
+from specgate.commands.machine import machine
+from specgate.commands.names import CommandLine
 from specgate.commands.policy import policy
-from specgate.commands.report import report
 from specgate.commands.run import full, load, micro
-from specgate.commands.scenarios import plan, scenarios
-from specgate.commands.selftest import selftest
-from specgate.commands.speculation.align import align
-from specgate.commands.speculation.cache import cache
-from specgate.commands.speculation.parity import parity
-from specgate.commands.speculation.smoke import smoke
-from specgate.commands.status import status
-from specgate.commands.trace import trace
-from specgate.commands.verify import check, verify
+from specgate.commands.runs import runs
+from specgate.commands.scenarios import scenarios
+from specgate.commands.smoke import smoke
 from specgate.errors import ExitCode, SpecgateError
 from specgate.terminal import echo
 
 
-@click.group(cls=OpenGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="specgate")
 def cli() -> None:
     """Measure speculative decoding, and judge it.
+
+    \b
+    Example: specgate demo
 
     Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 4 environment refused, 5 order refused, 6 invalid, 7 back-end
     error, 8 not judged, 70 internal error, 130 interrupted, 141 output pipe closed.
     """
 
 
-cli.add_command(demo)
-cli.add_command(micro)
-cli.add_command(full)
-cli.add_command(load)
-cli.add_command(fleet)
-cli.add_command(ab)
-cli.add_command(doctor)
-cli.add_command(smoke)
-cli.add_command(align)
-cli.add_command(parity)
-cli.add_command(cache)
-cli.add_command(calibrate)
-cli.add_command(status)
-cli.add_command(report)
-cli.add_command(compare)
-cli.add_command(history)
-cli.add_command(verify)
-cli.add_command(check)
-cli.add_command(explain)
-cli.add_command(plan)
-cli.add_command(scenarios)
-cli.add_command(policy)
-cli.add_command(trace)
-cli.add_command(selftest)
-cli.add_command(backends)
-cli.add_command(pairs)
+for _command in (demo, smoke, micro, full, load, ab, runs, diagnose, machine, scenarios, policy, engine):
+    cli.add_command(_command)
 
 
 def main() -> None:

@@ -227,7 +227,7 @@ def profilers() -> Iterator[Profiler]:
 
 def command_names(above: str) -> list[str]:
     """Return the names of commands that plug-ins add to the group whose entry points begin with `above`: nothing for
-    the command line itself, `pairs.` for the group `pairs`.
+    `specgate engine`, `pairs.` for the group `pairs`.
     """
     names = [name.removeprefix(above) for name in registered("specgate.commands") if name.startswith(above)]
     return [name for name in names if "." not in name]

@@ -159,9 +159,9 @@ def test_the_documents_have_command_lines_at_all() -> None:
         ("specgate micro --backend vllm-offline -o lllm.x=1", "option lllm.x: not known"),
         ("specgate micro --scenario cpu-1k-singel", "cpu-1k-singel"),
         ("specgate micro --policy seeed", "seeed"),
-        ("specgate verify A B", "unexpected ['B']"),
-        ("specgate pairs export OUT", "needs --format"),
-        ("venv/bin/specgate pairs plant --geometry tiny OUT", "needs --accept-length"),
+        ("specgate runs verify A B", "unexpected ['B']"),
+        ("specgate engine export OUT", "needs --format"),
+        ("venv/bin/specgate engine plant --geometry tiny OUT", "needs --accept-length"),
         ("docker run --rm -v a:b specgate:cpu micro --specc 3", "No such option"),
         ("for a in 1 2; do specgate full --spec 99; done", "99"),
     ],
@@ -175,13 +175,17 @@ def test_what_cannot_be_typed_is_seen(line: str, fault: str) -> None:
 def test_command_lines_are_read_as_a_shell_reads_them(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "# One\n```sh\nA=1 specgate verify RUN > file && specgate plan --only 'a b' \\\n  --plain   # it's a comment\n"
+        "# One\n```sh\nA=1 specgate runs verify RUN > f && specgate scenarios plan --only 'a b' \\\n --plain # a\n"
         "cat > f <<'END'\nspecgate nothing\nEND\necho specgate\n```\n"
-        "## Two\n```console\n$ specgate status\nspecgate said\n```\n"
-        "Type `specgate trace FILE [--json]`.\n"
+        "## Two\n```console\n$ specgate full --status\nspecgate said\n```\n"
+        "Type `specgate diagnose trace FILE [--json]`.\n"
     )
-    assert list(typed(page)) == [["verify", "RUN"], ["plan", "--only", "a b", "--plain"], ["status"]]
-    assert list(mentioned(page)) == [["trace", "FILE", "--json"]]
+    assert list(typed(page)) == [
+        ["runs", "verify", "RUN"],
+        ["scenarios", "plan", "--only", "a b", "--plain"],
+        ["full", "--status"],
+    ]
+    assert list(mentioned(page)) == [["diagnose", "trace", "FILE", "--json"]]
     assert [(block.section, block.language, block.line) for block in blocks(page)] == [
         ("One", "sh", 3),
         ("Two", "console", 12),

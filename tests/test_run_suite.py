@@ -61,9 +61,9 @@ def test_a_gpu_gets_the_planted_pairs_and_their_policy(checkout: Path, kind: str
         f"{kind} --scenario {kind}-8b-16k-b4 --policy planted-8b",
         f"{kind} --scenario {kind}-8b-32k-single --policy planted-8b",
     ]
-    assert not any(c.startswith("pairs fetch") for c in calls)
-    assert [c for c in calls if c.startswith("tune")] == [
-        f"tune gemm --missing --pair planted-llama-3.1-8b-{al}" for al in ("al2.5", "al3.3")
+    assert not any(c.startswith("engine pairs fetch") for c in calls)
+    assert [c for c in calls if c.startswith("engine tune")] == [
+        f"engine tune gemm --missing --pair planted-llama-3.1-8b-{al}" for al in ("al2.5", "al3.3")
     ]
 
 
@@ -76,18 +76,18 @@ def test_both_pairs_are_measured_and_neither_hides_the_other(checkout: Path, fai
 
 def test_what_is_asked_for_is_measured_as_it_is(checkout: Path) -> None:
     _, calls = ran(checkout, gpu=True, SCENARIOS="micro-32k-single", BACKEND="reference")
-    assert calls[-1] == "micro --scenario micro-32k-single --backend reference" and "pairs fetch" in calls
+    assert calls[-1] == "micro --scenario micro-32k-single --backend reference" and "engine pairs fetch" in calls
     _, calls = ran(checkout, "micro", "--policy", "merge", gpu=True)
     assert calls[-1] == "micro --policy merge"
     _, calls = ran(checkout, "micro", gpu=True, BACKEND="reference", MEASUREMENT_RUNS="4")
     assert calls[-1].endswith("--policy planted-8b --backend reference --measurement-runs 4")
-    assert not any(c.startswith("tune") for c in calls)
+    assert not any(c.startswith("engine tune") for c in calls)
 
 
 @pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has a GPU")
 def test_without_a_gpu_the_demo_pair_is_fetched_and_measured(checkout: Path) -> None:
     code, calls = ran(checkout, gpu=False)
-    assert (code, calls) == (0, ["pairs fetch", "micro"])
+    assert (code, calls) == (0, ["engine pairs fetch", "micro"])
     assert ran(checkout, gpu=False, failing="micro")[0] == 3
 
 
@@ -133,12 +133,12 @@ def test_every_engine_of_a_gpu_is_measured_beside_the_built_in_one(checkout: Pat
     assert code == 3
     did = [(c.split()[0], *(w for w in c.split() if w in ("vllm", "sglang"))) for c in calls]
     assert did[:9] == [
-        ("micro",), ("pairs",),
+        ("micro",), ("engine",),
         ("smoke", "vllm"), ("micro", "vllm"), ("load", "vllm"),
         ("smoke", "sglang"), ("micro", "sglang"), ("load", "sglang"),
         ("micro",),
     ]  # fmt: skip
-    assert did[9:12] == [("pairs",), ("micro", "vllm"), ("micro", "sglang")]
+    assert did[9:12] == [("engine",), ("micro", "vllm"), ("micro", "sglang")]
     assert all(f"program={programs['SPECGATE_VLLM']}" in c for c in calls if " vllm " in c)
     assert [c for c in calls if "policy engine-planted-8b" in c and "micro-8b-16k-b4" in c and "al2.5" in c]
 

@@ -78,14 +78,14 @@ def test_a_console_takes_no_markup_from_strings(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["check", f"no{ESCAPES}.json", "--policy", "cpu"],
-        ["verify", f"no{ESCAPES}"],
-        ["report", f"no{ESCAPES}"],
-        ["scenarios", "validate", f"no{ESCAPES}.yaml"],
+        ["runs", "check", f"no{ESCAPES}.json", "--policy", "cpu"],
+        ["runs", "verify", f"no{ESCAPES}"],
+        ["runs", "show", f"no{ESCAPES}"],
+        ["scenarios", "check", f"no{ESCAPES}.yaml"],
         ["micro", "--backend", f"no{ESCAPES}"],
         ["micro", f"--no-such-{ESCAPES}"],
         [f"no{ESCAPES}"],
-        ["plan", "--scenario", f"no{ESCAPES}"],
+        ["scenarios", "plan", "--scenario", f"no{ESCAPES}"],
     ],
 )
 def test_no_argument_reaches_the_terminal_as_an_escape(cli: Cli, arguments: list[str]) -> None:
@@ -97,7 +97,7 @@ def test_no_argument_reaches_the_terminal_as_an_escape(cli: Cli, arguments: list
 
 def test_no_content_of_a_file_reaches_the_terminal_as_an_escape(cli: Cli) -> None:
     bad = json.dumps({"schema": ESCAPES}, ensure_ascii=False)
-    done = cli.run("check", cli.write("bad.json", bad), "--policy", "cpu", pair=False)
+    done = cli.run("runs", "check", cli.write("bad.json", bad), "--policy", "cpu", pair=False)
     said = done.stdout + done.stderr
     assert done.returncode in (2, 6) and "Traceback" not in said and not set(said) & set("\x1b\x07\r\u202e\x9b")
 

@@ -138,7 +138,7 @@ class FakeEngine:
         return done
 
     def trace(self, role: Role, budget: Budget) -> tuple[Decoded, Activity]:
-        """What a profiler would have seen, according to the script."""
+        """Decode a block, and return the profile that the script describes."""
         decoded = self.decode(role, budget, ())
         script, steps = self.script, len(decoded.step_ns)
         calls = {
@@ -174,7 +174,7 @@ class FakeEngine:
         return token
 
     def accepts(self, k: int, step: int, slot: int) -> int:
-        """How many of `k` draft tokens are accepted in cycle `step` of a slot."""
+        """Return the number of accepted draft tokens, of `k`, in cycle `step` of a slot."""
         pattern = self.script.accept
         stale = step < self.blocks * self.script.stale_steps
         return 0 if stale else min(k, pattern[(step + slot) % len(pattern)])

@@ -20,7 +20,7 @@ REFUSAL: Final = 503
 
 
 class Scripted(Protocol):
-    """What is used of the fake engine (`fake.FakeEngine`)."""
+    """The part of the fake engine (`fake.FakeEngine`) that is used here."""
 
     script: Script
     request: OpenRequest
@@ -119,31 +119,33 @@ class ServedLoad:
         self.running = [one for one in self.running if one.made < self.limit]
 
     def result(self) -> Decoded:
-        found = sorted(self.done, key=lambda one: one.prompt)
-        first, last = min(one.at_ns[0] for one in found), max(one.at_ns[-1] for one in found)
-        requests = tuple(ServedRequest(o.sent_ns, tuple(o.at_ns), tuple(o.held), o.due_ns) for o in found)
-        record, undrafted = self.acceptance(found)
-        prompts = tuple(one.prompt for one in found) if self.refused else ()
+        finished = sorted(self.done, key=lambda one: one.prompt)
+        first, last = min(one.at_ns[0] for one in finished), max(one.at_ns[-1] for one in finished)
+        requests = tuple(ServedRequest(o.sent_ns, tuple(o.at_ns), tuple(o.held), o.due_ns) for o in finished)
+        record, undrafted = self.acceptance(finished)
+        prompts = tuple(one.prompt for one in finished) if self.refused else ()
         return Decoded(
             elapsed_ns=last - first,
             step_ns=(),
             tokens=tuple(
-                tuple(self.engine.emitted(self.role, one.prompt, i) for i in range(self.limit)) for one in found
+                tuple(self.engine.emitted(self.role, one.prompt, i) for i in range(self.limit)) for one in finished
             ),
             accepted=(),
             drafted=(),
-            truncated=(0,) * len(found),
-            finish=(Finish.LENGTH,) * len(found),
+            truncated=(0,) * len(finished),
+            finish=(Finish.LENGTH,) * len(finished),
             counters={"undrafted_steps": undrafted} if self.role.speculative else {},
             prefill_ns=first,
             served=Served(requests, record, tuple(self.refused), prompts),
         )
 
-    def acceptance(self, found: Sequence[Running]) -> tuple[AcceptanceRecord | None, int]:
-        """What a server would have counted over all requests: its record, and request-steps without a draft."""
+    def acceptance(self, finished: Sequence[Running]) -> tuple[AcceptanceRecord | None, int]:
+        """Return a server's counters over all requests: the acceptance record, and the request-steps without a
+        draft.
+        """
         if not self.role.speculative:
             return None, 0
-        steps, emitted = sum(one.steps for one in found), sum(one.made - 1 for one in found)
+        steps, emitted = sum(one.steps for one in finished), sum(one.made - 1 for one in finished)
         if not self.k:
             return AcceptanceRecord(self.role.k, (0,) * (self.role.k + 1), (0,) * self.role.k, 0, 0), steps
         return AcceptanceRecord(self.k, tuple(self.hist), (steps,) * self.k, emitted, self.truncated), 0

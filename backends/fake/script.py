@@ -12,7 +12,9 @@ from specgate.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What the engine does. Times are in nanoseconds. A cycle of spec-k costs (step_ns + k · draft_ns) · slowdown."""
+    """Behaviour of the fake engine. Times are in nanoseconds. A cycle of spec-k costs (step_ns + k · draft_ns) ·
+    slowdown.
+    """
 
     accept: tuple[int, ...] = (3, 1, 2, 5, 0, 3)
     """Accepted draft tokens per step, at most k, repeated. Slot s starts s steps into the list."""

@@ -18,9 +18,9 @@ from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.offline.replies import began_of, loop_of, ranking_of, requests_of, tokens_of
 from specgate.backends.offline.wire import Driven
 from specgate.backends.servers.blocks import check_prompts
-from specgate.backends.servers.evidence.told import told_by
+from specgate.backends.servers.evidence.engine_files import findings_of_files
 from specgate.backends.servers.facts.engine import server_facts
-from specgate.backends.servers.facts.identity import Seen
+from specgate.backends.servers.facts.identity import ServerReport
 from specgate.backends.servers.failures import read_end
 from specgate.contract import BASELINE, Budget, EngineFacts, Role, TopTokens
 from specgate.contract.protocols import Activity, Decoded, OpenRequest, masked
@@ -87,8 +87,8 @@ class OfflineEngine:
         reply = process.ask("decode", arguments)
         lengths, where, vocab = [len(p) for p in self.prompts], process.where, self._facts.vocab
         if self.library.module != "vllm":
-            found = requests_of(reply, len(lengths), where)
-            block = requests.of_requests(role, budget, found, lengths, eos, vocab, where)
+            answers = requests_of(reply, len(lengths), where)
+            block = requests.of_requests(role, budget, answers, lengths, eos, vocab, where)
         elif self.shows_steps:
             block = steps.block_of(role, budget, loop_of(reply, len(lengths), where), eos, len(lengths), where)
         else:
@@ -99,8 +99,8 @@ class OfflineEngine:
         """Decode an ordinary block, and read what the engine's log says; the library's process is not profiled."""
         block, process, named = self.decode(role, budget, ()), self.process(role), self.options.common.log_of(role)
         files = [(process.log, process.log_start), *([(named, 0)] if named else [])]
-        said = tuple(told_by(self.library.adapter.name, role, files))
-        return block, Activity(unseen="the engine runs in a process of its own", findings=said)
+        findings = tuple(findings_of_files(self.library.adapter.name, role, files))
+        return block, Activity(unseen="the engine runs in a process of its own", findings=findings)
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         """Two log-probabilities from the baseline's process; None where the engine gives fewer."""
@@ -114,7 +114,7 @@ class OfflineEngine:
         return ranking_of(reply, count, self._facts.vocab, process.where)
 
     def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
-        """What the baseline's process decodes from there on."""
+        """Decode on from there with the baseline's process."""
         process, prompt = self.process(BASELINE), [*self.prompts[slot], *map(int, continuation)]
         reply = process.ask("follow", {"prompt": prompt, "tokens": new_tokens})
         return tokens_of(reply, new_tokens, self._facts.vocab, process.where)
@@ -149,13 +149,15 @@ def check_forced(length: float | None, role: Role) -> None:
 
 
 def facts_of(library: Library, opening: Opening, processes: Sequence[Driven], shows_steps: bool) -> EngineFacts:
-    """The pair's facts, and what the drivers say of the engine. Raises BackendError where they are of different
-    versions.
+    """Return the pair's facts and the drivers' reports of the engine. Raises BackendError if the processes run
+    different versions.
     """
-    common, told = opening.options.common, processes[0].facts
-    seen = [Seen(process.role, version_of(process.facts), settings_of(library, process)) for process in processes]
-    facts = server_facts(library.adapter, opening.request, common, seen)
-    device, shown = told.get("device"), told.get("shown")
+    common, first = opening.options.common, processes[0].facts
+    reports = [
+        ServerReport(process.role, version_of(process.facts), settings_of(library, process)) for process in processes
+    ]
+    facts = server_facts(library.adapter, opening.request, common, reports)
+    device, extra = first.get("device"), first.get("shown")
     return replace(
         facts,
         backend=library.name,
@@ -165,23 +167,25 @@ def facts_of(library: Library, opening: Opening, processes: Sequence[Driven], sh
             **facts.details,
             "servers": common.servers,
             "blocks show": "steps" if shows_steps else "requests",
-            "torch": text_of(told.get("torch")),
-            **({str(key): text_of(value) for key, value in shown.items()} if isinstance(shown, Mapping) else {}),
+            "torch": text_of(first.get("torch")),
+            **({str(key): text_of(value) for key, value in extra.items()} if isinstance(extra, Mapping) else {}),
         },
     )
 
 
-def version_of(told: Mapping[str, object]) -> str:
-    """The version, and behind `+` the commit that it was built from, where that is told and not in it already."""
-    version, build = text_of(told.get("version")), told.get("build")
+def version_of(facts: Mapping[str, object]) -> str:
+    """Return the version. The commit that it was built from stands behind `+`, if it is reported and not in the version
+    already.
+    """
+    version, build = text_of(facts.get("version")), facts.get("build")
     return version if build is None or str(build) in version else f"{version}+{text_of(build)}"
 
 
 def settings_of(library: Library, process: Driven) -> Mapping[str, str]:
-    """How the engine is set up. Where its log tells too, it is in the words of a server's."""
-    told = process.facts.get("settings")
-    found = {str(key): text_of(value) for key, value in told.items()} if isinstance(told, Mapping) else {}
-    return {**found, **library.settings_in(read_end(process.log, process.log_start))}
+    """Return the engine's settings. The log's count over the driver's: they are in the words of a server's."""
+    raw = process.facts.get("settings")
+    settings = {str(key): text_of(value) for key, value in raw.items()} if isinstance(raw, Mapping) else {}
+    return {**settings, **library.settings_in(read_end(process.log, process.log_start))}
 
 
 def text_of(value: object) -> str:

@@ -16,6 +16,6 @@ def library_named(name: str) -> Library:
     return LIBRARIES[name]
 
 
-def parse(library: Library, given: Mapping[str, str]) -> OfflineOptions:
+def parse(library: Library, raw: Mapping[str, str]) -> OfflineOptions:
     """The options of a library's back end. Raises UsageError for bad ones."""
-    return OfflineOptions.parse(given, library.prefix, library.own_options, library.ours)
+    return OfflineOptions.parse(raw, library.prefix, library.own_options, library.ours)

@@ -16,7 +16,7 @@ from specgate.contract.protocols import OpenRequest
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a process must provide, for one role."""
+    """Settings of one role's process."""
 
     role: Role
     request: OpenRequest
@@ -50,12 +50,12 @@ class Library(Protocol):
         """The arguments of the driver's `open`."""
 
     def shows_steps(self, opening: Opening, facts: Mapping[str, object]) -> bool:
-        """Whether blocks of the opened engine can be shown step by step. Raises UsageError where option `show` asks for
-        what cannot be.
+        """True if blocks of the opened engine can be shown step by step. Raises UsageError if option `show` asks for
+        the impossible.
         """
 
     def settings_in(self, log: Sequence[str]) -> Mapping[str, str]:
-        """How the engine is set up, as lines of its log tell (`contract.EngineIdentity.settings`)."""
+        """Return the engine's settings, read from lines of its log (`contract.EngineIdentity.settings`)."""
 
     def kv_cache_in(self, log: Sequence[str]) -> KvCache:
-        """How large its KV cache is, as lines of its log tell."""
+        """Return the size of its KV cache, read from lines of its log."""

@@ -66,45 +66,45 @@ class OfflineOptions:
 
     @classmethod
     def parse(
-        cls, given: Mapping[str, str], prefix: str, own: Mapping[str, Sequence[str]], ours: Sequence[str]
+        cls, raw: Mapping[str, str], prefix: str, own: Mapping[str, Sequence[str]], ours: Sequence[str]
     ) -> OfflineOptions:
         """Parse the options. Raises UsageError for bad ones.
 
         `prefix`: of options for one argument of the library. `own`: the library's own options, and their values with
         the default first. `ours`: arguments that the back end gives itself.
         """
-        for key, value in given.items():
+        for key, value in raw.items():
             check_key(key, prefix, (*PLAIN, *own))
             refuse_secrets(key, value)
-        args = {key.partition(".")[2]: arguments(key, given[key]) for key in given if key.partition(".")[0] == "args"}
-        args[""] = {**args.get("", {}), **{k: value_of(v) for k, v in under(prefix, given)}}
-        for found in args.values():
-            refuse_ours(found, ours)
-        show = choice(given, "show", ("steps", "requests")) if "show" in given else None
+        args = {key.partition(".")[2]: arguments(key, raw[key]) for key in raw if key.partition(".")[0] == "args"}
+        args[""] = {**args.get("", {}), **{k: value_of(v) for k, v in under(prefix, raw)}}
+        for arguments_of_role in args.values():
+            refuse_ours(arguments_of_role, ours)
+        show = choice(raw, "show", ("steps", "requests")) if "show" in raw else None
         return cls(
-            python=given.get("python", sys.executable),
-            pythonpath=tuple(folders(given.get("pythonpath", ""))),
+            python=raw.get("python", sys.executable),
+            pythonpath=tuple(folders(raw.get("pythonpath", ""))),
             args=args,
-            spec={k: value_of(v) for k, v in under("spec", given)},
-            env=dict(under("env", given)),
+            spec={k: value_of(v) for k, v in under("spec", raw)},
+            env=dict(under("env", raw)),
             show="steps" if show == "steps" else "requests" if show == "requests" else None,
             common=of_servers.Options(
-                servers="apart" if choice(given, "servers", ("together", "apart")) == "apart" else "together",
-                drafter="ngram" if choice(given, "drafter", ("eagle3", "ngram")) == "ngram" else "eagle3",
-                force_al=of_servers.number(given, "force_al", 1.0) if "force_al" in given else None,
-                start_s=of_servers.number(given, "start_s", 600.0),
-                stall_s=of_servers.number(given, "stall_s", 120.0),
-                stop_s=of_servers.number(given, "stop_s", 20.0),
-                log=of_servers.logs_of(given),
-                build=build_of(given["build"]) if "build" in given else None,
-                own={key: choice(given, key, tuple(values)) for key, values in own.items()},
+                servers="apart" if choice(raw, "servers", ("together", "apart")) == "apart" else "together",
+                drafter="ngram" if choice(raw, "drafter", ("eagle3", "ngram")) == "ngram" else "eagle3",
+                force_al=of_servers.number(raw, "force_al", 1.0) if "force_al" in raw else None,
+                start_s=of_servers.number(raw, "start_s", 600.0),
+                stall_s=of_servers.number(raw, "stall_s", 120.0),
+                stop_s=of_servers.number(raw, "stop_s", 20.0),
+                log=of_servers.logs_of(raw),
+                build=build_of(raw["build"]) if "build" in raw else None,
+                own={key: choice(raw, key, tuple(values)) for key, values in own.items()},
             ),
         )
 
 
-def under(prefix: str, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def under(prefix: str, raw: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(name, value) of the options `prefix.NAME`."""
-    for key, value in given.items():
+    for key, value in raw.items():
         head, _, name = key.partition(".")
         if head == prefix and name:
             yield name, value
@@ -132,13 +132,13 @@ def refuse_secrets(key: str, value: str) -> None:
     environment.
     """
     head, _, name = key.partition(".")
-    told = is_telling(name) if head == "env" else head != "args" and names_a_credential(name or head)
-    if told or masked(value) != value or (head == "args" and holds_a_credential(plain_json(value))):
+    secret = is_telling(name) if head == "env" else head != "args" and names_a_credential(name or head)
+    if secret or masked(value) != value or (head == "args" and holds_a_credential(plain_json(value))):
         raise UsageError(f"option {key}: a secret would be written into the run folder", hint=INHERITED)
 
 
 def holds_a_credential(data: object) -> bool:
-    """Whether any key of JSON data names a credential."""
+    """True if any key of JSON data names a credential."""
     if isinstance(data, Mapping):
         return any(names_a_credential(str(key)) or holds_a_credential(value) for key, value in data.items())
     return isinstance(data, list) and any(map(holds_a_credential, data))
@@ -154,23 +154,23 @@ def plain_json(text: str) -> object:
 def arguments(key: str, text: str) -> dict[str, object]:
     """A JSON object of keyword arguments. Raises UsageError."""
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError as error:
         raise UsageError(f"option {key}: not JSON: {error}", hint="""-o 'args={"enforce_eager": true}'""") from error
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise UsageError(f"option {key} = {text[:80]!r}: a JSON object of keyword arguments is needed")
-    return found
+    return parsed
 
 
 def value_of(text: str) -> object:
-    """The JSON value that `text` is, or `text`: `0.4`, `true`, `[1, 2]`, `FLASH_ATTN`."""
-    found = plain_json(text)
-    return text if found is None and text != "null" else found
+    """Return `text` read as JSON, or else `text` itself: `0.4`, `true`, `[1, 2]`, `FLASH_ATTN`."""
+    parsed = plain_json(text)
+    return text if parsed is None and text != "null" else parsed
 
 
-def refuse_ours(found: Mapping[str, object], ours: Sequence[str]) -> None:
+def refuse_ours(args: Mapping[str, object], ours: Sequence[str]) -> None:
     """Raise UsageError for an argument that is not the user's to give."""
-    if taken := [name for name in found if name in ours]:
+    if taken := [name for name in args if name in ours]:
         raise UsageError(
             f"argument {taken[0]} of the library: pair, scenario and role give it",
             hint="spec.NAME=VALUE changes the speculative configuration" if "speculative" in taken[0] else None,
@@ -187,7 +187,7 @@ def folders(text: str) -> Iterator[str]:
 
 
 def interpreter(text: str) -> str:
-    """The program that option `python` names. Raises UsageError where there is none."""
-    if (found := shutil.which(os.path.expanduser(text))) is None:
+    """Return the program that option `python` names. Raises UsageError if there is none."""
+    if (program := shutil.which(os.path.expanduser(text))) is None:
         raise UsageError(f"option python = {text}: no such program", hint="-o python=/path/to/venv/bin/python")
-    return os.path.abspath(found)
+    return os.path.abspath(program)

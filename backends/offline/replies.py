@@ -18,7 +18,7 @@ MOST: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """What one step gave one request: its new tokens, and why the request ended; None where it goes on."""
+    """Output of one step for one request: its new tokens, and the reason if the request ended; None if it goes on."""
 
     slot: int
     tokens: tuple[int, ...]
@@ -72,8 +72,8 @@ class Request:
 
 
 def began_of(reply: object, where: str) -> int:
-    """When the times of an answer to `decode` begin, by `time.monotonic_ns` of this host. Raises BackendError
-    where it is malformed.
+    """Return the start of the times in an answer to `decode`, by `time.monotonic_ns` of this host. Raises BackendError
+    if it is malformed.
     """
     return checked(reply, lambda found: count(fields(found)["began"]), where)
 
@@ -81,18 +81,18 @@ def began_of(reply: object, where: str) -> int:
 def loop_of(reply: object, slots: int, where: str) -> Loop:
     """Read an answer to `decode` with steps. Raises BackendError where it is malformed."""
 
-    def read(found: Mapping[str, object]) -> Loop:
+    def read(raw: Mapping[str, object]) -> Loop:
         return Loop(
-            tuple(step_of(step, slots) for step in items(found["steps"])),
-            three(found["heard"]),
-            three(found["counted"]),
+            tuple(step_of(step, slots) for step in items(raw["steps"])),
+            three(raw["heard"]),
+            three(raw["counted"]),
         )
 
     return checked(reply, read, where)
 
 
-def step_of(found: object, slots: int) -> Step:
-    step = fields(found)
+def step_of(raw: object, slots: int) -> Step:
+    step = fields(raw)
     emitted = []
     for entry in items(step["out"]):
         slot, tokens, finish = items(entry)
@@ -113,8 +113,8 @@ def weighted(hist: Sequence[int]) -> int:
 def requests_of(reply: object, slots: int, where: str) -> tuple[Request, ...]:
     """Read an answer to `decode` with requests. Raises BackendError where it is malformed."""
 
-    def read(found: Mapping[str, object]) -> tuple[Request, ...]:
-        requests = tuple(map(request_of, items(found["requests"])))
+    def read(raw: Mapping[str, object]) -> tuple[Request, ...]:
+        requests = tuple(map(request_of, items(raw["requests"])))
         if len(requests) != slots:
             raise ValueError(f"{len(requests)} requests in place of {slots}")
         return requests
@@ -122,14 +122,14 @@ def requests_of(reply: object, slots: int, where: str) -> tuple[Request, ...]:
     return checked(reply, read, where)
 
 
-def request_of(found: object) -> Request:
-    request = fields(found)
+def request_of(raw: object) -> Request:
+    request = fields(raw)
     outputs = tuple(output_of(chunk) for chunk in items(request["chunks"]))
     return Request(count(request["sent"]), outputs, str(request["status"]), count(request["cached"]))
 
 
-def output_of(found: object) -> Output:
-    ns, tokens, spec = items(found)
+def output_of(raw: object) -> Output:
+    ns, tokens, spec = items(raw)
     if spec is None:
         return Output(count(ns), counts(tokens), None)
     drafts, drafted, accepted = items(spec)
@@ -141,14 +141,14 @@ def output_of(found: object) -> Output:
 def ranking_of(reply: object, count: int, vocab: int, where: str) -> TopTokens | None:
     """Read an answer to `ranked`. None where it names fewer than two tokens. Raises BackendError where malformed."""
 
-    def read(found: object) -> TopTokens | None:
+    def read(raw: object) -> TopTokens | None:
         values, tokens = [], []
-        for entry in items(found):
+        for entry in items(raw):
             value, token = items(entry)
             values.append(number(value))
             tokens.append(token_of(token, vocab))
         if len(values) > count or len(set(tokens)) < len(tokens) or values != sorted(values, reverse=True):
-            raise ValueError(f"{count} different tokens, the most likely first, were asked for: {found}")
+            raise ValueError(f"{count} different tokens, the most likely first, were asked for: {raw}")
         return TopTokens(tuple(values), tuple(tokens)) if len(values) > 1 else None
 
     return checked(reply, read, where)
@@ -157,8 +157,8 @@ def ranking_of(reply: object, count: int, vocab: int, where: str) -> TopTokens |
 def tokens_of(reply: object, count_: int, vocab: int, where: str) -> tuple[int, ...]:
     """Read an answer to `follow`. Raises BackendError where it is malformed."""
 
-    def read(found: object) -> tuple[int, ...]:
-        tokens = tuple(token_of(token, vocab) for token in items(found))
+    def read(raw: object) -> tuple[int, ...]:
+        tokens = tuple(token_of(token, vocab) for token in items(raw))
         if len(tokens) != count_:
             raise ValueError(f"{len(tokens)} tokens in place of {count_}")
         return tokens
@@ -177,41 +177,41 @@ def checked(reply: object, read: Callable[..., T], where: str) -> T:
         ) from error
 
 
-def fields(found: object) -> Mapping[str, object]:
-    if not isinstance(found, dict):
-        raise TypeError(f"{str(found)[:80]} is no object")
-    return found
+def fields(raw: object) -> Mapping[str, object]:
+    if not isinstance(raw, dict):
+        raise TypeError(f"{str(raw)[:80]} is no object")
+    return raw
 
 
-def items(found: object) -> list[object]:
-    if not isinstance(found, list):
-        raise TypeError(f"{str(found)[:80]} is no list")
-    return found
+def items(raw: object) -> list[object]:
+    if not isinstance(raw, list):
+        raise TypeError(f"{str(raw)[:80]} is no list")
+    return raw
 
 
-def count(found: object) -> int:
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < MOST:
-        raise ValueError(f"{str(found)[:80]} is no count")
-    return found
+def count(raw: object) -> int:
+    if not isinstance(raw, int) or isinstance(raw, bool) or not 0 <= raw < MOST:
+        raise ValueError(f"{str(raw)[:80]} is no count")
+    return raw
 
 
-def number(found: object) -> float:
-    if not isinstance(found, int | float) or isinstance(found, bool) or not isfinite(found):
-        raise ValueError(f"{str(found)[:80]} is no finite number")
-    return float(found)
+def number(raw: object) -> float:
+    if not isinstance(raw, int | float) or isinstance(raw, bool) or not isfinite(raw):
+        raise ValueError(f"{str(raw)[:80]} is no finite number")
+    return float(raw)
 
 
-def token_of(found: object, vocab: int) -> int:
-    if (token := count(found)) >= vocab:
+def token_of(raw: object, vocab: int) -> int:
+    if (token := count(raw)) >= vocab:
         raise ValueError(f"token id {token}, but the vocabulary has {vocab}")
     return token
 
 
-def counts(found: object) -> tuple[int, ...]:
-    return tuple(map(count, items(found)))
+def counts(raw: object) -> tuple[int, ...]:
+    return tuple(map(count, items(raw)))
 
 
-def three(found: object) -> tuple[int, ...]:
-    if len(numbers := counts(found)) != 3:
+def three(raw: object) -> tuple[int, ...]:
+    if len(numbers := counts(raw)) != 3:
         raise ValueError(f"{numbers} in place of three counts")
     return numbers

@@ -42,7 +42,7 @@ def of_loop(
 def of_requests(
     role: Role,
     budget: Budget,
-    found: Sequence[Request],
+    answered: Sequence[Request],
     prompts: Sequence[int],
     eos: Sequence[int],
     vocab: int,
@@ -50,7 +50,7 @@ def of_requests(
 ) -> Decoded:
     """The block of requests that were answered one by one. `prompts`: their lengths."""
     answers, spec = [], NOTHING
-    for slot, (request, length) in enumerate(zip(found, prompts, strict=True)):
+    for slot, (request, length) in enumerate(zip(answered, prompts, strict=True)):
         here = f"{where}, slot {slot}"
         outputs = [output for output in request.outputs if output.tokens]
         if request.status not in DONE or not outputs:
@@ -60,17 +60,17 @@ def of_requests(
         stopped = tokens[-1] in eos and not budget.ignore_eos
         answers.append(answer_of(tokens, times, length, budget, stopped, eos, here))
         spec += counts_of(request, role.k, here)
-    return block_of(role, answers, spec, sum(request.cached for request in found), vocab, where)
+    return block_of(role, answers, spec, sum(request.cached for request in answered), vocab, where)
 
 
 def counts_of(request: Request, k: int, where: str) -> SpecCounts:
     """The drafts of a request. Raises BackendError where an output has the tokens of several steps, so that the counts
     of all but one of them are lost.
     """
-    said = [output.spec for output in request.outputs if output.spec is not None]
-    if not said:
+    spec_infos = [output.spec for output in request.outputs if output.spec is not None]
+    if not spec_infos:
         return NOTHING
-    if (total := said[-1])[0] is not None:  # summed over the request so far
+    if (total := spec_infos[-1])[0] is not None:  # summed over the request so far
         return SpecCounts(total[0], total[1], total[2])
     counts = NOTHING
     for output in request.outputs:

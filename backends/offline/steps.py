@@ -139,7 +139,9 @@ def drafts_of(accepted: Mapping[int, int], spec: SpecCounts, k: int, where: str)
 def end_of(
     finish: str | None, budget: Budget, steps: int, tokens: Sequence[int], eos: Sequence[int], where: str
 ) -> Finish:
-    """Why a slot stopped. A request whose steps were used up is ended, or its limit of tokens ends it in that step."""
+    """Return the reason why a slot stopped. A request that has used up its steps is aborted, or its token limit ends it
+    in that step.
+    """
     if finish in (None, "abort", "length") and steps == budget.steps:
         return Finish.STEPS
     if finish == "length" and len(tokens) == budget.new_tokens:

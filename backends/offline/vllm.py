@@ -10,7 +10,7 @@ from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.adapters import vllm
 from specgate.backends.servers.exchange import KvCache
 from specgate.backends.servers.facts.kv_cache import vllm_log
-from specgate.backends.servers.facts.told import vllm_settings
+from specgate.backends.servers.facts.reported import vllm_settings
 from specgate.errors import UsageError
 
 MOST_BATCHED: Final = 1 << 17
@@ -40,7 +40,7 @@ class VllmLibrary:
 
     def opening(self, opening: Opening) -> Mapping[str, object]:
         request, options = opening.request, opening.options
-        given = options.args_of(opening.role)
+        args = options.args_of(opening.role)
         arguments: dict[str, object] = {
             "model": str(request.pair.target),
             "dtype": request.dtype,
@@ -58,7 +58,7 @@ class VllmLibrary:
         if opening.role.speculative:
             spec = {**vllm.ADAPTER.speculation_of(opening.role, request.pair.draft, options.common), **options.spec}
             arguments["speculative_config"] = spec
-        return {"arguments": {**arguments, **given}}
+        return {"arguments": {**arguments, **args}}
 
     def whole_batch(self, opening: Opening) -> int:
         """Tokens of a step that prefills all prompts of a batch."""
@@ -78,7 +78,7 @@ class VllmLibrary:
 
 
 def why_no_steps(opening: Opening, facts: Mapping[str, object]) -> str | None:
-    """Why the blocks of an engine have no steps of their own. None where they have.
+    """Return the reason why an engine's blocks have no steps of their own, or None if they have.
 
     All prompts of a batch must be prefilled in one step. Else some requests decode while others are prefilled.
     """

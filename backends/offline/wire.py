@@ -56,7 +56,7 @@ class Driven:
         command = command_of(library, opening.options, python, theirs.fileno())
         print(f"starting: {shown(command.argv)}\n{self.where}: {json.dumps(arguments)}", flush=True)
         with theirs:
-            self.process = ServerProcess(command, self.log, self.limits.stop_s, kept=(theirs.fileno(),))
+            self.process = ServerProcess(command, self.log, self.limits.stop_s, inherited_fds=(theirs.fileno(),))
         try:
             self.facts = answered(self.ask("open", arguments, opens=True), f"{self.where}: open")
             self.refuse_silent_failures(opening)
@@ -78,7 +78,9 @@ class Driven:
             return self.answer(call, limit_s, opens)
 
     def answer(self, call: str, limit_s: float, opens: bool) -> object:
-        """The answer to `call`. Signs of life that show progress put the end of `limit_s` off, unless it `opens`."""
+        """Wait for the answer to `call`. Signs of life that show progress put the end of `limit_s` off, unless it
+        `opens`.
+        """
         self.deadline, progress = time.monotonic() + limit_s, None
         for message in self.messages(call):
             if "alive" in message:
@@ -87,14 +89,14 @@ class Driven:
             elif "ok" in message:
                 return message["ok"]
             elif isinstance(error := message.get("error"), dict):
-                said = masked(f"{error.get('type')}: {error.get('message')}")
-                raise BackendError(f"{self.where}: {call}: {said}")
+                failure = masked(f"{error.get('type')}: {error.get('message')}")
+                raise BackendError(f"{self.where}: {call}: {failure}")
             else:
                 raise BackendError(f"{self.where}: {call}: malformed answer: {masked(str(message))[:160]}")
         raise BackendError(f"{self.where}: {call}: its process ended, or closed the connection, without an answer")
 
     def messages(self, call: str) -> Iterator[Json]:
-        """What the driver sends, until it closes the connection. Raises BackendError past the deadline."""
+        """Yield the driver's messages until it closes the connection. Raises BackendError past the deadline."""
         while True:
             searched = 0
             while (end := self.received.find(b"\n", searched)) < 0:
@@ -136,8 +138,8 @@ class Driven:
                 how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
                 why = diagnosis(self.log, self.log_start, self.known)
                 raise BackendError(f"{self.where}: its process {how} ({error.message})", hint=why) from error
-            if error.hint is None and (said := cause(read_end(self.log, began), self.known)) is not None:
-                raise BackendError(error.message, hint=f"{said}\n  log: {self.log}") from error
+            if error.hint is None and (reason := cause(read_end(self.log, began), self.known)) is not None:
+                raise BackendError(error.message, hint=f"{reason}\n  log: {self.log}") from error
             raise
 
     def ended_by_now(self) -> int | None:
@@ -159,7 +161,7 @@ class Driven:
 
 
 def closed(connection: socket.socket) -> bool:
-    """Whether the other end is closed, and all that it has sent is read."""
+    """True if the other end is closed and all of its data has been read."""
     try:
         return bool(select.select([connection], [], [], 0)[0]) and not connection.recv(1, socket.MSG_PEEK)
     except OSError:
@@ -178,16 +180,16 @@ def command_of(library: Library, options: OfflineOptions, python: str, descripto
 def object_of(line: bytes, where: str) -> Json:
     """A line as a JSON object. Raises BackendError."""
     try:
-        found = json.loads(line)
+        parsed = json.loads(line)
     except ValueError as error:
         raise BackendError(f"{where}: malformed answer: {error}: {masked(repr(line[:80]))}") from error
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise BackendError(f"{where}: malformed answer: no object: {masked(repr(line[:80]))}")
-    return found
+    return parsed
 
 
-def answered(found: object, where: str) -> Json:
+def answered(answer: object, where: str) -> Json:
     """An answer that must be an object. Raises BackendError."""
-    if not isinstance(found, dict):
-        raise BackendError(f"{where}: malformed answer: {masked(str(found))[:160]}: an object is needed")
-    return found
+    if not isinstance(answer, dict):
+        raise BackendError(f"{where}: malformed answer: {masked(str(answer))[:160]}: an object is needed")
+    return answer

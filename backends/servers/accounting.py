@@ -17,7 +17,7 @@ N = TypeVar("N", int, float)
 
 
 def between(before: Reading, after: Reading, where: str) -> Reading:
-    """What was counted between two readings. Raises BackendError where a counter fell."""
+    """Return what was counted between two readings. Raises BackendError where a counter fell."""
     refuse_fallen(before, after, where)
     return Reading(
         requests=difference(before.requests, after.requests),
@@ -44,7 +44,7 @@ def refuse_fallen(before: Reading, after: Reading, where: str) -> None:
 def counters(reading: Reading) -> dict[str, int | float]:
     """The counters of a reading that only grow, by name. What the server does not count is left out."""
     spec = reading.spec
-    found = {
+    values = {
         "requests": reading.requests,
         "generated tokens": reading.generated,
         "cached tokens": reading.cached,
@@ -55,7 +55,7 @@ def counters(reading: Reading) -> dict[str, int | float]:
         # steps that accepted at least i drafts, as servers count them: of exactly i there may be fewer for a moment
         **{f"accepted at position {i}": sum(spec.hist[i:]) for i in range(1, len(spec.hist))},
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def difference(before: N | None, after: N | None) -> N | None:
@@ -63,7 +63,7 @@ def difference(before: N | None, after: N | None) -> N | None:
 
 
 def accounted_for(counted: Reading, answers: Sequence[Answer]) -> bool:
-    """Whether the counters have caught up with the answers. A server may count later than the client receives."""
+    """True if the counters have caught up with the answers. A server may count later than the client receives."""
     generated = sum(a.usage.completion for a in answers)
     return (counted.requests is None or counted.requests >= len(answers)) and (
         counted.generated is None or counted.generated >= generated
@@ -88,8 +88,8 @@ def refuse_other_traffic(counted: Reading, answers: Sequence[Answer], where: str
 
 def own_counts(answers: Sequence[Answer]) -> SpecCounts | None:
     """The sum of what the engine reports per request. None where it reports nothing per request."""
-    said = [answer.spec for answer in answers if answer.spec is not None]
-    return reduce(add, said, NOTHING) if said else None
+    reports = [answer.spec for answer in answers if answer.spec is not None]
+    return reduce(add, reports, NOTHING) if reports else None
 
 
 def record_of(k: int, counts: SpecCounts, answers: Sequence[Answer], where: str) -> tuple[AcceptanceRecord, int]:

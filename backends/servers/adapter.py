@@ -33,7 +33,7 @@ Drafter = Literal["eagle3", "ngram"]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What a server that is to be started must provide, for one role. `folder` receives its log and its config file."""
+    """Settings of a server that is to be started, for one role. `folder` receives its log and its config file."""
 
     role: Role
     pair: PairRef
@@ -53,13 +53,13 @@ class Launch:
 
     @property
     def has_tokenizer(self) -> bool:
-        """Whether the target's folder holds a tokenizer; a planted pair's does not."""
+        """True if the target's folder holds a tokenizer; a planted pair's does not."""
         return any((self.pair.target / name).is_file() for name in TOKENIZER_FILES)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a server tells of itself beside its version.
+class Reported:
+    """Self-report of a server, beside its version.
 
     `settings`: those of `contract.SETTINGS` that it tells. `path`: where it loaded its model from. `architecture`: its
     model's. `kv`: the size of its KV cache. `on_cpu`: it says that it runs on the CPU.
@@ -124,8 +124,8 @@ class Adapter(Protocol):
 
     def version(self, client: Client) -> str: ...
 
-    def told(self, client: Client, log: Sequence[str]) -> Told:
-        """What the engine says of itself. `log`: the lines of a server that was started here; empty for others."""
+    def reported(self, client: Client, log: Sequence[str]) -> Reported:
+        """Ask the engine about itself. `log`: the lines of a server that was started here; empty for others."""
 
     def forget(self, client: Client) -> None:
         """Make a server that someone else started drop its cached prefixes."""
@@ -133,8 +133,8 @@ class Adapter(Protocol):
     def request(self, ask: Ask) -> tuple[str, Json]:
         """(path, body) of a streamed completion."""
 
-    def read(self, event: Json, seen: int) -> Chunk:
-        """Read one event of the stream, after `seen` tokens. A malformed event raises KeyError, TypeError or
+    def read(self, event: Json, tokens_so_far: int) -> Chunk:
+        """Read one event of the stream, after `tokens_so_far` tokens. A malformed event raises KeyError, TypeError or
         ValueError.
         """
 
@@ -162,12 +162,12 @@ def integer(values: Mapping[str, object], key: str) -> int:
 
 def integers(values: Mapping[str, object], key: str) -> tuple[int, ...]:
     """The list of integers below `key`; () where it is missing or null. Raises TypeError for anything else."""
-    found = values.get(key)
-    if found is None:
+    items = values.get(key)
+    if items is None:
         return ()
-    if not isinstance(found, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in found):
+    if not isinstance(items, list) or not all(isinstance(i, int) and not isinstance(i, bool) for i in items):
         raise TypeError(f"{key} is no list of integers")
-    return tuple(found)
+    return tuple(items)
 
 
 def first_ranking(positions: object) -> Chunk:

@@ -59,7 +59,7 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
     times: list[int] = []
     counts: list[int] = []
     unnamed: Counter[str] = Counter()
-    said = Chunk()
+    merged = Chunk()
     for arrived, event in (whole_answer if ask.whole else events)(recording.pieces, where):
         try:
             chunk = read(event, len(tokens))
@@ -75,26 +75,26 @@ def understand(recording: Recording, ask: Ask, read: Read, where: str, prompt_to
             counts.append(len(chunk.tokens))
         elif channel := channel_of(event):
             unnamed[channel] += 1
-        said = Chunk(
-            finish=chunk.finish or said.finish,
-            usage=chunk.usage or said.usage,
-            spec=chunk.spec or said.spec,
-            top=said.top or chunk.top,
-            top_tokens=said.top_tokens if said.top else chunk.top_tokens,
-            forbidden=said.forbidden or chunk.forbidden,
+        merged = Chunk(
+            finish=chunk.finish or merged.finish,
+            usage=chunk.usage or merged.usage,
+            spec=chunk.spec or merged.spec,
+            top=merged.top or chunk.top,
+            top_tokens=merged.top_tokens if merged.top else chunk.top_tokens,
+            forbidden=merged.forbidden or chunk.forbidden,
         )
-    if said.finish is None or said.usage is None:
-        missing = "no finish reason" if said.finish is None else "no usage record"
+    if merged.finish is None or merged.usage is None:
+        missing = "no finish reason" if merged.finish is None else "no usage record"
         raise BackendError(f"{where}: the answer ended after {len(tokens)} tokens with {missing}")
     answer = Answer(
         tokens=tuple(tokens),
-        usage=said.usage,
-        finish=finish_of(said.finish, ask, where),
-        times=ServedRequest(recording.sent_ns, tuple(times), tuple(counts), recording.due_ns, said.usage.cached),
-        spec=said.spec,
-        top=said.top,
-        top_tokens=said.top_tokens,
-        forbidden=said.forbidden,
+        usage=merged.usage,
+        finish=finish_of(merged.finish, ask, where),
+        times=ServedRequest(recording.sent_ns, tuple(times), tuple(counts), recording.due_ns, merged.usage.cached),
+        spec=merged.spec,
+        top=merged.top,
+        top_tokens=merged.top_tokens,
+        forbidden=merged.forbidden,
         began_ns=recording.began_ns,
     )
     refuse_unnamed_thinking(unnamed, where)
@@ -116,9 +116,9 @@ def refuse_unnamed_thinking(unnamed: Mapping[str, int], where: str) -> None:
 
 
 def without_ids(unnamed: Mapping[str, int]) -> str:
-    """Which text came without ids, as the end of a message; empty where none did."""
-    found = [f"{count} events with text in {channel!r}" for channel, count in unnamed.items()]
-    return f" ({', '.join(found)} came without token ids)" if found else ""
+    """End of a message that names the text without token ids; empty if all had them."""
+    parts = [f"{count} events with text in {channel!r}" for channel, count in unnamed.items()]
+    return f" ({', '.join(parts)} came without token ids)" if parts else ""
 
 
 def refuse_not_finite(logarithms: tuple[float, ...]) -> None:
@@ -137,13 +137,13 @@ def refuse_strange_ids(answers: Sequence[Answer], vocab: int, where: str) -> Non
                 )
 
 
-def finish_of(said: str, ask: Ask, where: str) -> Finish:
+def finish_of(reason: str, ask: Ask, where: str) -> Finish:
     """The finish reason. Most engines say `stop` both for the model's end token and for stop tokens."""
-    if said == "stop":
+    if reason == "stop":
         return Finish.STOP if ask.stop else Finish.EOS
-    if said not in FINISHES:
-        raise BackendError(f"{where}: finish reason {masked(said)[:80]!r}: the request was not finished")
-    return FINISHES[said]
+    if reason not in FINISHES:
+        raise BackendError(f"{where}: finish reason {masked(reason)[:80]!r}: the request was not finished")
+    return FINISHES[reason]
 
 
 def check(answer: Answer, ask: Ask, where: str, prompt_tokens: int, unnamed: Mapping[str, int]) -> None:

@@ -60,14 +60,14 @@ class ServerBackend:
         for key in adapter.needed_files if not parsed.url else ():
             file_of(parsed, key)
 
-    def check_sampling(self, asked: Sampling, where: str) -> None:
+    def check_sampling(self, sampling: Sampling, where: str) -> None:
         """As `protocols.ChecksSampling` says. A server's random numbers are its own, and requests cannot say
         everything.
         """
         from specgate.backends.servers.engines import adapter_named
         from specgate.backends.servers.sampling.expresses import check_sampling
 
-        check_sampling(self.name, adapter_named(self.name).expresses, asked, where)
+        check_sampling(self.name, adapter_named(self.name).expresses, sampling, where)
 
     @property
     def switches_prefix_cache(self) -> bool:
@@ -84,7 +84,7 @@ class ServerBackend:
         return causes_in(lines, adapter_named(self.name).failures)
 
     def attaches(self, options: Mapping[str, str]) -> bool:
-        """Whether a server that runs already is named."""
+        """True if a server that runs already is named."""
         return any(key.partition(".")[0] == "url" for key in options)
 
     def local_ports(self, options: Mapping[str, str]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What the answers to a block's requests amount to: its tokens, times and counts, held against each other."""
+"""Join the answers to a block's requests: its tokens, times and counts, each checked against the others."""
 
 from __future__ import annotations
 
@@ -80,18 +80,18 @@ def check_prompts(prompts: Sequence[Sequence[int]], request: OpenRequest) -> Non
         )
 
 
-def with_refused(block: Decoded, found: Sequence[Answer | TurnedAway]) -> Decoded:
-    """`block` with the requests that its server turned away. `found`: what became of every prompt."""
+def with_refused(block: Decoded, outcomes: Sequence[Answer | TurnedAway]) -> Decoded:
+    """Return `block` with the requests that its server turned away. `outcomes`: one for each prompt."""
     assert block.served is not None
-    refused = tuple(RefusedRequest(i, r.status, r.at_ns) for i, r in enumerate(found) if isinstance(r, TurnedAway))
-    prompts = tuple(i for i, one in enumerate(found) if isinstance(one, Answer))
+    refused = tuple(RefusedRequest(i, r.status, r.at_ns) for i, r in enumerate(outcomes) if isinstance(r, TurnedAway))
+    prompts = tuple(i for i, one in enumerate(outcomes) if isinstance(one, Answer))
     return replace(block, served=replace(block.served, refused=refused, prompts=prompts))
 
 
 def cache_hits(answers: Sequence[Answer], counted: Reading) -> int | None:
     """Prompt tokens that came from a cache: the larger of what answers and counters say, None where neither does."""
-    said = [a.usage.cached for a in answers if a.usage.cached is not None]
-    known = [*([sum(said)] if said else []), *([counted.cached] if counted.cached is not None else [])]
+    per_answer = [a.usage.cached for a in answers if a.usage.cached is not None]
+    known = [*([sum(per_answer)] if per_answer else []), *([counted.cached] if counted.cached is not None else [])]
     return max(known, default=None)
 
 

@@ -62,7 +62,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class StreamLimit:
-    """What one streamed answer may have: `size` bytes, which came in `pieces` reads."""
+    """Upper bounds of one streamed answer: `size` bytes in `pieces` reads."""
 
     size: int
     pieces: int
@@ -94,11 +94,11 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class TurnedAway:
-    """A request that the server refused for too much load. `said`: the reason that it gave."""
+    """A request that the server refused for too much load. `reason`: as the server gave it."""
 
     status: int
     at_ns: int
-    said: str
+    reason: str
 
 
 class Client:
@@ -159,16 +159,16 @@ class Client:
     async def _serve_all(
         self, path: str, bodies: Sequence[bytes], limit: StreamLimit, offered: OfferedLoad
     ) -> list[Recording | TurnedAway]:
-        found: dict[int, Recording | TurnedAway] = {}
+        recordings: dict[int, Recording | TurnedAway] = {}
         waiting = iter(enumerate(bodies))
         began = monotonic_ns()
 
         async def one_client() -> None:
             for number, body in waiting:  # all clients share the list: whoever is free sends the next request
-                found[number] = await self._attempt(path, body, began, limit, None)
+                recordings[number] = await self._attempt(path, body, began, limit, None)
 
         async def one_arrival(number: int, due_ns: int) -> None:
-            found[number] = await self._attempt(path, bodies[number], began, limit, due_ns)
+            recordings[number] = await self._attempt(path, bodies[number], began, limit, due_ns)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -180,7 +180,7 @@ class Client:
                     group.create_task(one_arrival(number, due_ns))
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        return [found[number] for number in range(len(bodies))]
+        return [recordings[number] for number in range(len(bodies))]
 
     async def _attempt(
         self, path: str, body: bytes, began: int, limit: StreamLimit, due_ns: int | None
@@ -303,28 +303,28 @@ class Client:
             ) from error
         except (aiohttp.ClientSSLError, ssl.SSLError) as error:
             raise BackendError(
-                f"{self.url}: TLS: {self._said(error)}", hint="is it http, or its certificate not known here?"
+                f"{self.url}: TLS: {self._reason(error)}", hint="is it http, or its certificate not known here?"
             ) from error
         except (aiohttp.ClientError, ValueError) as error:
             raise BackendError(
-                f"{self.url}: the connection broke: {type(error).__name__}: {self._said(error)}"
+                f"{self.url}: the connection broke: {type(error).__name__}: {self._reason(error)}"
             ) from error
 
-    def _said(self, error: Exception) -> str:
+    def _reason(self, error: Exception) -> str:
         return masked(str(error))[:300]
 
     async def _refused(self, path: str, response: aiohttp.ClientResponse) -> BackendError:
-        """The error for an answer with another status than 200, with what the server says about it."""
-        said, status = await self._beginning(response), response.status
-        return BackendError(f"{self.url}{path}: HTTP {status}: {said}", hint=HINTS.get(status))
+        """Return the error for an answer with another status than 200, with the server's own text."""
+        reason, status = await self._beginning(response), response.status
+        return BackendError(f"{self.url}{path}: HTTP {status}: {reason}", hint=HINTS.get(status))
 
     async def _beginning(self, response: aiohttp.ClientResponse) -> str:
-        """The beginning of what is said, on one line."""
+        """Return the beginning of the response's text, on one line."""
         body = bytearray()
         while len(body) < ERROR_LIMIT and (piece := await response.content.readany()):
             body += piece
-        said = masked(" ".join(body[:ERROR_LIMIT].decode("utf-8", errors="replace").split()))[:300]
-        return said or "no reason given"
+        text = masked(" ".join(body[:ERROR_LIMIT].decode("utf-8", errors="replace").split()))[:300]
+        return text or "no reason given"
 
 
 HINTS: Final[Mapping[int, str]] = {

@@ -18,7 +18,7 @@ from specgate.errors import BackendError
 
 
 class Serving(Protocol):
-    """What drawing needs of `server.Server`."""
+    """The part of `server.Server` that drawing uses."""
 
     adapter: Adapter
     where: str
@@ -29,39 +29,45 @@ class Serving(Protocol):
 
 
 def draw_texts(server: Serving, asks: Sequence[Ask], prompt_tokens: int, clients: int) -> tuple[tuple[int, ...], ...]:
-    """The texts of `asks`, of which so many are under way at a time as a block has.
+    """Return the texts of `asks`, with as many under way at a time as a block has.
 
-    Raises BackendError where the server turns a request away: which texts it answers must not depend on them.
+    Raises BackendError if the server turns a request away: the set of answered texts must not depend on refusals.
     """
-    found, _ = server.serve(asks, [prompt_tokens] * len(asks), OfferedLoad(clients=min(clients, len(asks))))
+    outcomes, _ = server.serve(asks, [prompt_tokens] * len(asks), OfferedLoad(clients=min(clients, len(asks))))
     texts = []
-    for one in found:
+    for one in outcomes:
         if isinstance(one, TurnedAway):
-            raise BackendError(f"{server.where}: a request to draw was refused: {one.said}")
+            raise BackendError(f"{server.where}: a request to draw was refused: {one.reason}")
         texts.append(one.tokens)
     return tuple(texts)
 
 
 def law_of(
-    where: str, answer: Answer, vocab: int, asked: Sampling, prompt: Sequence[int], given: tuple[int, ...], least: float
+    where: str,
+    answer: Answer,
+    vocab: int,
+    sampling: Sampling,
+    prompt: Sequence[int],
+    continuation: tuple[int, ...],
+    least: float,
 ) -> TokenLaw:
     """The distribution of the first token of `answer`. Raises BackendError where it does not show it."""
     if not answer.top:
         raise BackendError(f"{where}: it lists no log-probabilities")
     try:
-        return token_law(answer.top, answer.top_tokens, vocab, asked, prompt, given, least, answer.forbidden)
+        return token_law(answer.top, answer.top_tokens, vocab, sampling, prompt, continuation, least, answer.forbidden)
     except BackendError as error:
         raise BackendError(f"{where}: {error.message}", hint=error.hint) from error
 
 
-def seed_for(adapter: Adapter, asked: Sampling | None, request: int) -> int | None:
+def seed_for(adapter: Adapter, sampling: Sampling | None, request: int) -> int | None:
     """The seed of a request, by its number; None where nothing is drawn, and for an engine that takes none."""
-    return None if asked is None else seed_of(asked.seed, request, adapter.expresses.seed_bits)
+    return None if sampling is None else seed_of(sampling.seed, request, adapter.expresses.seed_bits)
 
 
-def details_of(adapter: Adapter, asked: Sampling | None) -> Iterator[tuple[str, str]]:
-    """What the facts of an engine that draws say of it."""
-    if asked is not None:
+def details_of(adapter: Adapter, sampling: Sampling | None) -> Iterator[tuple[str, str]]:
+    """Yield the facts about drawing that an engine's facts include."""
+    if sampling is not None:
         seeded = "a seed for every request" if adapter.expresses.seed_bits else "requests take no seed"
         yield OWN_NUMBERS, f"the server's own; {seeded}"
         if adapter.expresses.forbids_ends:

@@ -17,13 +17,13 @@ from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
 from specgate.backends.servers.blocks import check_prompts, decoded, in_one_piece, with_refused
 from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
+from specgate.backends.servers.evidence.engine_files import findings_of_files
 from specgate.backends.servers.evidence.profilers import PROFILERS
-from specgate.backends.servers.evidence.told import told_by
 from specgate.backends.servers.evidence.tracing import OFF, attention_findings, traced
 from specgate.backends.servers.exchange import Ask, Reading
 from specgate.backends.servers.facts.cache_sizes import check_sized, check_uncut
 from specgate.backends.servers.facts.engine import server_facts
-from specgate.backends.servers.facts.identity import Seen, identity_of
+from specgate.backends.servers.facts.identity import ServerReport, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, end, new_port
@@ -69,7 +69,7 @@ class ServerEngine:
         self.servers: dict[Role, Server] = {}
         self.prompts: list[tuple[int, ...]] = []
         self.texts = PromptTexts(request.pair.tokenizer) if options.prompts == "text" else None
-        self.seen: dict[Role, Seen] = {}
+        self.reports: dict[Role, ServerReport] = {}
         self.salt = new_salt()
         self._loading: dict[Role, Running] = {}
         """Servers that were started and are not waited for yet."""
@@ -82,7 +82,7 @@ class ServerEngine:
                 self.server(role)
             if options.start == "parallel":
                 check_uncut(adapter, options, self._cache_tokens())
-            self._facts = server_facts(adapter, request, options, list(self.seen.values()))
+            self._facts = server_facts(adapter, request, options, list(self.reports.values()))
         except BaseException:
             self.close()
             raise
@@ -124,7 +124,9 @@ class ServerEngine:
             return server.answer(asks, [len(p) for p in self.prompts])
 
         def answered() -> tuple[Sequence[Answer], Reading]:
-            """Where a stream left out ids of what was drawn, those requests are drawn again with other seeds."""
+            """Send the requests. If a stream left out ids of sampled tokens, those requests are sent again with other
+            seeds.
+            """
             nonlocal redrawn
             while True:
                 try:
@@ -159,11 +161,11 @@ class ServerEngine:
         self.prompts = [tuple(prompt) for prompt in prompts]
         server, stop = self.server(role), () if budget.ignore_eos else tuple(stop_token_ids)
         asks = [self._ask(server, p, budget.new_tokens, budget.ignore_eos, stop) for p in self.prompts]
-        found, counted = server.serve(asks, [len(p) for p in self.prompts], offered)
-        answers = [one for one in found if isinstance(one, Answer)]
+        outcomes, counted = server.serve(asks, [len(p) for p in self.prompts], offered)
+        answers = [one for one in outcomes if isinstance(one, Answer)]
         refuse_strange_ids(answers, self._facts.vocab, server.where)
         block = replace(self._decoded(role, answers, counted, server), memory=server.memory)
-        return block if len(answers) == len(found) else with_refused(block, found)
+        return block if len(answers) == len(outcomes) else with_refused(block, outcomes)
 
     def _decoded(self, role: Role, answers: Sequence[Answer], counted: Reading, server: Server) -> Decoded:
         return decoded(role, answers, counted, server.where, counts_outputs=self.adapter.counts_outputs)
@@ -176,18 +178,18 @@ class ServerEngine:
             return self.decode(role, budget, ())
 
         if folder is not None and self.profiler is not None:
-            block, seen = traced(self.profiler, server.client, folder, decode)
+            block, activity = traced(self.profiler, server.client, folder, decode)
         else:
-            block, seen = decode(), Activity(unseen=self._untraced())
-        said = self._said(role, server)
+            block, activity = decode(), Activity(unseen=self._untraced())
+        log_findings = self._log_findings(role, server)
         flags = self.options.args_of(role) if server.running.process else ()
-        told = self.seen[role].settings.get("attention")
-        findings = (*said, *attention_findings(flags, told, seen))
-        return block, replace(seen, findings=findings, allowed=self.options.kernels)
+        attention = self.reports[role].settings.get("attention")
+        findings = (*log_findings, *attention_findings(flags, attention, activity))
+        return block, replace(activity, findings=findings, allowed=self.options.kernels)
 
     def trace_folder(self, role: Role) -> Path | None:
-        """Where the server of `role` writes its traces, made if it is ours; None where it is to write none, and where
-        nobody knows.
+        """Return the folder for traces of `role`'s server, made if the server is ours. None if it is to write none, or
+        if the folder is not known.
         """
         if self.profiler is None or not self.options.profile:
             return None
@@ -206,10 +208,10 @@ class ServerEngine:
             return f"{OFF} (-o profile=on has it profile itself)"
         return f"the server was started elsewhere: -o profile_dir=FOLDER says what its {self.profiler.folder_key} is"
 
-    def _said(self, role: Role, server: Server) -> Iterator[Finding]:
+    def _log_findings(self, role: Role, server: Server) -> Iterator[Finding]:
         running, named = server.running, self.options.log_of(role)
         files = [*([(running.log, running.log_start)] if running.log else []), *([(named, 0)] if named else [])]
-        return told_by(self.adapter.name, role, files)
+        return findings_of_files(self.adapter.name, role, files)
 
     def top2(self, slot: int, continuation: Sequence[int]) -> tuple[float, float] | None:
         """Two log-probabilities from the baseline's server; None where the engine returns fewer."""
@@ -223,7 +225,7 @@ class ServerEngine:
         return TopTokens(answer.top[:count], tokens) if len(answer.top) > 1 else None
 
     def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
-        """What the baseline's server decodes from there on."""
+        """Decode on from there with the baseline's server."""
         return self._plainly(slot, continuation, new_tokens).tokens
 
     def _plainly(self, slot: int, continuation: Sequence[int], new_tokens: int, top: int = 0) -> Answer:
@@ -249,19 +251,19 @@ class ServerEngine:
         return draw_texts(server, asks, len(prompt), self.request.max_batch)
 
     def distribution(self, prompt: Sequence[int], continuation: Sequence[int], least: float) -> TokenLaw:
-        """From what the baseline's server lists of a request that is decoded greedily: its log-probabilities are the
-        model's own. Raises BackendError where it lists too little.
+        """Return the distribution that the baseline's server lists for a request that is decoded greedily. Its
+        log-probabilities are the model's own. Raises BackendError if it lists too little.
         """
-        asked, text = self._refuse_greedy(), (*prompt, *continuation)
+        sampling, text = self._refuse_greedy(), (*prompt, *continuation)
         if not self.adapter.expresses.lists:
             raise BackendError(f"{self.adapter.name} is not asked for log-probabilities: whose they are is not known")
         server, vocab = self.server(BASELINE if self.request.baseline else Role(self.request.max_k)), self._facts.vocab
         ask = self._ask(server, text, 1, ignore_eos=True, top=vocab, greedy=True)
         answers, _ = server.answer([ask], [len(text)])
-        return law_of(server.where, answers[0], vocab, asked, prompt, tuple(continuation), least)
+        return law_of(server.where, answers[0], vocab, sampling, prompt, tuple(continuation), least)
 
     def _refuse_greedy(self) -> Sampling:
-        """How tokens are drawn. Raises BackendError where they are not."""
+        """Return the sampling settings. Raises BackendError if the engine decodes greedily."""
         if self.request.sampling is None:
             raise BackendError("the engine was opened to decode greedily: it draws nothing")
         return self.request.sampling
@@ -287,8 +289,8 @@ class ServerEngine:
         else:
             running = self._loading.pop(role, None) or self._launched(role)
             server = Server(self.adapter, role, running, self.options)
-        self.servers[role], self.seen[role] = server, server.seen
-        identity_of(self.adapter.name, list(self.seen.values()), self.options.build)
+        self.servers[role], self.reports[role] = server, server.report
+        identity_of(self.adapter.name, list(self.reports.values()), self.options.build)
         return server
 
     def _check_config(self, role: Role) -> None:

@@ -75,8 +75,8 @@ def channel_of(event: Json) -> str | None:
     choices = event.get("choices")
     if isinstance(choices, list) and choices and isinstance(choices[0], Mapping):
         places += [choices[0], choices[0].get("delta")]
-    found = (key for place in places if isinstance(place, Mapping) for key in CHANNELS if place.get(key))
-    return next(found, None)
+    channels = (key for place in places if isinstance(place, Mapping) for key in CHANNELS if place.get(key))
+    return next(channels, None)
 
 
 def shown(data: str | bytes) -> str:

@@ -86,7 +86,7 @@ class SpecCounts:
         return self + SpecCounts(-other.steps, -other.drafted, -other.accepted, tuple(-n for n in other.hist))
 
     def counts(self, other: SpecCounts) -> bool:
-        """Whether the histogram of a sum is known. It is, where each side has one or has no steps."""
+        """True if the histogram of a sum is known: each side has one or has no steps."""
         return all(counts.hist or not counts.steps for counts in (self, other))
 
 

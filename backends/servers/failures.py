@@ -57,12 +57,12 @@ COMMON: Final = (
 
 def explain(lines: Iterable[str], failures: Sequence[Failure]) -> Iterator[tuple[Failure, str]]:
     """Every known failure, with the first line that shows it."""
-    found: dict[Failure, str] = {}
+    first_lines: dict[Failure, str] = {}
     for line in lines:
         for failure in failures:
-            if failure not in found and re.search(failure.pattern, line, re.IGNORECASE):
-                found[failure] = line.strip()[:LONGEST_LINE]
-    yield from found.items()
+            if failure not in first_lines and re.search(failure.pattern, line, re.IGNORECASE):
+                first_lines[failure] = line.strip()[:LONGEST_LINE]
+    yield from first_lines.items()
 
 
 def causes_in(lines: Iterable[str], failures: Sequence[Failure]) -> list[LogCause]:
@@ -75,8 +75,8 @@ def first_error(lines: Iterable[str]) -> str | None:
 
     The first one counts because later ones follow from it, where one process reports the end of another.
     """
-    found = (PYTHON_ERROR.search(line) for line in lines)
-    return next((match[1] for match in found if match), None)
+    matches = (PYTHON_ERROR.search(line) for line in lines)
+    return next((match[1] for match in matches if match), None)
 
 
 def read_end(log: Path, start: int = 0) -> list[str]:
@@ -95,7 +95,7 @@ def read_end(log: Path, start: int = 0) -> list[str]:
 
 
 def cause(lines: Sequence[str], failures: Sequence[Failure]) -> str | None:
-    """Why a server that is still running has failed, where these log lines tell."""
+    """Return the reason for a failure of a server that still runs, if these log lines state one."""
     return known_causes(lines, failures) or first_error(lines)
 
 
@@ -109,9 +109,9 @@ def diagnosis(log: Path, start: int, failures: Sequence[Failure]) -> str:
     lines = read_end(log, start)
     if known := known_causes(lines, failures):
         return f"{known}\n  log: {log}"
-    said = [line for line in lines if line.strip()][-6:]
-    if not said:
+    last_lines = [line for line in lines if line.strip()][-6:]
+    if not last_lines:
         return f"it has printed nothing: {log}"
     if (error := first_error(lines)) is not None:
-        said = [error, "…", *said[-2:]]
-    return f"last lines of {log}:\n    " + "\n    ".join(line[:LONGEST_LINE] for line in said)
+        last_lines = [error, "…", *last_lines[-2:]]
+    return f"last lines of {log}:\n    " + "\n    ".join(line[:LONGEST_LINE] for line in last_lines)

@@ -57,32 +57,32 @@ class Samples:
 
     def total(self, name: str) -> int | None:
         """The sum over all labels. None where there is no such sample."""
-        found = self.values.get(name)
-        return None if found is None else sum(self._count(name, value) for _, value in found)
+        samples = self.values.get(name)
+        return None if samples is None else sum(self._count(name, value) for _, value in samples)
 
     def needed(self, name: str, flag: str) -> int:
         """The sum over all labels. Raises BackendError where there is no such sample."""
-        found = self.total(name)
-        if found is None:
+        total = self.total(name)
+        if total is None:
             raise BackendError(f"{self.where}: no counter {name}", hint=f"the server needs {flag}")
-        return found
+        return total
 
     def seconds(self, name: str) -> float | None:
         """The sum of a time over all labels. None where there is no such sample."""
-        found = [value for _, value in self.values.get(name, [])]
-        if wrong := [value for value in found if not 0 <= value < MOST_COUNTED]:
+        times = [value for _, value in self.values.get(name, [])]
+        if wrong := [value for value in times if not 0 <= value < MOST_COUNTED]:
             raise BackendError(f"{self.where}: {name} = {wrong[0]:g} is no time in seconds")
-        return math.fsum(found) if found else None
+        return math.fsum(times) if times else None
 
     def by_position(self, name: str) -> tuple[int, ...]:
         """A counter by its label `position`, from 0 on."""
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for labels, value in self.values.get(name, []):
             label = labels.get("position", "")
             if not (label.isdecimal() and len(label) < 9 and (position := int(label)) < MOST_POSITIONS):
                 raise BackendError(f"{self.where}: {name}: position {label[:40]!r} is none below {MOST_POSITIONS}")
-            found[position] = found.get(position, 0) + self._count(name, value)
-        return tuple(found.get(i, 0) for i in range(max(found, default=-1) + 1))
+            counts[position] = counts.get(position, 0) + self._count(name, value)
+        return tuple(counts.get(i, 0) for i in range(max(counts, default=-1) + 1))
 
     def _count(self, name: str, value: float) -> int:
         """Raises BackendError where the value of a counter or of a number of requests cannot be one."""

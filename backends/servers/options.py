@@ -13,7 +13,7 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from specgate.analysis.traces.families import read_patterns
-from specgate.backends.servers.evidence.told import check_log
+from specgate.backends.servers.evidence.engine_files import check_log
 from specgate.backends.servers.secrets import credential_flags, names_a_credential
 from specgate.contract import Role
 from specgate.contract.protocols import masked
@@ -79,38 +79,38 @@ class Options:
         return (*self.args.get("", ()), *self.args.get(role.name, ()))
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], own: Iterable[str]) -> Options:
+    def parse(cls, raw: Mapping[str, str], own: Iterable[str]) -> Options:
         """Parse the options. `own` names those that only this engine has. Raises UsageError for bad ones."""
-        for key, value in given.items():
+        for key, value in raw.items():
             check_key(key, tuple(own))
             refuse_secrets(key, value)
-        urls = {key.partition(".")[2]: value for key, value in given.items() if key.partition(".")[0] == "url"}
-        remote = choice(given, "allow_remote", ("off", "on")) == "on"
+        urls = {key.partition(".")[2]: value for key, value in raw.items() if key.partition(".")[0] == "url"}
+        remote = choice(raw, "allow_remote", ("off", "on")) == "on"
         for role, url in urls.items():
             check_url(f"url.{role}" if role else "url", url, remote)
         options = cls(
             url=urls,
-            args={k.partition(".")[2]: words(k, v) for k, v in given.items() if k.partition(".")[0] == "args"},
-            model=given.get("model"),
-            program=given.get("program"),
-            port=port_of(given["port"]) if "port" in given else None,
-            servers="apart" if choice(given, "servers", ("together", "apart")) == "apart" else "together",
-            drafter="ngram" if choice(given, "drafter", ("eagle3", "ngram")) == "ngram" else "eagle3",
-            force_al=number(given, "force_al", 1.0) if "force_al" in given else None,
-            prompts="text" if choice(given, "prompts", ("ids", "text")) == "text" else "ids",
-            start="parallel" if choice(given, "start", ("serial", "parallel")) == "parallel" else "serial",
-            start_s=number(given, "start_s", 280.0),
-            stall_s=number(given, "stall_s", 60.0),
-            stop_s=number(given, "stop_s", 20.0),
-            api_key_env=given.get("api_key_env"),
-            build=build_of(given["build"]) if "build" in given else None,
-            spec_config=given.get("spec_config"),
-            profile=choice(given, "profile", ("off", "on")) == "on",
-            profile_dir=by_role(given, "profile_dir", Path.is_dir, "no such folder"),
-            kernels=read_patterns(Path(given["kernels"]).expanduser()) if "kernels" in given else None,
-            log=logs_of(given),
-            prefix_cache=switch(given, "prefix_cache"),
-            own={key: value for key, value in given.items() if key in own},
+            args={k.partition(".")[2]: words(k, v) for k, v in raw.items() if k.partition(".")[0] == "args"},
+            model=raw.get("model"),
+            program=raw.get("program"),
+            port=port_of(raw["port"]) if "port" in raw else None,
+            servers="apart" if choice(raw, "servers", ("together", "apart")) == "apart" else "together",
+            drafter="ngram" if choice(raw, "drafter", ("eagle3", "ngram")) == "ngram" else "eagle3",
+            force_al=number(raw, "force_al", 1.0) if "force_al" in raw else None,
+            prompts="text" if choice(raw, "prompts", ("ids", "text")) == "text" else "ids",
+            start="parallel" if choice(raw, "start", ("serial", "parallel")) == "parallel" else "serial",
+            start_s=number(raw, "start_s", 280.0),
+            stall_s=number(raw, "stall_s", 60.0),
+            stop_s=number(raw, "stop_s", 20.0),
+            api_key_env=raw.get("api_key_env"),
+            build=build_of(raw["build"]) if "build" in raw else None,
+            spec_config=raw.get("spec_config"),
+            profile=choice(raw, "profile", ("off", "on")) == "on",
+            profile_dir=by_role(raw, "profile_dir", Path.is_dir, "no such folder"),
+            kernels=read_patterns(Path(raw["kernels"]).expanduser()) if "kernels" in raw else None,
+            log=logs_of(raw),
+            prefix_cache=switch(raw, "prefix_cache"),
+            own={key: value for key, value in raw.items() if key in own},
         )
         options.check_together()
         return options
@@ -154,8 +154,10 @@ def refuse_secrets(key: str, value: str) -> None:
         raise UsageError("option api_key_env: not the name of an environment variable", hint=FROM_ENVIRONMENT)
     if name not in PLAIN and names_a_credential(name):
         raise UsageError(f"option {key}: a secret would be written into the run folder", hint=FROM_ENVIRONMENT)
-    if name == "args" and (found := next(credential_flags(split(value)), None)):
-        raise UsageError(f"option {key}: {found}: a secret would be written into the run folder", hint=FROM_ENVIRONMENT)
+    if name == "args" and (credential := next(credential_flags(split(value)), None)):
+        raise UsageError(
+            f"option {key}: {credential}: a secret would be written into the run folder", hint=FROM_ENVIRONMENT
+        )
     if name != "url" and masked(value) != value:
         raise UsageError(f"option {key}: a secret would be written into the run folder", hint=FROM_ENVIRONMENT)
 
@@ -215,19 +217,19 @@ def words(key: str, text: str) -> tuple[str, ...]:
         raise UsageError(f"option {key}: {error}") from error
 
 
-def number(given: Mapping[str, str], key: str, default: float) -> float:
+def number(raw: Mapping[str, str], key: str, default: float) -> float:
     try:
-        value = float(given.get(key, default))
+        value = float(raw.get(key, default))
     except ValueError:
         value = -1.0
     if not 0 < value < 1e6:
-        raise UsageError(f"option {key} = {given[key]!r}", hint="a positive number is needed")
+        raise UsageError(f"option {key} = {raw[key]!r}", hint="a positive number is needed")
     return value
 
 
-def switch(given: Mapping[str, str], key: str) -> Literal["on", "off"] | None:
+def switch(raw: Mapping[str, str], key: str) -> Literal["on", "off"] | None:
     """`on`, `off`, or None where the option is not given."""
-    return None if key not in given else "on" if choice(given, key, ("off", "on")) == "on" else "off"
+    return None if key not in raw else "on" if choice(raw, key, ("off", "on")) == "on" else "off"
 
 
 def port_of(text: str) -> int:
@@ -236,23 +238,23 @@ def port_of(text: str) -> int:
     return int(text)
 
 
-def by_role(given: Mapping[str, str], name: str, there: Callable[[Path], bool], lacking: str) -> dict[str, Path]:
+def by_role(raw: Mapping[str, str], name: str, there: Callable[[Path], bool], lacking: str) -> dict[str, Path]:
     """Role name → path, for the options `name` and `name.ROLE`. Raises UsageError for a path that is not `there`."""
-    found = {}
-    for key, text in given.items():
+    paths = {}
+    for key, text in raw.items():
         if key.partition(".")[0] == name:
-            path = found[key.partition(".")[2]] = Path(text).expanduser().absolute()
+            path = paths[key.partition(".")[2]] = Path(text).expanduser().absolute()
             if not there(path):
                 raise UsageError(f"option {key} = {text}: {lacking}")
-    return found
+    return paths
 
 
-def logs_of(given: Mapping[str, str]) -> dict[str, Path]:
+def logs_of(raw: Mapping[str, str]) -> dict[str, Path]:
     """Role name → log. Raises UsageError for one that is not there, or a list of products that cannot be read."""
-    found = by_role(given, "log", Path.is_file, "no such file")
-    for file in found.values():
+    logs = by_role(raw, "log", Path.is_file, "no such file")
+    for file in logs.values():
         check_log(file)
-    return found
+    return logs
 
 
 def file_of(options: Options, key: str) -> Path:

@@ -49,19 +49,19 @@ class ServerProcess:
     `kept`: file descriptors that the command inherits, under the same numbers.
     """
 
-    def __init__(self, command: Command, log: Path, stop_s: float, kept: Sequence[int] = ()) -> None:
+    def __init__(self, command: Command, log: Path, stop_s: float, inherited_fds: Sequence[int] = ()) -> None:
         self.command, self.log, self.stop_s = command, log, stop_s
         self._pid: int | None = None
-        self._said = b""
+        self._supervisor_output = b""
         with log.open("ab") as output:
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-I", str(SUPERVISOR), str(stop_s), ",".join(map(str, kept)), *command.argv],
+                [sys.executable, "-I", str(SUPERVISOR), str(stop_s), ",".join(map(str, inherited_fds)), *command.argv],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
                 env={**os.environ, **command.env},
                 start_new_session=True,
-                pass_fds=kept,
+                pass_fds=inherited_fds,
             )
 
     @property
@@ -74,7 +74,7 @@ class ServerProcess:
     def ended(self) -> int | None:
         """The command's exit code, negative for a signal. None while it runs."""
         self._listen(0)
-        for line in self._said.decode().splitlines():
+        for line in self._supervisor_output.decode().splitlines():
             word, _, number = line.partition(" ")
             if word == "started":
                 self._pid = int(number)
@@ -106,7 +106,7 @@ class ServerProcess:
         assert stream is not None
         while not stream.closed and select.select([stream], [], [], wait_s)[0]:
             piece = os.read(stream.fileno(), 4096)
-            self._said += piece
+            self._supervisor_output += piece
             if not piece:
                 return
 

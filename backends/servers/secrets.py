@@ -31,7 +31,7 @@ _ASSIGNED = re.compile(r"(?:^|[\s,=])([A-Z][A-Z0-9_]*)=[^\s]")
 
 
 def names_a_credential(name: str) -> bool:
-    """Whether a flag or option of this whole name carries a credential: `--hf-token`, `--API_KEY`, but neither
+    """True if a flag or option of this whole name carries a credential: `--hf-token`, `--API_KEY`, but neither
     `--max-num-batched-tokens` nor `--tokenizer`.
     """
     plain = re.sub(r"[-_.]", "", name.lower())
@@ -40,7 +40,7 @@ def names_a_credential(name: str) -> bool:
 
 
 def credential_flags(words: Sequence[str]) -> Iterator[str]:
-    """What of a server's command line carries a credential, in words that do not show it."""
+    """Yield the parts of a server's command line that carry a credential, in words that do not show it."""
     for number, word in enumerate(words):
         flag, equals, value = word.partition("=")
         if word.startswith("-"):

@@ -16,7 +16,7 @@ from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.answers import Answer, LostIds, understand
 from specgate.backends.servers.client import Client, Recording, StreamLimit, TurnedAway
 from specgate.backends.servers.exchange import Ask, Json, Reading
-from specgate.backends.servers.facts.identity import Seen
+from specgate.backends.servers.facts.identity import ServerReport
 from specgate.backends.servers.facts.started import settings_in
 from specgate.backends.servers.failures import COMMON, cause, diagnosis, explain, read_end
 from specgate.backends.servers.meter import Meter
@@ -45,7 +45,7 @@ Send = Callable[[str, Sequence[Json], StreamLimit], Sequence[Recording | TurnedA
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """Where a server listens. For one started here, also its process, port, and log from byte `log_start` on."""
+    """Address of a server. For one started here, also its process, port, and log from byte `log_start` on."""
 
     url: str
     process: ServerProcess | None = None
@@ -69,28 +69,28 @@ class Server:
                 model = openai.served_model(self.client, options.model)
                 self.model = model.name
                 self.version = version_of(adapter, self.client, self.where)
-                self.seen = self._seen(model)
+                self.report = self._report(model)
                 self.counted = self.meter.read(self.client)
         except BaseException:
             self.stop()
             raise
 
-    def _seen(self, model: ServedModel) -> Seen:
-        """What it tells of itself, of its memory too. Of a server that was started here, what it serves is known."""
+    def _report(self, model: ServedModel) -> ServerReport:
+        """Ask the server about itself and its memory. A server that was started here serves the pair."""
         log = self.running.log
-        told = self.adapter.told(self.client, read_end(log, self.running.log_start) if log else ())
+        reported = self.adapter.reported(self.client, read_end(log, self.running.log_start) if log else ())
         pid = self._process()
         # With servers=apart, one that is started here has the GPU to itself.
-        beside = told.kv.of_free and (self.running.process is None or self.options.servers != "apart")
-        self.memory = EngineMemory(pid, told.kv.tokens, told.kv.bytes, beside)
+        beside = reported.kv.of_free and (self.running.process is None or self.options.servers != "apart")
+        self.memory = EngineMemory(pid, reported.kv.tokens, reported.kv.bytes, beside)
         if self.running.process is not None:
-            return Seen(self.role, self.version, told.settings)
-        served = replace(model, path=told.path or model.path, architecture=told.architecture)
-        settings = {**self._logged(), **told.settings}
-        return Seen(self.role, self.version, settings, served, name_of(pid), told.on_cpu)
+            return ServerReport(self.role, self.version, reported.settings)
+        served = replace(model, path=reported.path or model.path, architecture=reported.architecture)
+        settings = {**self._logged(), **reported.settings}
+        return ServerReport(self.role, self.version, settings, served, name_of(pid), reported.on_cpu)
 
     def _logged(self) -> dict[str, str]:
-        """What the log tells that is given for a server which someone else has started."""
+        """Return the settings in the log that the owner of a running server names."""
         log = self.options.log_of(self.role)
         return settings_in(self.adapter.name, log, self.version, self.role) if log else {}
 
@@ -136,8 +136,8 @@ class Server:
 
         `prompt_tokens` are the lengths of the prompts. Only the sending and receiving is timed.
         """
-        found, counted = self._carry_out(asks, prompt_tokens, self.client.stream)
-        return [answer for answer in found if isinstance(answer, Answer)], counted
+        outcomes, counted = self._carry_out(asks, prompt_tokens, self.client.stream)
+        return [answer for answer in outcomes if isinstance(answer, Answer)], counted
 
     def serve(
         self, asks: Sequence[Ask], prompt_tokens: Sequence[int], offered: OfferedLoad
@@ -145,12 +145,12 @@ class Server:
         """As `answer`, sent as `offered` says. Requests that the server turns away stand in the place of their answers;
         where it turned all of them away, raises BackendError.
         """
-        found, counted = self._carry_out(asks, prompt_tokens, partial(self.client.serve, offered=offered))
-        refused = [one for one in found if isinstance(one, TurnedAway)]
-        if len(refused) == len(found):
-            said = f"all {len(found)} requests were refused, the first with: {refused[0].said}"
-            raise BackendError(f"{self.where}: {said}", hint="a smaller load, or a server that queues more requests")
-        return found, counted
+        outcomes, counted = self._carry_out(asks, prompt_tokens, partial(self.client.serve, offered=offered))
+        refused = [one for one in outcomes if isinstance(one, TurnedAway)]
+        if len(refused) == len(outcomes):
+            message = f"all {len(outcomes)} requests were refused, the first with: {refused[0].reason}"
+            raise BackendError(f"{self.where}: {message}", hint="a smaller load, or a server that queues more requests")
+        return outcomes, counted
 
     def _carry_out(
         self, asks: Sequence[Ask], prompt_tokens: Sequence[int], send: Send
@@ -164,31 +164,31 @@ class Server:
             longest, most = max(ask.new_tokens for ask in asks), max(ask.top for ask in asks)
             limit = StreamLimit.of(longest, cumulative=self.adapter.cumulative, top=most)
             recordings = send(requests[0][0], [body for _, body in requests], limit)
-            found = self._understood(recordings, asks, prompt_tokens)
-            answers = [answer for answer in found if isinstance(answer, Answer)]
+            outcomes = self._understood(recordings, asks, prompt_tokens)
+            answers = [answer for answer in outcomes if isinstance(answer, Answer)]
             counted = self._settled(before, answers)
             accounting.refuse_other_traffic(counted, answers, self.where)
-            return found, counted
+            return outcomes, counted
 
     def _understood(
         self, recordings: Sequence[Recording | TurnedAway], asks: Sequence[Ask], prompt_tokens: Sequence[int]
     ) -> list[Answer | TurnedAway]:
         """The answers in place of their recordings. A LostIds error is about all requests that lost some."""
-        found, lost = list[Answer | TurnedAway](), dict[int, LostIds]()
+        outcomes, lost = list[Answer | TurnedAway](), dict[int, LostIds]()
         for slot, (recording, ask, length) in enumerate(zip(recordings, asks, prompt_tokens, strict=True)):
             if isinstance(recording, TurnedAway):
-                found.append(recording)
+                outcomes.append(recording)
                 continue
             try:
                 where = f"{self.where}, slot {slot}"
-                found.append(understand(recording, ask, self.adapter.read, where, length))
+                outcomes.append(understand(recording, ask, self.adapter.read, where, length))
             except LostIds as error:
                 lost[slot] = error
         if lost:
             first = next(iter(lost.values()))
             first.slots = tuple(lost)
             raise first
-        return found
+        return outcomes
 
     def _read(self) -> Reading:
         """The counters now. Raises BackendError where one is lower than at any time before."""
@@ -210,7 +210,7 @@ class Server:
         return reading
 
     def _settled(self, before: Reading, answers: Sequence[Answer]) -> Reading:
-        """What was counted for `answers`, once two readings in a row agree: some counters lag behind others."""
+        """Return the counts for `answers`, once two readings in a row agree: some counters lag behind others."""
         deadline, last = time.monotonic() + SETTLE_S, None
         while True:
             counted = accounting.between(before, self._read(), self.where)
@@ -232,8 +232,8 @@ class Server:
             if process is not None and process.ended is not None:
                 raise BackendError(f"{self.where}: it ended before it was ready")
             if time.monotonic() > deadline:
-                said = f"{self.adapter.health} says {status}" if status else "nobody listens"
-                raise BackendError(f"{self.where}: not ready in time: {said}", hint="-o start_s=SECONDS waits longer")
+                state = f"{self.adapter.health} says {status}" if status else "nobody listens"
+                raise BackendError(f"{self.where}: not ready in time: {state}", hint="-o start_s=SECONDS waits longer")
             time.sleep(READY_POLL_S)
         self._refuse_silent_failures()
 
@@ -260,8 +260,8 @@ class Server:
                 how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
                 why = diagnosis(log, self.running.log_start, known)
                 raise BackendError(f"{self.where}: the server {how} ({error.message})", hint=why) from error
-            if (said := cause(read_end(log, began), known)) is not None:
-                raise BackendError(error.message, hint=f"{said}\n  log: {log}") from error
+            if (reason := cause(read_end(log, began), known)) is not None:
+                raise BackendError(error.message, hint=f"{reason}\n  log: {log}") from error
             raise
 
     def _ended_by_now(self) -> int | None:

@@ -33,7 +33,7 @@ LINUX = platform.system() == "Linux"
 POLL_S = 0.2
 
 
-def main(grace_s: float, kept: Sequence[int], command: Sequence[str]) -> int:
+def main(grace_s: float, inherited_fds: Sequence[int], command: Sequence[str]) -> int:
     for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)  # the asking process decides, through the pipe
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -44,13 +44,13 @@ def main(grace_s: float, kept: Sequence[int], command: Sequence[str]) -> int:
             stdout=2,
             start_new_session=True,
             preexec_fn=as_a_command,
-            pass_fds=kept,
+            pass_fds=inherited_fds,
         )
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)
         say("ended 127")
         return 127
-    for number in kept:
+    for number in inherited_fds:
         os.close(number)  # what the command holds alone is closed when it ends
     say(f"started {child.pid}")
     wait_for_either(child.pid)

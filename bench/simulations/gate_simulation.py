@@ -41,7 +41,7 @@ DRIFT = "spec 1 % slower by the end"
 SIZES = (0.0004, 0.006, 0.05)
 """Noise of a block: as in micro runs on an H200, in full runs there, and on a shared CPU."""
 PROCESSES = 5
-"""Processes of a simulated noise passport, as `specgate calibrate` measures by default."""
+"""Processes of a simulated noise passport, as `specgate machine calibrate` measures by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Between:
 
     @classmethod
     def measured(cls, kind: str, runs: int, turns: Turns, sd: float, noise: Draw) -> Between:
-        """With a passport of PROCESSES processes under the same noise, as `specgate calibrate` measures it."""
+        """With a passport of PROCESSES processes under the same noise, as `specgate machine calibrate` measures it."""
         pairs = PASS_ROUNDS * (max(turns.prompt_sets) + 1)
         once = Turns(turns.prompt_sets[:pairs], turns.orders[:pairs])
         means = NOISES[kind](runs * PROCESSES, once, sd, noise).mean(axis=1)

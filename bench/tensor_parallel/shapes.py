@@ -1,4 +1,4 @@
-"""The products of a split pair, for `specgate tune gemm --shapes`."""
+"""The products of a split pair, for `specgate engine tune gemm --shapes`."""
 
 from __future__ import annotations
 

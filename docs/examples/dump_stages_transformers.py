@@ -1,4 +1,4 @@
-"""Dump a target's stages from transformers, for `specgate parity`.
+"""Dump a target's stages from transformers, for `specgate diagnose parity`.
 
     python dump_stages_transformers.py TARGET PROMPT OUT.safetensors [DTYPE]
 

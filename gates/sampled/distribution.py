@@ -16,7 +16,7 @@ from specgate.gates.select import nothing_selected, selected, unmeasured, verdic
 
 VERIFY: Final = "look at the verify: is it greedy, does it keep a rejected token, does it draw from the residual?"
 STEPS: Final[Mapping[Against, str]] = {
-    "target": f"`specgate parity` holds the engine's logits to the reference's; {VERIFY}",
+    "target": f"`specgate diagnose parity` holds the engine's logits to the reference's; {VERIFY}",
     "own": VERIFY,
     "baseline": VERIFY,
 }

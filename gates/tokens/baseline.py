@@ -33,7 +33,7 @@ def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
     elif all(ties_of(rule).rarely_covers(d.margin, d.unit) for d in check.mismatches):
         step = (
             "a rare near tie, unless one of the two tokens is not among the most likely there: a run.json does not "
-            "tell; `specgate check RUN` judges the folder"
+            "tell; `specgate runs check RUN` judges the folder"
         )
     return verdict(rule, key, State.INVALID, "token_mismatch", message, evidence_of(check), step)
 

@@ -43,7 +43,7 @@ def explain_lines(run: Run) -> Iterator[str]:
 
 def bandwidth_line(found: Bandwidth | None) -> str:
     if found is None:
-        return "bandwidth: none was measured when the run began (specgate doctor --bandwidth)"
+        return "bandwidth: none was measured when the run began (specgate machine doctor --bandwidth)"
     speed = f"{number(found.bytes_per_s / 1e9, 4)} GB/s"
     return f"bandwidth: {speed} of {found.device}, measured {found.measured}, quartiles {percent(found.spread)} apart"
 

@@ -1,4 +1,4 @@
-"""Pages on several runs. The first five are choices of `specgate compare --by`.
+"""Pages on several runs. The first five are choices of `specgate runs compare --by`.
 
 builds.py        two runs: every figure, what changed, and the verdicts
 engines.py       the same cells on several back ends
@@ -7,8 +7,8 @@ acceptance.py    acceptance over many requests, by engine, class of prompts and 
 variants.py      roles and variants, with what each gives and what it changes
 engine_table.py  the engines that stand side by side
 differences.py   in what two runs differ besides their figures
-parity.py        `specgate parity`: two engines stage by stage
+parity.py        `specgate diagnose parity`: two engines stage by stage
 two_builds.py    `specgate ab`: an old and a new build of an engine
-trends.py        `specgate history`: figures followed over runs
+trends.py        `specgate runs history`: figures followed over runs
 trend_chart.py   one figure over runs, drawn
 """

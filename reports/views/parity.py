@@ -1,4 +1,4 @@
-"""The view `parity`, for `specgate parity`: two engines stage by stage, and where the first departs."""
+"""The view `parity`, for `specgate diagnose parity`: two engines stage by stage, and where the first departs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view `history`, for `specgate history`: per group of runs its figures, as small pictures side by side.
+"""The view `history`, for `specgate runs history`: per group of runs its figures, as small pictures side by side.
 
 Runs of a group (`Series.ground`) have the same machine, weights, prompts and settings, so figures are comparable. A
 group of one run has no trend; its figures stand in one table with the others of that kind.

@@ -1,4 +1,4 @@
-"""Stored samples → what they say of the two builds. Pure, so that `specgate verify` can do it again."""
+"""Stored samples → what they say of the two builds. Pure, so that `specgate runs verify` can do it again."""
 
 from __future__ import annotations
 

@@ -34,16 +34,16 @@ def block_figures(blocks: Sequence[Block], whole_requests: bool) -> Figures:
 
 
 def joint_figures(blocks: Sequence[Block], whole_requests: bool) -> Figures:
-    """What batches do while all their requests decode; nothing where one of the blocks has no such time."""
+    """Figures of a batch while all its requests decode; none if one of the blocks has no such time."""
     if not all(decodes_in_company(b, whole_requests) for b in blocks):
         return {}
-    found = {id(b): joint for b in blocks if (joint := joint_decoding(b)) is not None}
-    if len(found) < len(blocks):
+    joint_by_block = {id(b): joint for b in blocks if (joint := joint_decoding(b)) is not None}
+    if len(joint_by_block) < len(blocks):
         return {}
     return {
-        "joint_decode_tok_s": lambda b: found[id(b)].tok_s,
-        "joint_tpot_ms": lambda b: found[id(b)].tpot_ms,
-        "joint_decode_share": lambda b: found[id(b)].share,
+        "joint_decode_tok_s": lambda b: joint_by_block[id(b)].tok_s,
+        "joint_tpot_ms": lambda b: joint_by_block[id(b)].tpot_ms,
+        "joint_decode_share": lambda b: joint_by_block[id(b)].share,
     }
 
 
@@ -60,7 +60,7 @@ def whole_figures() -> Figures:
 
 
 def step_figures(blocks: Sequence[Block]) -> Figures:
-    """What an engine whose steps are known shows of them."""
+    """Figures of an engine whose steps are known."""
     return {
         "step_ms": lambda b: statistics.median(b.step_ns) / 1e6,
         **{f"{p}_ms": partial(ms_per_step, p) for p in PHASES if all(p in b.phase_ns for b in blocks)},
@@ -73,8 +73,8 @@ def paired_figures(blocks: Sequence[Block], whole_requests: bool) -> Figures:
 
     def mean_of(of: Callable[[TimedRequest], float | None]) -> Callable[[Block], float]:
         def mean(block: Block) -> float:
-            found = [ms for request in requests_of(block, whole_requests) if (ms := of(request)) is not None]
-            return statistics.fmean(found) if found else 0.0
+            times = [ms for request in requests_of(block, whole_requests) if (ms := of(request)) is not None]
+            return statistics.fmean(times) if times else 0.0
 
         return mean
 

@@ -46,7 +46,7 @@ def latency_values(blocks: Sequence[Block], scenario: Scenario) -> Iterator[Valu
 
 
 def active_values(blocks: Sequence[Block]) -> Iterator[Value]:
-    """How many slots were active, and how many tokens an active slot emitted per step."""
+    """Yield the number of active slots, and the tokens that an active slot emitted per step."""
     counts = active_counts(blocks)
     if not counts:
         yield from served_steps(blocks)
@@ -104,13 +104,13 @@ def cache_hits(blocks: Sequence[Block]) -> Iterator[Value]:
 
 
 def asked_again(blocks: Sequence[Block]) -> Iterator[Value]:
-    """How often a server was asked for a block again, since its client saw the answers in one piece."""
+    """Yield how often a block was sent to a server again because its client saw the answers in one piece."""
     if again := sum(b.counters.get(ASKED_AGAIN, 0) for b in blocks):
         yield Value("asked_again", float(again), "count", len(blocks))
 
 
 def ended_early(blocks: Sequence[Block]) -> Iterator[Value]:
-    """How many chains the engine ended before K tokens on purpose, where it counts them."""
+    """Yield the number of chains that the engine ended before K tokens on purpose, if it counts them."""
     counted = [b.counters[ENDED_EARLY] for b in blocks if ENDED_EARLY in b.counters]
     if counted:
         yield Value("chains_ended_early", float(sum(counted)), "count", len(counted))

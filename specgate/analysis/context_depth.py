@@ -37,16 +37,16 @@ def by_depth(
         timed = not withhold and (block.prompt_set, block.round) not in aside
         speculative = block.role.speculative
         for step, depth in of_block:
-            found = bins[min(BINS - 1, int(BINS * depth / deepest)) if deepest else 0]
-            found.depths.append(depth)
+            depth_bin = bins[min(BINS - 1, int(BINS * depth / deepest)) if deepest else 0]
+            depth_bin.depths.append(depth)
             if timed:
-                found.step_ms.append(block.step_ns[step] / 1e6)
+                depth_bin.step_ms.append(block.step_ns[step] / 1e6)
             if speculative:
                 accepted = block.accepted[step]
                 for slot, drafted in enumerate(block.drafted[step]):
                     if drafted > 0:
-                        found.accepted[block.prompt_set, slot].append(accepted[slot])
-    return tuple(_reduced(found) for found in bins if found.depths)
+                        depth_bin.accepted[block.prompt_set, slot].append(accepted[slot])
+    return tuple(_reduced(depth_bin) for depth_bin in bins if depth_bin.depths)
 
 
 def step_depths(block: Block) -> Iterator[tuple[int, float]]:
@@ -66,14 +66,14 @@ def step_depths(block: Block) -> Iterator[tuple[int, float]]:
             yield step, total / active
 
 
-def _reduced(found: _Bin) -> DepthBin:
-    emitted = [sum(accepts) + len(accepts) for accepts in found.accepted.values()]
-    drafted = [len(accepts) for accepts in found.accepted.values()]
+def _reduced(depth_bin: _Bin) -> DepthBin:
+    emitted = [sum(accepts) + len(accepts) for accepts in depth_bin.accepted.values()]
+    drafted = [len(accepts) for accepts in depth_bin.accepted.values()]
     interval = cluster_interval(emitted, drafted)
     return DepthBin(
-        depth=statistics.fmean(found.depths),
-        steps=len(found.depths),
-        step_ms=statistics.median(found.step_ms) if found.step_ms else None,
+        depth=statistics.fmean(depth_bin.depths),
+        steps=len(depth_bin.depths),
+        step_ms=statistics.median(depth_bin.step_ms) if depth_bin.step_ms else None,
         drafted_steps=sum(drafted),
         acceptance_length=sum(emitted) / sum(drafted) if drafted else None,
         ci_low=interval.low if interval else None,

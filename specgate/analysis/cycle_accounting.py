@@ -25,6 +25,7 @@ NOT_SPLIT: Final = "the engine does not split its steps"
 NOT_TOLD: Final = "the engine does not say what its passes must move"
 DRAFT_NOT_TOLD: Final = "the engine does not say what its draft must move"
 NOT_MEASURED: Final = "no bandwidth measured here: specgate doctor --bandwidth"
+"""Stored runs have this sentence, and are recomputed: it keeps the name that `machine doctor` had."""
 
 
 def cycle_budgets(
@@ -45,9 +46,9 @@ def cycle_budgets(
         if not block.warmup and block.step_ns and block.cell in mine:
             mine[block.cell].append(block)
     budgets = {
-        cell: budget_of(found, engines.get(cell.point.key), bandwidth)
-        for cell, found in mine.items()
-        if found and cell not in unquotable
+        cell: budget_of(cell_blocks, engines.get(cell.point.key), bandwidth)
+        for cell, cell_blocks in mine.items()
+        if cell_blocks and cell not in unquotable
     }
     acceptance = {r.cell: r.acceptance for r in cells if r.acceptance}
     for comparison in comparisons:
@@ -57,9 +58,9 @@ def cycle_budgets(
             sums = sums_of(mine[base], whole_requests), sums_of(mine[cell], whole_requests)
             record = acceptance.get(cell)
             length = record.acceptance_length if record else None
-            found = waterfall(speedup, length or 1.0, budgets[base], budgets[cell], *sums)
-            limit = limit_of(found, budgets[base], budgets[cell], sums[0].prefill_share)
-            budgets[cell] = replace(budgets[cell], waterfall=found, limit=limit)
+            split = waterfall(speedup, length or 1.0, budgets[base], budgets[cell], *sums)
+            limit = limit_of(split, budgets[base], budgets[cell], sums[0].prefill_share)
+            budgets[cell] = replace(budgets[cell], waterfall=split, limit=limit)
             engine = engines.get(cell.point.key)
             if limit and record and engine and engine.traffic and bandwidth:
                 shorter = length_limits(record, cell, budgets[base], budgets[cell], engine.traffic, bandwidth)
@@ -87,7 +88,7 @@ def budget_of(blocks: Sequence[Block], engine: EngineFacts | None, bandwidth: Ba
 
 
 def link_bytes(blocks: Sequence[Block], traffic: Traffic) -> float | None:
-    """What each GPU sends to the others, as a mean over the cycles; None where one has the whole target."""
+    """Bytes that each GPU sends to the others, as a mean over the cycles; None if one GPU has the whole target."""
     if traffic.link is None:
         return None
     steps = [step for b in blocks for step in steps_of(b)]
@@ -124,7 +125,7 @@ def why_no_floor(
     engine: EngineFacts | None,
     bandwidth: Bandwidth | None,
 ) -> str | None:
-    """Why the parts of a cell have no floors; None where they have."""
+    """Return the reason that the parts of a cell have no floors; None if they have."""
     if not times:
         return NOT_SPLIT
     if engine is None or engine.traffic is None:
@@ -208,5 +209,5 @@ def moved_by(blocks: Sequence[Block], traffic: Traffic | None) -> dict[PartName,
             of_target = replace(of_target, kv_read=read * position)
         verify += of_target * times[key]
     nothing = Bytes()
-    found: dict[PartName, Bytes] = {"verify": verify, "accept": nothing, "commit": nothing, "gap": nothing}
-    return found if drafted and not traffic.draft else {"draft": draft, **found}
+    parts: dict[PartName, Bytes] = {"verify": verify, "accept": nothing, "commit": nothing, "gap": nothing}
+    return parts if drafted and not traffic.draft else {"draft": draft, **parts}

@@ -38,11 +38,11 @@ def differences(then: Mapping[str, object], now: Mapping[str, object]) -> Iterat
     A package that the fingerprint names (`fingerprint.package:NAME`) is not told a second time (`packages.NAME`).
     """
     was, is_ = dict(flat(then)), dict(flat(now))
-    told = set[tuple[str, str | None, str | None]]()
+    reported = set[tuple[str, str | None, str | None]]()
     for key in [*is_, *(k for k in was if k not in is_)]:
-        found = key.replace("fingerprint.package:", "packages."), was.get(key), is_.get(key)
-        if was.get(key) != is_.get(key) and not _passing(key) and found not in told:
-            told.add(found)
+        change = key.replace("fingerprint.package:", "packages."), was.get(key), is_.get(key)
+        if was.get(key) != is_.get(key) and not _passing(key) and change not in reported:
+            reported.add(change)
             yield key, was.get(key), is_.get(key)
 
 

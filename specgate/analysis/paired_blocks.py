@@ -26,47 +26,47 @@ def compare(
     scenario = plan.scenarios[cell.point.scenario]
     whole_requests = scenario.whole_requests
     turns = {(r.prompt_set, r.index): n for n, r in enumerate(r for r in plan.rounds_of(cell.point) if not r.warmup)}
-    found = [(a, b) for a, b in pairs_of(blocks, cell) if a.emitted and b.emitted]
+    block_pairs = [(a, b) for a, b in pairs_of(blocks, cell) if a.emitted and b.emitted]
     open_loop = cell.point.rate is not None
     pairs = Pairs(
-        log_ratios=latency_log_ratios(found) if open_loop else log_ratios(found, whole_requests),
-        orders=[1 if baseline.position_in_round < spec.position_in_round else -1 for baseline, spec in found],
-        prompt_sets=[spec.prompt_set for _, spec in found],
-        turns=[turns[spec.prompt_set, spec.round] for _, spec in found],
+        log_ratios=latency_log_ratios(block_pairs) if open_loop else log_ratios(block_pairs, whole_requests),
+        orders=[1 if baseline.position_in_round < spec.position_in_round else -1 for baseline, spec in block_pairs],
+        prompt_sets=[spec.prompt_set for _, spec in block_pairs],
+        turns=[turns[spec.prompt_set, spec.round] for _, spec in block_pairs],
     )
     columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
     if not whole_requests:
-        sums = throughput_ratio("decode_throughput_ratio", found, False, tokens)
+        sums = throughput_ratio("decode_throughput_ratio", block_pairs, False, tokens)
         decoded = speedup(pairs, tokens, between, "decode_speedup_ratio")
-        if not any(judged_jointly(scenario, spec) for _, spec in found):
+        if not any(judged_jointly(scenario, spec) for _, spec in block_pairs):
             return Comparison(cell, tokens, *columns, decoded, (sums,))
-        pairs = jointly(pairs, found)
+        pairs = jointly(pairs, block_pairs)
         columns = (tuple(pairs.log_ratios), tuple(pairs.orders), tuple(pairs.prompt_sets), tuple(pairs.turns))
         joint = speedup(pairs, tokens, between, "joint_decode_speedup_ratio")
         if not pairs.turns and not tokens.defects:
-            joint = replace(joint, n=len(found), reason_code=NO_JOINT_DECODING)
+            joint = replace(joint, n=len(block_pairs), reason_code=NO_JOINT_DECODING)
         return Comparison(cell, tokens, *columns, joint, (decoded, sums))
     if scenario.load is not None:
         name = "latency_speedup_ratio" if open_loop else "speedup_vs_ar_ratio"
-        sums = throughput_ratio("throughput_ratio", found, True, tokens)
+        sums = throughput_ratio("throughput_ratio", block_pairs, True, tokens)
         return Comparison(cell, tokens, *columns, speedup(pairs, tokens, between, name), (sums,))
-    decoding = replace(pairs, log_ratios=log_ratios(found, False))
+    decoding = replace(pairs, log_ratios=log_ratios(block_pairs, False))
     beside = (
-        throughput_ratio("throughput_ratio", found, True, tokens),
+        throughput_ratio("throughput_ratio", block_pairs, True, tokens),
         speedup(decoding, tokens, between, "decode_speedup_ratio"),
-        throughput_ratio("decode_throughput_ratio", found, False, tokens),
+        throughput_ratio("decode_throughput_ratio", block_pairs, False, tokens),
     )
-    return Comparison(cell, tokens, *columns, speedup(pairs, tokens, between), beside, tuple(even_prefill(found)))
+    return Comparison(cell, tokens, *columns, speedup(pairs, tokens, between), beside, tuple(even_prefill(block_pairs)))
 
 
-def jointly(pairs: Pairs, found: Sequence[tuple[Block, Block]]) -> Pairs:
+def jointly(pairs: Pairs, block_pairs: Sequence[tuple[Block, Block]]) -> Pairs:
     """`pairs` with the ratios of joint decoding; without any where a single block has none.
 
     Which blocks have none depends on how fast they were, so that the others would be a choice of them.
     """
-    both = [(joint_decoding(baseline), joint_decoding(spec)) for baseline, spec in found]
+    both = [(joint_decoding(baseline), joint_decoding(spec)) for baseline, spec in block_pairs]
     ratios = [math.log(spec.tok_s / base.tok_s) for base, spec in both if base is not None and spec is not None]
-    return replace(pairs, log_ratios=ratios) if len(ratios) == len(found) else Pairs([], [], [], [])
+    return replace(pairs, log_ratios=ratios) if len(ratios) == len(block_pairs) else Pairs([], [], [], [])
 
 
 def log_ratios(pairs: Sequence[tuple[Block, Block]], whole_requests: bool) -> list[float]:

@@ -31,17 +31,17 @@ def by_prompt(blocks: Sequence[Block]) -> PromptRecords:
     """(prompt set, slot) → its record over all rounds. A server counts all slots of a block together: they are slot
     0.
     """
-    told: dict[tuple[int, int], list[AcceptanceRecord]] = defaultdict(list)
-    seen: dict[tuple[int, int], list[Block]] = defaultdict(list)
+    of_prompt: dict[tuple[int, int], list[AcceptanceRecord]] = defaultdict(list)
+    stepwise: dict[tuple[int, int], list[Block]] = defaultdict(list)
     for block in blocks:
         if block.served is not None and block.served.acceptance is not None:
-            told[block.prompt_set, 0].append(block.served.acceptance)
+            of_prompt[block.prompt_set, 0].append(block.served.acceptance)
             continue
         for slot in range(len(block.tokens)):
-            seen[block.prompt_set, slot].append(block)
-    for (prompt_set, slot), found in seen.items():
-        told[prompt_set, slot].append(record_of(found, slot))
-    return {prompt: reduce(add, records) for prompt, records in told.items()}
+            stepwise[block.prompt_set, slot].append(block)
+    for (prompt_set, slot), own_blocks in stepwise.items():
+        of_prompt[prompt_set, slot].append(record_of(own_blocks, slot))
+    return {prompt: reduce(add, records) for prompt, records in of_prompt.items()}
 
 
 def record_of(blocks: Sequence[Block], slot: int) -> AcceptanceRecord:
@@ -80,8 +80,8 @@ def category_values(of: PromptRecords, categories: Mapping[tuple[int, int], str 
     groups: dict[str, list[AcceptanceRecord]] = defaultdict(list)
     for (prompt_set, slot), record in of.items():
         slots = range(batch) if together else (slot,)
-        found = {categories.get((prompt_set, s)) for s in slots}
-        if record.steps and len(found) == 1 and (category := found.pop()) is not None:
+        categories_here = {categories.get((prompt_set, s)) for s in slots}
+        if record.steps and len(categories_here) == 1 and (category := categories_here.pop()) is not None:
             groups[category].append(record)
     for category, records in sorted(groups.items()):
         whole = reduce(add, records)

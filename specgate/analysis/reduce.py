@@ -70,12 +70,12 @@ UNMEASURED: Mapping[str, BetweenRuns] = {}
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was recorded beside the blocks to check their tokens by.
+    """Records, stored beside the blocks, that their tokens are checked by.
 
-    `rescorings`: point key → how its tokens were scored by a second engine.
+    `rescorings`: point key → scores of its tokens by a second engine.
     `asked`: how far the run set out to check tokens.
-    `drawn_by`: the near ties of the run's own policy, where the run is judged by another one: which tokens the second
-        engine was asked about follows from them.
+    `drawn_by`: near-tie settings that chose which tokens were rescored. They differ from the judging policy's when a
+        stored run is judged again.
     """
 
     texts: Sequence[BaselineText] = ()
@@ -89,9 +89,9 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What earlier calls over the same blocks have found. Blocks are told apart by identity, so they have to live on.
+    """Cache of results per cell, keyed by the identity of its blocks. Keep the blocks alive as long as the cache.
 
-    `results`: of cells, by everything that they follow from. `sound`: blocks that hold by themselves.
+    `results`: of cells, by everything that they follow from. `sound`: ids of blocks without a contradiction.
     """
 
     results: dict[tuple[object, ...], CellResult] = field(default_factory=dict)
@@ -103,7 +103,7 @@ def measure(
     blocks: Sequence[Block],
     margins: Sequence[Margin],
     ties: NearTies,
-    checked: Checked | None = None,
+    records: Checked | None = None,
     *,
     forced: bool = False,
     grounds: Grounds = UNKNOWN,
@@ -123,13 +123,13 @@ def measure(
 
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
-    checked, aside, known = checked or Checked(), aside or {}, known or Known()
+    records, aside, known = records or Checked(), aside or {}, known or Known()
     of, broken = sound_blocks(plan, blocks, margins, grounds, known.sound)
     by_point: dict[Point, list[Block]] = {point: [] for point in plan.points}
-    for cell, found in of.items():
-        by_point[cell.point] += found
+    for cell, cell_blocks in of.items():
+        by_point[cell.point] += cell_blocks
     texts: dict[Point, list[BaselineText]] = defaultdict(list)
-    for text in checked.texts:
+    for text in records.texts:
         texts[text.point].append(text)
 
     def tokens_of(cell: Cell) -> TokenCheck:
@@ -137,12 +137,12 @@ def measure(
             return TokenCheck(0, ())
         mine = [b for b in by_point[cell.point] if b.role in (BASELINE, cell.role)]
         pairs = compared(mine, plan.scenarios[cell.point.scenario])
-        check = check_tokens(cell, pairs, margins, ties, texts[cell.point], checked.logits)
-        check, most = replace(check, lossy=is_lossy(cell, grounds)), checked.asked.followed
+        check = check_tokens(cell, pairs, margins, ties, texts[cell.point], records.logits)
+        check, most = replace(check, lossy=is_lossy(cell, grounds)), records.asked.followed
         if not most or not ties.ulps:
             return check
         parted = parted_texts(cell, pairs, check.divergences, most)
-        return replace(check, followed=check_followed(parted, checked.followed, ties))
+        return replace(check, followed=check_followed(parted, records.followed, ties))
 
     comparisons = tuple(
         compare(plan, cell, timed(by_point[cell.point], aside), tokens_of(cell), between.get(cell.key, ASSUMED))
@@ -160,16 +160,16 @@ def measure(
         if key not in known.results:
             repeats = repeats_of(cell, of[cell], margins, ties, texts[cell.point])
             known.results[key] = reduce_cell(
-                plan, cell, of[cell], rounds, checked.texts, repeats, withhold=cell in unlike, aside=aside
+                plan, cell, of[cell], rounds, records.texts, repeats, withhold=cell in unlike, aside=aside
             )
         return known.results[key]
 
     cells = tuple(reduced(cell) if of[cell] else failed(cell, broken.get(cell)) for cell in plan.cells)
-    drawn = comparisons if checked.drawn_by is None else by_near_ties(comparisons, margins, checked.drawn_by)
+    for_scoring = comparisons if records.drawn_by is None else by_near_ties(comparisons, margins, records.drawn_by)
     scores = {
-        point: scores_of(by_point[point], drawn, seen, checked)
+        point: scores_of(by_point[point], for_scoring, rescoring, records)
         for point in plan.points
-        if (seen := checked.rescorings.get(point.key)) is not None and by_point[point]
+        if (rescoring := records.rescorings.get(point.key)) is not None and by_point[point]
     }
     return tuple(rescored(result, scores.get(result.cell.point, {})) for result in cells), comparisons
 
@@ -185,7 +185,7 @@ def by_near_ties(
 
 
 def is_lossy(cell: Cell, grounds: Grounds) -> bool:
-    """Whether the engine says of itself that speculation may emit other tokens than the baseline."""
+    """True if the engine declares that speculation may emit other tokens than the baseline."""
     facts = grounds.engines.get(cell.point.key)
     return cell.role.speculative and facts is not None and LOSSY in facts.details
 
@@ -216,21 +216,23 @@ Scores = Mapping[Cell, ScoreCheck | str]
 """Cell → what a second engine said of its tokens, or why that contradicts the journal."""
 
 
-def scores_of(blocks: Sequence[Block], comparisons: Sequence[Comparison], found: Rescoring, checked: Checked) -> Scores:
-    """What a second engine said of the tokens of one point. `blocks`: its measured blocks."""
-    asked = to_be_scored(blocks, comparisons, checked)
+def scores_of(
+    blocks: Sequence[Block], comparisons: Sequence[Comparison], rescoring: Rescoring, records: Checked
+) -> Scores:
+    """Check a second engine's scores of the tokens of one point. `blocks`: its measured blocks."""
+    draw_list = to_be_scored(blocks, comparisons, records)
     scores: dict[Cell, ScoreCheck | str] = {}
     for cell in {b.cell for b in blocks}:
         try:
-            scores[cell] = check_scores(cell, [d for d in asked if d.block.cell == cell], found, checked.asked)
+            scores[cell] = check_scores(cell, [d for d in draw_list if d.block.cell == cell], rescoring, records.asked)
         except InvalidResult as error:
             scores[cell] = str(error)
     return scores
 
 
-def to_be_scored(blocks: Sequence[Block], comparisons: Sequence[Comparison], checked: Checked) -> list[Draw]:
+def to_be_scored(blocks: Sequence[Block], comparisons: Sequence[Comparison], records: Checked) -> list[Draw]:
     """The tokens of one point that a second engine is asked about. `blocks`: its measured blocks that are sound."""
-    return draws(checked.run_id, blocks, near_ties_of(comparisons, blocks), checked.asked.positions)
+    return draws(records.run_id, blocks, near_ties_of(comparisons, blocks), records.asked.positions)
 
 
 def near_ties_of(comparisons: Sequence[Comparison], blocks: Sequence[Block]) -> dict[Cell, list[Divergence]]:
@@ -241,12 +243,12 @@ def near_ties_of(comparisons: Sequence[Comparison], blocks: Sequence[Block]) -> 
 
 def rescored(result: CellResult, scores: Scores) -> CellResult:
     """`result` with what a second engine said of its tokens. It has failed where that contradicts the journal."""
-    found = scores.get(result.cell)
-    if result.status == "failed" or found is None:
+    score = scores.get(result.cell)
+    if result.status == "failed" or score is None:
         return result
-    if isinstance(found, str):
-        return failed(result.cell, Contradiction("scores_contradict", found))
-    return replace(result, rescored=found)
+    if isinstance(score, str):
+        return failed(result.cell, Contradiction("scores_contradict", score))
+    return replace(result, rescored=score)
 
 
 def failed(cell: Cell, why: Contradiction | None) -> CellResult:

@@ -1,4 +1,4 @@
-"""Which blocks may be judged: those of rounds in which one engine process ran every role. Which of them are pairs."""
+"""Select the blocks that may be judged, and pair them: those of rounds in which one engine process ran every role."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def whole_generation(blocks: Sequence[Block], round_: Round) -> int | None:
     Where several did, it is the newest: a measured round that was whole is measured again only as a part of a point
     that another machine measured anew. Warm-up rounds run again in every process, and the oldest counts.
     """
-    found = {(b.role, b.worker_generation) for b in blocks if in_round(b, round_)}
-    whole = [s for s in {s for _, s in found} if all((role, s) in found for role in round_.order)]
+    ran = {(b.role, b.worker_generation) for b in blocks if in_round(b, round_)}
+    whole = [s for s in {s for _, s in ran} if all((role, s) in ran for role in round_.order)]
     return (min if round_.warmup else max)(whole, default=None)
 
 
@@ -24,16 +24,16 @@ def whole_rounds(plan: Plan, blocks: Sequence[Block]) -> list[Block]:
     of: dict[tuple[Point, int, int, bool], list[Block]] = defaultdict(list)
     for b in blocks:
         of[b.point, b.prompt_set, b.round, b.warmup].append(b)
-    kept = []
+    whole = []
     for round_ in plan.rounds:
-        found = of.get((round_.point, round_.prompt_set, round_.index, round_.warmup), [])
-        generation = whole_generation(found, round_)
-        kept += [b for b in found if b.worker_generation == generation]
-    return kept
+        round_blocks = of.get((round_.point, round_.prompt_set, round_.index, round_.warmup), [])
+        generation = whole_generation(round_blocks, round_)
+        whole += [b for b in round_blocks if b.worker_generation == generation]
+    return whole
 
 
 def in_round(block: Block, round_: Round) -> bool:
-    """Whether `block` is one of `round_`."""
+    """True if `block` is one of `round_`."""
     return (block.point, block.prompt_set, block.round, block.warmup) == (
         round_.point,
         round_.prompt_set,

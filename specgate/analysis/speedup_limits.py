@@ -1,4 +1,4 @@
-"""How fast a pair could be on this device, and which acceptance length a speed gate would need.
+"""Limits of a pair's speed on this device, and the acceptance length that a speed gate would need.
 
 After a run that follows from its budgets (`limit_of`, `ceiling`). Before one it follows from what an earlier run showed
 of the same point (`PointTimes`), however the run to come turns out: a cycle emits at most K + 1 tokens, and takes no
@@ -16,7 +16,7 @@ from specgate.contract.cycle_budget import Bandwidth, Ceiling, CycleBudget, Limi
 from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
 
 
-def limit_of(found: Waterfall, base: CycleBudget, spec: CycleBudget, base_prefill: float) -> Limit | None:
+def limit_of(split: Waterfall, base: CycleBudget, spec: CycleBudget, base_prefill: float) -> Limit | None:
     """The highest speed-ups; None where a floor is not known.
 
     `base_prefill`: the share of prefill in the baseline's time. Prefill is taken as it was measured.
@@ -24,7 +24,7 @@ def limit_of(found: Waterfall, base: CycleBudget, spec: CycleBudget, base_prefil
     of_base, of_spec = base.share_at_floor, spec.share_at_floor
     if of_base is None or of_spec is None:
         return None
-    highest = found.with_decode(of_spec)
+    highest = split.with_decode(of_spec)
     return Limit(highest, highest * (base_prefill + (1 - base_prefill) * of_base))
 
 
@@ -35,8 +35,8 @@ def with_ceilings(run: Run, floors: Sequence[tuple[Rule, Floor]]) -> Run:
         if (budget := budgets.get(result.cell.key)) and budget.waterfall:
             mine = [(rule.id, floor.least) for rule, floor in speed_floors(floors, result.cell)]
             overlap = overlap_at(run, result.cell.point, budget)
-            found = tuple(ceiling(rule, least, budget, budget.waterfall, overlap) for rule, least in mine)
-            budgets[result.cell.key] = replace(budget, ceilings=found)
+            ceilings = tuple(ceiling(rule, least, budget, budget.waterfall, overlap) for rule, least in mine)
+            budgets[result.cell.key] = replace(budget, ceilings=ceilings)
     return replace(run, budgets=budgets)
 
 
@@ -48,17 +48,17 @@ def speed_floors(floors: Iterable[tuple[Rule, Floor]], cell: Cell) -> Iterator[t
 
 
 def ceiling(
-    rule: str, floor: float, budget: CycleBudget, found: Waterfall, overlap: OverlapAt = lambda _: None
+    rule: str, floor: float, budget: CycleBudget, split: Waterfall, overlap: OverlapAt = lambda _: None
 ) -> Ceiling:
-    """What the speed rule called `rule` with the floor `floor` asks for. `overlap`: see `overlap_at`.
+    """Return the acceptance length that the speed rule called `rule` needs for its floor. `overlap`: see `overlap_at`.
 
     The number of cycles per token, and with it the decode time, is inversely proportional to the acceptance length;
     prefill stays as it is. A speed-up of `floor` leaves decoding the share x of its time, which takes 1/x times the
     acceptance length.
     """
-    fixed, of_spec = found.prefill_share, budget.share_at_floor
-    left = (found.speedup / floor - fixed) / (1 - fixed)
-    needed = found.acceptance / left if left > 0 else None
+    fixed, of_spec = split.prefill_share, budget.share_at_floor
+    left = (split.speedup / floor - fixed) / (1 - fixed)
+    needed = split.acceptance / left if left > 0 else None
     return Ceiling(
         rule=rule,
         min=floor,
@@ -102,7 +102,7 @@ def overlap_at(run: Run, point: Point, budget: CycleBudget) -> OverlapAt:
 
 @dataclass(frozen=True, slots=True)
 class PointTimes:
-    """What an earlier run showed of the baseline at one point.
+    """Times of the baseline at one point, as an earlier run measured them.
 
     `run`: its name.
     `prefill_s`: seconds that a prefill of all slots takes.

@@ -86,9 +86,9 @@ class Pairs:
         ratios = [d - theirs[t] for d, t in zip(both.log_ratios, both.turns, strict=True)]
         return Pairs(ratios, both.orders, both.prompt_sets, both.turns)
 
-    def _at(self, kept: Sequence[int]) -> Pairs:
+    def _at(self, indices: Sequence[int]) -> Pairs:
         columns = (self.log_ratios, self.orders, self.prompt_sets, self.turns)
-        d, o, p, t = ([column[i] for i in kept] for column in columns)
+        d, o, p, t = ([column[i] for i in indices] for column in columns)
         return Pairs(d, [int(x) for x in o], [int(x) for x in p], [int(x) for x in t])
 
     def interval(self, alpha: float = ALPHA) -> Interval | None:
@@ -192,20 +192,20 @@ def planned_looks(scenario: Scenario) -> tuple[int, ...]:
     """
     sets, schedule = scenario.workload.prompt_sets, scenario.schedule
     balanced = sets * PASS_ROUNDS
-    found: list[int] = []
+    looks: list[int] = []
     for end in (sets * rounds for rounds in (*schedule.extended, schedule.rounds)):
         pairs = FIRST_LOOK
         while (look := -(-pairs // balanced) * balanced) < end:
-            if look > max(found, default=0):
-                found.append(look)
+            if look > max(looks, default=0):
+                looks.append(look)
             pairs *= 2
-        found.append(end)
-    return tuple(found)
+        looks.append(end)
+    return tuple(looks)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the interim looks of a run came to.
+    """Outcome of the interim looks of a run.
 
     `side`: where the interval lies relative to the floor; `open` where it contains the floor.
     `look`: the look that decided, else the last one taken, counted from 1; 0 where none was taken.
@@ -231,12 +231,12 @@ class Decision:
 
     @property
     def final(self) -> bool:
-        """Whether no further look is planned."""
+        """True if no further look is planned."""
         return self.side != "open" or self.look == self.looks
 
 
 def side_of(interval: Interval | None, floor: float) -> Literal["above", "below", "open"]:
-    """Where `interval` lies relative to `floor`; `open` where it contains it, or where there is none."""
+    """Side of `floor` on which `interval` lies; `open` if it contains the floor, or if there is no interval."""
     if interval is None or interval.low < floor <= interval.high:
         return "open"
     return "above" if interval.low >= floor else "below"

@@ -67,7 +67,7 @@ class Mode:
 
     @property
     def lossy(self) -> bool:
-        """Whether its engine says that its tokens may differ."""
+        """True if its engine declares that its tokens may differ."""
         return self.comparison is not None and self.comparison.tokens.lossy
 
 
@@ -90,8 +90,8 @@ class Group:
     @property
     def plain(self) -> Mode | None:
         """Plain decoding without a variant."""
-        found = (m for m in self.modes if m.cell.role == BASELINE and not m.cell.point.variant)
-        return next(found, None)
+        plain_modes = (m for m in self.modes if m.cell.role == BASELINE and not m.cell.point.variant)
+        return next(plain_modes, None)
 
     @property
     def exact(self) -> tuple[Mode, ...]:
@@ -126,23 +126,23 @@ def groups_of(run: Run, blocks: Sequence[Block]) -> Iterator[Group]:
 
 
 def exact(run: Run, result: CellResult) -> bool:
-    """Whether the texts of a plain role are its baseline's."""
+    """True if the texts of a plain role are its baseline's."""
     comparison = run.comparison(result.cell.key)
     return result.status != "failed" and (comparison is None or comparison.tokens.identical)
 
 
 def longest_texts(blocks: Iterable[Block]) -> Texts:
-    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    longest: dict[tuple[int, int], tuple[int, ...]] = {}
     for block in blocks:
         if block.answered_all:
             for slot, tokens in enumerate(block.tokens):
-                found[block.prompt_set, slot] = max(found.get((block.prompt_set, slot), ()), tokens, key=len)
-    return found
+                longest[block.prompt_set, slot] = max(longest.get((block.prompt_set, slot), ()), tokens, key=len)
+    return longest
 
 
 def mode_of(run: Run, result: CellResult, blocks: Sequence[Block], texts: Texts) -> Mode:
     cell, comparison = result.cell, run.comparison(result.cell.key)
-    traffic, drawn = traffic_of(run, cell.point), run.scenarios[cell.point.scenario].sampling is not None
+    traffic, sampled = traffic_of(run, cell.point), run.scenarios[cell.point.scenario].sampling is not None
     emitted = sum(block.emitted for block in blocks)
     read = verified_bytes(blocks, traffic)
     return Mode(
@@ -154,7 +154,7 @@ def mode_of(run: Run, result: CellResult, blocks: Sequence[Block], texts: Texts)
         read_bytes=read / emitted if read is not None and emitted else None,
         held_bytes=held(blocks, traffic, draft=cell.role.speculative),
         equal_to_own=equal_to_own(comparison) if comparison is not None else None,
-        equal_to_plain=None if drawn else equal_share(blocks, texts),
+        equal_to_plain=None if sampled else equal_share(blocks, texts),
     )
 
 
@@ -228,7 +228,9 @@ def plain_step(traffic: Traffic | None, point: Point) -> tuple[float | None, int
         routed = target.experts.distinct_of_slots([1] * point.batch)
         weights += round(target.experts.layers * target.experts.expert_bytes * routed)
     whole = sum(a.layers * a.position_bytes for a in target.attention if a.window is None)
-    seen = sum(a.layers * a.position_bytes * min(point.context, a.window or point.context) for a in target.attention)
-    cache = point.batch * seen
+    in_reach = sum(
+        a.layers * a.position_bytes * min(point.context, a.window or point.context) for a in target.attention
+    )
+    cache = point.batch * in_reach
     even_at = -(-weights // (point.batch * whole)) if whole else None
     return cache / (cache + weights), even_at

@@ -1,4 +1,4 @@
-"""What a variant of a role does otherwise than the plain role, in words."""
+"""Describe in words how a variant of a role differs from the plain role."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from specgate.contract import Cell, Run, Sampling, Scenario
 
 
 def variation(run: Run, cell: Cell) -> str:
-    """What varies in a variant's cell: `kv=fp8`. Empty for a cell of the plain role."""
+    """Setting that differs in a variant's cell: `kv=fp8`. Empty for a cell of the plain role."""
     if not cell.point.variant or cell.point.scenario not in run.scenarios:
         return ""
     return what_varies(run.scenarios[cell.point.scenario], run.scenarios.get(cell.point.unvaried))
 
 
 def what_varies(scenario: Scenario, plain: Scenario | None) -> str:
-    """What `scenario` has otherwise than `plain`, the scenario that it is a variant of: `kv=fp8, temperature 1`. With
-    None, whatever it sets.
+    """Settings of `scenario` that differ from `plain`, the scenario that it is a variant of: `kv=fp8, temperature 1`.
+    With None, whatever it sets.
     """
     before: Mapping[str, str] = plain.options if plain else {}
     options = [f"{name}={value}" for name, value in scenario.options.items() if before.get(name) != value]
-    drawn = [] if plain and plain.sampling == scenario.sampling else list(sampling_in_words(scenario.sampling))
-    return ", ".join((*options, *drawn))
+    sampling = [] if plain and plain.sampling == scenario.sampling else list(sampling_in_words(scenario.sampling))
+    return ", ".join((*options, *sampling))
 
 
 def sampling_in_words(sampling: Sampling | None) -> Iterator[str]:

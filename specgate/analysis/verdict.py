@@ -83,14 +83,14 @@ def wanted(cell: Cell, policy: Policy | None = None, kinds: KindsOf = MappingPro
 
 
 def not_judged(run: Run, policy: Policy, kinds: KindsOf) -> tuple[Gap, ...]:
-    """What `run` lacks in judgements, by its verdicts."""
+    """Judgements that `run` lacks, by its verdicts."""
     decisive = [v for v in run.verdicts if v.required and v.state is not State.SKIPPED]
     judged = {(kind, cell) for v in decisive for kind in v.judges for cell in (v.cell, *v.covers)}
     return gaps([result.cell for result in run.cells], judged, policy, kinds)
 
 
 def foreseeable(cells: Iterable[Cell], policy: Policy, kinds: KindsOf) -> tuple[Gap, ...]:
-    """What a run of `cells` will lack, whatever it measures: no required rule of `policy` selects it."""
+    """Judgements that a run of `cells` will lack, whatever it measures: no required rule of `policy` selects it."""
     cells, required = list(cells), [rule for rule in policy.rules if rule.required]
     judged = {(kind, c.key) for rule in required for kind in kinds.get(rule.id, ()) for c in cells if rule.matches(c)}
     return gaps(cells, judged, policy, kinds)
@@ -99,14 +99,14 @@ def foreseeable(cells: Iterable[Cell], policy: Policy, kinds: KindsOf) -> tuple[
 def gaps(
     cells: Iterable[Cell], judged: Collection[tuple[Kind, str]], policy: Policy, kinds: KindsOf
 ) -> tuple[Gap, ...]:
-    """What is wanted of `cells` and not among `judged`, (kind, cell key), by kind and the policy's reason."""
-    found: dict[tuple[Kind, str | None], list[str]] = {}
+    """Judgements wanted of `cells` and not among `judged`, (kind, cell key), by kind and the policy's reason."""
+    unjudged: dict[tuple[Kind, str | None], list[str]] = {}
     for cell in cells:
         for kind in wanted(cell, policy, kinds):
             if (kind, cell.key) not in judged:
                 why = next((e.why for e in policy.not_judged if e.covers(kind, cell)), None)
-                found.setdefault((kind, why), []).append(cell.key)
-    return tuple(Gap(kind, tuple(keys), why) for (kind, why), keys in found.items())
+                unjudged.setdefault((kind, why), []).append(cell.key)
+    return tuple(Gap(kind, tuple(keys), why) for (kind, why), keys in unjudged.items())
 
 
 def in_words(gap: Gap) -> str:

@@ -10,10 +10,10 @@ background_rendering.py  the reports of a large run, rendered by a second proces
 ledger_check.py          its entry in the ledger: manifest, verdict, signature
 json_comparison.py       stored JSON beside the same JSON computed again
 rendering.py             its reports: which file each becomes, and its text
-comparing/               stored runs laid side by side (`specgate compare`)
-history.py               a folder of runs → Trends (`specgate history`)
+comparing/               stored runs laid side by side (`specgate runs compare`)
+history.py               a folder of runs → Trends (`specgate runs history`)
 change_points.py         where a figure changed over runs, within a budget for false alarms
 tape.py                  the tape of a run: its accept counts, to be replayed
 policy_from_runs.py      a policy for the scenarios of runs, with floors that they prove (`specgate policy init`)
-judging/                 a run folder or a result file, judged by a policy that is asked for (`specgate check`)
+judging/                 a run folder or a result file, judged by a policy that is asked for (`specgate runs check`)
 """

@@ -225,7 +225,7 @@ def speed_lines(stored: Sequence[StoredRun], scenario: str, role: str, margin_pc
         reason += ": the intervals prove no more"
     elif wanted > margin_pct / 100:
         reason += f": twice the {100 * max(effects):.1f} % that this machine can tell"
-    unknown = "" if effects else "; no noise passport says what the machine can tell (specgate calibrate)"
+    unknown = "" if effects else "; no noise passport says what the machine can tell (specgate machine calibrate)"
     slower = "; slower than plain decoding" if lowest < 1 else ""
     yield f"  # {scenario} {role}: {spans}; {reason}{unknown}{slower}."
     yield from rule_line(rule)

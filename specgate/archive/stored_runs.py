@@ -50,7 +50,7 @@ def load_run(path: Path) -> StoredRun:
         return load_unended(folder)
     listed = listings(path / MANIFEST)
     if changed := [d for d in manifest_differences(path) if d.file in listed]:
-        hint = f"a run that was changed afterwards is not shown; specgate verify {path} names every place"
+        hint = f"a run that was changed afterwards is not shown; specgate runs verify {path} names every place"
         raise InvalidResult(f"{path}: {changed[0]}", hint=hint)
     return StoredRun(path, folder.read_run(), folder.read_config())
 

@@ -1,27 +1,22 @@
 """The commands: options, and what is called with them. `specgate.cli` puts them together.
 
-    demo.py         `specgate demo`: two scripted engines, judged like any other
-    run.py          `specgate micro` and `specgate full`
-    fleet/          `specgate fleet`: `micro` and `full` on many machines
-    status.py       `specgate status`: how far the micro gates are
-    doctor.py       `specgate doctor`: is this machine fit to measure on?
-    calibrate.py    `specgate calibrate`: what can this machine tell apart?
-    backends.py     `specgate backends`: the engines that can be measured
+    names.py        the first page: commands under headings, and what older names stand for
     door.py         groups that commands of plug-ins can join
-    speculation/    `specgate smoke`, `align`, `parity`, `cache`: speculation itself
-    scenarios.py    `specgate scenarios` and `specgate plan`
-    policy.py       `specgate policy`: floors for the scenarios of measured runs, and a policy with all that it inherits
-    pairs.py        `specgate pairs`: list and fetch; plug-ins add to it
-    ab.py           `specgate ab`: an old and a new build of an engine in one session
-    report.py       `specgate report`: the reports of stored runs, rendered anew
-    explain.py      `specgate explain`: where the time goes, and what the gates would take
-    verify.py       `specgate verify` a run, and `specgate check` a result file
-    compare.py      `specgate compare`: stored runs side by side
-    history.py      `specgate history`: figures over the runs of a folder
-    trace/          `specgate trace`: what a profiler's trace says of a decode loop
-    selftest.py     `specgate selftest`: faults that the judge must see
+    demo.py         `demo`: two scripted engines, judged like any other
+    smoke.py        `smoke`: is multi-token speculation active, and if not, why not?
+    run.py          `micro`, `full` and `load`: measure an engine and judge it
+    fleet.py        options that spread `micro` and `full` over many machines
+    status.py       `full --status`: how far the micro gates are
+    ab.py           `ab`: an old and a new build of an engine in one session
+    runs/           `runs`: show, verify, check, compare, history, explain, report
+    diagnose/       `diagnose`: configs, parity, cache, trace, pair
+    machine/        `machine`: doctor, calibrate, selftest, backends
+    scenarios.py    `scenarios`: list, show, check, plan
+    policy.py       `policy`: floors for the scenarios of measured runs, and a policy with all that it inherits
+    engine.py       `engine`, whose commands are those of plug-ins, and `engine pairs`
+    options.py      options of the commands that load an engine for one prompt
     numbers.py      numbers on the command line: bounded, and finite
-    output.py       what the commands that render stored runs share: options, and where their files go
+    output.py       options of the commands that render stored runs, and where their files go
 
 Importing a command imports nothing heavy; running it does.
 """

@@ -1,6 +1,6 @@
 """Groups of commands that plug-ins can join: entry points of the group `specgate.commands`.
 
-An entry point called `NAME` is a command beside specgate's own, one called `GROUP.NAME` a command of that group. Each
+An entry point called `NAME` is a command of `specgate engine`, one called `GROUP.NAME` a command of that group. Each
 names a click command. It is imported only when it is run or its help is shown.
 """
 
@@ -17,7 +17,7 @@ from specgate.errors import UsageError
 class OpenGroup(click.Group):
     """A group that lists its own commands and those of plug-ins. Its own win where names are equal.
 
-    `above`: the beginning of the names of entry points that join it, such as `pairs.`; empty for the command line.
+    `above`: the beginning of the names of entry points that join it, such as `pairs.`; empty for `engine`.
     """
 
     def __init__(self, *arguments: Any, above: str = "", **settings: Any) -> None:

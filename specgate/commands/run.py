@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specgate.commands.fleet import FLEET, take_machines
 from specgate.commands.numbers import (
     BATCH_SIZES,
     BLOCK_STEPS,
@@ -32,7 +33,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--backend",
         metavar="NAME",
-        help="Engine to measure, of `specgate backends` (default: the best one usable here).",
+        help="Engine to measure, of `specgate machine backends` (default: the best one usable here).",
     ),
     click.option(
         "--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="Scenario to run; may be repeated."
@@ -145,14 +146,16 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-order_option = click.option(
-    "--override-order", metavar="REASON", help="Begin although the micro gates are not green; REASON is recorded."
-)
+def fleet_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(FLEET):
+        command = option(command)
+    return command
 
 
 @click.command(short_help="Measure a fixed number of engine steps per block.")
 @question_options
 @run_options
+@fleet_options
 def micro(**options: Any) -> None:
     """Measure a fixed number of engine steps per block, and judge them.
 
@@ -166,15 +169,28 @@ def micro(**options: Any) -> None:
 @click.command(short_help="Measure whole requests, once the micro gates are green.")
 @question_options
 @run_options
-@order_option
-def full(**options: Any) -> None:
+@fleet_options
+@click.option(
+    "--override-order", metavar="REASON", help="Begin although the micro gates are not green; REASON is recorded."
+)
+@click.option("--status", is_flag=True, help="Only say whether the run could begin, and which micro runs are missing.")
+@click.option("--json", "as_json", is_flag=True, help="With --status: one JSON object.")
+def full(status: bool, as_json: bool, **options: Any) -> None:
     """Measure whole requests, prefill included, and judge them.
 
-    The run is refused (exit 5) until the policy's micro gates have been green three times in a row; `specgate status`
-    says what is missing. With --override-order it begins nevertheless, and the ledger and the first line of every
-    report state the REASON.
+    The run is refused (exit 5) until the policy's micro gates have been green three times in a row; --status says what
+    is missing. With --override-order it begins nevertheless, and the ledger and the first line of every report state
+    the REASON.
     """
-    _measure("full", options)
+    if as_json and not status:
+        raise UsageError("--json without --status", hint="a run writes run.json into its folder")
+    if status:
+        from specgate.commands.status import show_status
+
+        take_machines(options)
+        show_status(request_of("full", options), as_json=as_json)
+    else:
+        _measure("full", options)
 
 
 @click.command(short_help="Put a server under load: up to which concurrency does speculation pay?")
@@ -190,9 +206,15 @@ def load(**options: Any) -> None:
 
 
 def _measure(kind: RunKind, options: dict[str, Any]) -> None:
+    machines = take_machines(options) if kind != "load" else None
+    request = request_of(kind, options)
+    if machines is not None:
+        from specgate.fleet.session import carry_out as carry_out_on
+
+        sys.exit(carry_out_on(request, *machines))
     from specgate.run.session import carry_out
 
-    sys.exit(carry_out(request_of(kind, options)))
+    sys.exit(carry_out(request))
 
 
 def request_of(kind: RunKind, options: dict[str, Any]) -> Request:

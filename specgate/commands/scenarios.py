@@ -1,4 +1,4 @@
-"""`specgate scenarios list|show|validate` and `specgate plan`."""
+"""`specgate scenarios`: list, show, check, and plan what a run would measure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS: Final = click.Choice(("micro", "full", "load"))
 
 @click.group()
 def scenarios() -> None:
-    """List, show and check scenarios."""
+    """List, show, check and plan scenarios."""
 
 
 @scenarios.command("list")
@@ -75,9 +75,9 @@ def asked_of(scenario: Scenario, question: Question) -> list[Scenario]:
     return asked(question, [scenario], scenario.kind, scenario.needs)
 
 
-@scenarios.command(short_help="Check scenario files.")
+@scenarios.command("check", short_help="Check scenario files.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-def validate(files: tuple[str, ...]) -> None:
+def check_files(files: tuple[str, ...]) -> None:
     """Check scenario files and report every problem of each. Exit code 2 if there is any."""
     from specgate.planning.scenario import load_scenario
     from specgate.planning.variants import variants_in_words
@@ -94,7 +94,7 @@ def validate(files: tuple[str, ...]) -> None:
         raise UsageError("\n".join(problems))
 
 
-@click.command(short_help="Show what a run would measure, and how long it would take.")
+@scenarios.command(short_help="Show what a run would measure, and how long it would take.")
 @click.option("--backend", metavar="NAME", help="Engine that would run (default: the best one usable here).")
 @click.option("--scenario", "names", multiple=True, metavar="FILE|NAME", help="Scenario to plan; may be repeated.")
 @click.option("--only", metavar="GLOB", help="Only scenarios whose name matches.")
@@ -200,7 +200,8 @@ def show_plan(plan: Plan, seconds: dict[Point, float], size: str, *, plain: bool
         for row in rows:
             table.add_row(*row)
         console().print(table)
-    echo(f"{len(rows)} points on {plan.points[0].backend}, about {total:.0f} min ({size} cost model, good to ×2)")
+    points = f"{len(rows)} point{'s' if len(rows) > 1 else ''}"
+    echo(f"{points} on {plan.points[0].backend}, about {total:.0f} min ({size} cost model, good to ×2)")
 
 
 def plan_row(plan: Plan, point: Point) -> tuple[str, ...]:

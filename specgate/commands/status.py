@@ -1,18 +1,15 @@
-"""`specgate status`: how often the micro gates have been green, what is missing, and what the ledger holds."""
+"""`specgate full --status`: how often the micro gates have been green, what is missing, and what the ledger holds."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import click
-
-from specgate.commands.run import key_value
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
+    from specgate.planning.request import Request
     from specgate.promotion.ledger import Entry
     from specgate.promotion.status import OtherStreak, PromotionStatus
 
@@ -20,44 +17,17 @@ LAST = 10
 WIDTH = 80
 
 
-@click.command(short_help="Say whether `full` may begin, and which micro runs are missing.")
-@click.option("--backend", metavar="NAME", help="As for `specgate full`.")
-@click.option("--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="As for `specgate full`.")
-@click.option("--only", metavar="GLOB", help="As for `specgate full`.")
-@click.option("--policy", metavar="FILE|NAME", help="As for `specgate full`.")
-@click.option("--pair", metavar="NAME|DIR", help="As for `specgate full`.")
-@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="As for `specgate full`.")
-@click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="As for `specgate full`.")
-@click.option("--tokenizer", type=click.Path(path_type=Path), metavar="FILE|DIR", help="As for `specgate full`.")
-@click.option("--no-baseline", "baseline", flag_value=False, default=True, help="As for `specgate full`.")
-@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="As for `specgate full`.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Folder with the ledger."
-)
-@click.option(
-    "--archive",
-    "archives",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    multiple=True,
-    metavar="DIR",
-    help="As for `specgate full`.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def status(as_json: bool, **options: Any) -> None:
-    """Say whether `specgate full` with the same options could begin now, and which micro runs are missing.
-
-    Nothing is loaded. The weights are assumed to be those of the last micro run; `specgate full` checks them once it
-    has loaded them. Exit code 6 if the ledger was changed, else 0.
+def show_status(request: Request, *, as_json: bool) -> None:
+    """Print whether the full run that is requested could begin now, and which micro runs are missing. Nothing is
+    loaded. Raises InvalidResult if the ledger was changed.
     """
-    from specgate.planning.request import Request
     from specgate.promotion.status import promotion_status
 
-    options["options"] = dict(key_value(o) for o in options["options"])
-    found = promotion_status(Request(kind="full", argv=(), plain=True, **options))
+    status = promotion_status(request)
     if as_json:
-        echo_json(plain(found))
+        echo_json(plain(status))
     else:
-        echo("\n".join(lines(found)))
+        echo("\n".join(lines(status)))
 
 
 def plain(found: PromotionStatus) -> dict[str, object]:
@@ -164,7 +134,9 @@ def other_lines(other: OtherStreak, needed: int) -> Iterator[str]:
     yield from wrapped(f"last: {other.last.state.value} {other.last.run} ({effect})", 2)
     if other.streak.complete and other.streak.expires:
         until = other.streak.expires.isoformat(timespec="minutes")
-        may = "specgate fleet full may begin" if other.begun_here else "full may begin there, if nothing has changed,"
+        may = (
+            "specgate full --on gpus may begin" if other.begun_here else "full may begin there, if nothing has changed,"
+        )
         yield from wrapped(f"{may} until {until}", 2)
 
 

@@ -1,4 +1,4 @@
-"""Data classes of `specgate compare --by texts`: texts and acceptance of engines beside a reference's."""
+"""Data classes of `specgate runs compare --by texts`: texts and acceptance of engines beside a reference's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data classes of `specgate compare --by builds`: how each figure differs between two runs."""
+"""Data classes of `specgate runs compare --by builds`: how each figure differs between two runs."""
 
 from __future__ import annotations
 

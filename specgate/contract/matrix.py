@@ -1,4 +1,4 @@
-"""Data classes of `specgate compare --by engines`: the same cells on several back ends side by side."""
+"""Data classes of `specgate runs compare --by engines`: the same cells on several back ends side by side."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class Tape:
 
 
 KEYS: Final = ("schema", "origin", "prompts_sha256", "accepted")
-MADE_BY: Final = "specgate tape RUN FILE writes one"
+MADE_BY: Final = "specgate engine tape RUN FILE writes one"
 
 
 def tape_error(file: Path, key: str, value: object, right: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""Data classes of `specgate history`: the same figure of the same cell over many runs, and where it changed."""
+"""Data classes of `specgate runs history`: the same figure of the same cell over many runs, and where it changed."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def that_version(run: Mapping[str, Any]) -> str:
     what = f"source tree {tree[:12]}" if tree else "the source tree that made it"
     if commit is not None:
         what = f"commit {commit[:12]} ({what}{', which differs from the commit' if dirty else ''})"
-    return f"check out {what}, and run its `specgate verify`"
+    return f"check out {what}, and run its `specgate runs verify`"
 
 
 def _source(run: Mapping[str, Any]) -> tuple[str | None, str | None, bool]:

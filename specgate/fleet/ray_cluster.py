@@ -110,7 +110,7 @@ def imported() -> Any:
     try:
         import ray
     except ImportError as error:
-        hint = "pip install '.[fleet]' in the checkout; --on local needs no Ray"
+        hint = "pip install '.[fleet]' in the checkout; --on gpus needs no Ray"
         raise EnvironmentRefused("--on ray: Ray is not installed", hint=hint) from error
     return ray
 

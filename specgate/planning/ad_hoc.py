@@ -79,12 +79,12 @@ def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[
     base: dict[str, Any] = dict(resolve(shipped_file(f"base/{machine}")).data)
     batch = min(question.batch or (1,))
     sets = -(-MIN_PROMPTS // batch)
-    budgets = {"micro": {"steps": 32 if machine == "cpu" else 128}, "full": {"new_tokens": 256, "ignore_eos": False}}
+    budgets = {"micro": {"steps": 24 if machine == "cpu" else 128}, "full": {"new_tokens": 256, "ignore_eos": False}}
     return {
         **base,
         "kind": kind,
         "family": "own",
-        "grid": {"context": [1024] if machine == "cpu" else [8192], "batch": [1], "spec": [3]},
+        "grid": {"context": [512] if machine == "cpu" else [8192], "batch": [1], "spec": [3]},
         "workload": {**base["workload"], "prompt_sets": sets + sets % 2},
         "budget": budgets[kind],
         "default": False,

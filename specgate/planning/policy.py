@@ -38,7 +38,7 @@ from specgate.planning.policy_bases import POLICIES, SHIPPED
 from specgate.planning.scenario import find_all
 
 FOR_CONTRASTS = SHIPPED / "contrast"
-"""Policies that judge one run against another (`specgate compare`). They use contrast gates."""
+"""Policies that judge one run against another (`specgate runs compare`). They use contrast gates."""
 Gates = Mapping[str, Gate | ContrastGate]
 """Gate name → gate, for all that a policy may name."""
 

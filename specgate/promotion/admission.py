@@ -60,7 +60,7 @@ def promotion_of(request: Request, config: Config, ledger: Ledger, software: Sof
     else:
         gates, command = micro_gates(request, config)
         if FLEET in software.facts:
-            command = command.replace("specgate micro", "specgate fleet micro", 1)
+            command = command.replace("specgate micro", "specgate micro --on gpus", 1)
         promotion = Promotion(digests(gates), NEEDED, 0, command, request.override_order)
     claim = claim_of(config, promotion.gates, software)
     if request.kind == "full":

@@ -8,8 +8,8 @@ reachability.py   floors that no run can reach, said before anything is measured
 resuming.py       a run that is continued: whether it may be, and what it rests on
 runner.py         the one measuring loop: plan → worker → blocks in the journal
 smoke/            `specgate smoke`: one prompt, and the known causes of speculation that is off
-parity/           `specgate parity`: two engines' stages for one prompt
-prefix_cache/     `specgate cache`: the same requests with a prefix cache on and off
+parity/           `specgate diagnose parity`: two engines' stages for one prompt
+prefix_cache/     `specgate diagnose cache`: the same requests with a prefix cache on and off
 worker.py         the engine in a process of its own, driven over a socket
 engine_process/   that process: messages, what is checked of an answer, what the process is given, what it prints
 watched_gpus.py   which GPUs a run uses, so that every one of them is watched
@@ -21,5 +21,5 @@ early_stop.py     stops a point at the first interim look where every rule that 
 progress.py       a bar on a terminal, one line per block elsewhere
 recompute.py      samples → figures → verdicts, pure
 ending.py         after the last block: what the run amounts to, its reports, its entry in the ledger
-calibration.py    `specgate calibrate`: the same role in both places of every pair, reduced to a noise passport
+calibration.py    `specgate machine calibrate`: the same role in both places of every pair, reduced to a noise passport
 """

@@ -1,4 +1,4 @@
-"""`specgate calibrate`: measure how noisy this machine is, with an A/A run, and store the result as a noise passport.
+"""`specgate machine calibrate`: measure this machine's noise with an A/A run, and store it as a noise passport.
 
 In an A/A run, every round runs each of its roles twice in a row, so that a pair compares a role with itself and any
 difference is noise. One block of a pair stands for the baseline, the other for the candidate. The candidate is the

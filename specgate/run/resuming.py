@@ -53,12 +53,12 @@ def check_resumable(path: Path, ledger: Ledger, *, longer: bool = False) -> None
     run, entry = folder.read_run(), last_entry(ledger, path.absolute().name)
     if not (longer and undecided(path)) and (why := finished(run, entry, path)):
         hint = (
-            f"a verdict stands: specgate verify {path} checks it, specgate report {path} shows it; or start a new run"
+            f"a verdict stands: specgate runs verify {path} checks it, runs show {path} prints it; or start a new run"
         )
         raise UsageError(f"{path}: {why}: nothing is left to continue", hint=hint)
     if found := list(contradictions(path, entry)):
         more = f" (and {len(found) - 3} more places)" if len(found) > 3 else ""
-        hint = f"the run is not as it was left; specgate verify {path} names every place. Start a new run"
+        hint = f"the run is not as it was left; specgate runs verify {path} names every place. Start a new run"
         raise InvalidResult(f"{path}: cannot be continued: {'; '.join(map(str, found[:3]))}{more}", hint=hint)
 
 
@@ -151,7 +151,7 @@ def refuse_other_kind(folder: RunFolder, run: Run, software: Software) -> None:
     began, goes_on = (FLEET in of for of in (run.fingerprint, software.facts))
     if began != goes_on:
         by = f"the fleet {run.fingerprint[FLEET]}" if began else "one machine"
-        command = f"specgate {'fleet ' if began else ''}{run.kind} --resume {folder.path}"
+        command = f"specgate {run.kind}{' --on gpus' if began else ''} --resume {folder.path}"
         raise UsageError(f"{folder.path}: it was begun by {by}", hint=f"continue it with {command}")
 
 

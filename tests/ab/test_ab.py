@@ -169,7 +169,7 @@ def test_builds_that_do_not_fit_beside_each_other_run_one_after_the_other(cli: C
 def test_a_comparison_holds_and_an_edit_anywhere_is_seen(cli: Cli) -> None:
     ab(cli, "--new", "step_ns=2060000", code=1)
     folder = newest(cli)
-    held = cli.run("verify", folder, pair=False)
+    held = cli.run("runs", "verify", folder, pair=False)
     assert held.returncode == 0 and "verdict SLOWER (exit 1)" in held.stdout
     for file, was, is_ in (
         ("ab.json", '"SLOWER"', '"FASTER"'),
@@ -181,10 +181,10 @@ def test_a_comparison_holds_and_an_edit_anywhere_is_seen(cli: Cli) -> None:
         text = (folder / file).read_text()
         assert was in text, file
         (folder / file).write_text(text.replace(was, is_, 1))
-        again = cli.run("verify", folder, pair=False)
+        again = cli.run("runs", "verify", folder, pair=False)
         assert again.returncode == 6 and f"differs: {file}" in again.stdout, (file, again.stdout)
         (folder / file).write_text(text)
-    assert cli.run("verify", folder, pair=False).returncode == 0
+    assert cli.run("runs", "verify", folder, pair=False).returncode == 0
 
 
 def test_an_edited_word_behind_a_mended_manifest_is_seen(cli: Cli) -> None:
@@ -195,7 +195,7 @@ def test_an_edited_word_behind_a_mended_manifest_is_seen(cli: Cli) -> None:
     for file in ("ab.json", "ab.html", "ab.md", "junit.xml"):
         (folder / file).write_text((folder / file).read_text().replace("SLOWER", "SAME"))
     (folder / MANIFEST).write_text(manifest_of(folder, {}))
-    again = cli.run("verify", folder, pair=False)
+    again = cli.run("runs", "verify", folder, pair=False)
     assert again.returncode == 6 and "recomputed" in again.stdout
 
 

@@ -93,7 +93,7 @@ def test_more_process_pairs_decide_what_could_not_be_told(cli: Cli, undecided: P
     assert (undecided / "new" / "samples" / "blocks.jsonl").read_bytes().startswith(before)
     assert [(k["pairs"], k["word"]) for k in result(undecided)["looks"]] == [(4, "CANNOT TELL"), (16, "SLOWER")]
     assert sum(k["error"] for k in result(undecided)["looks"]) < result(undecided)["margins"]["error"]
-    held = cli.run("verify", undecided, pair=False)
+    held = cli.run("runs", "verify", undecided, pair=False)
     assert held.returncode == 0 and "verdict SLOWER" in held.stdout, held.stdout
 
 
@@ -102,7 +102,7 @@ def test_a_planned_extension_is_the_same_as_one_that_is_asked_for_afterwards(cli
     resumed(cli, undecided, "--processes", "12", code=1)
     assert deciding(planned) == deciding(undecided) and result(planned)["looks"] == result(undecided)["looks"]
     edited(planned, "ab.json", lambda data: data["looks"][0].update(word="SAME"))
-    again = cli.run("verify", planned, pair=False)
+    again = cli.run("runs", "verify", planned, pair=False)
     assert again.returncode == 6 and "looks[0].word" in again.stdout
 
 
@@ -110,13 +110,13 @@ def test_a_planned_extension_is_left_out_where_the_first_look_decides(cli: Cli) 
     folder = begun(cli, "--new", "step_ns=2060000", "--processes", "4,8", code=1)
     assert [look["pairs"] for look in result(folder)["looks"]] == [4]
     assert {p["number"] for p in result(folder)["processes"]} == set(range(4))
-    assert cli.run("verify", folder, pair=False).returncode == 0
+    assert cli.run("runs", "verify", folder, pair=False).returncode == 0
 
 
 def test_a_word_is_final(cli: Cli) -> None:
     folder = begun(cli, "--new", "step_ns=2060000", "--processes", "4", code=1)
     assert "it ended with SLOWER" in resumed(cli, folder, "--processes", "4", code=2)
-    assert cli.run("verify", folder, pair=False).returncode == 0
+    assert cli.run("runs", "verify", folder, pair=False).returncode == 0
 
 
 def test_without_a_number_there_is_nothing_to_add(cli: Cli, undecided: Path) -> None:
@@ -190,13 +190,13 @@ def test_nor_does_one_whose_manifest_is_gone_while_the_ledger_knows_that_it_ende
 def test_a_comparison_that_nobody_signed_does_not_hold_for_who_asks_for_a_signature(
     cli: Cli, stored: Path, tmp_path: Path
 ) -> None:
-    holds = cli.run("verify", stored, pair=False)
+    holds = cli.run("runs", "verify", stored, pair=False)
     assert holds.returncode == 0 and "its entry is not signed" in holds.stdout
     (tmp_path / "signers").write_text("")
-    done = cli.run("verify", stored, "--allowed-signers", tmp_path / "signers", pair=False)
+    done = cli.run("runs", "verify", stored, "--allowed-signers", tmp_path / "signers", pair=False)
     assert done.returncode == 6 and "nobody has signed" in done.stdout
     alone = shutil.copytree(stored, tmp_path / stored.name)
-    done = cli.run("verify", alone, "--allowed-signers", tmp_path / "signers", pair=False)
+    done = cli.run("runs", "verify", alone, "--allowed-signers", tmp_path / "signers", pair=False)
     assert done.returncode == 6 and "no signature vouches for it" in done.stdout
 
 
@@ -241,7 +241,7 @@ def test_what_is_left_of_a_crash_ends_as_if_there_had_been_none(cli: Cli, undeci
     assert "continued at" in said and "after 2 process pairs" in said
     assert deciding(undecided) == whole
     assert len(blocks.read_text().splitlines()) == len(lines)
-    assert cli.run("verify", undecided, pair=False).returncode == 0
+    assert cli.run("runs", "verify", undecided, pair=False).returncode == 0
 
 
 @pytest.mark.slow("eight engine processes, and a harness that is ended")
@@ -264,7 +264,7 @@ def test_a_comparison_that_is_ended_from_outside_goes_on(cli: Cli, stored: Path,
     done = cli.run_apart("ab", "--resume", folder, pair=False)
     assert done.returncode == 3 and "after 1 process pairs" in done.stdout, done.stdout + done.stderr
     assert deciding(folder) == deciding(stored)
-    assert cli.run("verify", folder, pair=False).returncode == 0
+    assert cli.run("runs", "verify", folder, pair=False).returncode == 0
 
 
 @pytest.mark.slow("engine processes with code of their own")

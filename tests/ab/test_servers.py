@@ -53,7 +53,7 @@ def test_two_attached_servers_are_told_apart_by_their_time_per_token(cli: Cli) -
     by = {(q["name"], q["word"]) for q in found["quantities"] if q["decides"]}
     assert ("acceptance_length", "SAME") in by and ("step_ms", "SAME") not in by and ("step_ms", "FASTER") not in by
     assert [t["changed"] for t in found["texts"]] == [[], []]
-    assert cli.run("verify", next((cli.folder / "runs").glob("*-ab-*")), pair=False).returncode == 0
+    assert cli.run("runs", "verify", next((cli.folder / "runs").glob("*-ab-*")), pair=False).returncode == 0
 
 
 @pytest.mark.slow("starts twelve servers")

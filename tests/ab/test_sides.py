@@ -90,7 +90,7 @@ def test_a_slower_commit_is_found_against_the_one_before_and_no_worktree_stays(c
     step = next(q for q in found["quantities"] if q["name"] == "step_ms" and q["cell"].endswith("baseline"))
     assert step["ratio"] == pytest.approx(1.03, rel=0.01) and step["word"] == "SLOWER"
     assert git_worktrees(checkout) == before
-    assert cli.run("verify", folder, pair=False).returncode == 0
+    assert cli.run("runs", "verify", folder, pair=False).returncode == 0
 
 
 def commits(checkout: Path) -> list[str]:

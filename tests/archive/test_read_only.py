@@ -57,13 +57,13 @@ def test_a_write_is_seen_by_the_watch(cli: Cli) -> None:
     """A control: without it, a watch that sees nothing would pass every test of this file."""
     tiny = ("--scenario", cli.folder / "tiny.yaml", "--target", cli.target, "--draft", cli.draft)
     done = watched(
-        cli.folder, "calibrate", "--backend", "fake", "--processes", "1", "--out", cli.folder / "runs", *tiny
+        cli.folder, "machine", "calibrate", "--backend", "fake", "--processes", "1", "--out", cli.folder / "runs", *tiny
     )
     assert "WRITTEN" in done.stdout, done.stdout + done.stderr
 
 
 def test_a_run_on_a_read_only_mount_is_verified_and_nothing_is_written(run: Path) -> None:
-    done = watched(run.parent, "verify", run)
+    done = watched(run.parent, "runs", "verify", run)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "holds: " in done.stdout and "WRITTEN" not in done.stdout
     assert not (run.parent / "ledger.lock").exists()
@@ -71,7 +71,7 @@ def test_a_run_on_a_read_only_mount_is_verified_and_nothing_is_written(run: Path
 
 def test_without_a_ledger_it_says_what_that_leaves_open(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / run.name)
-    done = watched(tmp_path, "verify", tmp_path / run.name)
+    done = watched(tmp_path, "runs", "verify", tmp_path / run.name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (
         "note: the ledger beside the run is not there: that the manifest is the one the run ended with" in done.stdout

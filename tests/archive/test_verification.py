@@ -77,7 +77,7 @@ def change_json(file: Path, change: Callable[[Any], None]) -> None:
 
 def test_an_untouched_run_holds_and_nothing_is_written(run: Path) -> None:
     before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in run.rglob("*") if p.is_file()}
-    done = CliRunner().invoke(commands, ["verify", str(run)])
+    done = CliRunner().invoke(commands, ["runs", "verify", str(run)])
     assert done.exit_code == 0, done.output
     assert "holds: " in done.output and "verdict PASS (exit 0)" in done.output
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in run.rglob("*") if p.is_file()} == before
@@ -112,7 +112,7 @@ def test_one_byte_anywhere_is_found(
 def test_an_edited_byte_is_exit_6_with_the_files_name(run: Path) -> None:
     file = run / "metrics.csv"
     file.write_text(file.read_text().replace("acceptance_length", "acceptance_lengtH", 1))
-    done = CliRunner().invoke(commands, ["verify", str(run)])
+    done = CliRunner().invoke(commands, ["runs", "verify", str(run)])
     assert done.exit_code == 6
     assert "differs: metrics.csv: its SHA-256 is" in done.output
     assert "differs: metrics.csv: line " in done.output
@@ -226,7 +226,7 @@ def test_samples_that_break_the_arithmetic_are_a_difference_not_a_crash(run: Pat
 
 def test_changed_grounds_are_named_and_nothing_is_derived_from_them(run: Path) -> None:
     (run / "config.resolved.yaml").write_bytes(b"\xff")
-    done = CliRunner().invoke(commands, ["verify", str(run)])
+    done = CliRunner().invoke(commands, ["runs", "verify", str(run)])
     assert done.exit_code == 6
     assert "figures were not recomputed, since their grounds were changed: config.resolved.yaml" in done.output
 
@@ -365,7 +365,7 @@ def test_a_figure_that_only_another_source_tree_computes_is_left_to_that_tree(ru
     by_another_source_tree(run)
     change_json(run / "run.json", figure)
     mend(run)
-    done = CliRunner().invoke(commands, ["verify", str(run)])
+    done = CliRunner().invoke(commands, ["runs", "verify", str(run)])
     assert done.exit_code == 4 and "holds" not in done.output
     assert "differs: run.json: cells[1].values.acceptance_length.value: " in done.output
     assert "cannot be judged by this version: it computes" in done.output
@@ -377,7 +377,7 @@ def test_what_no_source_tree_stores_is_a_difference_whoever_made_the_run(run: Pa
     change_json(run / "run.json", figure)
     mend(run)
     (run / "more.txt").touch()
-    done = CliRunner().invoke(commands, ["verify", str(run)])
+    done = CliRunner().invoke(commands, ["runs", "verify", str(run)])
     assert done.exit_code == 6 and "more.txt: is not in MANIFEST.sha256" in done.output
 
 
@@ -417,7 +417,7 @@ def test_a_signature_is_asked_for_by_naming_who_may_sign(cli: Cli, monkeypatch: 
     signers = allowed(cli.folder, key)
 
     def verified(run: Path) -> tuple[int, str]:
-        done = CliRunner().invoke(commands, ["verify", str(run), "--allowed-signers", str(signers)])
+        done = CliRunner().invoke(commands, ["runs", "verify", str(run), "--allowed-signers", str(signers)])
         return done.exit_code, done.output
 
     monkeypatch.setenv("SPECGATE_SIGNING_KEY", str(key))

@@ -116,7 +116,7 @@ def test_a_lie_makes_its_cell_invalid_with_both_figures(
     assert [(v["state"], v["reason_code"]) for v in records] == [("INVALID", code)]
     assert re.search(says, records[0]["message"]), records[0]["message"]
     assert [v for v in objections[BASELINE if role == SPEC else SPEC] if v["rule"] == "records"] == []
-    again = cli.run("verify", cli.newest(), pair=False)
+    again = cli.run("runs", "verify", cli.newest(), pair=False)
     assert "all as stored\nverdict INVALID (exit 6)" in again.stdout, again.stdout
 
 

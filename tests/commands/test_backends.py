@@ -1,4 +1,4 @@
-"""`specgate backends`: what is listed, and what is validated. tests/examples has a package from outside."""
+"""`specgate machine backends`: what is listed, and what is validated. tests/examples has a package from outside."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ MISNAMED = Misnamed()
 
 
 def test_every_built_in_back_end_keeps_the_protocol() -> None:
-    done = CliRunner().invoke(cli, ["backends", "list", "--validate"])
+    done = CliRunner().invoke(cli, ["machine", "backends", "list", "--validate"])
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert len(lines) == len(plugins.registered("specgate.backends")) and all(" fine (" in line for line in lines)
 
 
 def test_without_a_subcommand_they_are_listed() -> None:
-    alone, listed = (CliRunner().invoke(cli, words) for words in (["backends"], ["backends", "list"]))
+    alone, listed = (
+        CliRunner().invoke(cli, words) for words in (["machine", "backends"], ["machine", "backends", "list"])
+    )
     assert alone.output == listed.output and "llamacpp" in alone.output
 
 
@@ -45,7 +47,7 @@ def test_broken_ones_are_named_with_every_problem(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(plugins, "entry_points", lambda group: found if group == "specgate.backends" else [])
     plugins.registered.cache_clear()
     try:
-        done = CliRunner().invoke(cli, ["backends", "list", "--validate"])
+        done = CliRunner().invoke(cli, ["machine", "backends", "list", "--validate"])
     finally:
         plugins.registered.cache_clear()
     assert isinstance(done.exception, UsageError) and "misnamed, gone" in str(done.exception)

@@ -74,7 +74,7 @@ def test_a_resumed_run_ends_at_the_same_look(cli: Cli) -> None:
 
 
 def test_a_quiet_machine_gets_a_passport_that_later_runs_go_by(cli: Cli) -> None:
-    done = cli.run("calibrate", "--scenario", "tiny.yaml", "--backend", "fake")
+    done = cli.run("machine", "calibrate", "--scenario", "tiny.yaml", "--backend", "fake")
     assert done.returncode == 0, done.stdout + done.stderr
     assert last_lines(done)[1] == "this machine is accepted at 2 %"
     assert "5 processes sd 0.0" in done.stdout
@@ -95,7 +95,7 @@ def test_a_quiet_machine_gets_a_passport_that_later_runs_go_by(cli: Cli) -> None
 
 
 def test_a_noisy_machine_is_rejected(cli: Cli) -> None:
-    done = cli.run("calibrate", "--scenario", "tiny.yaml", "--backend", "fake", "-o", "jitter=1.5")
+    done = cli.run("machine", "calibrate", "--scenario", "tiny.yaml", "--backend", "fake", "-o", "jitter=1.5")
     assert done.returncode == 4, done.stdout + done.stderr
     assert "rejected at 2 %" in done.stdout
     assert cli.micro("--backend", "fake").returncode == 0
@@ -103,7 +103,7 @@ def test_a_noisy_machine_is_rejected(cli: Cli) -> None:
 
 
 def test_an_engine_that_fails_calibrates_nothing(cli: Cli) -> None:
-    done = cli.run("calibrate", "--scenario", "tiny.yaml", "--backend", "fake", "-o", "fail_open=no")
+    done = cli.run("machine", "calibrate", "--scenario", "tiny.yaml", "--backend", "fake", "-o", "fail_open=no")
     assert done.returncode == 7
     assert not (cli.folder / "noise").exists()
 
@@ -124,7 +124,7 @@ def test_a_run_that_cannot_tell_goes_on_with_more_rounds_and_keeps_its_looks(cli
     (speed,) = [v for v in record["verdicts"] if v["rule"] == "speed"]
     assert (speed["evidence"]["look"], speed["evidence"]["looks"], speed["evidence"]["pairs"]) == (3, 3, 24)
     assert record["fingerprint"]["config_sha256"] != before
-    checked = cli.run("verify", run, pair=False)
+    checked = cli.run("runs", "verify", run, pair=False)
     assert checked.returncode == 0 and "4 verdicts recomputed, all as stored" in checked.stdout, (
         checked.stdout + checked.stderr
     )

@@ -1,4 +1,4 @@
-"""`specgate explain` on whole runs: of every ending, under another policy."""
+"""`specgate runs explain` on whole runs: of every ending, under another policy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(original: Path, tmp_path: Path) -> Path:
 
 
 def explained(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(commands, ["explain", *map(str, arguments)])
+    return CliRunner().invoke(commands, ["runs", "explain", *map(str, arguments)])
 
 
 def edit(run: Path, change: Any) -> None:

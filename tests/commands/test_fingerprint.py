@@ -23,7 +23,7 @@ from tests.support.stored_runs import as_if_killed
 
 MICRO = ("micro", "--scenario", "gate.yaml", "--policy", "policy.yaml", "--backend", "counting")
 FULL = ("full", "--scenario", "full.yaml", *MICRO[3:])
-STATUS = ("status", *FULL[1:])
+STATUS = ("full", "--status", *FULL[1:])
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_the_run_folder_has_the_fingerprint_and_a_changed_package_is_told_once(c
         ("fingerprint.package:numpy", before, "1.0.0"),
         (f"fingerprint.{key}", run.fingerprint[key], second.fingerprint[key]),
     )
-    compared = cli.run("compare", first, cli.newest(), "--plain", pair=False).stdout
+    compared = cli.run("runs", "compare", first, cli.newest(), "--plain", pair=False).stdout
     assert f"  fingerprint\tpackage:numpy\t{before}\t1.0.0\n" in compared
     assert "  fingerprint\tplugin:backend:counting\tspecgate-example-backend 0.1.0, SHA-256 " in compared
     assert "packages.numpy" not in compared

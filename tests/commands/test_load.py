@@ -63,7 +63,7 @@ def test_a_sweep_says_where_speculation_stops_paying_in_every_report_and_can_be_
     assert "break_even_level" in (sweep.newest() / "metrics.csv").read_text()
     entry = json.loads((sweep.folder / "runs" / "ledger.jsonl").read_text().splitlines()[-1])
     assert entry["kind"] == "load" and entry["state"] == "PASS"
-    verified = sweep.run("verify", sweep.newest(), pair=False)
+    verified = sweep.run("runs", "verify", sweep.newest(), pair=False)
     assert verified.returncode == 0, verified.stdout
 
 
@@ -97,7 +97,7 @@ def test_an_open_loop_compares_latencies_at_the_same_arrivals(sweep: Cli) -> Non
     assert 2 * len(due) == len(folder.lines(Block)), (
         "both roles of a round have the same arrivals, and no other round has"
     )
-    assert sweep.run("verify", sweep.newest(), pair=False).returncode == 0
+    assert sweep.run("runs", "verify", sweep.newest(), pair=False).returncode == 0
 
 
 def test_an_open_loop_whose_client_was_late_is_invalid_and_warned_of(sweep: Cli) -> None:
@@ -110,7 +110,7 @@ def test_an_open_loop_whose_client_was_late_is_invalid_and_warned_of(sweep: Cli)
     )
     assert any("fell behind" in warning for warning in RunFolder.open(sweep.newest()).read_run().warnings)
     assert "sent late p50" in (sweep.newest() / "report.html").read_text()
-    assert sweep.run("verify", sweep.newest(), pair=False).returncode == 0
+    assert sweep.run("runs", "verify", sweep.newest(), pair=False).returncode == 0
 
 
 def test_a_back_end_that_takes_one_block_at_a_time_is_refused_before_it_loads(sweep: Cli) -> None:
@@ -151,4 +151,4 @@ def test_a_stub_server_under_load_is_judged_and_refusals_lose_nothing(sweep: Cli
     refused = {r.cell.key: r.values["refused_requests"].value for r in run.cells}
     assert refused["sweep/vllm/c24/b1/spec-3"] == 0 and (refused["sweep/vllm/c24/b3/spec-3"] or 0) > 0
     assert {r.status for r in run.cells} == {"ok"}
-    assert sweep.run("verify", sweep.newest(), pair=False).returncode == 0
+    assert sweep.run("runs", "verify", sweep.newest(), pair=False).returncode == 0

@@ -65,7 +65,7 @@ def here(cli: Cli, command: str, *arguments: str) -> tuple[int, str]:
 
 
 def status(cli: Cli) -> dict[str, Any]:
-    code, output = here(cli, "status", "--json")
+    code, output = here(cli, "full", "--status", "--json")
     assert code == 0, output
     found: dict[str, Any] = json.loads(output)
     return found
@@ -199,7 +199,7 @@ def test_a_ledger_that_was_copied_from_another_host_lets_nothing_pass(
     assert (found["streak"], found["full_allowed"]) == (0, False)
     assert found["host"] == "another" != found["head_host"]
     assert "it ran on another host" in found["last"][-1]["effect"]
-    assert "written last on another host" in here(order, "status")[1]
+    assert "written last on another host" in here(order, "full", "--status")[1]
     assert here(order, "full")[0] == 5
 
 
@@ -216,11 +216,11 @@ def test_status_names_the_streak_of_a_fleet_that_is_begun_here(order: Cli) -> No
     (other,) = found["others"]
     assert (other["measured_by"], other["streak"]) == (fleet_of(0, 1, 2, 3), 3)
     assert other["begun_here"] is other["full_allowed"] is True
-    code, said = here(order, "status")
+    code, said = here(order, "full", "--status")
     said = " ".join(said.split())
     assert code == 0 and f"streak 1 of 3 on this machine alone: host {identity()}" in said
     assert "streak 3 of 3 of a fleet of 4 (GPU-5a1e0000, GPU-5a1e0001, GPU-5a1e0002, 1 more) last: PASS" in said
-    assert "(one more) specgate fleet full may begin until " in said
+    assert "(one more) specgate full --on gpus may begin until " in said
 
 
 def test_another_fleet_has_a_streak_of_its_own_and_a_red_run_ends_it(order: Cli) -> None:
@@ -231,7 +231,7 @@ def test_another_fleet_has_a_streak_of_its_own_and_a_red_run_ends_it(order: Cli)
         (fleet_of(2, 3), 0, "FAIL"),
         (fleet_of(0, 1), 0, "PASS"),  # as the runs of another fleet ended it
     ]
-    assert "may begin" not in here(order, "status")[1]
+    assert "may begin" not in here(order, "full", "--status")[1]
 
 
 def test_another_hosts_streak_is_held_to_what_its_last_run_rested_on(order: Cli) -> None:
@@ -239,17 +239,17 @@ def test_another_hosts_streak_is_held_to_what_its_last_run_rested_on(order: Cli)
     enter(order, 3, by=theirs, host="0123456789abcdef")
     (other,) = status(order)["others"]
     assert (other["streak"], other["begun_here"], other["full_allowed"]) == (3, False, False)
-    said = " ".join(here(order, "status")[1].split())
+    said = " ".join(here(order, "full", "--status")[1].split())
     assert "streak 3 of 3 of GPU-5a1e0007, begun on host 0123456789abcdef" in said
     assert "full may begin there, if nothing has changed, until " in said
-    lines = here(order, "status")[1].split("\n")
+    lines = here(order, "full", "--status")[1].split("\n")
     assert max(len(line) for line in lines if not line.startswith("  run: ")) <= 80
 
 
 def test_without_runs_of_others_nothing_is_said_of_them(order: Cli) -> None:
     enter(order, 1)
     assert status(order)["others"] == []
-    assert "streak 1 of 3\n" in here(order, "status")[1]
+    assert "streak 1 of 3\n" in here(order, "full", "--status")[1]
 
 
 def test_green_runs_without_their_folders_let_nothing_pass_until_an_archive_is_named(order: Cli) -> None:
@@ -259,7 +259,7 @@ def test_green_runs_without_their_folders_let_nothing_pass_until_an_archive_is_n
         shutil.move(run, archive / run.name)
     code, said = here(order, "full")
     assert code == 5 and "its run folder is missing" in said
-    code, said = here(order, "status", "--archive", str(archive))
+    code, said = here(order, "full", "--status", "--archive", str(archive))
     assert code == 0 and "streak 3 of 3" in said
     assert full(order, *FAKE, "--archive", str(archive)).returncode == 0
 
@@ -316,7 +316,7 @@ def test_a_changed_ledger_stops_every_command_that_rests_on_it_and_loses_nothing
     order.scenario()
     micro_refused = here(order, "micro")
     order.scenario(kind="full", budget="new_tokens: 10")
-    for code, output in (micro_refused, here(order, "full", "--override-order", "x"), here(order, "status")):
+    for code, output in (micro_refused, here(order, "full", "--override-order", "x"), here(order, "full", "--status")):
         assert code == 6, output
         assert "ledger_tampered" in output and "move" in output
     assert ledger.read_bytes() == changed
@@ -327,7 +327,7 @@ def test_a_torn_line_is_reported_and_does_no_harm(order: Cli) -> None:
     with (order.folder / "runs" / "ledger.jsonl").open("a") as file:
         file.write('{"prev_sha256":"12')
     assert status(order)["torn_line"] == '{"prev_sha256":"12'
-    assert "a torn line at its end" in here(order, "status")[1]
+    assert "a torn line at its end" in here(order, "full", "--status")[1]
     assert "a torn line was moved to ledger.torn.jsonl" in micro(order).stdout
     found = status(order)
     assert (found["streak"], found["torn_line"], found["torn_lines_set_aside"]) == (3, None, 1)
@@ -335,12 +335,12 @@ def test_a_torn_line_is_reported_and_does_no_harm(order: Cli) -> None:
 
 def test_status_says_what_is_missing_and_what_to_run(order: Cli) -> None:
     enter(order, 2)
-    output = here(order, "status")[1]
+    output = here(order, "full", "--status")[1]
     assert "chain intact" in output and "streak 2 of 3" in output
     assert "missing: 1 green run of gate" in output
     assert "run: specgate micro --scenario gate.yaml" in output
     enter(order, 1)
-    output = here(order, "status")[1]
+    output = here(order, "full", "--status")[1]
     assert "full may begin until" in output and "missing" not in output
 
 
@@ -360,14 +360,14 @@ def test_a_run_that_is_not_judged_does_not_count_and_status_names_what_is_missin
     assert [(gap["kind"], len(gap["cells"])) for gap in silent] == [("acceptance", 2)]
     assert json.loads((run / "run.json").read_text())["not_judged"] == gates["not_judged"]
     assert full(order).returncode == 5
-    code, said = here(order, "status")
+    code, said = here(order, "full", "--status")
     assert code == 0 and "streak 0 of 3" in said
     assert "NOT_JUDGED" in said and "not judged: acceptance of 2 cells" in said
-    code, said = here(order, "status", "--json")
+    code, said = here(order, "full", "--status", "--json")
     (last, *_) = reversed(json.loads(said)["last"])
     assert (last["state"], last["exit_code"], last["effect"]) == ("NOT_JUDGED", 8, "no change")
     assert "acceptance of 2 cells" in last["not_judged"]
-    verified = order.run("verify", run, pair=False)
+    verified = order.run("runs", "verify", run, pair=False)
     assert verified.returncode == 0 and "verdict NOT_JUDGED (exit 8)" in verified.stdout, verified.stdout
     resumed = order.run("micro", "--resume", run, pair=False)
     assert resumed.returncode == 2 and "nothing is left to continue" in resumed.stderr

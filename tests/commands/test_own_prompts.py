@@ -47,7 +47,7 @@ def test_own_prompts_are_measured_shown_and_verified(cli: Cli) -> None:
     assert "acceptance_length[odd]" in (folder / "metrics.csv").read_text()
     page = (folder / "report.html").read_text()
     assert "8 of 12 prompts from mine.jsonl" in page and "Acceptance by category" in page
-    verified = cli.run("verify", folder, pair=False)
+    verified = cli.run("runs", "verify", folder, pair=False)
     assert verified.returncode == done.returncode and "all as stored" in verified.stdout
 
 
@@ -86,13 +86,13 @@ def test_a_scenario_names_its_prompts_relative_to_itself(cli: Cli) -> None:
     text = text.replace("source: random", "file: mine.jsonl, max_tokens: 9")
     cli.write("deep/tiny.yaml", text)
     cli.write("outer.yaml", "# Does it?\nextends: deep/tiny.yaml\nworkload: {prompt_sets: 4}\n")
-    said = cli.run("scenarios", "validate", "outer.yaml", pair=False).stdout
+    said = cli.run("scenarios", "check", "outer.yaml", pair=False).stdout
     assert "fine: micro scenario outer, context own, batch 2, spec-2..3, 12 prompts from mine.jsonl (lines)" in said
     shown = cli.run("scenarios", "show", "outer.yaml", pair=False).stdout
     cli.write("copy.yaml", shown)
     assert "context: own" in shown
     assert cli.run("scenarios", "show", "copy.yaml", pair=False).stdout == shown
-    assert cli.run("plan", "--scenario", "outer.yaml").stderr.count("prompts are needed") == 1, (
+    assert cli.run("scenarios", "plan", "--scenario", "outer.yaml").stderr.count("prompts are needed") == 1, (
         "7 prompts are that short"
     )
 
@@ -116,17 +116,19 @@ def test_what_a_scenario_says_of_its_prompts_is_checked_with_file_and_line(line:
     text = (cli.folder / "tiny.yaml").read_text()
     old = next(row for row in text.splitlines() if row.startswith("workload:"))
     cli.write("tiny.yaml", text.replace(old, f"workload: {line}"))
-    refused = cli.run("scenarios", "validate", "tiny.yaml", pair=False)
+    refused = cli.run("scenarios", "check", "tiny.yaml", pair=False)
     assert refused.returncode == ExitCode.USAGE
     assert re.search(says, refused.stderr), refused.stderr
 
 
 def test_plan_shows_the_question_and_how_long_its_prompts_are(cli: Cli) -> None:
     prompts(cli)
-    done = cli.run("plan", "--backend", "fake", "--prompts", "mine.jsonl", *QUESTION)
+    done = cli.run("scenarios", "plan", "--backend", "fake", "--prompts", "mine.jsonl", *QUESTION)
     assert done.returncode == 0, done.stderr
     assert "own-mine.b2.s2.p4.st4\t" in done.stdout and " tokens (shortest, median, longest)" in done.stdout
-    other = cli.run("plan", "--backend", "fake", "--context", "1K,2k", "--batch", "4,1", "--spec", "3,2", pair=False)
+    other = cli.run(
+        "scenarios", "plan", "--backend", "fake", "--context", "1K,2k", "--batch", "4,1", "--spec", "3,2", pair=False
+    )
     rows = [line.split("\t")[:4] for line in other.stdout.splitlines() if line.startswith("own-")]
     assert rows == [
         ["own-c1024_2048.b1_4.s2_3", c, b, "baseline spec-2..3"] for c in ("1024", "2048") for b in ("1", "4")
@@ -138,7 +140,7 @@ def test_plan_shows_the_question_and_how_long_its_prompts_are(cli: Cli) -> None:
     [("--context", "8Q"), ("--context", "0"), ("--batch", "1,,2"), ("--spec", "9"), ("--spec", "own")],
 )
 def test_an_axis_that_cannot_be_read_says_what_would_be_right(option: str, value: str, cli: Cli) -> None:
-    refused = cli.run("plan", option, value, pair=False)
+    refused = cli.run("scenarios", "plan", option, value, pair=False)
     assert refused.returncode == ExitCode.USAGE
     assert f"Invalid value for '{option}'" in refused.stderr and "whole numbers from 1 to" in refused.stderr
 
@@ -146,9 +148,9 @@ def test_an_axis_that_cannot_be_read_says_what_would_be_right(option: str, value
 def test_an_axis_that_is_given_twice_has_the_numbers_of_both(cli: Cli) -> None:
     twice = ("--context", "1K", "--batch", "4", "--batch", "2,1", "--spec", "3", "--spec", "2", "--batch", "4")
     once = ("--context", "1K", "--batch", "1,2,4", "--spec", "2,3")
-    found = [cli.run("plan", "--backend", "fake", *said, pair=False).stdout for said in (twice, once)]
+    found = [cli.run("scenarios", "plan", "--backend", "fake", *said, pair=False).stdout for said in (twice, once)]
     assert found[0] == found[1] and "own-c1024.b1_2_4.s2_3\t" in found[0]
-    refused = cli.run("plan", "--context", "own", "--context", "1K", pair=False)
+    refused = cli.run("scenarios", "plan", "--context", "own", "--context", "1K", pair=False)
     assert refused.returncode == ExitCode.USAGE
     assert "'own' stands by itself, without numbers beside it" in refused.stderr
 
@@ -156,6 +158,6 @@ def test_an_axis_that_is_given_twice_has_the_numbers_of_both(cli: Cli) -> None:
 def test_the_resolved_question_can_be_kept_as_a_scenario(cli: Cli) -> None:
     shown = cli.run("scenarios", "show", "cpu-1k-single", "--context", "2K", pair=False).stdout
     cli.write("kept.yaml", shown)
-    said = cli.run("scenarios", "validate", "kept.yaml", pair=False).stdout
+    said = cli.run("scenarios", "check", "kept.yaml", pair=False).stdout
     assert "fine: micro scenario kept, context 2048, batch 1, spec-3" in said
     assert cli.run("scenarios", "show", pair=False).returncode == ExitCode.USAGE

@@ -54,7 +54,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_reports_of_a_run_are_what_the_run_wrote_itself_and_its_folder_stays_as_it_was(runs: Path) -> None:
     before = contents(runs)
-    result = invoke("report", runs / "a", "--html", "--csv", "--md", "--junit")
+    result = invoke("runs", "report", runs / "a", "--html", "--csv", "--md", "--junit")
     assert code(result) == 0, result.output
     rendered = contents(Path("report"))
     assert set(rendered) == {"report.html", "metrics.csv", "summary.csv", "summary.md", "junit.xml"}
@@ -63,7 +63,7 @@ def test_reports_of_a_run_are_what_the_run_wrote_itself_and_its_folder_stays_as_
 
 
 def test_several_runs_share_tables_and_suites_and_have_a_page_each(runs: Path) -> None:
-    result = invoke("report", runs / "a", runs / "slow", "--html", "--csv", "--junit", "--out", "all")
+    result = invoke("runs", "report", runs / "a", runs / "slow", "--html", "--csv", "--junit", "--out", "all")
     assert code(result) == 0, result.output
     assert set(contents(Path("all"))) == {
         "a/report.html",
@@ -76,32 +76,38 @@ def test_several_runs_share_tables_and_suites_and_have_a_page_each(runs: Path) -
         assert [row["run_id"] for row in csv.DictReader(file)] == ["a", "a", "slow", "slow"]
 
 
-def test_without_a_format_the_verdict_is_printed_and_never_the_exit_code(runs: Path) -> None:
-    result = invoke("report", runs / "wrong")
+def test_show_prints_the_verdict_which_is_never_the_exit_code(runs: Path) -> None:
+    result = invoke("runs", "show", runs / "wrong")
     assert code(result) == 0
     assert "INVALID: " in result.output and not Path("report").exists()
+
+
+def test_a_report_without_a_format_is_refused_with_the_formats_that_there_are(runs: Path) -> None:
+    result = invoke("runs", "report", runs / "wrong")
+    assert code(result) == ExitCode.USAGE
+    assert "--html, --csv, --md, --junit, --github" in str(result.exception) and "runs show" in str(result.exception)
 
 
 def test_annotations_are_printed_and_the_summary_is_appended(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary = Path("summary.md")
     summary.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    result = invoke("report", runs / "wrong", "--github")
+    result = invoke("runs", "report", runs / "wrong", "--github")
     assert result.output.startswith("::notice title=") and "\n::error title=INVALID tokens-equal" in result.output
     assert summary.read_text().startswith("before\n## ! INVALID")
 
 
 def test_a_plug_ins_report_is_rendered_by_name_and_one_without_a_file_is_refused(runs: Path) -> None:
-    assert code(invoke("report", runs / "a", "--report", "junit")) == 0
+    assert code(invoke("runs", "report", runs / "a", "--report", "junit")) == 0
     assert set(contents(Path("report"))) == {"junit.xml"}
-    assert code(invoke("report", runs / "a", "--report", "console")) == ExitCode.USAGE
-    assert code(invoke("report", runs / "a", "--report", "junti")) == ExitCode.USAGE
+    assert code(invoke("runs", "report", runs / "a", "--report", "console")) == ExitCode.USAGE
+    assert code(invoke("runs", "report", runs / "a", "--report", "junti")) == ExitCode.USAGE
 
 
 def test_nothing_is_written_into_a_run_folder(runs: Path) -> None:
     before = contents(runs)
     for out in (runs / "a", runs / "a" / "deeper"):
-        result = invoke("report", runs / "a", "--md", "--out", out)
+        result = invoke("runs", "report", runs / "a", "--md", "--out", out)
         assert code(result) == ExitCode.USAGE and "lies in the run folder" in str(result.exception)
     assert contents(runs) == before
 
@@ -109,7 +115,12 @@ def test_nothing_is_written_into_a_run_folder(runs: Path) -> None:
 def test_an_edited_run_is_refused_by_every_command(runs: Path) -> None:
     file = runs / "b" / "run.json"
     file.write_text(file.read_text().replace('"complete"', '"complet3"', 1))
-    for command in (["report"], ["compare"], ["compare", "--by", "engines"]):
+    for command in (
+        ["runs", "show"],
+        ["runs", "report", "--md"],
+        ["runs", "compare"],
+        ["runs", "compare", "--by", "engines"],
+    ):
         result = invoke(*command, runs / "a", runs / "b")
         assert code(result) == ExitCode.INVALID and "run.json: its SHA-256" in str(result.exception)
 
@@ -122,7 +133,7 @@ def test_an_edited_run_is_refused_by_every_command(runs: Path) -> None:
     [("b", ExitCode.PASS), ("slow", ExitCode.FAIL), ("wrong", ExitCode.INVALID), ("other", ExitCode.PASS)],
 )
 def test_the_exit_code_of_a_comparison_is_the_policys(runs: Path, other: str, expected: ExitCode) -> None:
-    result = invoke("compare", runs / "a", runs / other, "--by", "builds", "--html", "--md", "--csv", "--json")
+    result = invoke("runs", "compare", runs / "a", runs / other, "--by", "builds", "--html", "--md", "--csv", "--json")
     assert code(result) == expected, result.output
     assert set(contents(Path("report"))) == {"builds.html", "builds.md", "builds.csv", "builds.json"}
 
@@ -130,15 +141,15 @@ def test_the_exit_code_of_a_comparison_is_the_policys(runs: Path, other: str, ex
 def test_a_policy_of_ones_own_decides(runs: Path) -> None:
     rule = "{id: t, gate: change, required: true, metric: mean_tpot_ms, margin_pct: 30.0, trust_unpaired: true}"
     Path("mine.yaml").write_text(f"schema: specgate.policy/v1\nrules:\n  - {rule}\n")
-    assert code(invoke("compare", runs / "a", runs / "slow", "--policy", "mine.yaml")) == ExitCode.PASS
-    assert code(invoke("compare", runs / "slow", runs / "a", "--policy", "mine.yaml")) == ExitCode.PASS
+    assert code(invoke("runs", "compare", runs / "a", runs / "slow", "--policy", "mine.yaml")) == ExitCode.PASS
+    assert code(invoke("runs", "compare", runs / "slow", runs / "a", "--policy", "mine.yaml")) == ExitCode.PASS
 
 
 def test_a_run_that_was_cut_short_is_never_green(runs: Path) -> None:
     file = runs / "b" / "run.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "failures": {"run": "disk full"}}))
     RunFolder(runs / "b").write_manifest()
-    result = invoke("compare", runs / "a", runs / "b")
+    result = invoke("runs", "compare", runs / "a", runs / "b")
     assert code(result) == ExitCode.BACKEND_ERROR
     assert "BACKEND_ERROR: B was cut short (run): disk full" in result.output
 
@@ -146,18 +157,24 @@ def test_a_run_that_was_cut_short_is_never_green(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["compare", "runs/a", "runs/a"], "are the same run"),
-        (["compare", "runs/a", "runs/full"], "is a micro run"),
-        (["compare", "runs/a", "runs"], "is not a run folder"),
-        (["compare", "runs/a", "runs/b", "--policy", "cpu"], "no such policy"),
-        (["compare", "runs/a", "nowhere", "--by", "engines"], "is not a run folder"),
-        (["compare", "runs/a", "--by", "builds"], "compares one run with another: here is 1 of them"),
-        (["compare", "runs/a", "--by", "texts"], "needs a run beside the reference"),
-        (["compare", "runs/a", "runs/b", "--by", "builds", "--near-tie", "0"], "--near-tie says nothing --by builds"),
-        (["compare", "runs/a", "runs/b", "--policy", "compare", "--keys", "run"], "--keys says nothing --by builds"),
-        (["history", "nowhere"], "is not a folder"),
-        (["history", "runs", "--export", "otva"], "did you mean 'otava'?"),
-        (["report", "runs/a", "runs/a"], "are the same run"),
+        (["runs", "compare", "runs/a", "runs/a"], "are the same run"),
+        (["runs", "compare", "runs/a", "runs/full"], "is a micro run"),
+        (["runs", "compare", "runs/a", "runs"], "is not a run folder"),
+        (["runs", "compare", "runs/a", "runs/b", "--policy", "cpu"], "no such policy"),
+        (["runs", "compare", "runs/a", "nowhere", "--by", "engines"], "is not a run folder"),
+        (["runs", "compare", "runs/a", "--by", "builds"], "compares one run with another: here is 1 of them"),
+        (["runs", "compare", "runs/a", "--by", "texts"], "needs a run beside the reference"),
+        (
+            ["runs", "compare", "runs/a", "runs/b", "--by", "builds", "--near-tie", "0"],
+            "--near-tie says nothing --by builds",
+        ),
+        (
+            ["runs", "compare", "runs/a", "runs/b", "--policy", "compare", "--keys", "run"],
+            "--keys says nothing --by builds",
+        ),
+        (["runs", "history", "nowhere"], "is not a folder"),
+        (["runs", "history", "runs", "--export", "otva"], "did you mean 'otava'?"),
+        (["runs", "show", "runs/a", "runs/a"], "are the same run"),
     ],
 )
 def test_what_cannot_be_meant_is_a_sentence_and_exit_2(runs: Path, arguments: list[str], said: str) -> None:
@@ -169,7 +186,7 @@ def test_what_cannot_be_meant_is_a_sentence_and_exit_2(runs: Path, arguments: li
 
 
 def test_runs_of_several_back_ends_have_a_column_each(runs: Path) -> None:
-    result = invoke("compare", runs / "a", runs / "other", "--csv", "--html", "--md", "--json")
+    result = invoke("runs", "compare", runs / "a", runs / "other", "--csv", "--html", "--md", "--json")
     assert code(result) == 0, result.output
     with open("report/engines.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -200,7 +217,7 @@ def test_runs_of_several_back_ends_have_a_column_each(runs: Path) -> None:
 )
 def test_what_is_laid_out_follows_from_the_runs_and_the_options(runs: Path, names: list[str], view: str) -> None:
     arguments = [name if name.startswith("-") or not (runs / name).is_dir() else runs / name for name in names]
-    result = invoke("compare", *arguments, "--json")
+    result = invoke("runs", "compare", *arguments, "--json")
     if view == "texts":  # micro runs have no texts to compare
         assert "is a micro run" in str(result.exception)
     else:
@@ -208,7 +225,9 @@ def test_what_is_laid_out_follows_from_the_runs_and_the_options(runs: Path, name
 
 
 def test_history_shows_every_run_writes_its_exports_and_never_fails(runs: Path) -> None:
-    result = invoke("history", runs, "--html", "--csv", "--export", "otava", "--export", "github-action-benchmark")
+    result = invoke(
+        "runs", "history", runs, "--html", "--csv", "--export", "otava", "--export", "github-action-benchmark"
+    )
     assert code(result) == 0, result.output
     found = contents(Path("report"))
     assert {"history.html", "history.csv", "otava/otava.yaml"} <= set(found)

@@ -1,4 +1,4 @@
-"""`specgate scenarios …` and `specgate plan`, called as commands."""
+"""`specgate scenarios …` and `specgate scenarios plan`, called as commands."""
 
 import json
 import re
@@ -39,6 +39,8 @@ def test_list_names_every_shipped_scenario_with_its_question() -> None:
     assert [line[0] for line in lines if line[4] != "default"] == [
         "active-slots-8b",
         "batch-8b",
+        "cpu-1k-single",
+        "cpu-512-batch4",
         "cpu-drawn",
         "cpu-engines",
         "cpu-full-sampled",
@@ -71,7 +73,7 @@ def test_show_prints_a_whole_scenario_that_can_be_validated(tmp_path: Path) -> N
     assert shown == dump(find("stress"))
     file = tmp_path / "copy.yaml"
     file.write_text(shown)
-    assert run("validate", str(file)).output == (
+    assert run("check", str(file)).output == (
         f"{file}: fine: full scenario copy, context 32773/65536, batch 1, spec-2..5\n"
     )
 
@@ -81,7 +83,7 @@ def test_validate_reports_every_problem_of_every_file(tmp_path: Path) -> None:
     good.write_text("# Q?\nextends: cpu-1k-single\n")
     bad.write_text("# Q?\nextends: cpu-1k-single\nkindd: micro\nneeds: tpu\n")
     worse.write_text("a: 1\na: 2\n")
-    result = run("validate", str(bad), str(good), str(worse))
+    result = run("check", str(bad), str(good), str(worse))
     assert result.output == f"{good}: fine: micro scenario good, context 1024, batch 1, spec-3\n"
     assert isinstance(result.exception, UsageError)
     assert result.exception.exit_code == ExitCode.USAGE
@@ -93,11 +95,8 @@ def test_plan_prints_points_rounds_pairs_and_minutes_without_running_anything() 
     result = CliRunner().invoke(plan, ["--backend", "fake", "--machine", "cpu", "--plain"], catch_exceptions=False)
     header, *rows, total = result.output.splitlines()
     assert header.split("\t") == ["scenario", "context", "batch", "roles", "rounds", "pairs", "blocks", "min"]
-    assert [row.split("\t")[:-1] for row in rows] == [
-        ["cpu-1k-single", "1024", "1", "baseline spec-3", "24+1", "24", "50"],
-        ["cpu-512-batch4", "512", "4", "baseline spec-3", "8+1", "8", "18"],
-    ]
-    assert total.startswith("2 points on fake, about ")
+    assert [row.split("\t")[:-1] for row in rows] == [["cpu-first", "512", "1", "baseline spec-3", "16+1", "16", "34"]]
+    assert total.startswith("1 point on fake, about ")
 
 
 def test_plan_takes_scenarios_of_either_kind_by_name() -> None:
@@ -144,7 +143,7 @@ ONE = ("--backend", "fake", "--machine", "cpu", "--scenario", "cpu-1k-single", "
 
 def lines(*args: str) -> list[str]:
     output = CliRunner().invoke(plan, [*ONE, *args], catch_exceptions=False).output.splitlines()
-    return output[next(i for i, line in enumerate(output) if line.startswith("1 points")) + 1 :]
+    return output[next(i for i, line in enumerate(output) if line.startswith("1 point on")) + 1 :]
 
 
 def test_plan_says_what_a_cycle_of_a_pair_with_experts_costs(experts: tuple[str, ...]) -> None:
@@ -194,14 +193,14 @@ def test_plan_says_that_it_leaves_whole_requests_out(experts: tuple[str, ...], p
     def said(*named: str) -> list[str]:
         args = ["--backend", "fake", "--machine", "cpu", "--scenario", "cpu-full-512", "--plain", "--policy", "cpu"]
         output = CliRunner().invoke(plan, [*args, *named], catch_exceptions=False).output.splitlines()
-        return output[next(i for i, line in enumerate(output) if " points on fake" in line) + 1 :]
+        return output[next(i for i, line in enumerate(output) if "1 point on fake" in line) + 1 :]
 
     (line,) = said(*experts)
     assert line.startswith("cpu-full-512: whole requests, whose prefill takes time")
     assert said("--target", str(pair[0]), "--draft", str(pair[1])) == []
 
 
-DOCUMENTED = re.compile(r"^specgate (plan .*--policy \S+)", re.MULTILINE)
+DOCUMENTED = re.compile(r"^specgate (scenarios plan .*--policy \S+)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", ["backends/eagle3/docs/gpt-oss.md", "docs/results.md"])

@@ -52,7 +52,7 @@ def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
         "vllm-spec-2.log",
         "vllm-spec-3.log",
     ]
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
 @pytest.mark.slow("starts servers")
@@ -110,7 +110,7 @@ def test_servers_whose_weights_are_not_here_are_named_as_they_name_themselves(cl
     page = (cli.newest() / "report.html").read_text()
     assert "qwen-prod, as the server says" in page and "attention, moe, cuda graphs" in page
     assert "demo" not in (cli.newest() / "summary.md").read_text()
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
 @pytest.mark.slow("starts servers")
@@ -141,7 +141,7 @@ def test_one_server_with_speculation_on_is_measured_by_itself(kind: str, cli: Cl
     assert states["tokens"] == states["speed"] == ("SKIPPED", "no_baseline") and states["acceptance"][0] == "PASS"
     for said in (done.stdout, (cli.newest() / "report.html").read_text(), (cli.newest() / "summary.md").read_text()):
         assert "No baseline was measured: no speed-up is claimed" in said
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
 @pytest.mark.slow("starts servers")
@@ -199,9 +199,9 @@ def test_a_key_that_a_server_repeats_is_nowhere(cli: Cli, monkeypatch: pytest.Mo
     forms = {form for key in (ECHOED, OTHER) for form in (key, quote(key, safe=""), escape(key), json.dumps(key)[1:-1])}
     leaks = [str(file) for file, text in {Path("console"): said, **texts}.items() if any(f in text for f in forms)]
     assert not leaks
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
     monkeypatch.delenv("SERVER_KEY")
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
 @pytest.mark.parametrize("option", [f"api_key={KEY}", f"url=http://me:{KEY}@127.0.0.1:8000", f"args=--api-key {KEY}"])

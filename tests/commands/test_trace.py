@@ -1,4 +1,4 @@
-"""`specgate trace`, and a run whose server profiles itself."""
+"""`specgate diagnose trace`, and a run whose server profiles itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.traces import FLASH, GEMM, vllm_loop
 
 def test_a_trace_is_shown_per_step_and_ends_with_1_where_an_invariant_is_broken(cli: Cli) -> None:
     vllm_loop(steps=9).write_chrome(cli.folder / "trace.json.gz")
-    done = cli.run("trace", "trace.json.gz", pair=False)
+    done = cli.run("diagnose", "trace", "trace.json.gz", pair=False)
     assert done.returncode == 1, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "trace trace.json.gz: torch profiler, NVIDIA H200"
@@ -35,13 +35,13 @@ def test_a_quiet_loop_of_allowed_kernels_ends_with_0_and_others_are_named(cli: C
     made.work = [work for work in made.work if work[0] == "kernel"]
     made.write_nsys(cli.folder / "report.sqlite")
     cli.write("kernels.txt", "*flash::*\nnvjet_*\n")
-    done = cli.run("trace", "report.sqlite", "--kernels", "kernels.txt", "--json", pair=False)
+    done = cli.run("diagnose", "trace", "report.sqlite", "--kernels", "kernels.txt", "--json", pair=False)
     data = json.loads(done.stdout)
     assert done.returncode == 0 and data["profiler"] == "nsys" and data["steps"] == 3
     assert data["kernels"] == {FLASH: {"launches": 3, "gpu_ns": 180_000}, GEMM: {"launches": 3, "gpu_ns": 60_000}}
     assert {i["id"]: i["held"] for i in data["invariants"]} == {"I1": "held", "I6": "held"}
     cli.write("kernels.txt", "nvjet_*\n")
-    done = cli.run("trace", "report.sqlite", "--kernels", "kernels.txt", pair=False)
+    done = cli.run("diagnose", "trace", "report.sqlite", "--kernels", "kernels.txt", pair=False)
     assert done.returncode == 1 and "1 kernels in the loop are not on the list" in done.stdout
 
 
@@ -49,20 +49,20 @@ def test_a_trace_that_tells_no_steps_shows_no_loop_until_they_are_stated(cli: Cl
     made = vllm_loop(steps=4)
     made.ranges = []
     made.write_chrome(cli.folder / "trace.json")
-    done = cli.run("trace", "trace.json", pair=False)
+    done = cli.run("diagnose", "trace", "trace.json", pair=False)
     assert done.returncode == 0 and "nothing tells the decode steps from the prefill" in done.stdout
-    done = cli.run("trace", "trace.json", "--steps", "4", pair=False)
+    done = cli.run("diagnose", "trace", "trace.json", "--steps", "4", pair=False)
     assert done.returncode == 1 and "4 decode steps, told by what was stated" in done.stdout
 
 
 def test_shapes_that_turbomind_wrote_are_shown_and_odd_ones_refused(cli: Cli) -> None:
     shape = {"tag": "EAGLE3_FC", "M": 3, "K": 8640, "N": 2880, "dtype": 14, "layout": "row", "count": 512}
     cli.write("shapes.json", json.dumps([{**shape, "count": 7, "tag": "EAGLE3_LM_HEAD"}, shape]))
-    done = cli.run("trace", "shapes.json", pair=False)
+    done = cli.run("diagnose", "trace", "shapes.json", pair=False)
     assert done.returncode == 0 and "2 shapes of matrix products, 519 products" in done.stdout
     assert done.stdout.splitlines()[2].split() == ["512", "3", "×", "8640", "×", "2880", "EAGLE3_FC"]
     cli.write("shapes.json", json.dumps([{**shape, "M": "three"}]))
-    done = cli.run("trace", "shapes.json", pair=False)
+    done = cli.run("diagnose", "trace", "shapes.json", pair=False)
     assert done.returncode == 2 and "shapes.json: [0].M: 'three': an integer of at least 0 is needed" in done.stderr
 
 
@@ -74,7 +74,7 @@ def test_what_is_no_trace_ends_with_2_and_without_a_traceback(cli: Cli) -> None:
         (["trace.json", "--cell", "x"], "no list traceEvents"),
         (["tiny.yaml"], "it begins with"),
     ):
-        done = cli.run("trace", *arguments, pair=False)
+        done = cli.run("diagnose", "trace", *arguments, pair=False)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
@@ -96,10 +96,10 @@ def test_a_run_on_a_server_that_profiles_itself_is_certified_and_its_trace_is_co
     assert quiet.message.startswith("per step 1.00 copies to the host (16 bytes)")
     said = next(v.message for v in run.verdicts if v.gate == "invariants" and v.cell == spec)
     assert "I6 is broken, which the policy accepts: per step" in said
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
     trace = sorted(kept.glob("*.json.gz"))[-1]  # spec-3 is the last role
-    belongs = ("trace", trace, "--run", cli.newest(), "--cell")
+    belongs = ("diagnose", "trace", trace, "--run", cli.newest(), "--cell")
     own = cli.run(*belongs, spec, pair=False)
     assert own.returncode == 1 and f"may be of {spec}" in own.stdout
     other = cli.run(*belongs, spec.replace("spec-3", "baseline"), pair=False)
@@ -109,7 +109,7 @@ def test_a_run_on_a_server_that_profiles_itself_is_certified_and_its_trace_is_co
         in other.stderr
     )
     old = vllm_loop(steps=3, requests=2).write_chrome(cli.folder / "old.json")
-    done = cli.run("trace", old, "--run", cli.newest(), "--cell", spec, pair=False)
+    done = cli.run("diagnose", "trace", old, "--run", cli.newest(), "--cell", spec, pair=False)
     assert done.returncode == 6 and "it was recorded at 2026-11-23" in done.stderr
     unknown = cli.run(*belongs, "nothing", pair=False)
     assert unknown.returncode == 2 and "it has: " in unknown.stderr and spec in unknown.stderr

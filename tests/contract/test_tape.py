@@ -95,7 +95,7 @@ def test_what_is_no_tape_at_all_is_refused(tmp_path: Path, text: str | None) -> 
     file = tmp_path / "tape.json"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(UsageError, match=r"tape\.json.*\n.*specgate tape RUN FILE writes one"):
+    with pytest.raises(UsageError, match=r"tape\.json.*\n.*specgate engine tape RUN FILE writes one"):
         Tape.load(file)
 
 

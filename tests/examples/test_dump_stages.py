@@ -16,12 +16,14 @@ SCRIPT = ROOT / "docs" / "examples" / "dump_stages_transformers.py"
 def test_what_it_dumps_agrees_with_the_reference(cli: Cli, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     ours, theirs = cli.folder / "ours.safetensors", cli.folder / "theirs.safetensors"
     assert (
-        cli.run("parity", "reference", "--dtype", dtype, "--prompt-ids", "5,9,2,7,7,1,30,12", "--dump", ours).returncode
+        cli.run(
+            "diagnose", "parity", "reference", "--dtype", dtype, "--prompt-ids", "5,9,2,7,7,1,30,12", "--dump", ours
+        ).returncode
         == 0
     )
     monkeypatch.setattr("sys.argv", [str(SCRIPT), str(cli.target), str(ours), str(theirs), dtype])
     runpy.run_path(str(SCRIPT), run_name="__main__")
-    done = cli.run("parity", theirs, ours, "--json", "--out", "out", pair=False)
+    done = cli.run("diagnose", "parity", theirs, ours, "--json", "--out", "out", pair=False)
     assert done.returncode == 0, done.stdout
     stored = json.loads((cli.folder / "out" / "parity.json").read_text())
     assert [stage["stage"] for stage in stored["stages"]] == [f"target.hidden.{b}" for b in range(5)] + [

@@ -75,7 +75,7 @@ def seen(packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("seen")
 def test_the_back_end_is_listed_and_keeps_the_protocol() -> None:
-    listed = CliRunner().invoke(command_line, ["backends", "list", "--validate"])
+    listed = CliRunner().invoke(command_line, ["machine", "backends", "list", "--validate"])
     assert listed.exit_code == 0, listed.output
     lines = [line.split(maxsplit=1) for line in listed.output.splitlines()]
     assert ["counting", "fine (specgate_example_backend:BACKEND)"] in lines
@@ -124,5 +124,5 @@ def test_the_report_is_in_the_run_folder_and_prometheus_reads_it(folder: Path) -
 
 @pytest.mark.usefixtures("seen")
 def test_the_run_follows_from_its_samples(folder: Path) -> None:
-    verified = CliRunner().invoke(command_line, ["verify", str(folder)])
+    verified = CliRunner().invoke(command_line, ["runs", "verify", str(folder)])
     assert verified.exit_code == 0, verified.output

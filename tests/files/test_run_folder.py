@@ -175,7 +175,7 @@ def test_another_schema_is_refused_with_the_version_that_made_the_run(tmp_path: 
         assert "made by source tree abababababab (commit cdcdcdcdcdcd)" in caught.value.message
         assert (
             caught.value.hint
-            == "check out commit cdcdcdcdcdcd (source tree abababababab), and run its `specgate verify`"
+            == "check out commit cdcdcdcdcdcd (source tree abababababab), and run its `specgate runs verify`"
         )
 
 

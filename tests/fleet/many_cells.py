@@ -96,8 +96,9 @@ def main() -> int:
         policy.write_text(POLICY)
         killed, began = kill_some(given.killed, given.slots), time.monotonic()
         arguments = [
-            "fleet",
             "micro",
+            "--on",
+            "gpus",
             "--plain",
             "--backend",
             "fake",

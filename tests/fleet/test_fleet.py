@@ -1,4 +1,4 @@
-"""`specgate fleet`, with nodes that are processes of their own."""
+"""`specgate micro --on gpus`, with nodes that are processes of their own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def spread(cli: Cli, *arguments: str) -> subprocess.CompletedProcess[str]:
     asked = [] if "--resume" in arguments else ["--scenario", "many.yaml", "--policy", "policy.yaml"]
     asked += [] if "--resume" in arguments else ["--backend", "fake"]
     cli.write("many.yaml", SCENARIO)
-    return cli.run("fleet", "micro", *asked, "--task-points", "1", *arguments, pair="--resume" not in arguments)
+    return cli.run("micro", "--on", "gpus", *asked, "--task-points", "1", *arguments, pair="--resume" not in arguments)
 
 
 def check_whole(cli: Cli) -> Path:
@@ -47,7 +47,7 @@ def check_whole(cli: Cli) -> Path:
     assert len(times) == 2 * 2 * 8 * 2 and set(times.values()) == {1}
     processes = {(block.point.key, block.worker_generation) for block in blocks}
     assert len(processes) == 2 == len({generation for _, generation in processes})
-    verified = cli.run("verify", str(path), pair=False)
+    verified = cli.run("runs", "verify", str(path), pair=False)
     assert verified.returncode == 0 and " holds: " in verified.stdout, verified.stdout
     return path
 
@@ -94,7 +94,7 @@ def test_an_interrupted_fleet_goes_on_with_other_slots(cli: Cli, monkeypatch: py
     assert "1 of 2 points" in ran.stderr
     path = cli.newest()
     alone = cli.run("micro", "--resume", str(path), pair=False)
-    assert alone.returncode == 2 and f"specgate fleet micro --resume {path}" in alone.stderr
+    assert alone.returncode == 2 and f"specgate micro --on gpus --resume {path}" in alone.stderr
     strange = spread(cli, "--resume", str(path), "--slots", "3")
     assert strange.returncode == 2 and "is none of the machines that it began with" in strange.stderr
     ran = spread(cli, "--resume", str(path), "--slots", "1")
@@ -110,7 +110,7 @@ def test_what_an_engine_refuses_ends_the_run_as_on_one_machine(cli: Cli) -> None
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--on", "moon"), 2, "--on 'moon': no such machines\n  local, ray, or ray=ADDRESS"),
+        (("--on", "moon"), 2, "--on 'moon': no such machines\n  gpus, ray, or ray=ADDRESS"),
         (("--slots", "0"), 2, "--slots"),
         (("--on", "ray"), 4, "Ray is not installed"),
         (("-o", "url.baseline=http://127.0.0.1:1"), 2, "option url.baseline = http://127.0.0.1:1: a server that runs"),
@@ -129,11 +129,11 @@ def test_the_hosts_of_a_ray_cluster_measure_too(cli: Cli) -> None:
     pytest.importorskip("ray")
     cli.write("many.yaml", SCENARIO)
     ran = cli.run_apart(
-        *("fleet", "micro", "--scenario", "many.yaml", "--policy", "policy.yaml", "--backend", "fake"),
+        *("micro", "--scenario", "many.yaml", "--policy", "policy.yaml", "--backend", "fake"),
         *("--on", "ray=local", "--slots", "1"),
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "fleet: 1 slots measured 2 of 2 points in 2 tasks;" in ran.stderr
     path = cli.newest()
     assert ends(path) == ["measured"] * 2
-    assert cli.run("verify", str(path), pair=False).returncode == 0
+    assert cli.run("runs", "verify", str(path), pair=False).returncode == 0

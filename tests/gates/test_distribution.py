@@ -114,5 +114,5 @@ def test_the_next_step_depends_on_what_the_draws_do_not_fit() -> None:
     for against in ("target", "own", "baseline"):
         wrong = replace(TEST, against=against, p_chi_square=1e-12, p_g=1e-12)
         (steps[against],) = {v.next_step for v in judged(DrawCheck(20_000, (wrong,), own_engine="cupy"))}
-    assert steps["target"] and steps["target"].startswith("`specgate parity`")
+    assert steps["target"] and steps["target"].startswith("`specgate diagnose parity`")
     assert steps["own"] == steps["baseline"] and "residual" in str(steps["own"])

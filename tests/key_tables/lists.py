@@ -20,7 +20,7 @@ from specgate.reports.texts.csv import METRIC_COLUMNS, SUMMARY_COLUMNS
 from tests.key_tables.nouns import first_sentence, markdown
 from tests.key_tables.variables import VARIABLES
 
-MEASURING = ("smoke", "micro", "full", "load", "ab", "plan")
+MEASURING = ("smoke", "micro", "full", "load", "ab", "scenarios plan")
 """Commands that take the same options."""
 LATENCIES = {per_request(statistic, quantity) for statistic in STATISTICS for quantity in PER_REQUEST}
 

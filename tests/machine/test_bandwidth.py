@@ -128,7 +128,7 @@ def doctor(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str, times
     monkeypatch.setattr("specgate.machine.host.HostProbe.read", lambda self: quiet)
     offering(monkeypatch, Reader("host", "cpu", None, times))
     return CliRunner().invoke(
-        cli, ["doctor", "--bandwidth", "--policy", "cpu", "--out", str(folder / "runs"), *arguments]
+        cli, ["machine", "doctor", "--bandwidth", "--policy", "cpu", "--out", str(folder / "runs"), *arguments]
     )
 
 
@@ -169,4 +169,4 @@ def test_a_run_stores_what_it_found_and_floors_follow_from_it(cli: Cli) -> None:
     for budget in record["budgets"].values():
         assert budget["no_floor"] is None
         assert all(p["floor_ms"] == pytest.approx(sum(p["moved"].values()) / 4e6) for p in budget["parts"])
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0

@@ -30,7 +30,7 @@ def quiet_host(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def examined(monkeypatch: pytest.MonkeyPatch, driver: Driver, *arguments: str) -> Result:
     monkeypatch.setitem(sys.modules, "pynvml", driver)
-    return CliRunner().invoke(cli, ["doctor", *arguments])
+    return CliRunner().invoke(cli, ["machine", "doctor", *arguments])
 
 
 def levels(result: Result) -> dict[str, str]:

@@ -38,7 +38,7 @@ def gpus(count: int) -> list[Gpu]:
 
 def examined(monkeypatch: pytest.MonkeyPatch, found: list[Gpu], *arguments: str) -> Result:
     monkeypatch.setitem(sys.modules, "pynvml", Driver(found))
-    return CliRunner().invoke(cli, ["doctor", "--policy", "seed", *arguments])
+    return CliRunner().invoke(cli, ["machine", "doctor", "--policy", "seed", *arguments])
 
 
 def in_one_line(result: Result) -> str:

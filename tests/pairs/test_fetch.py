@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from specgate.commands.pairs import pairs, wheels
+from specgate.commands.engine import pairs, wheels
 from specgate.contract.assets import Asset
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.pairs.fetch import cached, fetch, require
@@ -52,7 +52,7 @@ def test_what_pip_cannot_find_is_reported_with_the_way_to_do_it_offline(asset: A
     assert "tinytext-2.0-py3-none-any.whl could not be fetched" in message
     assert "No matching distribution" in message
     assert "pip download --no-deps --only-binary=:all: tinytext==2.0" in message
-    assert "specgate pairs fetch --from DIR" in message
+    assert "specgate engine pairs fetch --from DIR" in message
 
 
 def test_a_folder_can_stand_in_for_the_network(asset: Asset, shelf: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_damaged_file_in_the_cache_is_brought_anew(asset: Asset, shelf: Path) 
     file = fetch(asset, shelf)
     file.write_bytes(b"half a whe")
     assert cached(asset) is None
-    with pytest.raises(EnvironmentRefused, match="run `specgate pairs fetch`"):
+    with pytest.raises(EnvironmentRefused, match="run `specgate engine pairs fetch`"):
         require(asset)
     assert fetch(asset, shelf).read_bytes() == (shelf / asset.filename).read_bytes()
 

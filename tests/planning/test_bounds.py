@@ -71,13 +71,13 @@ def test_settings_of_the_command_line_have_the_same_bounds(scenario: Scenario, r
     "arguments",
     [
         ["micro", "--warmup-runs", "9" * 400],
-        ["calibrate", "--scenario", "cpu-1k-single", "--margin-pct", "nan"],
-        ["tune", "gemm", "--budget-seconds", "inf"],
-        ["bench", "step", "--context", str(10**12)],
-        ["tape", "x" * 300, "out.json"],
-        ["verify", "x" * 300],
+        ["machine", "calibrate", "--scenario", "cpu-1k-single", "--margin-pct", "nan"],
+        ["engine", "tune", "gemm", "--budget-seconds", "inf"],
+        ["engine", "bench", "step", "--context", str(10**12)],
+        ["engine", "tape", "x" * 300, "out.json"],
+        ["runs", "verify", "x" * 300],
         ["scenarios", "show", "x" * 300],
-        ["plan", "--scenario", "x" * 300 + ".yaml"],
+        ["scenarios", "plan", "--scenario", "x" * 300 + ".yaml"],
         ["micro", "--policy", "x" * 300 + ".yaml"],
         ["micro", "--target", "x" * 300, "--draft", "x" * 300],
     ],
@@ -90,5 +90,5 @@ def test_odd_arguments_end_with_2(tmp_path: Path, arguments: list[str]) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_the_environments_fault(tmp_path: Path) -> None:
-    ended = command(tmp_path, ["status", "--out", "x" * 300])
+    ended = command(tmp_path, ["full", "--status", "--out", "x" * 300])
     assert ended.returncode == 4 and "File name too long" in ended.stderr

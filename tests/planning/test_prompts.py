@@ -175,5 +175,5 @@ def test_a_broken_tokenizer_file_is_named(tokenizer_file: Path) -> None:
 
 def test_text_that_was_not_fetched_names_the_command(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assets, "TEXTS", tuple(replace(a, sha256="0" * 64) for a in assets.TEXTS))
-    with pytest.raises(EnvironmentRefused, match="specgate pairs fetch"):
+    with pytest.raises(EnvironmentRefused, match="specgate engine pairs fetch"):
         build_prompts(scenario(), 64, 1, tokenizer_file, VOCAB)

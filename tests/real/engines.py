@@ -14,7 +14,7 @@ from specgate.contract.protocols import Engine, OpenRequest
 from specgate.plugins import backend
 
 LLAMA_SERVER, VLLM, GGUF = "SPECGATE_LLAMA_SERVER", "SPECGATE_VLLM", "SPECGATE_DEMO_GGUF"
-"""Environment variables: two programs, and a folder of `specgate pairs export --format gguf --dtype float32`."""
+"""Environment variables: two programs, and a folder of `specgate engine export --format gguf --dtype float32`."""
 NAMES = ("llamacpp", "vllm")
 
 

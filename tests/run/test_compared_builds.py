@@ -74,7 +74,7 @@ def test_without_a_comparison_a_run_is_not_judged_and_says_the_command(checkout:
     found = verdict(checkout)
     assert found["state"] == "NOT_JUDGED" and found["next_step"].startswith("specgate ab --base main --scenario tiny")
     assert "specgate ab --base main" in (checkout.newest() / "report.html").read_text()
-    assert checkout.run("verify", checkout.newest(), pair=False).returncode == 0
+    assert checkout.run("runs", "verify", checkout.newest(), pair=False).returncode == 0
 
 
 def test_a_run_that_rests_on_a_comparison_holds_after_that_one_went_on(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_comparison_with_the_branch_makes_a_run_green_and_verify_holds_it_agai
     assert checkout.micro("--backend", "fake").returncode == 0
     assert verdict(checkout)["state"] == "PASS"
     run = checkout.newest()
-    assert checkout.run("verify", run, pair=False).returncode == 0
+    assert checkout.run("runs", "verify", run, pair=False).returncode == 0
 
     assert checkout.micro("--backend", "fake", "-o", "draft_ns=90000").returncode == 8  # another subject
 
@@ -114,7 +114,7 @@ def test_a_comparison_with_the_branch_makes_a_run_green_and_verify_holds_it_agai
     result.write_text(result.read_text().replace('"SAME"', '"FASTER"'))
     manifest = run.parent / name / "MANIFEST.sha256"
     manifest.write_text(manifest.read_text() + "\n")
-    assert checkout.run("verify", run, pair=False).returncode == 6
+    assert checkout.run("runs", "verify", run, pair=False).returncode == 6
     assert checkout.micro("--backend", "fake").returncode == 8  # it is believed no more
 
 

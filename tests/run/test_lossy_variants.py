@@ -1,4 +1,4 @@
-"""SpecPV as a variant of a role: never green unasked, judged by its own rule, laid out by `specgate compare --by
+"""SpecPV as a variant of a role: never green unasked, judged by its own rule, laid out by `specgate runs compare --by
 variants`.
 """
 
@@ -36,14 +36,16 @@ def test_a_lossy_variant_is_not_green_until_a_rule_says_how_much_must_be_equal(c
     assert states["tokens", "spec-3+specpv"] == "SKIPPED"
     assert states["tokens", "spec-3+exact"] == states["tokens", "spec-3"] == "PASS"
     path = cli.newest()
-    verified = cli.run("verify", path, pair=False)
+    verified = cli.run("runs", "verify", path, pair=False)
     assert "verdict NOT_JUDGED (exit 8)" in verified.stdout
 
     cli.write("asked.yaml", policy + ASKED)
-    judged = cli.run("check", path / "run.json", "--policy", "asked.yaml", pair=False)
+    judged = cli.run("runs", "check", path / "run.json", "--policy", "asked.yaml", pair=False)
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
-    laid_out = cli.run("compare", path, "--plain", "--html", "--md", "--csv", "--json", "--out", "views", pair=False)
+    laid_out = cli.run(
+        "runs", "compare", path, "--plain", "--html", "--md", "--csv", "--json", "--out", "views", pair=False
+    )
     assert laid_out.returncode == 0, laid_out.stdout + laid_out.stderr
     assert "Tokens of spec-2+specpv, spec-3+specpv may differ from the baseline's" in laid_out.stdout
     rows = {r["role"]: r for r in csv.DictReader((cli.folder / "views/variants.csv").read_text().splitlines())}

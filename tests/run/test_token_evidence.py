@@ -31,7 +31,7 @@ def test_texts_are_compared_whole_until_a_green_run_of_the_fingerprint_and_sampl
     # Another policy is another fingerprint.
     policy.write_text(policy.read_text().replace("min: 1.0", "min: 1.1"))
     assert micro(cli).sampled_after is None
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
 def test_a_text_is_decoded_once_per_prompt_set_and_is_no_timed_block(cli: Cli) -> None:

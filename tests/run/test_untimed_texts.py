@@ -153,7 +153,7 @@ def test_a_baseline_that_parts_at_a_near_tie_is_compared_with_how_it_goes_on(cli
     )
     for text in folder.lines(BaselineText)[1::2]:
         assert max(map(len, text.tokens)) == longest[text.prompt_set]
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_baseline_that_parts_at_a_near_tie_is_compared_with_how_it_goes_on(cli
 def test_what_no_near_tie_explains_stays_invalid(cli: Cli, backend: str, ties: str, said: dict[str, str]) -> None:
     code, _, tokens = judged(cli, backend, ties)
     assert (code, tokens) == (6, said)
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
 @pytest.mark.parametrize(("backend", "opened"), [("silent", 1), ("near", 2)])

@@ -109,7 +109,7 @@ def test_a_variant_on_two_gpus_is_watched_apart_from_the_role_on_one(cli: Cli, m
     assert whole is not None
     floors = {key.split("/")[0]: facts.least_weight_bytes for key, facts in run.engines.items()}
     assert floors == {"tiny": whole, "tiny+two": whole // 2}
-    verified = cli.run("verify", folder.path, pair=False)
+    verified = cli.run("runs", "verify", folder.path, pair=False)
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 

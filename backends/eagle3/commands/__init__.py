@@ -1,11 +1,11 @@
 """Commands that join specgate's.
 
-    bench.py         `specgate bench`: how fast are the parts of an engine, each on its own?
-    tune/            `specgate tune`: what is fastest on this GPU?
-    tape.py          `specgate tape`: record the accept counts of a run
-    tree.py          `specgate tree inspect`: what a draft tree is, and what it takes of an engine
+    bench.py         `specgate engine bench`: how fast are the parts of an engine, each on its own?
+    tune/            `specgate engine tune`: what is fastest on this GPU?
+    tape.py          `specgate engine tape`: record the accept counts of a run
+    tree.py          `specgate engine tree inspect`: what a draft tree is, and what it takes of an engine
     tree_picture.py  the same, drawn
-    pairs/           `specgate pairs …`: train, plant, check and export pairs, choose a draft's vocabulary
+    pairs/           `specgate engine pairs …`: train, plant, check and export pairs, choose a draft's vocabulary
 
 Importing a command imports nothing heavy; running it does.
 """

@@ -1,4 +1,4 @@
-"""`specgate tape`: record how many drafts each cycle of a run accepted."""
+"""`specgate engine tape`: record how many drafts each cycle of a run accepted."""
 
 from __future__ import annotations
 

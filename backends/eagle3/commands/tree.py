@@ -1,4 +1,4 @@
-"""`specgate tree inspect FILE`: what a draft tree is, what it takes of an engine, and what it looks like."""
+"""`specgate engine tree inspect FILE`: what a draft tree is, what it takes of an engine, and what it looks like."""
 
 from __future__ import annotations
 

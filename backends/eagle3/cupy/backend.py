@@ -9,12 +9,7 @@ from typing import Literal
 from specgate.backends.eagle3.cupy.device import OLDEST
 from specgate.backends.eagle3.nouns.abilities import GemmTuner
 from specgate.backends.eagle3.nouns.gemms import GemmShape
-from specgate.backends.eagle3.nouns.kernel_bench import (
-    KernelBench,
-    KernelBenchRequest,
-    PrefillBench,
-    PrefillBenchRequest,
-)
+from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest
 from specgate.contract import PairRef
 from specgate.contract.protocols import Availability, Engine, MemoryReads, OpenRequest
 from specgate.machine import inventory
@@ -63,11 +58,6 @@ class CupyBackend:
         from specgate.backends.eagle3.cupy.bench.run import bench_kernels
 
         return bench_kernels(request)
-
-    def bench_prefill(self, request: PrefillBenchRequest) -> PrefillBench:
-        from specgate.backends.eagle3.cupy.bench.prefill.run import bench_prefill
-
-        return bench_prefill(request)
 
     def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
         from specgate.backends.eagle3.cupy.bench.synthetic import Geometry

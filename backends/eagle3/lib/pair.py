@@ -265,7 +265,7 @@ def draft_source(config: Keys, target: TargetSizes) -> TensorSource:
     if not isinstance(target, TargetGeometry):
         raise CheckpointError(
             f"{config.file}: the draft is made from a seed, which takes a Llama target",
-            hint="`specgate pairs export` writes its weights into files",
+            hint="`specgate engine export` writes its weights into files",
         )
     return planted_draft(config, target)
 

@@ -8,12 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from specgate.backends.eagle3.nouns.fmha import AttentionConfig, TileStatistics
 from specgate.backends.eagle3.nouns.gemms import GemmShape, StepsRequest, TunedGemm
-from specgate.backends.eagle3.nouns.kernel_bench import (
-    KernelBench,
-    KernelBenchRequest,
-    PrefillBench,
-    PrefillBenchRequest,
-)
+from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest
 from specgate.contract import PairRef, Role
 from specgate.contract.protocols.engines import Engine
 
@@ -98,11 +93,3 @@ class BenchesKernels(Protocol):
         Raises UsageError for sizes that cannot be decoded, EnvironmentRefused where the device is missing or too small,
         and BackendError (CheckpointError) for a bad pair.
         """
-
-
-@runtime_checkable
-class BenchesPrefill(Protocol):
-    """Optional for a back end: time the parts of a prefill one by one, in this process."""
-
-    def bench_prefill(self, request: PrefillBenchRequest) -> PrefillBench:
-        """Time the prefills of `request`. Raises as `BenchesKernels.bench_kernels` does."""

@@ -1,4 +1,4 @@
-"""What a benchmark of single kernels, or of a prefill's parts, asks and finds. Data classes only."""
+"""What a benchmark of single kernels asks and finds. Data classes only."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from typing import Final
 from specgate.contract import PairRef, Role
 
 SCHEMA: Final = "specgate.kernel-bench/v1"
-WHOLE: Final = "whole"
-"""The part of a prefill that is all of it."""
-PREFILL_SCHEMA: Final = "specgate.prefill-bench/v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,89 +110,3 @@ class KernelBench:
 def step_us(kernels: tuple[KernelTiming, ...]) -> float:
     """Microseconds that the launches of a step take together, each as fast as it is alone."""
     return sum(k.us * k.per_step for k in kernels)
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillBenchRequest:
-    """Whose prefill is timed: that of one prompt of `pair` for each of `lengths` (tokens), its draft's with `draft`."""
-
-    pair: PairRef
-    lengths: tuple[int, ...]
-    draft: bool
-
-
-@dataclass(frozen=True, slots=True)
-class PartTiming:
-    """One part of a prefill, done in one way, over a prompt of `length` tokens, after its result was compared with a
-    reference result.
-
-    `how`: by which library or kernels; `used`: whether the engine does it so.
-    `times`: how often a prefill needs the part.
-    `us`: microseconds for one time, the median; None where it could not be done, for the `reason` given.
-    `spread`: interquartile range as a share of the median.
-    `flops`, `size`: operations and bytes that one time takes at least.
-    `error`, `tolerance`: as in `KernelTiming`.
-    `sm_clock_mhz`, `power_w`: of the GPU meanwhile; None where the driver did not tell.
-    """
-
-    length: int
-    part: str
-    how: str
-    used: bool
-    shape: str
-    times: int
-    us: float | None
-    spread: float
-    flops: int
-    size: int
-    error: float
-    tolerance: float
-    sm_clock_mhz: float | None = None
-    power_w: float | None = None
-    reason: str = ""
-
-    @property
-    def right(self) -> bool:
-        """Whether the result was within the tolerance. What could not be done is not wrong."""
-        return self.us is None or self.error <= self.tolerance  # false for NaN
-
-    @property
-    def us_per_prompt(self) -> float:
-        """Microseconds of a whole prefill; 0 where it could not be done."""
-        return (self.us or 0.0) * self.times
-
-
-@dataclass(frozen=True, slots=True)
-class PrefillBench:
-    """The timed parts of a pair's prefill on one device.
-
-    `bytes_per_s`: the read bandwidth, and `flops_per_s`: the rate of a square product, both measured in the same run.
-    """
-
-    measured: str
-    device: str
-    pair: str
-    attention: str
-    bytes_per_s: float
-    flops_per_s: float
-    seconds: float
-    parts: tuple[PartTiming, ...]
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-    def floor_us(self, part: PartTiming) -> float:
-        """The larger of a part's two floors, in microseconds for one time: operations, and bytes."""
-        return max(part.flops / self.flops_per_s, part.size / self.bytes_per_s) * 1e6
-
-    def share(self, part: PartTiming) -> float | None:
-        """The larger floor as a share of the time; None where there is none."""
-        return None if part.us is None else self.floor_us(part) / part.us
-
-    def lengths(self) -> Iterator[tuple[int, tuple[PartTiming, ...]]]:
-        """(length, its parts), for each length."""
-        for length in dict.fromkeys(part.length for part in self.parts):
-            yield length, tuple(part for part in self.parts if part.length == length)
-
-
-def used_parts_us(parts: tuple[PartTiming, ...]) -> float:
-    """Microseconds that the parts of a prefill take together, each as the engine does it and as fast as by itself."""
-    return sum(part.us_per_prompt for part in parts if part.used and part.part != WHOLE)

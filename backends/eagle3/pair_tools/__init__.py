@@ -1,4 +1,4 @@
-"""Making pairs, for `specgate pairs`. These tools stand above the engines: they run the reference engine, and ask the
+"""Making pairs, for `specgate engine`. These tools stand above the engines: they run the reference engine, and ask the
 server adapters how other engines read an export.
 
     train/       training of EAGLE-3 drafts

@@ -17,10 +17,10 @@ expert_counts.py   how many experts the rows of a pass reach
 draft.py           the draft's forward pass
 partial/           verification over a part of the cache, and over all of it now and then
 tree/              trees of draft tokens in the place of chains
-stages.py          what every stage of both passes gives, for `specgate parity`
+stages.py          what every stage of both passes gives, for `specgate diagnose parity`
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name
 kv/                caches in formats narrower than what is computed in
 cache.py           key/value caches, which cached positions a row may look at, and rows of trees in a cache
 facts.py           what a loaded engine is, for the fingerprint and the report
-bench/             every part of a step by itself, and how fast the host's memory can be read
+memory_reads.py    how fast the host's memory can be read
 """

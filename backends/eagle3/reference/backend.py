@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Literal
 
-from specgate.backends.eagle3.nouns.kernel_bench import KernelBench, KernelBenchRequest
 from specgate.contract import PairRef, Scenario, Traffic
 from specgate.contract.protocols import Availability, Engine, MemoryReads, OpenRequest
 
@@ -30,14 +29,9 @@ class ReferenceBackend:
         return open_engine(request)
 
     def read_memory(self, repeats: int) -> MemoryReads:
-        from specgate.backends.eagle3.reference.bench.memory_reads import read_memory
+        from specgate.backends.eagle3.reference.memory_reads import read_memory
 
         return read_memory(repeats)
-
-    def bench_kernels(self, request: KernelBenchRequest) -> KernelBench:
-        from specgate.backends.eagle3.reference.bench.run import bench_kernels
-
-        return bench_kernels(request)
 
     def traffic_of(self, pair: PairRef, scenario: Scenario) -> tuple[Traffic, int]:
         from specgate.backends.eagle3.lib.outlook import traffic_of

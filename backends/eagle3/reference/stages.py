@@ -1,4 +1,4 @@
-"""What every stage of both passes gives for one prompt: the tensors that `specgate parity` compares.
+"""What every stage of both passes gives for one prompt: the tensors that `specgate diagnose parity` compares.
 
 They come from the functions that an engine decodes with. The target's hidden states are asked for as auxiliary ones of
 every boundary; the draft's layer returns its branches anyway. So decoding pays nothing for this.

@@ -34,7 +34,7 @@ def open_engine(request: OpenRequest) -> TransformersEngine:
         if from_seed(read_config(folder)):
             raise UsageError(
                 f"{folder}: its weights are made from a seed when specgate's own engines load it",
-                hint="transformers needs weights in files: `specgate pairs export --format hf` writes them",
+                hint="transformers needs weights in files: `specgate engine export --format hf` writes them",
             )
     known = read_any_target(pair.target)
     config = model_config(pair.target, pair.rope)

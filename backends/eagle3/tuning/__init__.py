@@ -6,5 +6,4 @@ fmha_points.py      which configurations it tries, and on which prompts
 fmha_sweep.py       decodes under one configuration after the other, in one loaded engine
 chain_lengths.py    how many tokens to draft at each batch size, from measured runs
 kernel_report.py    a benchmark of single kernels, as JSON and as a table
-prefill_report.py   a benchmark of a prefill's parts, likewise
 """

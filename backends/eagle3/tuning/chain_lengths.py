@@ -59,7 +59,7 @@ def choices(runs: Sequence[Run], context: int | None) -> tuple[Choice, ...]:
             by_batch[comparison.cell.point.batch].append(measured(run, comparison))
     if not by_batch:
         at = "" if context is None else f" at context {context}"
-        raise UsageError(f"no speed-up may be quoted from these runs{at}", hint="specgate verify RUN says why")
+        raise UsageError(f"no speed-up may be quoted from these runs{at}", hint="specgate runs verify RUN says why")
     return tuple(choice(by_batch[batch]) for batch in sorted(by_batch))
 
 

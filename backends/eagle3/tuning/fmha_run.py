@@ -22,7 +22,7 @@ from specgate.files.writing import write_json
 
 @dataclass(frozen=True, slots=True)
 class SweepRequest:
-    """What `specgate tune fmha` was asked to do.
+    """What `specgate engine tune fmha` was asked to do.
 
     `configs`: the configurations to try; if empty, those that the engine proposes. The engine's default is always tried
     too. `steps`: most steps of a decode run, or None for the scenario's budget. `seconds`: no engine is opened and no

@@ -1,4 +1,4 @@
-"""Tune matrix products: from shapes to a file of tuned configurations, for `specgate tune gemm` and `tune steps`."""
+"""Tune matrix products: from shapes to a file of tuned configurations, for `engine tune gemm` and `tune steps`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ def tuning_backend(name: str | None, *, here: bool) -> TunesGemms:
     Raises EnvironmentRefused if no known back end has any, or, with `here`, if none of them can run, with the reasons.
     """
     if name and not isinstance(plugins.backend(name), TunesGemms):
-        raise UsageError(f"back end {name!r} has no products to tune", hint="see specgate backends")
+        raise UsageError(f"back end {name!r} has no products to tune", hint="see specgate machine backends")
     found = [(a, known, b) for known, (b, a) in plugins.backends_available().items() if name in (None, known)]
     able = {(a.usable, a.rank, known): b for a, known, b in found if isinstance(b, TunesGemms)}
     if not able:
-        raise EnvironmentRefused("no back end that is known here has products to tune", hint="see specgate backends")
+        raise EnvironmentRefused(
+            "no back end that is known here has products to tune", hint="see specgate machine backends"
+        )
     best = max(able)
     if here and not best[0]:
         reasons = "; ".join(f"{known}: {a.reason}" for a, known, b in found if isinstance(b, TunesGemms))

@@ -1,4 +1,4 @@
-"""What runs under the engine's own Python, in a process of its own. It imports the standard library and the engine.
+"""Driver that runs under the engine's own Python, in its own process. It imports the standard library and the engine.
 
     main.py             the program: reads requests, answers them, and reports that it is alive
     vllm_engine.py      `vllm.LLM`, its loop driven step by step

@@ -45,8 +45,8 @@ class Engine:
         speculative = speculative_config(draft) if draft is not None else None
         if speculative is not None and "speculative_config" in known:  # in forks, TurboMind reads it there
             config = {**config, "speculative_config": speculative}
-        given = {"speculative_config": speculative} if speculative is not None else {}
-        self.pipe = self.lmdeploy.pipeline(model, backend_config=form(**config), **given)
+        extra = {"speculative_config": speculative} if speculative is not None else {}
+        self.pipe = self.lmdeploy.pipeline(model, backend_config=form(**config), **extra)
         around = getattr(self.pipe, "async_engine", self.pipe)  # until 0.10, the pipeline is its engine's wrapper
         self.ends_sessions = around is self.pipe and kind == "pytorch"
         self.loop = self.pipe.internal_thread.loop
@@ -73,8 +73,8 @@ class Engine:
         began = time.monotonic_ns()
 
         async def all_of_them() -> list[dict[str, object]]:
-            asked = zip(self.instances[: len(self.prompts)], self.prompts, configs, strict=True)
-            return list(await asyncio.gather(*(self.request(*one, began) for one in asked)))
+            jobs = zip(self.instances[: len(self.prompts)], self.prompts, configs, strict=True)
+            return list(await asyncio.gather(*(self.request(*one, began) for one in jobs)))
 
         return {"requests": asyncio.run_coroutine_threadsafe(all_of_them(), self.loop).result(), "began": began}
 
@@ -94,8 +94,8 @@ class Engine:
 
     def alone(self, prompt: list[int], tokens: int, **config: Any) -> dict[str, Any]:
         """One request by itself, untimed."""
-        asked = self.generation(tokens, ignore_eos=True, stop=[], **config)
-        request = self.request(self.instances[0], prompt, asked, time.monotonic_ns())
+        generation = self.generation(tokens, ignore_eos=True, stop=[], **config)
+        request = self.request(self.instances[0], prompt, generation, time.monotonic_ns())
         return asyncio.run_coroutine_threadsafe(request, self.loop).result()
 
     def generation(
@@ -140,11 +140,11 @@ class Engine:
 
 
 def settings_of(config: Any) -> dict[str, str]:
-    """How the engine is set up, as far as its configuration tells."""
-    found = {"dtype": getattr(config, "dtype", None)}
+    """Return the engine's settings, as far as its configuration states them."""
+    settings = {"dtype": getattr(config, "dtype", None)}
     eager = getattr(config, "eager_mode", None)  # the PyTorch engine's alone
-    found["cuda_graphs"] = None if eager is None else "off" if eager else "on"
-    return {name: str(value) for name, value in found.items() if value is not None}
+    settings["cuda_graphs"] = None if eager is None else "off" if eager else "on"
+    return {name: str(value) for name, value in settings.items() if value is not None}
 
 
 def speculative_config(draft: dict[str, Any]) -> Any:
@@ -158,10 +158,10 @@ def speculative_config(draft: dict[str, Any]) -> Any:
 
 def spec_of(metrics: Any) -> list[Any] | None:
     """[drafts or None, draft tokens, accepted tokens] of an output, as `spec_info` has them."""
-    found = getattr(metrics, "spec_info", None)
-    if not found:
+    info = getattr(metrics, "spec_info", None)
+    if not info:
         return None
-    return [found.get("num_drafts"), int(found["num_draft_tokens"]), int(found["num_accepted_tokens"])]
+    return [info.get("num_drafts"), int(info["num_draft_tokens"]), int(info["num_accepted_tokens"])]
 
 
 def ranking_of(logprobs: Any) -> list[list[Any]]:

@@ -93,11 +93,11 @@ class Engine:
         (`max_logprobs`), from the largest on.
         """
         most = self.engine.vllm_config.model_config.max_logprobs
-        shown = count if most < 0 else min(count, most)
-        [output] = self.answered(prompt, self.sampling(1, ignore_eos=True, stop=[], logprobs=shown))
+        listed = count if most < 0 else min(count, most)
+        [output] = self.answered(prompt, self.sampling(1, ignore_eos=True, stop=[], logprobs=listed))
         # The token that was chosen is there too, and may be one more.
         best = sorted(((float(e.logprob), int(token)) for token, e in output.logprobs[0].items()), reverse=True)
-        return [list(entry) for entry in best[:shown]]
+        return [list(entry) for entry in best[:listed]]
 
     def follow(self, prompt: list[int], tokens: int) -> list[int]:
         """The `tokens` tokens that are decoded greedily after `prompt`."""
@@ -105,7 +105,7 @@ class Engine:
         return list(map(int, output.token_ids))
 
     def answered(self, prompt: list[int], sampling: Any) -> list[Any]:
-        """What one request gives, alone and untimed: its completions, of which there is one."""
+        """Run one request alone and untimed; return its completions, of which there is one."""
         self.added([prompt], [sampling])
         finished: list[Any] = []
         while self.engine.has_unfinished_requests():
@@ -131,23 +131,23 @@ class Engine:
         for slot, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True)):
             self.serial += 1
             name = f"specgate-{self.serial}"
-            given = self.engine.add_request(name, {"type": "token", "prompt_token_ids": prompt}, sampling)
-            slots[given if isinstance(given, str) else name] = slot  # versions before 0.12 keep the name
+            core_name = self.engine.add_request(name, {"type": "token", "prompt_token_ids": prompt}, sampling)
+            slots[core_name if isinstance(core_name, str) else name] = slot  # versions before 0.12 keep the name
         return slots
 
     def run(self, slots: dict[str, int], steps: int | None) -> None:
         """Step until all requests have ended, or have decoded for `steps` steps, which ends them."""
         started: set[str] = set()
-        decoded = seen = 0
+        decoded = read = 0
         while self.engine.has_unfinished_requests():
             self.engine.step()
             if steps is None:
                 continue
-            for outputs in self.heard[seen:]:
+            for outputs in self.heard[read:]:
                 mine = [output.request_id for output in outputs.outputs if output.request_id in slots]
                 decoded += bool(mine) and len(started) == len(slots)
                 started.update(mine)
-            seen = len(self.heard)
+            read = len(self.heard)
             if decoded >= steps:
                 self.engine.abort_request([f"specgate-{self.serial - i}" for i in range(len(slots))])
                 break
@@ -163,12 +163,12 @@ class Engine:
 
     def metrics(self) -> dict[str, int]:
         """The counters of speculation since the start, from `LLM.get_metrics`."""
-        found = dict.fromkeys(COUNTERS, 0)
+        totals = dict.fromkeys(COUNTERS, 0)
         for metric in self.llm.get_metrics():
             name = metric.name.removeprefix(SPEC)
-            if metric.name.startswith(SPEC) and name in found:
-                found[name] += int(metric.value)
-        return found
+            if metric.name.startswith(SPEC) and name in totals:
+                totals[name] += int(metric.value)
+        return totals
 
     def difference(self, before: dict[str, int]) -> list[int]:
         after = self.metrics()
@@ -176,7 +176,7 @@ class Engine:
 
 
 def step_of(outputs: Any, slots: dict[str, int], began: float) -> dict[str, object] | None:
-    """What a step has given our requests. None where none of them was in it."""
+    """Return one step's record of our requests, or None if none of them was in it."""
     out = [
         [
             slots[o.request_id],
@@ -210,14 +210,14 @@ def cached_tokens(output: Any) -> int:
 
 
 def attention_of(config: Any) -> dict[str, str]:
-    """The attention back ends of the loaded layers, where these are in this process, or else the one that was asked
-    for; empty where neither is known.
+    """Return the attention back ends of the loaded layers, or the requested one if the layers are in another process;
+    empty if neither is known.
     """
     layers = getattr(config.compilation_config, "static_forward_context", {}).values()
     used = {layer.attn_backend.get_name() for layer in layers if getattr(layer, "attn_backend", None) is not None}
-    asked = getattr(getattr(config, "attention_config", None), "backend", None)
-    found = ", ".join(sorted(used)) or (plain(asked) if asked is not None else "")
-    return {"attention": found} if found else {}
+    requested = getattr(getattr(config, "attention_config", None), "backend", None)
+    names = ", ".join(sorted(used)) or (plain(requested) if requested is not None else "")
+    return {"attention": names} if names else {}
 
 
 def plain(value: object) -> str:
@@ -242,5 +242,5 @@ def device_name() -> str | None:
 
 def nvml_error() -> type[Exception]:
     """The error of vLLM's own copy of pynvml, which has no other type above it than Exception."""
-    found: type[Exception] = importlib.import_module("vllm.third_party.pynvml").NVMLError
-    return found
+    error_type: type[Exception] = importlib.import_module("vllm.third_party.pynvml").NVMLError
+    return error_type

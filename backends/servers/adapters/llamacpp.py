@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, integer, integers, part
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Reported, integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
-from specgate.backends.servers.facts.told import text_of
+from specgate.backends.servers.facts.reported import text_of
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import file_of
 from specgate.backends.servers.process import HOST, Command
-from specgate.backends.servers.sampling.expresses import Expresses, said
+from specgate.backends.servers.sampling.expresses import Expresses, sampling_fields
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, resolve_boundaries
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Sampling
@@ -106,8 +106,8 @@ class LlamaCpp:
     def version(self, client: Client) -> str:
         return str(client.json("/props")["build_info"])
 
-    def told(self, client: Client, log: Sequence[str]) -> Told:
-        return Told(path=text_of(client.json("/props"), "model_path"))
+    def reported(self, client: Client, log: Sequence[str]) -> Reported:
+        return Reported(path=text_of(client.json("/props"), "model_path"))
 
     def forget(self, client: Client) -> None:
         """Nothing to do: every request says whether it may reuse what is cached."""
@@ -116,7 +116,7 @@ class LlamaCpp:
         return "/completion", {
             "prompt": list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt,
             "n_predict": ask.new_tokens,
-            **(drawn(ask.sampling, ask) if ask.sampling else {"temperature": 0, "top_k": 1}),
+            **(own_sampling_fields(ask.sampling, ask) if ask.sampling else {"temperature": 0, "top_k": 1}),
             "ignore_eos": ask.ignore_eos,
             "cache_prompt": ask.reuse,
             "return_tokens": True,
@@ -124,7 +124,7 @@ class LlamaCpp:
             **({"n_probs": ask.top} if ask.top else {}),
         }
 
-    def read(self, event: Json, seen: int) -> Chunk:
+    def read(self, event: Json, tokens_so_far: int) -> Chunk:
         """The last event repeats no tokens, and an answer that is not streamed has all of them in it. Its `timings`
         cover the whole request.
 
@@ -150,20 +150,20 @@ class LlamaCpp:
 
     def capture(self, draft: Keys, target_layers: int) -> AuxiliaryLayers:
         """Fixed when the draft was converted to GGUF, by the converter's reading of the config."""
-        found = resolve_boundaries(draft, target_layers)
-        return AuxiliaryLayers(found.boundaries, f"{found.rule}, if the converter to GGUF read it so")
+        layers = resolve_boundaries(draft, target_layers)
+        return AuxiliaryLayers(layers.boundaries, f"{layers.rule}, if the converter to GGUF read it so")
 
 
-def drawn(asked: Sampling, ask: Ask) -> dict[str, object]:
+def own_sampling_fields(sampling: Sampling, ask: Ask) -> dict[str, object]:
     """The samplers in our order: by default it has the temperature behind the filters. Its repetition penalty looks at
     the last 64 tokens, unless it is told how many; as text, a prompt has at most one per byte.
     """
     prompt = ask.prompt.encode() if isinstance(ask.prompt, str) else ask.prompt
     return {
-        **said(asked, "temperature", "top_p", "top_k", "min_p", seed=ask.seed),
-        "repeat_penalty": asked.repetition_penalty,
+        **sampling_fields(sampling, "temperature", "top_p", "top_k", "min_p", seed=ask.seed),
+        "repeat_penalty": sampling.repetition_penalty,
         "repeat_last_n": len(prompt) + ask.new_tokens,
-        "logit_bias": [[token, bias] for token, bias in asked.logit_bias],
+        "logit_bias": [[token, bias] for token, bias in sampling.logit_bias],
         "samplers": ["penalties", "temperature", "top_k", "top_p", "min_p"],
     }
 
@@ -171,16 +171,16 @@ def drawn(asked: Sampling, ask: Ask) -> dict[str, object]:
 def forbidden(event: Json) -> tuple[int, ...]:
     """The tokens that end a text, where ends are to be ignored: these are biased by -infinity, in JSON null."""
     settings = event.get("generation_settings")
-    found = settings.get("logit_bias") if isinstance(settings, Mapping) else None
-    return tuple(integer(one, "token") for one in found or () if one["bias"] is None)
+    biases = settings.get("logit_bias") if isinstance(settings, Mapping) else None
+    return tuple(integer(one, "token") for one in biases or () if one["bias"] is None)
 
 
 def ranking(event: Json) -> Chunk:
     """The candidates for the first token."""
-    found = event.get("completion_probabilities")
-    if not isinstance(found, list) or not found:
+    candidates = event.get("completion_probabilities")
+    if not isinstance(candidates, list) or not candidates:
         return Chunk()
-    return Chunk.ranking((float(entry["logprob"]), int(entry["id"])) for entry in found[0]["top_logprobs"])
+    return Chunk.ranking((float(entry["logprob"]), int(entry["id"])) for entry in candidates[0]["top_logprobs"])
 
 
 ADAPTER = LlamaCpp()

@@ -12,13 +12,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, first_ranking, integer, integers, part
+from specgate.backends.servers.adapter import (
+    SERVED_NAME,
+    Drafter,
+    Launch,
+    Reported,
+    first_ranking,
+    integer,
+    integers,
+    part,
+)
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
 from specgate.backends.servers.facts.conventions import no_ids
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
-from specgate.backends.servers.sampling.expresses import Expresses, said
+from specgate.backends.servers.sampling.expresses import Expresses, sampling_fields
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.hf_keys import Keys
 from specgate.errors import UsageError
@@ -93,8 +102,8 @@ class Lmdeploy:
         engine = launch.options.own.get("engine", ENGINES[0])
         if engine not in ENGINES:
             raise UsageError(f"option engine = {engine!r}", hint=f"it is one of: {', '.join(ENGINES)}")
-        given = launch.options.args_of(launch.role)
-        if engine != "pytorch" and any(word.partition("=")[0] == BLOCKS for word in given):
+        args = launch.options.args_of(launch.role)
+        if engine != "pytorch" and any(word.partition("=")[0] == BLOCKS for word in args):
             raise UsageError(
                 f"option args: {BLOCKS} with engine = {engine}: it is the PyTorch engine's",
                 hint="TurboMind sizes its cache by --cache-max-entry-count",
@@ -112,14 +121,14 @@ class Lmdeploy:
             # Without a mode it refuses to rank tokens; where nobody asks for that, it costs nothing. Log-probabilities
             # are rounded to bfloat16, on a finer grid than that of the logits: gaps would seem to be of more units.
             argv += ["--logprobs-mode", "raw_logits"]
-        return Command((*argv, *given), {"HF_HUB_OFFLINE": "1"})
+        return Command((*argv, *args), {"HF_HUB_OFFLINE": "1"})
 
     def version(self, client: Client) -> str:
         return "not told over HTTP"
 
-    def told(self, client: Client, log: Sequence[str]) -> Told:
+    def reported(self, client: Client, log: Sequence[str]) -> Reported:
         """Nothing: it has no path for that."""
-        return Told()
+        return Reported()
 
     def forget(self, client: Client) -> None:
         """Not possible over HTTP. The prefix cache is off unless someone switched it on."""
@@ -133,12 +142,16 @@ class Lmdeploy:
             **stop,
             **top,
             "max_tokens": ask.new_tokens,
-            **(said(ask.sampling, *SETTINGS, seed=ask.seed) if ask.sampling else {"temperature": 0, "top_k": 1}),
+            **(
+                sampling_fields(ask.sampling, *SETTINGS, seed=ask.seed)
+                if ask.sampling
+                else {"temperature": 0, "top_k": 1}
+            ),
             "ignore_eos": ask.ignore_eos,
             "stream": True,
         }
 
-    def read(self, event: Json, seen: int) -> Chunk:
+    def read(self, event: Json, tokens_so_far: int) -> Chunk:
         meta = part(event, "meta_info")
         finish = meta.get("finish_reason")
         return replace(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from specgate.backends.servers.adapter import integer, integers, part
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
-from specgate.backends.servers.facts.told import text_of
-from specgate.backends.servers.sampling.expresses import said
+from specgate.backends.servers.facts.reported import text_of
+from specgate.backends.servers.sampling.expresses import sampling_fields
 from specgate.contract import ServedModel
 from specgate.contract.protocols import masked
 from specgate.errors import BackendError
@@ -22,12 +22,14 @@ PATH = "/v1/completions"
 
 def body(ask: Ask, *settings: str, **extra: object) -> Json:
     """A streamed completion. `settings`: those of its `sampling` that are sent, beside the temperature."""
-    drawn = said(ask.sampling, "temperature", *settings, seed=ask.seed) if ask.sampling else {"temperature": 0}
+    sampling = (
+        sampling_fields(ask.sampling, "temperature", *settings, seed=ask.seed) if ask.sampling else {"temperature": 0}
+    )
     return {
         "model": ask.model,
         "prompt": list(ask.prompt) if isinstance(ask.prompt, tuple) else ask.prompt,
         "max_tokens": ask.new_tokens,
-        **drawn,
+        **sampling,
         "ignore_eos": ask.ignore_eos,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -37,7 +39,7 @@ def body(ask: Ask, *settings: str, **extra: object) -> Json:
     }
 
 
-def read(event: Json, seen: int) -> Chunk:
+def read(event: Json, tokens_so_far: int) -> Chunk:
     """One event of the stream: a choice with `token_ids`, or the usage record at the end."""
     choices = event["choices"]
     if not isinstance(choices, list) or len(choices) > 1:
@@ -65,16 +67,16 @@ def ranking(logprobs: object) -> Chunk:
     """The candidates for the first token, from {name: log-probability} per token; with ids, where all names are ids."""
     if not isinstance(logprobs, Mapping) or not logprobs.get("top_logprobs"):
         return Chunk()
-    found = logprobs["top_logprobs"][0]
-    if not all(name.startswith(TOKEN_ID) for name in found):
-        return Chunk(top=tuple(sorted((float(p) for p in found.values()), reverse=True)))
-    return Chunk.ranking((float(p), int(name.removeprefix(TOKEN_ID))) for name, p in found.items())
+    candidates = logprobs["top_logprobs"][0]
+    if not all(name.startswith(TOKEN_ID) for name in candidates):
+        return Chunk(top=tuple(sorted((float(p) for p in candidates.values()), reverse=True)))
+    return Chunk.ranking((float(p), int(name.removeprefix(TOKEN_ID))) for name, p in candidates.items())
 
 
-def served_model(client: Client, wanted: str | None) -> ServedModel:
-    """The server's model, from the list that all of these engines provide.
+def served_model(client: Client, requested: str | None) -> ServedModel:
+    """Return the server's model, from the list that all of these engines provide.
 
-    Raises BackendError where `wanted` is not served, or where nothing is wanted and several models are.
+    Raises BackendError if `requested` is not served, or if nothing is requested and several models are served.
     """
     answer = client.json("/v1/models")
     try:
@@ -82,17 +84,17 @@ def served_model(client: Client, wanted: str | None) -> ServedModel:
     except (LookupError, TypeError) as error:
         raise BackendError(f"{client.url}/v1/models: not a list of models: {masked(str(answer))[:120]}") from error
     served = f"{client.url} serves {masked(', '.join(cards))[:300] or 'no model'}"
-    if wanted is not None and wanted not in cards:
-        raise BackendError(f"{served}, not {wanted!r}: another model")
-    if wanted is None and len(cards) != 1:
+    if requested is not None and requested not in cards:
+        raise BackendError(f"{served}, not {requested!r}: another model")
+    if requested is None and len(cards) != 1:
         raise BackendError(served, hint="name one of them: -o model=NAME")
-    name = wanted or next(iter(cards))
+    name = requested or next(iter(cards))
     return model_of(name, cards[name])
 
 
 def model_of(name: str, card: Mapping[str, object]) -> ServedModel:
-    """What a model's card says: `root` and `max_model_len` of vLLM and SGLang, `meta` of llama.cpp. The rest of what
-    servers write there differs, and is left alone.
+    """Read a model's card: `root` and `max_model_len` of vLLM and SGLang, `meta` of llama.cpp. Other keys differ
+    between servers and are ignored.
     """
     meta = card.get("meta")
     root = text_of(card, "root")

@@ -6,15 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told, first_ranking, integer, integers, part
+from specgate.backends.servers.adapter import (
+    SERVED_NAME,
+    Drafter,
+    Launch,
+    Reported,
+    first_ranking,
+    integer,
+    integers,
+    part,
+)
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
 from specgate.backends.servers.facts.conventions import nested_ids
 from specgate.backends.servers.facts.kv_cache import sglang_answer
-from specgate.backends.servers.facts.told import sglang_settings, text_of
+from specgate.backends.servers.facts.reported import sglang_settings, text_of
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command
-from specgate.backends.servers.sampling.expresses import Expresses, said
+from specgate.backends.servers.sampling.expresses import Expresses, sampling_fields
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import Sampling
@@ -114,11 +123,11 @@ class Sglang:
     def version(self, client: Client) -> str:
         return str(client.json("/server_info")["version"])
 
-    def told(self, client: Client, log: Sequence[str]) -> Told:
+    def reported(self, client: Client, log: Sequence[str]) -> Reported:
         answer, model = client.json("/server_info"), client.json("/model_info", may_be_missing=True)
         path, architecture = text_of(answer, "model_path"), text_of(model, "architectures")
         on_cpu = text_of(answer, "device") == "cpu"
-        return Told(sglang_settings(answer), path, architecture, sglang_answer(answer), on_cpu)
+        return Reported(sglang_settings(answer), path, architecture, sglang_answer(answer), on_cpu)
 
     def forget(self, client: Client) -> None:
         client.text("/flush_cache", method="POST")
@@ -126,7 +135,7 @@ class Sglang:
     def request(self, ask: Ask) -> tuple[str, Json]:
         sampling: dict[str, object] = {
             "max_new_tokens": ask.new_tokens,
-            **(drawn(ask.sampling) if ask.sampling else {"temperature": 0}),
+            **(own_sampling_fields(ask.sampling) if ask.sampling else {"temperature": 0}),
             "ignore_eos": ask.ignore_eos,
             **({"stop_token_ids": list(ask.stop)} if ask.stop else {}),
         }
@@ -135,19 +144,19 @@ class Sglang:
         apart = {"extra_key": ask.salt} if ask.salt else {}
         return "/generate", {**prompt, "sampling_params": sampling, "stream": True, **top, **apart}
 
-    def read(self, event: Json, seen: int) -> Chunk:
+    def read(self, event: Json, tokens_so_far: int) -> Chunk:
         """One event. Its `output_ids` are all tokens so far or, with incremental streaming, only the new ones.
 
         Their number, beside `completion_tokens`, tells which.
         """
         meta = part(event, "meta_info")
         ids, total = integers(event, "output_ids"), integer(meta, "completion_tokens")
-        if len(ids) not in (total, total - seen):
-            raise ValueError(f"{len(ids)} output_ids after {seen} tokens, but completion_tokens = {total}")
+        if len(ids) not in (total, total - tokens_so_far):
+            raise ValueError(f"{len(ids)} output_ids after {tokens_so_far} tokens, but completion_tokens = {total}")
         finish = meta.get("finish_reason")
         return replace(
             first_ranking(meta.get("output_top_logprobs")),
-            tokens=ids[seen:] if len(ids) == total else ids,
+            tokens=ids[tokens_so_far:] if len(ids) == total else ids,
             finish=str(part(meta, "finish_reason")["type"]) if finish else None,
             usage=Usage(integer(meta, "prompt_tokens"), total, integer(meta, "cached_tokens")) if finish else None,
             spec=counts_of(meta) if finish and "spec_verify_ct" in meta else None,
@@ -167,15 +176,19 @@ class Sglang:
         return nested_ids(draft, target_layers)
 
 
-def drawn(asked: Sampling) -> dict[str, object]:
+def own_sampling_fields(sampling: Sampling) -> dict[str, object]:
     """-1 keeps every token. A request's seed is heeded in deterministic mode only, so none is sent."""
-    settings = said(asked, "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", seed=None)
-    bias = {str(token): added for token, added in asked.logit_bias}
-    return {**settings, "top_k": asked.top_k or -1, **({"logit_bias": bias} if bias else {})}
+    settings = sampling_fields(
+        sampling, "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", seed=None
+    )
+    bias = {str(token): added for token, added in sampling.logit_bias}
+    return {**settings, "top_k": sampling.top_k or -1, **({"logit_bias": bias} if bias else {})}
 
 
 def counts_of(meta: Mapping[str, object]) -> SpecCounts:
-    """What the engine counted for one answer, without the prefill token and without tokens cut off at the end."""
+    """Return the engine's own counts for one answer, without the prefill token and without tokens cut off at the
+    end.
+    """
     steps, accepted = integer(meta, "spec_verify_ct"), integer(meta, "spec_num_correct_drafts")
     hist = integers(meta, "spec_correct_drafts_histogram")
     return SpecCounts(steps, integer(meta, "spec_num_proposed_drafts"), accepted, hist)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from specgate.backends.servers.adapter import Drafter, Launch, Told, integer, part
+from specgate.backends.servers.adapter import Drafter, Launch, Reported, integer, part
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.exchange import NOTHING, Ask, Chunk, Json, Reading, SpecCounts
 from specgate.backends.servers.facts.conventions import nested_ids
@@ -88,9 +88,9 @@ class Trtllm:
     def version(self, client: Client) -> str:
         return str(client.json("/version")["version"])
 
-    def told(self, client: Client, log: Sequence[str]) -> Told:
+    def reported(self, client: Client, log: Sequence[str]) -> Reported:
         """Nothing: it has no path for that."""
-        return Told()
+        return Reported()
 
     def forget(self, client: Client) -> None:
         """Not possible over HTTP. Cache hits are counted where the usage record reports them."""
@@ -98,8 +98,8 @@ class Trtllm:
     def request(self, ask: Ask) -> tuple[str, Json]:
         return openai.PATH, openai.body(ask, *sorted(self.expresses.settings), detokenize=False)
 
-    def read(self, event: Json, seen: int) -> Chunk:
-        return openai.read(event, seen)
+    def read(self, event: Json, tokens_so_far: int) -> Chunk:
+        return openai.read(event, tokens_so_far)
 
     def meter(self) -> Meter:
         return IterationMeter()

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Told
+from specgate.backends.servers.adapter import SERVED_NAME, Drafter, Launch, Reported
 from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.exchange import Ask, Chunk, Json
 from specgate.backends.servers.facts.conventions import top_level_ids
 from specgate.backends.servers.facts.kv_cache import vllm_log, vllm_metrics
-from specgate.backends.servers.facts.told import vllm_answer, vllm_on_cpu, vllm_settings
+from specgate.backends.servers.facts.reported import vllm_answer, vllm_on_cpu, vllm_settings
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.options import Options
@@ -113,14 +113,14 @@ class Vllm:
     def version(self, client: Client) -> str:
         return str(client.json("/version")["version"])
 
-    def told(self, client: Client, log: Sequence[str]) -> Told:
+    def reported(self, client: Client, log: Sequence[str]) -> Reported:
         """The log of a server that was started here; of another one its config, which only development mode shows, and
         its metrics.
         """
         if log:
-            return Told(vllm_settings(log), kv=vllm_log(log))
+            return Reported(vllm_settings(log), kv=vllm_log(log))
         metrics, info = client.text("/metrics", may_be_missing=True), client.json("/server_info", may_be_missing=True)
-        return Told(vllm_answer(info), kv=vllm_metrics(metrics), on_cpu=vllm_on_cpu(info))
+        return Reported(vllm_answer(info), kv=vllm_metrics(metrics), on_cpu=vllm_on_cpu(info))
 
     def forget(self, client: Client) -> None:
         """Reset the prefix cache. Only a server in development mode has this path.
@@ -137,8 +137,8 @@ class Vllm:
             ids["cache_salt"] = ask.salt
         return openai.PATH, openai.body(ask, *sorted({*self.expresses.settings, "min_p"}), **ids)
 
-    def read(self, event: Json, seen: int) -> Chunk:
-        return openai.read(event, seen)
+    def read(self, event: Json, tokens_so_far: int) -> Chunk:
+        return openai.read(event, tokens_so_far)
 
     def meter(self) -> Meter:
         return PrometheusMeter(

@@ -1,4 +1,4 @@
-"""What an engine's log says about PERF_MODE invariants, with file and line number."""
+"""Findings about PERF_MODE invariants in an engine's log, with file and line number."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def findings_in(log: Path, known: Sequence[LogLine], *, speculative: bool, start
     counts: dict[LogLine, int] = {}
     try:
         for number, text in numbered_lines(log, start):
-            if found := next((line for line, pattern in patterns if pattern.search(text)), None):
-                counts[found] = counts.get(found, 0) + 1
-                first.setdefault(found, (number, cleaned(text).strip()[:LONGEST_LINE]))
+            if kind := next((line for line, pattern in patterns if pattern.search(text)), None):
+                counts[kind] = counts.get(kind, 0) + 1
+                first.setdefault(kind, (number, cleaned(text).strip()[:LONGEST_LINE]))
     except OSError:
         return ()
     return tuple(
@@ -62,7 +62,7 @@ def numbered_lines(log: Path, start: int = 0) -> Iterator[tuple[int, str]]:
 
 
 def newlines(stream: BinaryIO, end: int) -> int:
-    """How many lines end before byte `end`, to which `stream` is read."""
+    """Count the lines that end before byte `end`. `stream` is read up to there."""
     count, left = 0, end
     while left > 0 and (piece := stream.read(min(PIECE, left))):
         count += piece.count(b"\n")

@@ -15,12 +15,12 @@ from specgate.contract import Finish
 
 
 def joined_outputs(k: int, counts: SpecCounts, answers: Sequence[Answer]) -> int:
-    """How many outputs hold the tokens of several steps, at least; 0 where the counters explain all outputs, or do not
-    count outputs.
+    """Count the outputs that hold the tokens of several steps, at least. 0 if the counters explain all outputs, or do
+    not count outputs.
 
-    An output of one step has as many tokens as the step emitted, but the last one of a request, which may be cut. So
-    the counted steps must be the outputs' sizes, and for each last output one of its size or more. One of more than
-    K + 1 tokens is never a single step's.
+    An output of one step has as many tokens as the step emitted. Only the last one of a request may be cut. So the
+    counted steps must be the outputs' sizes, and each last output needs a step of its size or more. An output of more
+    than K + 1 tokens is never a single step's.
     """
     sizes = [sizes_of(answer) for answer in answers]
     whole = [size for one in sizes for size in one[:-1]]

@@ -1,4 +1,4 @@
-"""How a server is asked to profile itself: flags at its start, endpoints, and where it puts the file.
+"""Asking a server to profile itself: flags at its start, endpoints, and the folder of the file.
 
 vLLM (0.25.1: `config/profiler.py`, `entrypoints/serve/profile/api_router.py`) has its endpoints only if it was started
 with `--profiler-config`. SGLang (0.5.17: `ProfileReq` in `managers/io_struct.py`) always has them, and is told the
@@ -49,17 +49,17 @@ class Profiler:
     folder_key: str
 
     def start(self, client: Client, folder: Path) -> str | None:
-        """Begin a profile. Why the server refuses; None where it does not."""
-        status, said = client.post(START, self.body(folder), WRITING_S)
+        """Begin a profile. Returns the reason if the server refuses, else None."""
+        status, answer = client.post(START, self.body(folder), WRITING_S)
         if status == 200:
             return None
         hint = " (it has to be started with --profiler-config)" if self.needs_flags else ""
-        return f"{self.name} refuses {START}: HTTP {status}: {said}{hint}"
+        return f"{self.name} refuses {START}: HTTP {status}: {answer}{hint}"
 
     def stop(self, client: Client) -> str | None:
-        """End the profile; the server writes it. Why it fails; None where it does not."""
-        status, said = client.post(STOP, None, WRITING_S)
-        return None if status == 200 else f"{self.name} refuses {STOP}: HTTP {status}: {said}"
+        """End the profile; the server writes it. Returns the reason if that fails, else None."""
+        status, answer = client.post(STOP, None, WRITING_S)
+        return None if status == 200 else f"{self.name} refuses {STOP}: HTTP {status}: {answer}"
 
 
 def vllm_flags(folder: Path) -> tuple[str, ...]:
@@ -87,14 +87,14 @@ PROFILERS: Final[Mapping[str, Profiler]] = {
 
 def traces_in(folder: Path) -> Files:
     """The trace files of a folder."""
-    found = {}
+    files = {}
     for file in sorted(folder.glob("*.json*")):
         try:
             stat = file.stat()
         except OSError:  # it has just been renamed
             continue
-        found[file] = stat.st_size, stat.st_mtime_ns
-    return found
+        files[file] = stat.st_size, stat.st_mtime_ns
+    return files
 
 
 def new_trace(folder: Path, before: Files) -> tuple[Path, int]:

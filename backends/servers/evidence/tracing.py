@@ -27,9 +27,10 @@ D = TypeVar("D")
 
 
 def traced(profiler: Profiler, client: Client, folder: Path, decode: Callable[[], D]) -> tuple[D, Activity]:
-    """What `decode` returns, and what the server's profiler saw meanwhile; its traces come into `folder`.
+    """Run `decode` under the server's profiler; return its result and the profiled activity. The traces come into
+    `folder`.
 
-    Where nothing can be seen, `decode` is called all the same, and `Activity.unseen` says why.
+    If nothing can be profiled, `decode` is called all the same, and `Activity.unseen` gives the reason.
     """
     before = traces_in(folder)
     if (why := profiler.start(client, folder)) is not None:
@@ -42,19 +43,21 @@ def traced(profiler: Profiler, client: Client, folder: Path, decode: Callable[[]
         raise
     if (why := profiler.stop(client)) is not None:
         return decoded, Activity(unseen=why)
-    return decoded, seen(profiler, folder, before)
+    return decoded, activity_since(profiler, folder, before)
 
 
-def seen(profiler: Profiler, folder: Path, before: Files) -> Activity:
-    """What the trace shows that was written since `before`. One that cannot be read costs nothing but itself."""
+def activity_since(profiler: Profiler, folder: Path, before: Files) -> Activity:
+    """Read the trace that was written since `before`. An unreadable trace gives an `Activity` with the reason in
+    `unseen`.
+    """
     try:
         file, ranks = new_trace(folder, before)
         loop = loop_of(read_trace(file))
     except (BackendError, UsageError) as error:
         return Activity(unseen=f"{profiler.name}: {error.message}")
-    found = activity_of(loop)
+    activity = activity_of(loop)
     others = [f"{ranks} ranks have written a trace: this is the first one's"] if ranks > 1 else []
-    return replace(found, notes=(f"{profiler.name}: {file.name}", *loop.notes, *others))
+    return replace(activity, notes=(f"{profiler.name}: {file.name}", *loop.notes, *others))
 
 
 def activity_of(loop: Loop) -> Activity:
@@ -73,15 +76,15 @@ def activity_of(loop: Loop) -> Activity:
     )
 
 
-def attention_findings(flags: Sequence[str], told: str | None, found: Activity) -> Iterator[Finding]:
-    """Where flags name an attention back end, or the engine says that it uses one (`told`), and another runs in the
-    loop.
+def attention_findings(flags: Sequence[str], reported: str | None, activity: Activity) -> Iterator[Finding]:
+    """Yield a finding if another attention back end runs than the flags name, or than the engine reports
+    (`reported`).
     """
     claims = [(f"{flag} {value}", value) for flag, value in values_of(flags, ATTENTION_FLAGS)]
-    if told:
-        claims.append((f"the engine says that its attention is {told}", told.split()[0]))
-    for where, value in claims if found.unseen is None else []:
-        if (instead := fallen_back(value, found.kernels)) is not None:
+    if reported:
+        claims.append((f"the engine says that its attention is {reported}", reported.split()[0]))
+    for where, value in claims if activity.unseen is None else []:
+        if (instead := fallen_back(value, activity.kernels)) is not None:
             yield Finding(
                 invariant="I1",
                 reason_code="attention_fallback",

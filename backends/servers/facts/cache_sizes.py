@@ -1,4 +1,4 @@
-"""Whether servers that load side by side have the KV caches that they were told to take.
+"""Checks that servers which load side by side have the KV caches that their flags state.
 
 Each would otherwise size its own by what the other happens to leave free at that moment.
 """
@@ -20,7 +20,7 @@ LARGEST_PAGE: Final = 256
 
 def check_sized(adapter: Adapter, options: Options) -> None:
     """Raise UsageError where servers that load side by side would size their caches by what the other leaves free."""
-    sizes, given = adapter.cache_sizes, {word.partition("=")[0] for word in options.args.get("", ())}
+    sizes, flags = adapter.cache_sizes, {word.partition("=")[0] for word in options.args.get("", ())}
     option, value = adapter.sized_with or ("", "")
     if sizes and (other := options.own.get(option, value)) != value:
         raise UsageError(
@@ -34,7 +34,7 @@ def check_sized(adapter: Adapter, options: Options) -> None:
             "and another server takes of that meanwhile",
             hint="leave it out: the servers are then started one after the other",
         )
-    if sizes and not given & {*sizes}:
+    if sizes and not flags & {*sizes}:
         raise UsageError(
             f"option start = parallel: without a size of its KV cache, {adapter.name} takes what is free while it "
             "starts, and another server takes of that meanwhile",
@@ -43,17 +43,17 @@ def check_sized(adapter: Adapter, options: Options) -> None:
 
 
 def check_uncut(adapter: Adapter, options: Options, tokens: Mapping[Role, int | None]) -> None:
-    """Raise BackendError where one of the servers that loaded side by side found too little memory for the cache that
-    it was to have. `tokens`: role → how many its cache has room for; None where that is not told.
+    """Raise BackendError if a server that loaded side by side with another found too little memory for its stated
+    cache. `tokens`: role → the number that its cache has room for, None if it does not report one.
     """
     if (flag := adapter.cache_cap) is None:
         return
     for role, has in tokens.items():
-        asked = stated_tokens(options.args_of(role), flag)
+        wish = stated_tokens(options.args_of(role), flag)
         # An engine rounds down to whole pages.
-        if asked is not None and has is not None and has < asked - LARGEST_PAGE:
+        if wish is not None and has is not None and has < wish - LARGEST_PAGE:
             raise BackendError(
-                f"{adapter.name} {role}: its KV cache has room for {has:,} tokens, and {flag} asks for {asked:,}: too "
+                f"{adapter.name} {role}: its KV cache has room for {has:,} tokens, and {flag} asks for {wish:,}: too "
                 "little memory was free while two servers loaded side by side",
                 hint="a larger share of the memory for each, a smaller cache, or -o start=serial",
             )
@@ -62,5 +62,5 @@ def check_uncut(adapter: Adapter, options: Options, tokens: Mapping[Role, int | 
 def stated_tokens(flags: Sequence[str], name: str) -> int | None:
     """The number behind the last `name` of a command line; None where it is not there or is no number."""
     words = [part for flag in flags for part in flag.split("=", 1)]
-    found = [after for word, after in pairwise(words) if word == name]
-    return int(found[-1]) if found and found[-1].isascii() and found[-1].isdecimal() else None
+    values = [after for word, after in pairwise(words) if word == name]
+    return int(values[-1]) if values and values[-1].isascii() and values[-1].isdecimal() else None

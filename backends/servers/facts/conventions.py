@@ -1,5 +1,5 @@
-"""How other engines read the auxiliary hidden-state layers of a draft's config: the same ids mean different layers
-there.
+"""Other engines' readings of the auxiliary hidden-state layers in a draft's config: there, the same ids mean different
+layers.
 
 `checkpoints.auxiliary_layers` resolves what the checkpoint means. These functions resolve what an engine makes of it.
 Layers that are off by one cost about 0.1 acceptance length and have no other symptom.
@@ -27,8 +27,8 @@ def no_ids(draft: Keys, layers: int) -> AuxiliaryLayers:
 
 
 def default(layers: int) -> AuxiliaryLayers:
-    found = by_default(layers)
-    return AuxiliaryLayers(found.boundaries, f"boundaries {shown(found.boundaries)}, the engine's default")
+    resolved = by_default(layers)
+    return AuxiliaryLayers(resolved.boundaries, f"boundaries {shown(resolved.boundaries)}, the engine's default")
 
 
 def window_warning(name: str, window: int | None, reads_window: bool | None) -> str | None:

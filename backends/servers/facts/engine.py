@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.drawing import details_of
 from specgate.backends.servers.facts.conventions import warning, window_warning
-from specgate.backends.servers.facts.identity import Seen, identity_of
+from specgate.backends.servers.facts.identity import ServerReport, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.sampling.expresses import check_sampling
@@ -35,7 +35,7 @@ def check_request(adapter: Adapter, request: OpenRequest, options: Options) -> N
         if folder is not None and not options.url and from_seed(read_config(folder)):
             raise UsageError(
                 f"{folder}: its weights are made from a seed when specgate's own engines load it",
-                hint="other engines need weights in files: `specgate pairs export` writes them",
+                hint="other engines need weights in files: `specgate engine export` writes them",
             )
     elsewhere = request.pair.weights == "server"
     if request.max_k and request.pair.draft is None and options.drafter == "eagle3" and not elsewhere:
@@ -56,15 +56,17 @@ def sizes_of(pair: PairRef) -> AnyTarget:
     return read_served_target(pair.tokenizer) if pair.weights == "server" else read_any_target(pair.target)
 
 
-def server_facts(adapter: Adapter, request: OpenRequest, options: Options, seen: Sequence[Seen]) -> EngineFacts:
-    """Facts from what is on this machine, and what the servers `seen` tell of themselves. What a server really loaded
+def server_facts(
+    adapter: Adapter, request: OpenRequest, options: Options, servers: Sequence[ServerReport]
+) -> EngineFacts:
+    """Collect facts from this machine and from the reports of the `servers`. The weights that a server really loaded
     cannot be checked.
 
-    Raises BackendError where a server says that it is of another version than the others, or serves something else.
+    Raises BackendError if servers differ in version, or if one serves something else than the pair.
     """
     pair, sizes = request.pair, sizes_of(request.pair)
-    identity = identity_of(adapter.name, seen, options.build)
-    check_served(adapter.name, seen, sizes, request)
+    identity = identity_of(adapter.name, servers, options.build)
+    check_served(adapter.name, servers, sizes, request)
     here = pair.weights == "here"
     draft = pair.draft if request.max_k and options.drafter == "eagle3" else None
     meant = engines = window = None
@@ -73,7 +75,7 @@ def server_facts(adapter: Adapter, request: OpenRequest, options: Options, seen:
         meant, engines = resolve_boundaries(config, sizes.layers), adapter.capture(config, sizes.layers)
         window = window_of(DraftKeys.of(config).layer)
     gguf = "target_gguf" in options.own
-    version = seen[0].version
+    version = servers[0].version
     return EngineFacts(
         backend=adapter.name,
         device=f"{adapter.name} server",
@@ -88,8 +90,8 @@ def server_facts(adapter: Adapter, request: OpenRequest, options: Options, seen:
         details={
             f"{adapter.name} version": version,
             "servers": "attached" if options.url else options.servers,
-            **{f"{one.role} listens as": one.listener for one in seen if one.listener},
-            **({"servers run on": "cpu"} if all(one.on_cpu for one in seen) else {}),
+            **{f"{one.role} listens as": one.listener for one in servers if one.listener},
+            **({"servers run on": "cpu"} if all(one.on_cpu for one in servers) else {}),
             "drafter": options.drafter if here else "as the server has it",
             **({FORCED_LENGTH: options.force_al} if options.force_al is not None else {}),
             **options.own,
@@ -98,7 +100,7 @@ def server_facts(adapter: Adapter, request: OpenRequest, options: Options, seen:
         acceptance=source_of(options),
         engine_version=version,
         warnings=(
-            *served_warnings(adapter.name, seen, sizes, request),
+            *served_warnings(adapter.name, servers, sizes, request),
             *warnings_of(adapter, options, meant, engines, window),
         ),
         identity=identity,
@@ -106,7 +108,7 @@ def server_facts(adapter: Adapter, request: OpenRequest, options: Options, seen:
 
 
 def source_of(options: Options) -> AcceptanceSource | None:
-    """Where acceptance comes from, unless it is the pair's own."""
+    """Return the source of the acceptance lengths, or None if they are the pair's own."""
     if options.force_al is not None:
         return "forced"
     return "stand-in" if options.drafter == "ngram" else None

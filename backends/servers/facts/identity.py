@@ -1,4 +1,4 @@
-"""Which build of an engine a server is, and how it is set up."""
+"""Identity of a server: the engine's build and its settings."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specgate.backends.servers.facts.told import commit_of
+from specgate.backends.servers.facts.reported import commit_of
 from specgate.contract import EngineIdentity, Role, ServedModel
 from specgate.errors import BackendError
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What one server told. `served`: None for one that was started here, which serves what it was given.
+class ServerReport:
+    """One server's report of itself. `served`: None for a server that was started here, which serves the pair.
 
-    Of one that was started elsewhere: `listener`, the name of the process that listens, None where it is not seen; and
-    `on_cpu`, whether it says that it runs on the CPU.
+    Of one that was started elsewhere: `listener`, the name of the process that listens, or None if it is not visible;
+    and `on_cpu`, whether it says that it runs on the CPU.
     """
 
     role: Role
@@ -27,7 +27,7 @@ class Seen:
     on_cpu: bool = False
 
 
-def identity_of(engine: str, servers: Sequence[Seen], build: str | None) -> EngineIdentity:
+def identity_of(engine: str, servers: Sequence[ServerReport], build: str | None) -> EngineIdentity:
     """The identity of `servers`, which are the roles of one run. `build`: what the user says.
 
     Raises BackendError where two of them are of different versions: their times must not be paired.
@@ -53,5 +53,5 @@ def identity_of(engine: str, servers: Sequence[Seen], build: str | None) -> Engi
 
 
 def differences(first: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
-    """What `other` says of the settings that both tell, where it is something else."""
+    """Return the settings of `other` that differ from those of `first`. Settings that only one reports are left out."""
     return {name: value for name, value in other.items() if name in first and first[name] != value}

@@ -1,4 +1,4 @@
-"""How large an engine's KV cache is, as the engine tells.
+"""Size of an engine's KV cache, as the engine reports it.
 
 Serving engines give the KV cache what their share of the GPU's memory leaves after weights, activations and CUDA
 graphs. What a draft takes therefore shows as tokens that the cache has no room for, not as memory.
@@ -26,7 +26,7 @@ LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 
 
 def vllm_log(lines: Iterable[str]) -> KvCache:
-    """What vLLM's log says; the last word, since a start may try twice."""
+    """Read vLLM's log. The last mention counts, since a start may try twice."""
     tokens = size = None
     for line in lines:
         if match := TOKENS.search(line):
@@ -37,23 +37,25 @@ def vllm_log(lines: Iterable[str]) -> KvCache:
 
 
 def vllm_metrics(text: str) -> KvCache:
-    """What `/metrics` of a vLLM says of its cache: the capacity itself, of versions that count it over all groups of
+    """Read the cache's size from `/metrics` of a vLLM: the capacity itself in versions that count it over all groups of
     layers, else blocks × tokens per block. Several engines (data parallel) are added up.
     """
-    found = [tokens for match in INFO.finditer(text) if (tokens := capacity(dict(LABEL.findall(match[1])))) is not None]
-    return KvCache(believed(str(sum(found))))
+    capacities = [
+        tokens for match in INFO.finditer(text) if (tokens := capacity(dict(LABEL.findall(match[1])))) is not None
+    ]
+    return KvCache(believed(str(sum(capacities))))
 
 
 def capacity(labels: Mapping[str, str]) -> int | None:
     """Tokens, from the labels of one engine's `cache_config_info`."""
-    if (told := believed(labels.get("kv_cache_size_tokens", ""))) is not None:
-        return told
+    if (tokens := believed(labels.get("kv_cache_size_tokens", ""))) is not None:
+        return tokens
     blocks, size = believed(labels.get("num_gpu_blocks", "")), believed(labels.get("block_size", ""))
     return believed(str(blocks * size)) if blocks and size else None
 
 
 def sglang_answer(answer: object) -> KvCache:
-    """What SGLang's `/server_info` says: the capacity, and the memory of the cache in GiB.
+    """Read SGLang's `/server_info`: the capacity in tokens, and the memory of the cache in GiB.
 
     It is sized by free memory (0.5.17, `kv_cache_configurator.py`, `_profile_available_bytes`): what is free once the
     weights are loaded, less (1 - mem_fraction_static) of what was free before. vLLM's share is of the whole GPU

@@ -1,20 +1,20 @@
-"""What a server that somebody else has started says that it serves, held against the pair."""
+"""Checks a running server's report of its model against the pair, if somebody else started it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from specgate.backends.servers.facts.identity import Seen
+from specgate.backends.servers.facts.identity import ServerReport
 from specgate.checkpoints.hf.any_target import AnyTarget
 from specgate.contract import ServedModel
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError
 
 
-def check_served(engine: str, seen: Sequence[Seen], sizes: AnyTarget, request: OpenRequest) -> None:
+def check_served(engine: str, servers: Sequence[ServerReport], sizes: AnyTarget, request: OpenRequest) -> None:
     """Raise BackendError where a server says that it serves something else than the pair, or in too short a context."""
-    for server in seen:
+    for server in servers:
         if (model := server.served) is None:
             continue
         where, pair = f"{engine}: {server.role}'s server serves {named(model)}", request.pair
@@ -35,22 +35,24 @@ def check_served(engine: str, seen: Sequence[Seen], sizes: AnyTarget, request: O
             )
 
 
-def served_warnings(engine: str, seen: Sequence[Seen], sizes: AnyTarget, request: OpenRequest) -> Iterator[str]:
-    """What a reader must know of servers that somebody else has started."""
-    models = {s.role.name: s.served for s in seen if s.served is not None}
+def served_warnings(
+    engine: str, servers: Sequence[ServerReport], sizes: AnyTarget, request: OpenRequest
+) -> Iterator[str]:
+    """Yield warnings about servers that somebody else has started."""
+    models = {s.role.name: s.served for s in servers if s.served is not None}
     if not models:
         return
-    said = "; ".join(f"{role}: {named(model)}" for role, model in models.items())
+    listing = "; ".join(f"{role}: {named(model)}" for role, model in models.items())
     if len({Path(model.path).name.lower() for model in models.values() if model.path}) > 1:
-        yield f"the servers say that they serve different models: {said}"
+        yield f"the servers say that they serve different models: {listing}"
     if request.pair.weights == "server":
         yield (
             f"{engine} was started by someone else, and its weights are not on this machine: what it serves is its own "
-            f"word ({said}), and no hash says which weights these are"
+            f"word ({listing}), and no hash says which weights these are"
         )
         return
     yield (
-        f"{engine} was started by someone else: that it serves this pair, with these roles, is its own word ({said})"
+        f"{engine} was started by someone else: that it serves this pair, with these roles, is its own word ({listing})"
     )
     target, own = request.pair.target, sizes.architecture
     for role, model in models.items():

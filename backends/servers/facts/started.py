@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from specgate.backends.servers.facts.told import vllm_settings
+from specgate.backends.servers.facts.reported import vllm_settings
 from specgate.contract import Role
 from specgate.contract.protocols import cleaned
 
@@ -24,7 +24,7 @@ STARTS: Final = 64
 
 
 def settings_in(engine: str, log: Path, version: str, role: Role) -> dict[str, str]:
-    """What the log of a server with this adapter name tells of it; nothing where it cannot be read."""
+    """Return the settings that the log of a server with this adapter name reports; {} if it cannot be read."""
     if engine != "vllm":
         return {}
     speculating = None

@@ -1,4 +1,4 @@
-"""What of a scenario's `sampling` the requests of an engine can say, and what is refused by name.
+"""Settings of a scenario's `sampling` that an engine's requests can express; others are refused by name.
 
 A setting counts only where it means the same as in `specgate.sampling`: which tokens a penalty counts, and in which
 order filters are applied. An engine that orders them otherwise draws from another distribution, and would be rejected.
@@ -22,7 +22,7 @@ PLAIN: Final = Sampling()
 
 @dataclass(frozen=True, slots=True)
 class Expresses:
-    """What the requests of one engine can say.
+    """Sampling settings that the requests of one engine can express.
 
     `settings`: those of FILTERS_AND_PENALTIES that they can. `refused`: setting → why it cannot, where that is more
         than having none. `not_together`: two settings that it applies in another order.
@@ -39,24 +39,26 @@ class Expresses:
     forbids_ends: bool = False
 
 
-def check_sampling(engine: str, can: Expresses, asked: Sampling, where: str) -> None:
-    """Raise UsageError for the first setting of `asked` that `engine` cannot be asked for. `where`: what has it."""
-    if asked.method != "rejection":
+def check_sampling(engine: str, can: Expresses, sampling: Sampling, where: str) -> None:
+    """Raise UsageError for the first setting of `sampling` that `engine` has no request field for. `where`: the key
+    that holds it.
+    """
+    if sampling.method != "rejection":
         raise UsageError(
-            f"{where}.method = {asked.method!r}: {engine} draws with random numbers of its own, so that speculation "
+            f"{where}.method = {sampling.method!r}: {engine} draws with random numbers of its own, so that speculation "
             "cannot be held to plain sampling's tokens",
             hint="method: rejection; the gate `distribution` judges what is drawn, in whatever way the engine verifies",
         )
     for name in FILTERS_AND_PENALTIES:
-        value = getattr(asked, name)
+        value = getattr(sampling, name)
         if value != getattr(PLAIN, name) and name not in can.settings:
             why = can.refused.get(name, "has no such setting that is known here")
             hint = f"{engine} can be asked for: temperature{''.join(f', {s}' for s in sorted(can.settings))}"
             raise UsageError(f"{where}.{name} = {value!r}: {engine} {why}", hint=hint)
-    if asked.seed and not can.seed_bits:
+    if sampling.seed and not can.seed_bits:
         hint = "leave it out: every request is then drawn with other numbers"
-        raise UsageError(f"{where}.seed = {asked.seed}: requests to {engine} take no seed", hint=hint)
-    if can.not_together and all(getattr(asked, name) != getattr(PLAIN, name) for name in can.not_together):
+        raise UsageError(f"{where}.seed = {sampling.seed}: requests to {engine} take no seed", hint=hint)
+    if can.not_together and all(getattr(sampling, name) != getattr(PLAIN, name) for name in can.not_together):
         first, second = can.not_together
         raise UsageError(
             f"{where}: {first} and {second} together: {engine} does not apply one to what the other has left",
@@ -64,10 +66,10 @@ def check_sampling(engine: str, can: Expresses, asked: Sampling, where: str) -> 
         )
 
 
-def said(asked: Sampling, *settings: str, seed: int | None) -> dict[str, object]:
-    """`settings` of `asked`, under the names that they have here, and the seed of the request where it takes one.
+def sampling_fields(sampling: Sampling, *settings: str, seed: int | None) -> dict[str, object]:
+    """Return `settings` of `sampling` as request fields, and the seed of the request if it takes one.
 
-    Settings that filter nothing are said, too: an engine may have other defaults, also from a model's
+    Settings that filter nothing are sent, too: an engine may have other defaults, also from a model's
     generation_config.json.
     """
-    return {name: getattr(asked, name) for name in settings} | ({} if seed is None else {"seed": seed})
+    return {name: getattr(sampling, name) for name in settings} | ({} if seed is None else {"seed": seed})

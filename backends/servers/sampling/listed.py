@@ -33,40 +33,42 @@ def token_law(
     values: Sequence[float],
     tokens: Sequence[int],
     vocab: int,
-    asked: Sampling,
+    sampling: Sampling,
     prompt: Sequence[int],
-    given: tuple[int, ...],
+    continuation: tuple[int, ...],
     least: float,
     forbidden: Sequence[int] = (),
 ) -> TokenLaw:
-    """The distribution after prompt + given, from the log-probabilities `values` of `tokens`: those of at least the
-    probability `least`. `forbidden`: tokens that the server gives no chance.
+    """Return the distribution after prompt + continuation, from the log-probabilities `values` of `tokens`. Only tokens
+    of at least the probability `least` are kept. `forbidden`: tokens that the server gives no chance.
 
-    Raises BackendError where what is listed is not the model's own, or is not enough.
+    Raises BackendError if the list is not the model's own distribution, or is too short.
     """
     ids, logs = np.asarray(tokens, np.int64), np.asarray(values, np.float64)
     if not len(ids) or len(ids) != len(logs) or len(np.unique(ids)) < len(ids) or ids.min() < 0 or ids.max() >= vocab:
         raise BackendError(f"{len(logs)} log-probabilities of {len(ids)} tokens, and not one of each of {vocab} ids")
-    if asked.repetition_penalty != 1:
+    if sampling.repetition_penalty != 1:
         raise BackendError("a repetition penalty needs logits, and a server tells log-probabilities")
     rest = 1 - float(np.exp(logs).sum())
     if rest < -SUM or (len(ids) == vocab and rest > SUM):
         raise BackendError(f"the probabilities of {len(ids)} of {vocab} tokens sum to {1 - rest:.6g}: not the model's")
     if rest < ROUNDING and 2 * len(ids) > vocab:
         rest = 0.0
-    touched = {token for token, _ in asked.logit_bias} | {*forbidden} | ({*given} if asked.penalises else set())
+    touched = (
+        {token for token, _ in sampling.logit_bias} | {*forbidden} | ({*continuation} if sampling.penalises else set())
+    )
     if unlisted := touched - {*ids.tolist()}:
         raise BackendError(f"{len(ids)} tokens are listed, and token {min(unlisted)}, whose chance is changed, is not")
-    bias = {**dict(asked.logit_bias), **dict.fromkeys(forbidden, -np.inf)}
-    changed, history = replace(asked, logit_bias=tuple(bias.items())), History.of(prompt, given, vocab)
+    bias = {**dict(sampling.logit_bias), **dict.fromkeys(forbidden, -np.inf)}
+    changed, history = replace(sampling, logit_bias=tuple(bias.items())), History.of(prompt, continuation, vocab)
     most, fewest = (target_distribution(row, changed, history) for row in filled(ids, logs, vocab, max(rest, 0.0)))
     if (far := distance(most[ids], fewest[ids])) > FAR:
         raise BackendError(
             f"{len(ids)} of {vocab} tokens are listed, which leave open a distance of {far:.2g}",
             hint="a server that lists more of them: for vLLM, --max-logprobs -1",
         )
-    kept = np.sort(ids[(most[ids] >= least) & (most[ids] > 0)])
-    return TokenLaw(given, tuple(kept.tolist()), tuple(most[kept].tolist()))
+    support = np.sort(ids[(most[ids] >= least) & (most[ids] > 0)])
+    return TokenLaw(continuation, tuple(support.tolist()), tuple(most[support].tolist()))
 
 
 def filled(ids: Integers, logs: Floats, vocab: int, rest: float) -> tuple[Floats, Floats]:

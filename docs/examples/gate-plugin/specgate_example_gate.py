@@ -1,7 +1,7 @@
 """A ceiling on a percentile of the time per output token: what a service-level objective asks of single requests.
 
 What an author implements is in `specgate.contract.protocols`; the nouns are in `specgate.contract`. A gate is pure: it
-reads nothing but the rule and what it is shown of the run, so that `specgate verify` comes to the same verdict from the
+reads nothing but the rule and what it is shown of the run, so that `runs verify` comes to the same verdict from the
 stored samples.
 """
 

@@ -1,7 +1,7 @@
 """specgate.prom: a run as metrics in Prometheus' text format, as node_exporter's textfile collector reads it.
 
 What an author implements is in `specgate.contract.protocols`; the nouns are in `specgate.contract`. A report is pure:
-it reads nothing but the run and the policy, so that `specgate verify` can render it again and compare.
+it reads nothing but the run and the policy, so that `specgate runs verify` can render it again and compare.
 
 Format: https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """

@@ -1,4 +1,4 @@
-"""What the raw records of a run must satisfy before a figure may be quoted.
+"""Conditions that the raw records of a run must meet before a figure may be quoted.
 
     contradictions.py   all checks over the cells of a run: which cells contradict themselves, and why
     identities.py       counts of one block: steps, tokens, drafts, counters, token ids

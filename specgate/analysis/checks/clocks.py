@@ -100,15 +100,15 @@ def check_unexplained(blocks: Sequence[Block], whole: bool) -> None:
     if not timed:
         return
     left, spans = [unexplained_ns(b, whole) for b in timed], [span_of(b) for b in timed]
-    said = (
+    difference = (
         f"{timed[0].cell.key}: the engine says that its {len(timed)} blocks took {ms(sum(spans) - sum(left))}, but the "
         f"harness saw {ms(sum(spans))}"
     )
     if any(b.served is not None for b in timed):
         if (least := sorted(left)[(len(left) - 1) // 4]) > SERVER_NS + CALL_SHARE * max(spans):
-            raise InvalidResult(f"{said}: three calls of four leave more than {ms(least)} unexplained")
+            raise InvalidResult(f"{difference}: three calls of four leave more than {ms(least)} unexplained")
     elif sum(left) > CALL_NS * len(timed) + CALL_SHARE * sum(spans):
-        raise InvalidResult(f"{said}: {sum(left) / sum(spans):.0%} of the time is unexplained")
+        raise InvalidResult(f"{difference}: {sum(left) / sum(spans):.0%} of the time is unexplained")
 
 
 def check_pairs(pairs: Sequence[tuple[Block, Block]], whole: bool) -> None:
@@ -159,7 +159,7 @@ def own_prefill_ns(block: Block, whole: bool) -> int:
 
 
 def own_ns(block: Block, whole: bool) -> int:
-    """What the engine says that the call took."""
+    """Time that the call took by the engine's own account, in nanoseconds."""
     return own_prefill_ns(block, whole) + block.elapsed_ns
 
 

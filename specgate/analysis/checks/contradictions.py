@@ -22,7 +22,7 @@ from specgate.errors import InvalidResult
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Why the records of a cell cannot be true: a reason code, and a sentence with the figures."""
+    """Reason that the records of a cell cannot be true: a code, and a sentence with the figures."""
 
     reason_code: str
     message: str
@@ -30,7 +30,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """What records are held against, beside each other.
+    """Facts that records are compared with: the engines' own, and the machine's.
 
     `engines`: point key → the engine's facts; without them, vocabulary and floors are not checked.
     `bandwidth`: of this machine's memory; None where it was not measured.
@@ -60,14 +60,14 @@ def contradictions(
     known: dict[str, list[Margin]] = defaultdict(list)
     for margin in margins:
         known[margin.cell].append(margin)
-    found: dict[Cell, Contradiction] = {}
+    broken: dict[Cell, Contradiction] = {}
     for cell, blocks in of.items():
         if blocks and (why := contradiction(plan, cell, blocks, known[cell.key], grounds, sound)):
-            found[cell] = why
+            broken[cell] = why
     for cell, blocks in of.items():
         baseline = Cell(cell.point, BASELINE)
         # Only clocks that stand up by themselves are held against each other.
-        if cell.role.speculative and found.keys().isdisjoint((cell, baseline)):
+        if cell.role.speculative and broken.keys().isdisjoint((cell, baseline)):
             pairs = list(pairs_of([*of.get(baseline, ()), *blocks], cell))
             whole = whole_requests(plan, cell)
             checks = (
@@ -75,8 +75,8 @@ def contradictions(
                 ("faster_than_verification", partial(check_verification, pairs, plan.scenarios[cell.point.scenario])),
             )
             if why := first_of(checks):
-                found[cell] = why
-    return found
+                broken[cell] = why
+    return broken
 
 
 def contradiction(
@@ -85,7 +85,7 @@ def contradiction(
     """The first contradiction within `cell`; None where there is none. `sound`: see `contradictions`."""
     budget, facts = plan.scenarios[cell.point.scenario].budget, grounds.engines.get(cell.point.key)
     unseen = [block for block in blocks if id(block) not in sound]
-    found = first_of(
+    failure = first_of(
         (
             ("drafts_beyond_k", partial(check_draft_counts, unseen)),
             ("counter_identity", partial(check_records, blocks, unseen, budget, facts)),
@@ -94,13 +94,13 @@ def contradiction(
             ("margin_impossible", partial(check_margins, margins)),
         )
     )
-    if found is None:
+    if failure is None:
         sound.update(map(id, unseen))
-    return found
+    return failure
 
 
 def first_of(checks: Iterable[tuple[str, Callable[[], None]]]) -> Contradiction | None:
-    """What the first of `checks` (reason code, check) that fails has to say; None where all hold."""
+    """Return the failure of the first of `checks` (reason code, check) that fails; None if all hold."""
     for code, check in checks:
         try:
             check()
@@ -138,5 +138,5 @@ def check_margins(margins: Sequence[Margin]) -> None:
 
 
 def whole_requests(plan: Plan, cell: Cell) -> bool:
-    """Whether the blocks of `cell` include their own prefill."""
+    """True if the blocks of `cell` include their own prefill."""
     return plan.scenarios[cell.point.scenario].whole_requests

@@ -27,17 +27,17 @@ def left_multi_token_mode(blocks: Sequence[Block], budget: Budget) -> int | None
     """
     if any(block.served is not None for block in blocks):
         return None
-    said = sum(block.counters.get("disabled_multitoken_other", 0) for block in blocks)
-    return max(said, sum(short_steps(block, budget) for block in blocks))
+    counted = sum(block.counters.get("disabled_multitoken_other", 0) for block in blocks)
+    return max(counted, sum(short_steps(block, budget) for block in blocks))
 
 
 def short_steps(block: Block, budget: Budget) -> int:
     """Request-steps of a spec block that drafted fewer tokens than they could have, without those whose draft could not
     be used, and those whose chain was ended on purpose.
     """
-    found = list(drafts_of(block, budget))
-    ended = min(block.counters.get(ENDED_EARLY, 0), sum(0 < drafted < possible for drafted, possible in found))
-    return max(0, sum(drafted < possible for drafted, possible in found) - draft_errors(block) - ended)
+    drafts = list(drafts_of(block, budget))
+    ended = min(block.counters.get(ENDED_EARLY, 0), sum(0 < drafted < possible for drafted, possible in drafts))
+    return max(0, sum(drafted < possible for drafted, possible in drafts) - draft_errors(block) - ended)
 
 
 def missed_steps(block: Block, budget: Budget) -> int:

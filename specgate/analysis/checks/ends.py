@@ -1,4 +1,4 @@
-"""How the requests of a block may end, given the budget that was asked for.
+"""Ways in which the requests of a block may end, given the budget that was asked for.
 
 The engines agree on this. A step verifies accepted + 1 tokens and emits them one by one, until one of them is an
 end token (EOS, where these are not ignored) or fills the token limit; what is left of the step is truncated. So only a
@@ -49,11 +49,11 @@ def check_finish(finish: Finish, budget: Budget, tokens: int, steps: int, here: 
         if finish is Finish.STOP:
             raise InvalidResult(f"{here}: its finish is stop after {tokens} tokens, but no stop tokens were asked for")
     elif finish is Finish.STEPS and steps != budget.steps:
-        asked = f"{budget.steps} steps" if budget.steps is not None else f"{budget.new_tokens} tokens"
-        raise InvalidResult(f"{here}: its finish is steps after {steps} steps, but the budget is {asked}")
+        limit = f"{budget.steps} steps" if budget.steps is not None else f"{budget.new_tokens} tokens"
+        raise InvalidResult(f"{here}: its finish is steps after {steps} steps, but the budget is {limit}")
     elif finish is Finish.LENGTH and tokens != budget.new_tokens:
-        asked = f"{budget.new_tokens} tokens" if budget.new_tokens is not None else f"{budget.steps} steps"
-        raise InvalidResult(f"{here}: its finish is length after {tokens} tokens, but the budget is {asked}")
+        limit = f"{budget.new_tokens} tokens" if budget.new_tokens is not None else f"{budget.steps} steps"
+        raise InvalidResult(f"{here}: its finish is length after {tokens} tokens, but the budget is {limit}")
     if budget.new_tokens is not None and tokens > budget.new_tokens:
         raise InvalidResult(f"{here}: {tokens} tokens, but the budget is {budget.new_tokens} tokens")
 

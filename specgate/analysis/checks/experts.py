@@ -1,4 +1,4 @@
-"""What an engine counts of the experts that its passes touched, against what routing allows.
+"""Check an engine's counts of the experts that its passes touched against what routing allows.
 
 A pass of n tokens touches at least the k experts that a single token is sent to, and at most n·k of the E that there
 are, in every layer. Steps, layers and rows each give the same sum.
@@ -50,8 +50,8 @@ def check_passes(counts: ExpertCounts, tokens: list[int], experts: ExpertTraffic
     """The counts by layer are those of the same passes as the counts by step. `tokens`: of every step."""
     steps = Counter(n for n in tokens if n)
     if [p.rows for p in counts.passes] != sorted(steps):
-        found = [p.rows for p in counts.passes]
-        raise InvalidResult(f"{where}: experts counted of passes with {found} tokens, but steps have {sorted(steps)}")
+        rows = [p.rows for p in counts.passes]
+        raise InvalidResult(f"{where}: experts counted of passes with {rows} tokens, but steps have {sorted(steps)}")
     for entry in counts.passes:
         place = f"{where}, passes of {entry.rows} tokens"
         check_layers(entry, steps[entry.rows], experts, place)

@@ -73,7 +73,7 @@ def with_fewest_experts(traffic: PassTraffic) -> PassTraffic:
 
 
 def cache_bytes(bandwidth: Bandwidth) -> int:
-    """What the caches in front of the measured memory can keep from one step to the next."""
+    """Bytes that the caches in front of the measured memory can keep from one step to the next."""
     if bandwidth.cache_bytes is not None:
         return bandwidth.cache_bytes
     return GPU_CACHE_BYTES if bandwidth.gpu_uuid else CPU_CACHE_BYTES

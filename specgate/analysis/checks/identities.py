@@ -36,7 +36,7 @@ def check_block(block: Block, budget: Budget, facts: EngineFacts | None = None) 
 
 
 def place_of(block: Block) -> str:
-    """Where a block stands in its run, for messages."""
+    """Place of a block in its run, for messages."""
     return f"{block.cell.key} set {block.prompt_set} round {block.round}"
 
 
@@ -61,8 +61,8 @@ def check_ids(block: Block, facts: EngineFacts | None, where: str) -> None:
     for slot, tokens in enumerate(block.tokens):
         lowest, highest = min(tokens, default=0), max(tokens, default=0)
         if not tokens or lowest < 0:
-            said = f"token id {lowest}: an id is at least 0" if tokens else "no token, not even prefill's"
-            raise InvalidResult(f"{where} slot {slot}: {said}")
+            defect = f"token id {lowest}: an id is at least 0" if tokens else "no token, not even prefill's"
+            raise InvalidResult(f"{where} slot {slot}: {defect}")
         if facts is not None and highest >= facts.vocab:
             raise InvalidResult(
                 f"{where} slot {slot}: token id {highest} at index {tokens.index(highest)}, but the vocabulary has "
@@ -107,9 +107,9 @@ def check_rewinds(block: Block, where: str) -> None:
         for a, d in zip(accepts, drafts, strict=True)
         if a >= 0
     ]
-    for name, found in (("rewound_tokens", sum(rewound)), ("rewind_steps", sum(r > 0 for r in rewound))):
-        if (said := block.counters.get(name, found)) != found:
-            raise InvalidResult(f"{where}: {name} = {said}, but drafted - accepted over its steps gives {found}")
+    for name, computed in (("rewound_tokens", sum(rewound)), ("rewind_steps", sum(r > 0 for r in rewound))):
+        if (reported := block.counters.get(name, computed)) != computed:
+            raise InvalidResult(f"{where}: {name} = {reported}, but drafted - accepted over its steps gives {computed}")
     if (ended := block.counters.get(ENDED_EARLY, 0)) > shortened(block):
         raise InvalidResult(
             f"{where}: {ENDED_EARLY} = {ended}, but {shortened(block)} request-steps drafted fewer than K tokens, and "

@@ -63,10 +63,10 @@ def check_due(request: ServedRequest, where: str) -> None:
 
 def check_chunks(request: ServedRequest, tokens: int, where: str) -> None:
     """The chunks of a request hold its tokens, one or more each. Raises InvalidResult."""
-    held = request.chunk_tokens
-    if len(held) != len(request.chunk_ns) or min(held) < 1 or sum(held) != tokens:
+    sizes = request.chunk_tokens
+    if len(sizes) != len(request.chunk_ns) or min(sizes) < 1 or sum(sizes) != tokens:
         raise InvalidResult(
-            f"{where}: {len(request.chunk_ns)} chunks came and {tokens} tokens, but the chunks are said to hold {held}"
+            f"{where}: {len(request.chunk_ns)} chunks came and {tokens} tokens, but the chunks are said to hold {sizes}"
         )
 
 
@@ -78,13 +78,13 @@ def check_request_ends(block: Block, budget: Budget, where: str) -> None:
     """
     limit = budget.new_tokens if budget.new_tokens is not None else budget.longest(0) + 1
     for slot, (tokens, finish) in enumerate(zip(block.tokens, block.finish, strict=True)):
-        said = f"{where} slot {slot}: its finish is {finish} after {len(tokens)} tokens"
+        ending = f"{where} slot {slot}: its finish is {finish} after {len(tokens)} tokens"
         if finish is Finish.STEPS:
-            raise InvalidResult(f"{said}, but a server ends no request for its steps")
+            raise InvalidResult(f"{ending}, but a server ends no request for its steps")
         if len(tokens) > limit or (finish is Finish.LENGTH and len(tokens) != limit):
-            raise InvalidResult(f"{said}, but the budget is {limit}")
+            raise InvalidResult(f"{ending}, but the budget is {limit}")
         if budget.ignore_eos and len(tokens) < limit - 1:
-            raise InvalidResult(f"{said}, but the budget is {limit} and EOS is ignored")
+            raise InvalidResult(f"{ending}, but the budget is {limit} and EOS is ignored")
 
 
 def prefill_tok_s(block: Block) -> float:
@@ -118,9 +118,9 @@ def clock_values(blocks: Sequence[Block]) -> Iterator[Value]:
     Both last from a request's first token to its last one, summed over requests. What is above 1 is the way from the
     engine to the client: the server's front end, the connection, and this program.
     """
-    told = [
+    timed = [
         (requests_of(b), b.counters[ENGINE_DECODE_NS]) for b in blocks if b.served and ENGINE_DECODE_NS in b.counters
     ]
-    if engine_ns := sum(ns for _, ns in told):
-        client_ns = sum(r.chunk_ns[-1] - r.chunk_ns[0] for requests, _ in told for r in requests)
-        yield Value("client_clock_ratio", client_ns / engine_ns, "time_weighted", len(told))
+    if engine_ns := sum(ns for _, ns in timed):
+        client_ns = sum(r.chunk_ns[-1] - r.chunk_ns[0] for requests, _ in timed for r in requests)
+        yield Value("client_clock_ratio", client_ns / engine_ns, "time_weighted", len(timed))

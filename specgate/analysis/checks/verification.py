@@ -44,8 +44,8 @@ def check_verification(pairs: Sequence[tuple[Block, Block]], scenario: Scenario)
         prompt_sets=[b.prompt_set for _, b, _ in judged],
         turns=list(range(len(judged))),
     )
-    found, mean = beyond.interval(), statistics.fmean(beyond.log_ratios)
-    least = found.low if found else mean - math.log(FEW)
+    interval, mean = beyond.interval(), statistics.fmean(beyond.log_ratios)
+    least = interval.low if interval else mean - math.log(FEW)
     if least <= math.log1p(TOLERANCE):
         return
     per_step = statistics.geometric_mean(most for _, _, most in judged)

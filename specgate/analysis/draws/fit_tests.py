@@ -30,50 +30,60 @@ Texts = Sequence[tuple[tuple[int, ...], int]]
 
 def counted(texts: Texts) -> Counts:
     """The tokens of `texts` by their beginnings."""
-    found: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+    counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
     for text, times in texts:
         for position, token in enumerate(text):
-            found[text[:position]][token] += times
-    return found
+            counts[text[:position]][token] += times
+    return counts
 
 
 def often_drawn(texts: Mapping[str, Texts]) -> list[tuple[int, ...]]:
     """The beginnings whose distribution is worth asking for: those that most texts have, all roles together."""
     total: Counter[tuple[int, ...]] = Counter()
     for of in texts.values():
-        total.update({given: sum(tokens.values()) for given, tokens in counted(of).items()})
-    likely = [given for given, draws in total.most_common(MOST_LAWS) if draws >= LEAST_DRAWS]
-    return sorted(likely, key=lambda given: (len(given), given))
+        total.update({beginning: sum(tokens.values()) for beginning, tokens in counted(of).items()})
+    likely = [beginning for beginning, draws in total.most_common(MOST_LAWS) if draws >= LEAST_DRAWS]
+    return sorted(likely, key=lambda beginning: (len(beginning), beginning))
 
 
 def check_draws(
-    drawn: DrawnTexts, role: Role, asked: Sampling | None = None, allowed: Allowance | None = None
+    draws_of_roles: DrawnTexts, role: Role, settings: Sampling | None = None, allowed: Allowance | None = None
 ) -> DrawCheck:
-    """What the draws of `role` amount to: against the target's distribution as another engine shows it, as the engine
-    shows it itself, and a spec role's against the baseline's draws.
+    """Test the draws of `role` against the target's distribution, as another engine and as its own engine show it. Test
+    those of a spec role against the baseline's draws, too.
 
-    `asked`: how they were drawn; not needed where nothing is `allowed`. Where `asked` rules tokens out and rounding is
-    allowed for, another engine may rule out others, and nothing is held against what it shows.
+    `settings`: how they were drawn; not needed where nothing is `allowed`. If they rule tokens out and rounding is
+    allowed for, another engine may rule out others. Then nothing is compared with its distribution.
     """
-    texts, laws = drawn.texts.get(role.name, ()), drawn.laws
-    temperature, allowed = asked.temperature if asked else 1.0, allowed or Allowance()
-    other, own = slack_of(laws, temperature, allowed.another), slack_of(drawn.own_laws, temperature, allowed.own)
-    if asked is not None and allowed.another and cut_elsewhere(laws, asked, other):
+    texts, laws = draws_of_roles.texts.get(role.name, ()), draws_of_roles.laws
+    temperature, allowed = settings.temperature if settings else 1.0, allowed or Allowance()
+    other, own = (
+        slack_of(laws, temperature, allowed.another),
+        slack_of(draws_of_roles.own_laws, temperature, allowed.own),
+    )
+    if settings is not None and allowed.another and cut_elsewhere(laws, settings, other):
         laws = ()
-    own = own or slack_of(drawn.laws, temperature, allowed.own)
+    own = own or slack_of(draws_of_roles.laws, temperature, allowed.own)
     counts = counted(texts)
-    tests = [*against_laws(counts, laws, "target", other), *against_laws(counts, drawn.own_laws, "own", own)]
-    if role.speculative and BASELINE.name in drawn.texts:
-        tests += against_baseline(counts, counted(drawn.texts[BASELINE.name]), own)
+    tests = [*against_laws(counts, laws, "target", other), *against_laws(counts, draws_of_roles.own_laws, "own", own)]
+    if role.speculative and BASELINE.name in draws_of_roles.texts:
+        tests += against_baseline(counts, counted(draws_of_roles.texts[BASELINE.name]), own)
     draws = sum(times for _, times in texts)
-    return DrawCheck(draws, tuple(tests), drawn.law_engine, unshown(drawn, laws), drawn.undrawn, drawn.own_engine)
+    return DrawCheck(
+        draws,
+        tuple(tests),
+        draws_of_roles.law_engine,
+        unshown(draws_of_roles, laws),
+        draws_of_roles.undrawn,
+        draws_of_roles.own_engine,
+    )
 
 
-def unshown(drawn: DrawnTexts, laws: Sequence[TokenLaw]) -> str | None:
-    """Why nothing is held against what another engine shows, `laws` being what is; None where something is."""
-    if drawn.laws and not laws:
-        return f"rounding may have {drawn.law_engine} rule out other tokens"
-    return drawn.unshown
+def unshown(texts: DrawnTexts, laws: Sequence[TokenLaw]) -> str | None:
+    """Return the reason that nothing is compared with another engine's distribution; None if `laws` are compared."""
+    if texts.laws and not laws:
+        return f"rounding may have {texts.law_engine} rule out other tokens"
+    return texts.unshown
 
 
 def against_laws(counts: Counts, laws: Sequence[TokenLaw], against: Against, slack: Slack = EXACT) -> Iterator[FitTest]:
@@ -86,12 +96,12 @@ def against_laws(counts: Counts, laws: Sequence[TokenLaw], against: Against, sla
             here = counts.get(law.given, Counter())
             if len(law.given) != position or here.total() < LEAST_DRAWS:
                 continue
-            seen, shares, others = table(here, law)
+            observed, shares, others = table(here, law)
             off = slack.after(law.given)
             if others is not None:
                 impossible, expected = impossible + others, expected + here.total() * NEVER * exp(2 * off)
                 certain |= len(law.tokens) == 1
-            fits.append(against_law(seen, shares, off))
+            fits.append(against_law(observed, shares, off))
             draws, most = draws + here.total(), max(most, off)
         if certain or impossible or sum(fit.freedom for fit in fits):
             yield fit_test(position, against, draws, fits, most, impossible, expected)
@@ -101,25 +111,25 @@ def table(here: Counter[int], law: TokenLaw) -> tuple[list[int], list[float], in
     """Counts and probabilities of the law's tokens and, in the last bin, of all others. Where others are as good as
     never drawn, they have no bin, and how often they were is what comes third; else None.
     """
-    seen = [here[token] for token in law.tokens]
-    others, rest = here.total() - sum(seen), 1 - sum(law.probabilities)
+    observed = [here[token] for token in law.tokens]
+    others, rest = here.total() - sum(observed), 1 - sum(law.probabilities)
     if rest > NEVER:
-        return [*seen, others], [*law.probabilities, rest], None
-    return seen, list(law.probabilities), others
+        return [*observed, others], [*law.probabilities, rest], None
+    return observed, list(law.probabilities), others
 
 
 def against_baseline(counts: Counts, baseline: Counts, slack: Slack = EXACT) -> Iterator[FitTest]:
     """One test per position: are both drawn from one distribution?"""
     shared = [g for g in counts if min(counts[g].total(), baseline.get(g, Counter()).total()) >= LEAST_DRAWS]
-    for position in sorted({len(given) for given in shared}):
-        here = [given for given in shared if len(given) == position]
+    for position in sorted({len(beginning) for beginning in shared}):
+        here = [beginning for beginning in shared if len(beginning) == position]
         fits = []
-        for given in here:
-            tokens = sorted(counts[given].keys() | baseline[given].keys())
-            seen = [counts[given][t] for t in tokens]
-            fits.append(against_other(seen, [baseline[given][t] for t in tokens], slack.after(given)))
+        for beginning in here:
+            tokens = sorted(counts[beginning].keys() | baseline[beginning].keys())
+            observed = [counts[beginning][t] for t in tokens]
+            fits.append(against_other(observed, [baseline[beginning][t] for t in tokens], slack.after(beginning)))
         if sum(fit.freedom for fit in fits):
-            draws, most = sum(counts[given].total() for given in here), max(map(slack.after, here))
+            draws, most = sum(counts[beginning].total() for beginning in here), max(map(slack.after, here))
             yield fit_test(position, "baseline", draws, fits, most)
 
 

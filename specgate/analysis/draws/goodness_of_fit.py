@@ -85,7 +85,7 @@ def pools(expected: Sequence[float] | Floats) -> list[list[int]]:
 
 
 def against_law(counts: Sequence[int], probabilities: Sequence[float], slack: float = 0.0) -> Fit:
-    """How well `counts` fit `probabilities`, which sum to 1, with logits that are off by at most `slack`."""
+    """Fit of `counts` to `probabilities`, which sum to 1, with logits that are off by at most `slack`."""
     import numpy as np
 
     n, p = sum(counts), np.asarray(probabilities, float)
@@ -93,21 +93,21 @@ def against_law(counts: Sequence[int], probabilities: Sequence[float], slack: fl
     if len(groups) < 2:
         return Fit()
     shares = np.array([p[group].sum() for group in groups])
-    seen = np.array([sum(counts[i] for i in group) for group in groups], float)
-    shares = nearest_law(seen, shares, slack) if slack else shares
+    observed = np.array([sum(counts[i] for i in group) for group in groups], float)
+    shares = nearest_law(observed, shares, slack) if slack else shares
     expected, bins = n * shares, len(groups)
     inverse = float((1 / shares).sum())
     return Fit(
-        chi_square=float(((seen - expected) ** 2 / expected).sum()),
-        g=logs(seen, expected) / (1 + (inverse - 1) / (6 * n * (bins - 1))),
+        chi_square=float(((observed - expected) ** 2 / expected).sum()),
+        g=logs(observed, expected) / (1 + (inverse - 1) / (6 * n * (bins - 1))),
         freedom=bins - 1,
         mean=bins - 1,
         variance=2 * (bins - 1) + (inverse - bins**2 - 2 * bins + 2) / n,
     )
 
 
-def nearest_law(seen: Floats, shares: Floats, slack: float) -> Floats:
-    """Of all laws shares · exp(e) / Z with |e| ≤ `slack`, that under which `seen` is likeliest.
+def nearest_law(observed: Floats, shares: Floats, slack: float) -> Floats:
+    """Of all laws shares · exp(e) / Z with |e| ≤ `slack`, that under which `observed` is likeliest.
 
     The likelihood has one maximum. A bin whose e lies within the bounds expects there what was seen; so all of e follow
     from Z, for which the shares sum to 1.
@@ -115,20 +115,22 @@ def nearest_law(seen: Floats, shares: Floats, slack: float) -> Floats:
     import numpy as np
     from scipy.optimize import brentq
 
-    wanted = np.log(np.maximum(seen, 1e-300) / shares)
+    log_tilts = np.log(np.maximum(observed, 1e-300) / shares)
 
     def tilted(scale: float) -> Floats:
-        return shares * np.exp(np.clip(wanted - scale, -slack, slack))
+        return shares * np.exp(np.clip(log_tilts - scale, -slack, slack))
 
-    middle, reach = float(np.log(seen.sum())), slack + ROUNDING
-    found = tilted(brentq(lambda scale: scale + np.log(tilted(scale).sum()) - middle, middle - reach, middle + reach))
-    law: Floats = found / found.sum()
+    middle, reach = float(np.log(observed.sum())), slack + ROUNDING
+    tilted_shares = tilted(
+        brentq(lambda scale: scale + np.log(tilted(scale).sum()) - middle, middle - reach, middle + reach)
+    )
+    law: Floats = tilted_shares / tilted_shares.sum()
     return law
 
 
 def against_other(counts: Sequence[int], others: Sequence[int], slack: float = 0.0) -> Fit:
-    """How well `counts` and `others` fit one distribution, which is not known; or two whose logits are at most
-    `slack` apart, but for a shift of them all.
+    """Fit of `counts` and `others` to one unknown distribution, or to two whose logits are at most `slack` apart but
+    for a shift of all of them.
     """
     import numpy as np
 
@@ -139,42 +141,42 @@ def against_other(counts: Sequence[int], others: Sequence[int], slack: float = 0
     groups = pools(both * min(n, m) / (n + m))
     if len(groups) < 2:
         return Fit()
-    seen = np.array([[sum(row[i] for i in group) for group in groups] for row in (counts, others)], float)
-    mine = nearest_shares(seen, slack) if slack else np.full(len(groups), n / (n + m))
-    expected = np.stack([mine, 1 - mine]) * seen.sum(axis=0)
-    freedom, shares = len(groups) - 1, seen.sum(axis=0) / (n + m)
+    observed = np.array([[sum(row[i] for i in group) for group in groups] for row in (counts, others)], float)
+    mine = nearest_shares(observed, slack) if slack else np.full(len(groups), n / (n + m))
+    expected = np.stack([mine, 1 - mine]) * observed.sum(axis=0)
+    freedom, shares = len(groups) - 1, observed.sum(axis=0) / (n + m)
     williams = 1 + ((n + m) * (1 / n + 1 / m) - 1) * (float((1 / shares).sum()) - 1) / (6 * (n + m) * freedom)
     return Fit(
-        chi_square=float(((seen - expected) ** 2 / expected).sum()),
-        g=logs(seen, expected) / williams,
+        chi_square=float(((observed - expected) ** 2 / expected).sum()),
+        g=logs(observed, expected) / williams,
         freedom=freedom,
         mean=freedom,
         variance=2 * freedom,
     )
 
 
-def nearest_shares(seen: Floats, slack: float) -> Floats:
-    """Of each bin, the share of its draws that is the first row's in `seen` [2, bins]: of all whose log-odds are within
-    `slack` of each other's middle, those under which `seen` is likeliest.
+def nearest_shares(observed: Floats, slack: float) -> Floats:
+    """Return, for each bin, the share of its draws in `observed` [2, bins] that is the first row's. Of all shares whose
+    log-odds are within `slack` of one middle, these make `observed` likeliest.
     """
     import numpy as np
     from scipy.optimize import brentq
     from scipy.special import expit, logit
 
-    both = seen.sum(axis=0)
-    wanted = logit(seen[0] / both)
+    both = observed.sum(axis=0)
+    log_odds = logit(observed[0] / both)
 
     def shares(middle: float) -> Floats:
-        found: Floats = expit(np.clip(wanted, middle - slack, middle + slack))
-        return found
+        clipped: Floats = expit(np.clip(log_odds, middle - slack, middle + slack))
+        return clipped
 
-    total, middle = seen[0].sum(), float(logit(seen[0].sum() / both.sum()))
-    reach = float(np.abs(np.clip(wanted, -50, 50) - middle).max()) + slack + ROUNDING
+    total, middle = observed[0].sum(), float(logit(observed[0].sum() / both.sum()))
+    reach = float(np.abs(np.clip(log_odds, -50, 50) - middle).max()) + slack + ROUNDING
     return shares(brentq(lambda at: (both * shares(at)).sum() - total, middle - reach, middle + reach))
 
 
-def logs(seen: Floats, expected: Floats) -> float:
+def logs(observed: Floats, expected: Floats) -> float:
     """2 Σ seen · ln(seen / expected), where what was not seen adds nothing."""
     from scipy.special import xlogy
 
-    return float(2 * xlogy(seen, seen / expected).sum())
+    return float(2 * xlogy(observed, observed / expected).sum())

@@ -1,4 +1,4 @@
-"""How far an engine's logits may be from those that a distribution was computed from, by rounding alone.
+"""Differences that rounding alone may cause between an engine's logits and those behind a distribution.
 
 Two engines that compute in bfloat16 have logits that differ by a few units in the last place, and 20,000 draws see a
 quarter of a logit. So a policy says how many units the gap between two tokens may differ by. Where the spacing of the
@@ -22,7 +22,7 @@ Given = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Slack:
-    """How far each logit, divided by the temperature, may be off after each beginning.
+    """Tolerance of each logit, divided by the temperature, after each beginning.
 
     `of`: beginning → slack. `elsewhere`: that after any other, the middle one of those that could be seen.
     """
@@ -33,22 +33,22 @@ class Slack:
     def __bool__(self) -> bool:
         return bool(self.of)
 
-    def after(self, given: Given) -> float:
-        return self.of.get(given, self.elsewhere)
+    def after(self, beginning: Given) -> float:
+        return self.of.get(beginning, self.elsewhere)
 
 
 EXACT: Final = Slack({}, 0.0)
 
 
 def slack_of(laws: Sequence[TokenLaw], temperature: float, ulps: float) -> Slack:
-    """What `ulps` units of the logits behind `laws` come to.
+    """Convert `ulps` units of the logits behind `laws` to a tolerance.
 
     A gap that may differ by g leaves each of its two logits g / 2: a shift of all of them changes no probability.
     """
     if not ulps or temperature <= 0:
         return EXACT
     units = {law.given: unit for law in laws if (unit := logit_unit(law, temperature)) is not None}
-    of = {given: ulps * unit / (2 * temperature) for given, unit in units.items()}
+    of = {beginning: ulps * unit / (2 * temperature) for beginning, unit in units.items()}
     return Slack(of, median_low(of.values()) if of else 0.0)
 
 
@@ -58,10 +58,10 @@ def logit_unit(law: TokenLaw, temperature: float) -> float | None:
     return unit_of([temperature * math.log(p) for p in top])
 
 
-def cut_elsewhere(laws: Sequence[TokenLaw], asked: Sampling, slack: Slack) -> bool:
-    """Whether rounding may have another engine rule out other tokens than `laws` do, by their rank or share.
+def cut_elsewhere(laws: Sequence[TokenLaw], settings: Sampling, slack: Slack) -> bool:
+    """True if rounding may make another engine rule out other tokens than `laws` do, by their rank or share.
 
     `slack`: of `laws`. Where so few tokens are left that none can be seen, that is not known, and counts as yes.
     """
-    cuts = asked.top_p < 1 or asked.top_k > 0 or asked.min_p > 0
+    cuts = settings.top_p < 1 or settings.top_k > 0 or settings.min_p > 0
     return cuts and (bool(slack) or all(len(law.tokens) < FEWEST for law in laws))

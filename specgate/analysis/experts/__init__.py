@@ -1,4 +1,4 @@
-"""What a mixture of experts costs: how many experts passes touch, and how far neighbouring tokens share them.
+"""Costs of a mixture of experts: how many experts passes touch, and how far neighbouring tokens share them.
 
 rows.py        rows per slot and step, as the records of a block give them
 overlap.py     overlap ↔ distinct experts, and the overlap that a speed gate would take

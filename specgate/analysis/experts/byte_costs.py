@@ -1,4 +1,4 @@
-"""What speculation costs by its bytes alone, before anything was measured: step and cycle both at their floors."""
+"""Costs of speculation by its bytes alone, before anything was measured: step and cycle both at their floors."""
 
 from __future__ import annotations
 

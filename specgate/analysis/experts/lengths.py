@@ -1,4 +1,4 @@
-"""What shorter drafts could give with a mixture of experts, everything at its floor.
+"""Speed-ups that shorter drafts could give with a mixture of experts, with everything at its floor.
 
 Longer drafts touch more experts and are accepted less often in their last places, so the best length is often a short
 one. A chain that was cut off after k tokens would have had the first k of the same drafts.
@@ -34,7 +34,7 @@ def length_limits(
         touched = mean_touched(experts, {(k + 1,) * batch: 1}, overlap or 0.0, independence)
         moved = pass_bytes(traffic.target, [Slot(depth, k + 1)] * batch, touched=touched * experts.layers)
         if traffic.draft:
-            seen = round(length)  # tokens that the draft's first pass has not seen yet
-            moved += draft_bytes(traffic.draft, [Slot(max(0, depth - seen), seen)] * batch, [k] * batch)
+            unread = round(length)  # tokens that the draft's first pass has not seen yet
+            moved += draft_bytes(traffic.draft, [Slot(max(0, depth - unread), unread)] * batch, [k] * batch)
         floor_ms = moved.total / memory.bytes_per_s * 1e3
         yield LengthLimit(k, length, touched, floor_ms, length * base.floor_ms / floor_ms)

@@ -1,4 +1,5 @@
-"""How far neighbouring tokens share their experts, from how many they touch; and the overlap that a cycle needs.
+"""Estimate how far neighbouring tokens share their experts, from how many they touch; and the overlap that a cycle
+needs.
 
 `ExpertTraffic.distinct` has the formula, `docs/definitions.md` the definition.
 """
@@ -37,7 +38,7 @@ def mean_touched(experts: ExpertTraffic, rows: Rows, overlap: float, independenc
 
 
 def independence_of(experts: ExpertTraffic, rows: Rows, overlap: float, touched: float) -> float:
-    """How many independent slots a slot counts as, where passes touch `touched` experts of a layer in the mean."""
+    """Number of independent slots that a slot counts as, if passes touch `touched` experts of a layer in the mean."""
     if all(len(of) <= 1 for of in rows):
         return 1.0
     return solved(lambda n: touched - mean_touched(experts, rows, overlap, n), 0.0, MOST_INDEPENDENT)
@@ -56,7 +57,7 @@ def needed_overlap(experts: ExpertTraffic, rows: Rows, touched: float, independe
 
 
 def solved(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Where `falling` is 0 between `low` and `high`, or the end that is nearest to that."""
+    """Return the zero of `falling` between `low` and `high`, or the end that is nearest to it."""
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if falling(middle) > 0 else (low, middle)

@@ -55,10 +55,10 @@ def cell_overlap(experts: ExpertTraffic, rows: Rows, touched: float, by_row: Seq
 def in_layers(counts: Sequence[ExpertCounts], layers: int) -> Iterator[float]:
     """Layer → experts that a pass touches there, the mean."""
     for layer in range(layers):
-        found = Counter[int]()
+        touched_counts = Counter[int]()
         for passes in chain.from_iterable(c.passes for c in counts):
-            found.update(dict(enumerate(passes.layers[layer])))
-        yield mean_of(found)
+            touched_counts.update(dict(enumerate(passes.layers[layer])))
+        yield mean_of(touched_counts)
 
 
 def mean_of(values: Counter[int]) -> float:
@@ -68,23 +68,23 @@ def mean_of(values: Counter[int]) -> float:
 
 def rows_in_passes(counts: Sequence[ExpertCounts]) -> Iterator[RowsUse]:
     """The passes by their number of rows, in ascending order."""
-    found: dict[int, Counter[int]] = {}
+    by_rows: dict[int, Counter[int]] = {}
     passes = Counter[int]()
     for entry in chain.from_iterable(c.passes for c in counts):
         passes[entry.rows] += sum(entry.layers[0])
         for layer in entry.layers:
-            found.setdefault(entry.rows, Counter()).update(dict(enumerate(layer)))
-    for rows, touched in sorted(found.items()):
+            by_rows.setdefault(entry.rows, Counter()).update(dict(enumerate(layer)))
+    for rows, touched in sorted(by_rows.items()):
         low, high = quantile(touched, TENTH), quantile(touched, 1 - TENTH)
         yield RowsUse(rows, passes[rows], mean_of(touched), low, high)
 
 
 def quantile(values: Counter[int], share: float) -> int:
     """The least value that at least `share` of `values` do not exceed."""
-    seen = 0
+    cumulated = 0
     for value in sorted(values):
-        seen += values[value]
-        if seen >= share * values.total():
+        cumulated += values[value]
+        if cumulated >= share * values.total():
             return value
     return 0
 

@@ -1,4 +1,4 @@
-"""What a run may say of a speed: statistics 2 and 3 of a scenario. Statistics 1 is in `analysis/stats.py`.
+"""Intervals and decisions of a run's speed: statistics 2 and 3 of a scenario. Statistics 1 is in `analysis/stats.py`.
 
     levels.py            how much error a decision may have, and how interim looks and cells share it
     autocorrelation.py   the standard error of a mean whose pairs may resemble their neighbours

@@ -55,8 +55,9 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Weighing:
-    """What one correlation makes of pairs d: their residual sum of squares is d′·`residual`·d, which has the variance
-    σ² times `freedom`; the variance of their mean is σ²·`variance`, that of the order effect σ²·`order_variance`.
+    """Weights that one correlation gives to pairs d. Their residual sum of squares is d′·`residual`·d, with the
+    variance σ² times `freedom`; the variance of their mean is σ²·`variance`, that of the order effect
+    σ²·`order_variance`.
 
     `constant`: −2 ln of the restricted likelihood is freedom·ln(sum of squares) + constant.
     """
@@ -93,8 +94,8 @@ def fit(
     model = model_of(tuple(orders), tuple(prompt_sets), tuple(turns))
     around = d - d.mean()  # the same sums of squares, but without the loss of digits
     squares = [max(float(around @ w.residual @ around), 0.0) for w in model.weighings]
-    kept = list(uncontradicted(model, squares))
-    error, correlation = max((math.sqrt(squares[i] / model.freedom * w.variance), w.correlation) for i, w in kept)
+    plausible = list(uncontradicted(model, squares))
+    error, correlation = max((math.sqrt(squares[i] / model.freedom * w.variance), w.correlation) for i, w in plausible)
     sd = math.sqrt(squares[0] / model.freedom)
     return Fit(float(model.weights @ d), error, model.freedom, sd, float(model.order_weights @ d), correlation)
 

@@ -1,7 +1,7 @@
-"""What differs from process to process and from machine to machine. No single run can see it, so it is added.
+"""Differences from process to process and from machine to machine. No single run can see it, so it is added.
 
 A role is some tenths of a percent faster or slower in another process on the same GPU: where its memory came to lie and
-which clock the GPU found are settled once per process. `specgate calibrate` measures that with several processes.
+which clock the GPU found are settled once per process. `machine calibrate` measures that with several processes.
 Without a noise passport the largest spread that was ever seen is assumed.
 """
 
@@ -24,16 +24,16 @@ what it prevents, and what it costs.
 """
 
 
-def half_width(found: BetweenRuns, error: float) -> float:
-    """How far the true log-ratio may lie from that of one process, with the chance `error` on one side."""
-    process = max(_measured(found, error), _least(found, error))
-    machine = _quantile(error, found.machine_freedom) * found.machine_sd if found.machine_freedom else 0.0
+def half_width(between: BetweenRuns, error: float) -> float:
+    """Bound on how far the true log-ratio lies from that of one process, with the chance `error` on one side."""
+    process = max(_measured(between, error), _least(between, error))
+    machine = _quantile(error, between.machine_freedom) * between.machine_sd if between.machine_freedom else 0.0
     return math.hypot(process, machine)
 
 
-def least_counts(found: BetweenRuns, error: float) -> bool:
-    """Whether processes were measured to differ by so little that the least which is allowed for counts instead."""
-    return _least(found, error) > _measured(found, error)
+def least_counts(between: BetweenRuns, error: float) -> bool:
+    """True if processes were measured to differ by less than the least spread that is allowed for."""
+    return _least(between, error) > _measured(between, error)
 
 
 def half_width_of_two(a: BetweenRuns, b: BetweenRuns, error: float) -> float:
@@ -42,7 +42,7 @@ def half_width_of_two(a: BetweenRuns, b: BetweenRuns, error: float) -> float:
 
 
 def of_one_role(ratio: BetweenRuns | None) -> BetweenRuns:
-    """What holds for a time of one role, from what was measured of its ratio to the baseline; None where nothing was.
+    """Spread for a time of one role, from the measured spread of its ratio to the baseline; None if none was measured.
 
     What both roles share, such as the clock of a process, cancels in the ratio and not in the time: no less than what
     is assumed.
@@ -53,7 +53,7 @@ def of_one_role(ratio: BetweenRuns | None) -> BetweenRuns:
 
 
 def either(a: BetweenRuns, b: BetweenRuns) -> BetweenRuns:
-    """What holds for the ratio of two roles, from what holds for the ratio of each to the baseline.
+    """Spread for the ratio of two roles, from that of the ratio of each to the baseline.
 
     Variances add up, as if the two had nothing in common, and the degrees of freedom are the fewer of both: neither is
     too small where they do have something in common.
@@ -67,12 +67,12 @@ def either(a: BetweenRuns, b: BetweenRuns) -> BetweenRuns:
     )
 
 
-def _measured(found: BetweenRuns, error: float) -> float:
-    return _quantile(error, found.process_freedom) * found.process_sd
+def _measured(between: BetweenRuns, error: float) -> float:
+    return _quantile(error, between.process_freedom) * between.process_sd
 
 
-def _least(found: BetweenRuns, error: float) -> float:
-    return _quantile(error, None) * found.least_process_sd
+def _least(between: BetweenRuns, error: float) -> float:
+    return _quantile(error, None) * between.least_process_sd
 
 
 def _fewer(a: int | None, b: int | None) -> int | None:

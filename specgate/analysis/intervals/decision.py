@@ -21,25 +21,25 @@ def interval(
     between runs, each at its own t-quantile. That is at least as wide as Cochran's approximate interval (1964) for two
     unknown variances, which keeps its level: a mean of squares is no less than the square of the mean.
     """
-    found = fit(pairs.log_ratios, pairs.orders, pairs.prompt_sets, pairs.turns)
-    if found is None:
+    fitted = fit(pairs.log_ratios, pairs.orders, pairs.prompt_sets, pairs.turns)
+    if fitted is None:
         return None
-    low, high = (reach(found, between, error) for error in (error_low, error_high))
+    low, high = (reach(fitted, between, error) for error in (error_low, error_high))
     return Interval(
-        found.mean,
-        found.mean - low,
-        found.mean + high,
-        found.order_effect,
-        found.sd,
-        found.freedom,
-        found.error,
-        found.correlation,
+        fitted.mean,
+        fitted.mean - low,
+        fitted.mean + high,
+        fitted.order_effect,
+        fitted.sd,
+        fitted.freedom,
+        fitted.error,
+        fitted.correlation,
     )
 
 
-def reach(found: Fit, between: BetweenRuns, error: float) -> float:
-    """How far the true mean may lie on one side, with the chance `error`."""
-    return math.hypot(t_quantile(1 - error, found.freedom) * found.error, half_width(between, error))
+def reach(fitted: Fit, between: BetweenRuns, error: float) -> float:
+    """Bound on how far the true mean lies on one side, with the chance `error`."""
+    return math.hypot(t_quantile(1 - error, fitted.freedom) * fitted.error, half_width(between, error))
 
 
 def decide(
@@ -59,10 +59,12 @@ def decide(
     for number, look in enumerate(looks, 1):
         if look > rounds:
             break
-        seen = pairs.until(look)
+        pairs_so_far = pairs.until(look)
         low, high = spent(FALSE_PASS, number), spent(false_fail, number)
-        found = interval(seen, between, low, high)
-        decision = Decision(side_of(found, floor), number, len(looks), low, len(seen.turns), found, high, between)
+        bounds = interval(pairs_so_far, between, low, high)
+        decision = Decision(
+            side_of(bounds, floor), number, len(looks), low, len(pairs_so_far.turns), bounds, high, between
+        )
         if decision.side != "open":
             break
     return decision

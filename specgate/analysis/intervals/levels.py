@@ -1,4 +1,4 @@
-"""How much error a decision may have, and how interim looks and cells share it. Pure."""
+"""Levels of error that a decision may have, and how interim looks and cells share them. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ One red cell turns a run red, so the required cells share it (Bonferroni at the 
 
 
 def spent(error: float, look: int) -> float:
-    """What look number `look` (from 1) may spend of `error`: error / (look · (look + 1)).
+    """Error that look number `look` (from 1) may spend of `error`: error / (look · (look + 1)).
 
     That is a half, a sixth, a twelfth, and so on. K looks spend 1 − 1/(K + 1) of it together, so there is always
     something left for one more: a run may be continued with more rounds than were planned.

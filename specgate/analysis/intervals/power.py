@@ -1,4 +1,4 @@
-"""How small a difference a plan can tell, and how many rounds a difference takes. Pure."""
+"""Power of a plan: the smallest difference that it can tell, and the rounds that a difference takes. Pure."""
 
 from __future__ import annotations
 

@@ -47,7 +47,9 @@ class Slope:
 
 
 def reach(error: float, freedom: int, set_error: float, sets: int, chance: float) -> float:
-    """How far the true slope may lie on one side, with the chance `chance`. The arguments are those of a `Slope`."""
+    """Bound on how far the true slope lies on one side, with the chance `chance`. The other arguments are those of a
+    `Slope`.
+    """
     of_sets = t_quantile(1 - chance, sets - 1) * set_error if sets > 1 else 0.0
     return max(t_quantile(1 - chance, freedom) * error, of_sets)
 

@@ -69,7 +69,7 @@ class Found:
 
 
 def break_even_of(levels: Sequence[Level], error: float = ALPHA) -> Found:
-    """Where the log-ratio of `levels` (ascending) falls to 0. `error`: of the test, on each side."""
+    """Return the level at which the log-ratio of `levels` (ascending) falls to 0. `error`: of the test, per side."""
     if not levels:
         return Found("unclear", None, None, None)
     along = sweep_line(levels, error)
@@ -88,21 +88,21 @@ def break_even_of(levels: Sequence[Level], error: float = ALPHA) -> Found:
 Side = Literal["above", "below", "open"]
 
 
-def pays_up_to(levels: Sequence[Level], asked: float) -> Side:
-    """Does speculation pay at every level up to `asked`, which must lie within the sweep?
+def pays_up_to(levels: Sequence[Level], limit: float) -> Side:
+    """Does speculation pay at every level up to `limit`, which must lie within the sweep?
 
-    "above" where every measured level up to there is told to lie above 0, and so is the place at `asked`: between two
+    "above" where every measured level up to there is told to lie above 0, and so is the place at `limit`: between two
     such levels the line does, too. That is an intersection–union test (Berger 1982), whose error is at most that of a
     level. "below" where a measured level up to there is told to lie below 0; the errors of all levels add up to that of
     the sweep (Bonferroni). Else "open".
     """
-    within = [level for level in levels if level.level <= asked]
+    within = [level for level in levels if level.level <= limit]
     sides = [side_of(level) for level in within]
     if -1 in sides:
         return "below"
-    beyond = [level for level in levels if level.level > asked][:1] if within[-1].level < asked else []
+    beyond = [level for level in levels if level.level > limit][:1] if within[-1].level < limit else []
     for above in beyond:
-        sides.append(place_side(within[-1], above, asked))
+        sides.append(place_side(within[-1], above, limit))
     return "above" if all(side == 1 for side in sides) else "open"
 
 
@@ -117,27 +117,27 @@ def reach_of(level: Level, error: float) -> float:
     return float(sweep_line([level], error).reach[0])
 
 
-def place_side(a: Level, b: Level, asked: float) -> int:
-    """As `side_of`, of the place `asked` between two levels; with the smaller of their errors."""
+def place_side(a: Level, b: Level, place: float) -> int:
+    """As `side_of`, of the place `place` between two levels; with the smaller of their errors."""
     error = min(a.error_above, b.error_above)
     along = sweep_line([a, b], error)
-    return along.sides[int(abs(along.x - math.log2(asked)).argmin())]
+    return along.sides[int(abs(along.x - math.log2(place)).argmin())]
 
 
 def outcome_of(sides: Sequence[int]) -> Outcome:
-    """What the signs along a sweep amount to: +1 where speculation pays, −1 where it costs, 0 where it is not told."""
-    told = [side for side, _ in groupby(side for side in sides if side)]
-    if not told:
+    """Outcome of a sweep by the signs along it: +1 if speculation pays, −1 if it costs, 0 if neither is told."""
+    signs = [side for side, _ in groupby(side for side in sides if side)]
+    if not signs:
         return "unclear"
-    if told == [1, -1]:
+    if signs == [1, -1]:
         return "crosses"
-    if len(told) > 1:
+    if len(signs) > 1:
         return "mixed"
     if 0 not in sides:
-        return "everywhere" if told == [1] else "nowhere"
-    if told == [1] and sides[0] == 1:
+        return "everywhere" if signs == [1] else "nowhere"
+    if signs == [1] and sides[0] == 1:
         return "beyond"
-    return "below" if told == [-1] and sides[0] == 0 and sides[-1] == -1 else "partly"
+    return "below" if signs == [-1] and sides[0] == 0 and sides[-1] == -1 else "partly"
 
 
 def first_fall(levels: Sequence[Level]) -> float | None:
@@ -166,9 +166,9 @@ class Line:
     @property
     def sides(self) -> list[int]:
         """Per place: 1 where the log-ratio is told to be above 0, −1 where below, 0 where neither."""
-        told = 1 * (self.mean > self.reach) - 1 * (self.mean < -self.reach)
-        found: list[int] = told.tolist()
-        return found
+        signs = 1 * (self.mean > self.reach) - 1 * (self.mean < -self.reach)
+        side_list: list[int] = signs.tolist()
+        return side_list
 
 
 def sweep_line(levels: Sequence[Level], error: float) -> Line:

@@ -1,4 +1,4 @@
-"""What a server does at one level of load. docs/server.md has the definitions.
+"""Figures of a server at one level of load. docs/server.md has the definitions.
 
 A block lasts from the first sending to the last token of all, so the ramp at its beginning and the drain at its end,
 when fewer requests are left than clients, count. That is the duration by which `vllm bench serve` (0.25.1,
@@ -26,7 +26,7 @@ def load_values(blocks: Sequence[Block]) -> Iterator[Value]:
         return
     tokens = [speed(block, whole_requests=True) for block, _ in live]
     yield Value("output_tok_s", statistics.median(tokens), "p50", len(live))
-    per_user = [found / clients_of(block) for found, (block, _) in zip(tokens, live, strict=True)]
+    per_user = [tok_s / clients_of(block) for tok_s, (block, _) in zip(tokens, live, strict=True)]
     yield Value("output_tok_s_per_user", statistics.median(per_user), "p50", len(live))
     requests = [len(served.requests) / seconds(block) for block, served in live]
     yield Value("throughput_req_s", statistics.median(requests), "p50", len(live))
@@ -48,7 +48,7 @@ def in_flight_ns(served: Served) -> int:
 
 
 def clients_of(block: Block) -> float:
-    """How many users share the output of a block: its clients, or in an open loop the mean requests in flight."""
+    """Number of users that share the output of a block: its clients, or in an open loop the mean requests in flight."""
     if block.point.rate is None:
         return min(block.point.batch, len(block.tokens))
     assert block.served is not None

@@ -1,4 +1,4 @@
-"""What a sweep found, in words: the same sentence in a verdict and in every report."""
+"""Describe the result of a sweep in words: the same sentence in a verdict and in every report."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ RATE = "requests/s"
 
 
 def unit_of(open_loop: bool) -> str:
-    """What the levels of a sweep count."""
+    """Unit of the levels of a sweep."""
     return RATE if open_loop else CLIENTS
 
 
-def in_words(found: BreakEven) -> str:
+def in_words(break_even: BreakEven) -> str:
     """The break-even of a sweep, and the levels of which it says nothing, since their ratio has no interval."""
-    unit = unit_of(found.open_loop)
-    told = [level for level in found.levels if level.ci_low is not None]
-    known = [level.level for level in told]
-    without = ", ".join(f"{level.level:g}" for level in found.levels if level not in told)
+    unit = unit_of(break_even.open_loop)
+    judged = [level for level in break_even.levels if level.ci_low is not None]
+    known = [level.level for level in judged]
+    without = ", ".join(f"{level.level:g}" for level in break_even.levels if level not in judged)
     if not known:
         return f"speculation is not told from the baseline at any level: nothing is known of {without} {unit}"
     first, last = known[0], known[-1]
     whole, level = f"from {first:g} to {last:g} {unit}", "known level" if without else "level"
-    at = "the estimate lies outside" if found.value is None else f"the estimate is {found.value:.3g}"
-    low, high = bound(found.low, f"below {first:g}"), bound(found.high, f"beyond {last:g}")
-    interval = f"{100 * found.confidence:.4g} % interval {low} to {high}"
-    stops = f"speculation stops paying at {bound(found.value, '?')} {unit}, {interval}"
-    said = {
+    at = "the estimate lies outside" if break_even.value is None else f"the estimate is {break_even.value:.3g}"
+    low, high = bound(break_even.low, f"below {first:g}"), bound(break_even.high, f"beyond {last:g}")
+    interval = f"{100 * break_even.confidence:.4g} % interval {low} to {high}"
+    stops = f"speculation stops paying at {bound(break_even.value, '?')} {unit}, {interval}"
+    sentence = {
         "everywhere": f"speculation pays at every {level} {whole}",
         "nowhere": f"speculation costs at every {level} {whole}",
         "crosses": stops,
@@ -36,16 +36,16 @@ def in_words(found: BreakEven) -> str:
         "mixed": f"speculation costs at one level and pays at a greater one, {whole}",
         "partly": f"speculation is told from the baseline at some levels only, {whole}",
         "unclear": f"speculation is not told from the baseline at any {level} {whole}",
-    }[found.outcome]
-    return f"{said}; nothing is known of {without} {unit}" if without else said
+    }[break_even.outcome]
+    return f"{sentence}; nothing is known of {without} {unit}" if without else sentence
 
 
 def bound(value: float | None, none: str) -> str:
     return none if value is None else f"{value:.3g}"
 
 
-def level_in_words(found: LevelRatio, unit: str) -> str:
+def level_in_words(level: LevelRatio, unit: str) -> str:
     """The ratio at one level, with its interval."""
-    span = "" if found.ci_low is None or found.ci_high is None else f" ({found.ci_low:.3f}–{found.ci_high:.3f})"
-    ratio = "no ratio" if found.ratio is None else f"{found.ratio:.3f}x"
-    return f"{ratio}{span} at {found.level:g} {unit}"
+    span = "" if level.ci_low is None or level.ci_high is None else f" ({level.ci_low:.3f}–{level.ci_high:.3f})"
+    ratio = "no ratio" if level.ratio is None else f"{level.ratio:.3f}x"
+    return f"{ratio}{span} at {level.level:g} {unit}"

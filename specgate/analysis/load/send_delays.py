@@ -1,4 +1,4 @@
-"""How late the client of an open loop sent its requests, and when that is too late.
+"""Delays with which the client of an open loop sent its requests, and the limit from which they are too large.
 
 A request counts from when it was due, so a late client hides no queue. But its lateness is then part of every latency,
 and what the server was offered is not the load that was asked for.
@@ -32,9 +32,9 @@ def lag_values(served: Iterable[Served]) -> Iterator[Value]:
 
 
 def fell_behind(result: CellResult) -> str | None:
-    """Why the latencies of a cell are not the server's alone, in words with the figures; None where they are."""
+    """Return, with the figures, the reason that a cell's latencies are not the server's alone; None if they are."""
     lag, whole = (
-        found.value if (found := result.values.get(name)) else None for name in ("p99_send_lag_ms", "mean_e2e_ms")
+        latency.value if (latency := result.values.get(name)) else None for name in ("p99_send_lag_ms", "mean_e2e_ms")
     )
     if lag is None or whole is None or lag <= MOST_LAG * whole:
         return None

@@ -1,4 +1,4 @@
-"""Which cells make up a sweep: those of one scenario, context and draft length, at every level of load."""
+"""Collect the cells of a sweep: those of one scenario, context and draft length, at every level of load."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def sweep_of(cell: Cell) -> Sweep:
 
 def sweeps(scenarios: Mapping[str, Scenario], comparisons: Iterable[Comparison]) -> Iterator[Sequence[Comparison]]:
     """The comparisons of every sweep of a load scenario, by ascending level."""
-    found: dict[Sweep, list[Comparison]] = defaultdict(list)
+    by_sweep: dict[Sweep, list[Comparison]] = defaultdict(list)
     for comparison in comparisons:
         if scenarios[comparison.cell.point.scenario].load is not None:
-            found[sweep_of(comparison.cell)].append(comparison)
-    for sweep in found.values():
+            by_sweep[sweep_of(comparison.cell)].append(comparison)
+    for sweep in by_sweep.values():
         yield sorted(sweep, key=lambda c: c.cell.point.level)
 
 
@@ -43,7 +43,7 @@ def break_evens(
 
 def whole(sweep: Sequence[Comparison], scenario: Scenario, between: Mapping[str, BetweenRuns]) -> BreakEven:
     """The break-even of one sweep."""
-    found = break_even_of(levels_of(sweep, scenario, between))
+    break_even = break_even_of(levels_of(sweep, scenario, between))
     cell = sweep[0].cell
     return BreakEven(
         scenario=cell.point.scenario,
@@ -51,18 +51,18 @@ def whole(sweep: Sequence[Comparison], scenario: Scenario, between: Mapping[str,
         k=cell.role.k,
         open_loop=cell.point.rate is not None,
         levels=tuple(ratio_at(comparison) for comparison in sweep),
-        outcome=found.outcome,
-        value=found.value,
-        low=found.low,
-        high=found.high,
+        outcome=break_even.outcome,
+        value=break_even.value,
+        low=break_even.low,
+        high=break_even.high,
         confidence=CONFIDENCE,
     )
 
 
 def levels_of(sweep: Sequence[Comparison], scenario: Scenario, between: Mapping[str, BetweenRuns]) -> list[Level]:
     """The levels at which a speed may be quoted and enough pairs were measured."""
-    found = (level_of(comparison, scenario, between) for comparison in sweep)
-    return [level for level in found if level is not None]
+    levels = (level_of(comparison, scenario, between) for comparison in sweep)
+    return [level for level in levels if level is not None]
 
 
 def level_of(comparison: Comparison, scenario: Scenario, between: Mapping[str, BetweenRuns]) -> Level | None:
@@ -89,9 +89,9 @@ def decisions_in(scenario: Scenario) -> int:
 
 
 def told_apart(scenario: Scenario, comparisons: Iterable[Comparison], between: Mapping[str, BetweenRuns]) -> bool:
-    """Whether every draft length of one level is told from the baseline, so that more rounds would tell no more."""
-    found = [level_of(comparison, scenario, between) for comparison in comparisons]
-    return bool(found) and all(level is not None and side_of(level) for level in found)
+    """True if every draft length of one level is told from the baseline, so that more rounds would tell no more."""
+    levels = [level_of(comparison, scenario, between) for comparison in comparisons]
+    return bool(levels) and all(level is not None and side_of(level) for level in levels)
 
 
 def ratio_at(comparison: Comparison) -> LevelRatio:

@@ -1,4 +1,4 @@
-"""Which texts of a server under load are compared with the baseline's.
+"""Select the texts of a server under load that are compared with the baseline's.
 
 Where an engine is not bit-exact, many texts leave the baseline's at near ties, and each of these has to be asked about,
 one request at a time. So a level compares a sample: the first requests of every prompt set, in its first round. They

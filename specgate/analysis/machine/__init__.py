@@ -1,4 +1,4 @@
-"""What the machine did while blocks were timed: from samples and counters to what a gate may say of it.
+"""State of the machine while blocks were timed: from samples and counters to the sentences of a gate.
 
     conditions.py        samples of the machine → what it did while each point was measured
     timeline.py          blocks and the machine's samples around them, over time

@@ -63,7 +63,7 @@ class _Reading(NamedTuple):
 
 
 class ClockShift(NamedTuple):
-    """How far two roles' clocks lie apart, and how far they would have to for the samples to tell.
+    """Distance between the clocks of two roles, and the least distance that the samples could tell.
 
     `part`: "decoding" or "prefill". `shift`, `margin`: as shares of the higher clock. Where one is None, nothing tells.
     `of_power`: the power cap has lowered the lower one, and that role is at the cap at least as often as the other.
@@ -78,11 +78,11 @@ class ClockShift(NamedTuple):
     roles: tuple[str, str] = ("", "")
 
     def beyond(self, limit: float) -> bool:
-        """Whether the clocks surely differ, and by more than `limit`."""
+        """True if the clocks surely differ, and by more than `limit`."""
         return self.shift is not None and self.margin is not None and self.shift > max(limit, self.margin)
 
     def told(self, limit: float) -> bool:
-        """Whether the samples tell a difference of `limit`, or the one that was found."""
+        """True if the samples tell a difference of `limit`, or the one that they show."""
         return self.margin is not None and (self.margin <= limit or self.beyond(limit))
 
 
@@ -103,15 +103,15 @@ def _clocks_of(sample: Sample) -> Iterator[_Clock]:
             yield at, mhz, None if highest is None else mhz < LOWERED * highest, capped
 
 
-def clock_shifts(held: ClockComparison) -> list[ClockShift]:
+def clock_shifts(clocks: ClockComparison) -> list[ClockShift]:
     """Every pair of roles, in decoding and then in prefill."""
-    parts = (("decoding", held.decoding), ("prefill", held.prefill))
+    parts = (("decoding", clocks.decoding), ("prefill", clocks.prefill))
     return [_shift(part, of[a], of[b])._replace(roles=(a, b)) for part, of in parts for a, b in combinations(of, 2)]
 
 
-def untold_parts(held: ClockComparison, limit: float) -> list[str]:
+def untold_parts(clocks: ClockComparison, limit: float) -> list[str]:
     """The parts in which the samples of some two roles do not tell whether their clocks differ by `limit`."""
-    return list(dict.fromkeys(shift.part for shift in clock_shifts(held) if not shift.told(limit)))
+    return list(dict.fromkeys(shift.part for shift in clock_shifts(clocks) if not shift.told(limit)))
 
 
 def common_s(of: Mapping[str, RoleClock]) -> float:
@@ -150,13 +150,13 @@ def _role_clocks(clocks: Sequence[_Clock], blocks: Sequence[Block], span_of: Spa
     for block in blocks:
         begin, end = span_of(block)
         lengths[block.role.name].append(max(0, end - begin) / 1e9)
-    typical = {role: statistics.median(found) for role, found in lengths.items()}
+    typical = {role: statistics.median(seconds) for role, seconds in lengths.items()}
     common = min(typical.values(), default=0.0)
     readings: dict[str, list[_Reading]] = {role: [] for role in typical}
     for number, block in enumerate(blocks):
         readings[block.role.name] += _readings(number, span_of(block), common, clocks)
     weights = _weights(readings.values())
-    return {role: _clock(found, weights, typical[role]) for role, found in readings.items()}
+    return {role: _clock(seconds, weights, typical[role]) for role, seconds in readings.items()}
 
 
 def _readings(block: int, span: tuple[int, int], common_s: float, clocks: Sequence[_Clock]) -> Iterator[_Reading]:
@@ -169,7 +169,7 @@ def _readings(block: int, span: tuple[int, int], common_s: float, clocks: Sequen
 
 def _weights(roles: Iterable[Sequence[_Reading]]) -> dict[int, float]:
     """Stretch → its weight for every role: the fewest samples that one of them has in it. They add up to 1."""
-    counts = [Counter(reading.stretch for reading in found) for found in roles]
+    counts = [Counter(reading.stretch for reading in role_readings) for role_readings in roles]
     fewest = {stretch: min(count[stretch] for count in counts) for stretch in set().union(*counts)}
     shared = {stretch: n for stretch, n in sorted(fewest.items()) if n >= IN_STRETCH}
     return {stretch: n / sum(shared.values()) for stretch, n in shared.items()}
@@ -186,19 +186,19 @@ def _clock(readings: Sequence[_Reading], weights: Mapping[int, float], part_s: f
             of[reading.stretch].append(reading)
     if not of:
         return RoleClock(None, None, 0, 0, 0, part_s)
-    means = {stretch: statistics.fmean(r.mhz for r in found) for stretch, found in of.items()}
+    means = {stretch: statistics.fmean(r.mhz for r in stretch_readings) for stretch, stretch_readings in of.items()}
     deviations: dict[int, float] = defaultdict(float)
-    for stretch, found in of.items():
-        unbiased = math.sqrt(len(found) / (len(found) - 1))
-        for r in found:
-            deviations[r.block] += weights[stretch] / len(found) * unbiased * (r.mhz - means[stretch])
+    for stretch, stretch_readings in of.items():
+        unbiased = math.sqrt(len(stretch_readings) / (len(stretch_readings) - 1))
+        for r in stretch_readings:
+            deviations[r.block] += weights[stretch] / len(stretch_readings) * unbiased * (r.mhz - means[stretch])
     blocks, count = len(deviations), sum(map(len, of.values()))
     freedom = min(blocks - 1, count - len(of))
     error = math.sqrt(math.fsum(d * d for d in deviations.values())) if freedom >= FREEDOM else None
     mean = math.fsum(weights[stretch] * mhz for stretch, mhz in means.items())
-    told = [r for found in of.values() for r in found if r.capped is not None]
-    explained = _capped([r for r in told if r.lowered])
-    return RoleClock(mean, error, freedom, blocks, count, part_s, _capped(told), explained)
+    with_reasons = [r for stretch_readings in of.values() for r in stretch_readings if r.capped is not None]
+    explained = _capped([r for r in with_reasons if r.lowered])
+    return RoleClock(mean, error, freedom, blocks, count, part_s, _capped(with_reasons), explained)
 
 
 def _capped(readings: Sequence[_Reading]) -> float | None:

@@ -54,7 +54,7 @@ class TimeSpan:
 
     @property
     def bracketed(self) -> bool:
-        """Whether there is a sample before the first block and one after the last."""
+        """True if there is a sample before the first block and one after the last."""
         return bool(self.samples) and (
             self.samples[0].monotonic_ns <= self.spans[0][0] and self.spans[-1][1] <= self.samples[-1].monotonic_ns
         )
@@ -72,7 +72,7 @@ def conditions_of(
         watches[sample.worker_generation].append(sample)
     for watch in watches.values():
         watch.sort(key=lambda s: s.monotonic_ns)
-    found = {}
+    by_point = {}
     for point in plan.points:
         mine = [b for b in blocks if b.point == point and not b.warmup]
         if mine:
@@ -80,9 +80,9 @@ def conditions_of(
             turns = {(r.prompt_set, r.index): turn for turn, r in enumerate(measured)}
             scenario = plan.scenarios[point.scenario]
             apart = scenario.whole_requests or any(b.served or b.own_prefill for b in mine)
-            seen = _conditions(mine, watches, turns, apart=apart)
-            found[point.key] = replace(seen, host=(hosts or {}).get(point.key))
-    return found
+            point_conditions = _conditions(mine, watches, turns, apart=apart)
+            by_point[point.key] = replace(point_conditions, host=(hosts or {}).get(point.key))
+    return by_point
 
 
 def _conditions(
@@ -100,13 +100,13 @@ def _conditions(
             by_watch[generation].append(block)
     time_spans = {s: _time_span(of, watches[s]) for s, of in by_watch.items()}
     whole = {s: span for s, span in time_spans.items() if span.bracketed}
-    seen = [s for span in whole.values() for s in span.samples]
-    shares = [s.host.other_cpu_share for s in seen if s.host.other_cpu_share is not None]
-    pace = pace_of(seen)
+    inside = [s for span in whole.values() for s in span.samples]
+    shares = [s.host.other_cpu_share for s in inside if s.host.other_cpu_share is not None]
+    pace = pace_of(inside)
     return Conditions(
         blocks=len(blocks),
         watched=sum(len(by_watch[s]) for s in whole),
-        samples=len(seen),
+        samples=len(inside),
         longest_gap_s=max((gap for span in whole.values() for gap in span.gaps_s), default=0.0),
         clock_jump_s=max((_jump(a, b) for s in whole.values() for a, b in pairwise(s.samples)), default=0.0),
         other_cpu_share=statistics.fmean(shares) if shares else None,
@@ -125,8 +125,10 @@ def _time_span(blocks: Sequence[Block], watch: Sequence[Sample]) -> TimeSpan:
     times = [s.monotonic_ns for s in watch]
     first = max(0, bisect_right(times, spans[0][0]) - 1)
     last = bisect_left(times, spans[-1][1]) + 1
-    held = watch[0].gpu.processes if watch[0].gpu else None
-    return TimeSpan(tuple(spans), tuple(watch[first:last]), frozenset(p.pid for p in held or () if p.owner == "unseen"))
+    first_processes = watch[0].gpu.processes if watch[0].gpu else None
+    return TimeSpan(
+        tuple(spans), tuple(watch[first:last]), frozenset(p.pid for p in first_processes or () if p.owner == "unseen")
+    )
 
 
 def _jump(a: Sample, b: Sample) -> float:
@@ -138,31 +140,31 @@ def _jump(a: Sample, b: Sample) -> float:
 
 def _gpu(time_spans: Sequence[TimeSpan], blocks: Sequence[Block], *, apart: bool) -> GpuConditions:
     samples = [s for span in time_spans for s in span.samples]
-    told = [s.gpu for s in samples if s.gpu is not None and not s.gpu.silent]
+    readings = [s.gpu for s in samples if s.gpu is not None and not s.gpu.silent]
     reasons = 0
     for span in time_spans:
         begin = span.samples[0].monotonic_ns if span.samples else 0
         for at, _, bits in (reading for s in span.samples for reading in clock_readings(s)):
             reasons |= (bits or 0) if at >= begin else 0
-    temperatures = _known(g.temperature_c for g in told)
+    temperatures = _known(g.temperature_c for g in readings)
     parts = {"decoding": _decoding, "prefill": _prefilling} if apart else {"decoding": _whole}
     if any(b.began_ns is None for b in blocks):  # known of some alone, their parts would not be like the others'
         blocks = [replace(b, began_ns=None) for b in blocks]
     return GpuConditions(
-        uuid=told[0].uuid if told else None,
-        missing=len(samples) - len(told),
+        uuid=readings[0].uuid if readings else None,
+        missing=len(samples) - len(readings),
         why_missing=next((why for s in samples if (why := _why_missing(s))), None),
-        unread={name: why for gpu in told for name, why in gpu.unread.items()},
-        zeros=tuple(dict.fromkeys(name for gpu in told for name in gpu.zeros)),
-        seen_at_work=any(map(_at_work, told)),
+        unread={name: why for gpu in readings for name, why in gpu.unread.items()},
+        zeros=tuple(dict.fromkeys(name for gpu in readings for name in gpu.zeros)),
+        seen_at_work=any(map(_at_work, readings)),
         foreign=tuple(dict.fromkeys(who for span in time_spans for who in _foreign(span))),
         clock_event_reasons=reasons,
         thermal_violation_ns=_growth(time_spans, "thermal_violation_ns"),
         power_violation_ns=_growth(time_spans, "power_violation_ns"),
-        power_limit_mw=min(_known(g.power_limit_mw for g in told), default=None),
-        default_power_limit_mw=max(_known(g.default_power_limit_mw for g in told), default=None),
-        ecc_uncorrected=max(_known(g.ecc_uncorrected for g in told), default=None),
-        rows_in_trouble=any(g.rows_in_trouble for g in told),
+        power_limit_mw=min(_known(g.power_limit_mw for g in readings), default=None),
+        default_power_limit_mw=max(_known(g.default_power_limit_mw for g in readings), default=None),
+        ecc_uncorrected=max(_known(g.ecc_uncorrected for g in readings), default=None),
+        rows_in_trouble=any(g.rows_in_trouble for g in readings),
         sm_clock_mhz=_clocks(samples, blocks, _decoding if apart else _whole),
         prefill_clock_mhz=_clocks(samples, blocks, _prefilling) if apart else {},
         common_clocks=compared_clocks(samples, blocks, parts),
@@ -172,15 +174,15 @@ def _gpu(time_spans: Sequence[TimeSpan], blocks: Sequence[Block], *, apart: bool
 
 
 def _at_cap(samples: Sequence[Sample], blocks: Sequence[Block]) -> dict[str, Any]:
-    """What the samples within the blocks say of the power cap; nothing of runs whose samples lack the highest clock."""
+    """Power and clocks within the blocks, by the samples; empty for runs whose samples lack the highest clock."""
     inside = [g for b in blocks for g in _within(b, samples)]
-    asked = [g for g in inside if g.max_sm_clock_mhz is not None or "max_sm_clock_mhz" in g.unread]
-    if not asked:
+    with_highest = [g for g in inside if g.max_sm_clock_mhz is not None or "max_sm_clock_mhz" in g.unread]
+    if not with_highest:
         return {}
-    power = _known(g.power_mw for g in asked)
-    reasons = _known(g.clock_event_reasons for g in asked)
+    power = _known(g.power_mw for g in with_highest)
+    reasons = _known(g.clock_event_reasons for g in with_highest)
     return {
-        "max_sm_clock_mhz": max(_known(g.max_sm_clock_mhz for g in asked), default=None),
+        "max_sm_clock_mhz": max(_known(g.max_sm_clock_mhz for g in with_highest), default=None),
         "power_w": statistics.fmean(power) / 1000 if power else None,
         "capped": statistics.fmean(bool(bits & POWER_CAPS) for bits in reasons) if reasons else None,
     }
@@ -197,13 +199,13 @@ def _between(span: tuple[int, int], samples: Sequence[Sample]) -> Iterator[GpuRe
 
 
 def _whole(block: Block) -> tuple[int, int]:
-    """When the harness asked for a block and when it had the result."""
+    """Times at which the harness asked for a block and had its result."""
     assert block.span_ns is not None
     return block.span_ns
 
 
 def _prefilling(block: Block) -> tuple[int, int]:
-    """When a block that holds its own prefill was surely in it.
+    """Time span in which a block that holds its own prefill was surely in it.
 
     Asking, prefill, decoding and answering follow each other. Where the engine does not say when its times begin, how
     long asking and answering took is known as a sum alone.
@@ -217,7 +219,7 @@ def _prefilling(block: Block) -> tuple[int, int]:
 
 
 def _decoding(block: Block) -> tuple[int, int]:
-    """When a block that holds its own prefill was surely decoding."""
+    """Time span in which a block that holds its own prefill was surely decoding."""
     if block.began_ns is not None:
         return block.began_ns + block.prefill_ns, block.began_ns + block.prefill_ns + block.elapsed_ns
     begin, end = _whole(block)
@@ -272,7 +274,7 @@ def _clocks(
     for block in blocks:
         start, end = span_of(block)
         of[block.role.name] += _known(mhz for at, mhz, _ in readings if start <= at <= end)
-    return {role: statistics.fmean(found) for role, found in of.items() if found}
+    return {role: statistics.fmean(values) for role, values in of.items() if values}
 
 
 def _known(values: Iterable[N | None]) -> list[N]:

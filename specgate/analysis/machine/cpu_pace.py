@@ -1,4 +1,4 @@
-"""Whether the CPUs were evenly fast: by the CPU time of a fixed piece of work, which the watch does with every sample.
+"""Evenness of the CPUs' speed, by the CPU time of a fixed piece of work that the watch does with every sample.
 
 Nothing is judged by it. It names a cause that counters of CPU time do not show. The watch is on one CPU at a time, so
 it tells of the host and not of the CPU that an engine's thread is on.
@@ -43,12 +43,12 @@ def reading(sample: Sample) -> int | None:
 
 
 def is_slow(ns: int, fastest_ns: int) -> bool:
-    """Whether a reading took much longer than the fastest tenth, which took `fastest_ns` or less."""
+    """True if a reading took much longer than the fastest tenth, which took `fastest_ns` or less."""
     return ns >= SLOW * fastest_ns
 
 
 def uneven(pace: CpuPace | None) -> str | None:
-    """That the CPUs were not evenly fast; None where they were, or nothing tells."""
+    """Sentence that the CPUs were not evenly fast; None if they were, or nothing tells."""
     if pace is None or pace.slow_share <= TOLD:
         return None
     return (

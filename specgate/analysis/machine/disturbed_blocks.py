@@ -1,4 +1,4 @@
-"""Which blocks had the CPUs to themselves, and which rounds are set aside because a block of theirs did not.
+"""Find the blocks that had the CPUs to themselves, and the rounds that are set aside because a block did not.
 
 This follows from the host's counters alone (`contract.conditions.CpuUse`) and never from how long a block took. What is
 left out is therefore left out independently of what was measured: this is no removal of outliers, and intervals over
@@ -43,13 +43,13 @@ def judge_hosts(
     for block in blocks:
         if not block.warmup:
             of[block.point.key].append(block)
-    found = {}
+    judgements = {}
     for point in plan.points:
         limits = host_limits(rules, [cell for cell in plan.cells if cell.point == point])
         facts = engines.get(point.key)
         if limits is not None and of[point.key] and (facts is None or facts.acceptance != "scripted"):
-            found[point.key] = judge_host(of[point.key], limits)
-    return found
+            judgements[point.key] = judge_host(of[point.key], limits)
+    return judgements
 
 
 def host_limits(rules: RuleLimits, cells: Sequence[Cell]) -> HostLimits | None:
@@ -66,7 +66,7 @@ def host_limits(rules: RuleLimits, cells: Sequence[Cell]) -> HostLimits | None:
 
 def set_aside(judgements: Mapping[str, HostJudgement]) -> SetAside:
     """The rounds that are set aside, by point."""
-    return {key: frozenset(found.set_aside) for key, found in judgements.items()}
+    return {key: frozenset(judgement.set_aside) for key, judgement in judgements.items()}
 
 
 def timed(blocks: Sequence[Block], aside: SetAside) -> list[Block]:
@@ -76,7 +76,7 @@ def timed(blocks: Sequence[Block], aside: SetAside) -> list[Block]:
 
 def judge_host(blocks: Sequence[Block], limits: HostLimits) -> HostJudgement:
     """The judgement of one point. `blocks`: its measured blocks; at least one."""
-    seen: dict[str, int] = defaultdict(int)
+    counted: dict[str, int] = defaultdict(int)
     unseen: dict[str, str] = {}
     disturbed = []
     for block in blocks:
@@ -85,7 +85,7 @@ def judge_host(blocks: Sequence[Block], limits: HostLimits) -> HostJudgement:
             continue
         shares = dict(shares_of(block.cpu))
         for code in shares:
-            seen[code] += 1
+            counted[code] += 1
         for name, why in unjudged(block.cpu).items():
             unseen.setdefault(name, why)
         if (worst := worst_of(shares, limits)) is not None:
@@ -99,7 +99,7 @@ def judge_host(blocks: Sequence[Block], limits: HostLimits) -> HostJudgement:
         limits=limits,
         blocks=len(blocks),
         rounds=len(rounds),
-        seen=dict(seen),
+        seen=dict(counted),
         unseen=unseen,
         disturbed=tuple(disturbed),
         set_aside=() if too_many else tuple(aside),
@@ -112,7 +112,7 @@ def judge_host(blocks: Sequence[Block], limits: HostLimits) -> HostJudgement:
 
 
 def visit(prompt_set: int, round_: int) -> tuple[int, int]:
-    """What a round has in common with the one that runs the same prompt set in the other order."""
+    """Key that a round shares with the one that runs the same prompt set in the other order."""
     return prompt_set, round_ // PASS_ROUNDS
 
 
@@ -153,10 +153,10 @@ def limit_of(code: str, limits: HostLimits) -> float:
 
 def unjudged(cpu: CpuUse) -> dict[str, str]:
     """Counter → why the block could not be judged by it."""
-    found = {name: why for name, why in cpu.unread.items() if name != "pressure_ns" or cpu.waited_ns is None}
-    if cpu.wall_ns < LEAST_TICKS * TICK_NS and not found.keys() & {"busy_ns", "ours_ns"}:
-        found["busy_ns"] = f"blocks shorter than {LEAST_TICKS * TICK_NS / 1e6:.0f} ms"
-    return found
+    reasons = {name: why for name, why in cpu.unread.items() if name != "pressure_ns" or cpu.waited_ns is None}
+    if cpu.wall_ns < LEAST_TICKS * TICK_NS and not reasons.keys() & {"busy_ns", "ours_ns"}:
+        reasons["busy_ns"] = f"blocks shorter than {LEAST_TICKS * TICK_NS / 1e6:.0f} ms"
+    return reasons
 
 
 def other_cpu_share(cpu: CpuUse) -> float | None:
@@ -167,11 +167,11 @@ def other_cpu_share(cpu: CpuUse) -> float | None:
 
 
 def cpus_wanted(cpu: CpuUse) -> float | None:
-    """How many CPUs the engine's threads would have used; None where it is not known."""
+    """Number of CPUs that the engine's threads would have used; None if it is not known."""
     return None if cpu.wanted_ns is None else cpu.wanted_ns / cpu.wall_ns
 
 
 def starved(cpu: CpuUse) -> bool:
-    """Whether the engine has more busy threads than there are CPUs, so that its waits say nothing of others."""
-    wanted = cpus_wanted(cpu)
-    return wanted is not None and wanted > cpu.offered + OWN_THREADS
+    """True if the engine has more busy threads than there are CPUs, so that its waits say nothing of others."""
+    demand = cpus_wanted(cpu)
+    return demand is not None and demand > cpu.offered + OWN_THREADS

@@ -56,7 +56,7 @@ def clocks_of(readings: Sequence[GpuReading]) -> Clocks:
 def clock_warnings(
     a: Sequence[GpuReading], b: Sequence[GpuReading], names: tuple[str, str] = ("A", "B"), apart: float = CLOCKS_APART
 ) -> tuple[str, ...]:
-    """What differs between the GPUs of two sides so that their times may differ for it; empty where nothing does.
+    """Warnings of differences between the GPUs of two sides that may change their times; empty without any.
 
     `a`, `b`: readings during the blocks of each side. `apart`: see `CLOCKS_APART`.
     """
@@ -68,8 +68,8 @@ def _differences(a: Clocks, b: Clocks, names: tuple[str, str], apart: float) -> 
     if a.uuids != b.uuids:
         yield f"{one} ran on {', '.join(a.uuids) or 'no GPU'}, {other} on {', '.join(b.uuids) or 'no GPU'}"
     if a.sm_mhz and b.sm_mhz and (shift := abs(a.sm_mhz - b.sm_mhz) / max(a.sm_mhz, b.sm_mhz)) > apart:
-        said = f"{one} ran at an SM clock of {in_words(a)}, {other} at {in_words(b)}: {100 * shift:.1f} % apart"
-        yield f"{said}; a part of any difference in time may be the clock's"
+        clocks = f"{one} ran at an SM clock of {in_words(a)}, {other} at {in_words(b)}: {100 * shift:.1f} % apart"
+        yield f"{clocks}; a part of any difference in time may be the clock's"
     elif (a.sm_mhz is None) != (b.sm_mhz is None):
         unknown = one if a.sm_mhz is None else other
         yield f"the SM clock of {unknown} is not known, so the two clocks cannot be compared"
@@ -82,16 +82,16 @@ def _differences(a: Clocks, b: Clocks, names: tuple[str, str], apart: float) -> 
 
 def in_words(side: Clocks) -> str:
     """The mean clock with the highest one, and the power cap where the side ran at it."""
-    said = f"{side.sm_mhz:,.0f} MHz"
-    said += f" of at most {side.highest_mhz:,}" if side.highest_mhz else ""
+    clock = f"{side.sm_mhz:,.0f} MHz"
+    clock += f" of at most {side.highest_mhz:,}" if side.highest_mhz else ""
     if not side.capped:
-        return said
+        return clock
     power = f", {side.power_w:.0f} W of {side.limit_w:.0f} W" if side.power_w and side.limit_w else ""
-    return f"{said} (at its power cap in {side.capped:.0%} of the samples{power})"
+    return f"{clock} (at its power cap in {side.capped:.0%} of the samples{power})"
 
 
 def power_cap(gpu: GpuConditions) -> str | None:
-    """That the GPU ran at its power cap, with both clocks and both powers; None where it did not or nothing tells."""
+    """Sentence that the GPU ran at its power cap, with both clocks and powers; None if it did not or nothing tells."""
     if not gpu.capped:
         return None
     clocks = ", ".join(f"{role} {mhz:,.0f}" for role, mhz in gpu.sm_clock_mhz.items())
@@ -106,7 +106,7 @@ def power_cap(gpu: GpuConditions) -> str | None:
 
 
 def at_highest_clock(ms: float, mhz: float, highest_mhz: float) -> float:
-    """How long something would take at the highest clock if all of it were as fast as the clock.
+    """Time that something would take at the highest clock, if all of it scaled with the clock.
 
     That is the least it could take there: what waits for memory does not scale with the SM clock.
     """

@@ -43,11 +43,11 @@ def with_memory(cells: Sequence[CellResult], blocks: Sequence[Block]) -> tuple[C
     """`cells` with the memory that their measured blocks saw, and spec cells with what they take more than their
     baseline. Cells of runs that recorded none stay as they are.
     """
-    seen: dict[Cell, list[MemoryUse]] = defaultdict(list)
+    uses: dict[Cell, list[MemoryUse]] = defaultdict(list)
     for block in blocks:
         if not block.warmup and block.memory is not None:
-            seen[block.cell].append(block.memory)
-    used = {cell: {value.metric: value for value in used_by(found)} for cell, found in seen.items()}
+            uses[block.cell].append(block.memory)
+    used = {cell: {value.metric: value for value in used_by(uses_here)} for cell, uses_here in uses.items()}
 
     def extended(result: CellResult) -> CellResult:
         cell, baseline = result.cell, Cell(result.cell.point, BASELINE)
@@ -55,30 +55,30 @@ def with_memory(cells: Sequence[CellResult], blocks: Sequence[Block]) -> tuple[C
             return result
         more = dict(used[cell])
         if cell.role.speculative and baseline in used:
-            apart = processes(seen[cell]).isdisjoint(processes(seen[baseline]))
-            sized_alone = not any(use.kv_beside for use in (*seen[cell], *seen[baseline]))
-            found = beside(used[cell], used[baseline], apart=apart, sized_alone=sized_alone)
-            more |= {value.metric: value for value in found}
+            apart = processes(uses[cell]).isdisjoint(processes(uses[baseline]))
+            sized_alone = not any(use.kv_beside for use in (*uses[cell], *uses[baseline]))
+            extra = beside(used[cell], used[baseline], apart=apart, sized_alone=sized_alone)
+            more |= {value.metric: value for value in extra}
         return replace(result, values={**result.values, **more})
 
     return tuple(map(extended, cells))
 
 
-def processes(seen: Sequence[MemoryUse]) -> set[int]:
+def processes(uses: Sequence[MemoryUse]) -> set[int]:
     """The processes that a cell's blocks ran in, as far as they are known."""
-    return {use.process for use in seen if use.process is not None}
+    return {use.process for use in uses if use.process is not None}
 
 
-def used_by(seen: Sequence[MemoryUse]) -> Iterator[Value]:
+def used_by(uses: Sequence[MemoryUse]) -> Iterator[Value]:
     """The figures of one cell. A capacity is the least that any of its blocks had."""
     for metric, field in PEAKS.items():
-        known = [size for use in seen if (size := getattr(use, field)) is not None]
+        known = [size for use in uses if (size := getattr(use, field)) is not None]
         if known:
             yield Value(metric, float(max(known)), "max", len(known))
-    tokens = [use.kv_tokens for use in seen if use.kv_tokens is not None]
+    tokens = [use.kv_tokens for use in uses if use.kv_tokens is not None]
     if tokens:
         yield Value("kv_capacity_tokens", float(min(tokens)), "min", len(tokens))
-    sizes = [use.kv_bytes for use in seen if use.kv_bytes is not None]
+    sizes = [use.kv_bytes for use in uses if use.kv_bytes is not None]
     if sizes:
         yield Value("kv_cache_bytes", float(min(sizes)), "min", len(sizes))
 
@@ -86,9 +86,12 @@ def used_by(seen: Sequence[MemoryUse]) -> Iterator[Value]:
 def beside(
     spec: Mapping[str, Value], baseline: Mapping[str, Value], *, apart: bool, sized_alone: bool
 ) -> Iterator[Value]:
-    """What a spec cell takes more than its baseline. `apart`: they ran in processes of their own; in one process both
-    roles hold the same memory, and a difference says nothing. `sized_alone`: neither KV cache was sized by what another
-    server had left, as that of SGLang is: the order in which they started would show, not the draft.
+    """Yield the memory that a spec cell takes more than its baseline.
+
+    `apart`: they ran in processes of their own. In one process both roles hold the same memory, and a difference says
+    nothing.
+    `sized_alone`: neither KV cache was sized by what another server had left, as SGLang does. Such a difference shows
+        the order in which they started, not the draft.
     """
     for metric, peak in EXTRA.items():
         a, b = (figures.get(peak) for figures in (spec, baseline))

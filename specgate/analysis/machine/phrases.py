@@ -1,4 +1,4 @@
-"""What is known of the host during the blocks of a point, in sentences. Gates and reports say the same."""
+"""Describe in sentences the host during the blocks of a point. Gates and reports say the same."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ COUNTERS: Final[Mapping[str, str]] = {
 
 
 def causes(host: HostJudgement) -> str:
-    """What disturbed how many blocks, with the largest share and its limit; the most frequent cause first."""
+    """List the causes of disturbance with block counts, largest share and limit; the most frequent cause first."""
     of: dict[str, list[float]] = defaultdict(list)
-    for found in host.disturbed:
-        of[found.reason_code].append(found.share)
+    for disturbance in host.disturbed:
+        of[disturbance.reason_code].append(disturbance.share)
     ordered = sorted(of.items(), key=lambda item: -len(item[1]))
     return ", ".join(
         f"{CAUSES[code].format(f'{max(shares):.0%}')} (at most {limit_of(code, host.limits):.0%}) in {len(shares)}"
@@ -41,12 +41,12 @@ def causes(host: HostJudgement) -> str:
 
 
 def set_aside_in_words(host: HostJudgement) -> str:
-    """How many rounds were set aside, and why. There must be some."""
+    """Number of rounds that were set aside, and the reason. There must be some."""
     return f"{len(host.set_aside)} of {host.rounds} rounds set aside: {disturbed(host)}"
 
 
 def too_many_in_words(host: HostJudgement) -> str:
-    """That more is disturbed than may be set aside, and by what."""
+    """Sentence that more is disturbed than may be set aside, and by what."""
     allowed = f"{host.limits.max_set_aside:.0%} may be set aside"
     return f"{host.too_many} of {host.rounds} rounds are disturbed, and at most {allowed}: {disturbed(host)}"
 
@@ -56,7 +56,7 @@ def disturbed(host: HostJudgement) -> str:
 
 
 def asides(host: HostJudgement) -> Iterator[str]:
-    """What else a reader has to know: that the engine waits for itself, and what was not seen."""
+    """Yield further facts for a reader: that the engine waits for itself, and counters that were not seen."""
     if host.starved:
         blind = host.blocks - host.seen.get("cpu_wait", 0)
         yield (

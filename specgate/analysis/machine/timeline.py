@@ -29,13 +29,13 @@ def timeline_of(monitored: Iterable[Monitored], turns: Mapping[tuple[int, int], 
     rounds: dict[int, list[float]] = {}
     samples: list[tuple[float, Sample]] = []
     shift = 0.0
-    for blocks, seen in monitored:
+    for blocks, watch in monitored:
         origin = min(span[0] for span in spans(blocks))
         for block in blocks:
             if block.span_ns is not None:
                 times = (shift + (ns - origin) / 1e9 for ns in block.span_ns)
                 rounds.setdefault(turns[block.prompt_set, block.round], []).extend(times)
-        samples += [(shift + (s.monotonic_ns - origin) / 1e9, s) for s in seen]
+        samples += [(shift + (s.monotonic_ns - origin) / 1e9, s) for s in watch]
         shift += (max(span[1] for span in spans(blocks)) - origin) / 1e9
     chunks = list(chunked(samples))
     return Timeline(

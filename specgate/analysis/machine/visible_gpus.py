@@ -1,4 +1,4 @@
-"""Which of a machine's GPUs CUDA programs were allowed to see."""
+"""GPUs of a machine that CUDA programs were allowed to see."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ def visible_among(gpus: Sequence[Mapping[str, object]], variable: str | None) ->
     """
     if variable is None:
         return [dict(gpu) for gpu in gpus]
-    found: list[dict[str, object]] = []
+    visible: list[dict[str, object]] = []
     for word in map(str.strip, variable.split(",")):
         named = [
             dict(gpu)
             for index, gpu in enumerate(gpus)
             if word == str(index) or (word.startswith("GPU-") and str(gpu["uuid"]).startswith(word))
         ]
-        if not named or named[0] in found:
+        if not named or named[0] in visible:
             break
-        found.append(named[0])
-    return found
+        visible.append(named[0])
+    return visible
 
 
 def seen_by(environment: Mapping[str, Any]) -> list[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""What is usually wrong where a departure is first seen, and what the tensors themselves give away.
+"""Usual causes of a departure by the stage where it is first seen, and traces in the tensors themselves.
 
 Engines differ in conventions more often than in arithmetic. `usual_causes` lists them by stage; they were read in the
 engines' sources and issues: vLLM 0.25.1 `model_executor/models/llama_eagle3.py`, SGLang 0.5.17
@@ -78,7 +78,7 @@ CAUSES: Final[dict[str, tuple[str, ...]]] = {
 
 
 def usual_causes(stage: str) -> Sequence[str]:
-    """What is usually wrong where `stage` is the first to depart."""
+    """Usual causes if `stage` is the first to depart."""
     boundary = boundary_of(stage)
     if boundary == 0:
         return ("other embedding weights", "embeddings that one side scales or norms", "a prompt that was shifted")
@@ -93,9 +93,10 @@ def usual_causes(stage: str) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class IdMap:
-    """Where two maps from the draft's vocabulary to the target's differ: `differ` of `rows`, the first at `row`, where
-    they say `a` and `b`. `kind`: B's ids are all off by one number, or B's are offsets (`d2t`) and A's are ids, or the
-    other way round.
+    """Difference of two maps from the draft's vocabulary to the target's.
+
+    `differ` of `rows` differ, the first at `row`, where they have `a` and `b`.
+    `kind`: B's ids are all off by one number; or one side holds offsets (`d2t`) and the other ids.
     """
 
     rows: int
@@ -107,7 +108,7 @@ class IdMap:
 
 
 def different_ids(a: StageDump, b: StageDump) -> IdMap | None:
-    """How the maps differ; None where they are equal, or a side does not tell."""
+    """Difference of the two maps; None if they are equal, or if one side has none."""
     if a.target_ids is None or b.target_ids is None or np.array_equal(a.target_ids, b.target_ids):
         return None
     x, y = a.target_ids, b.target_ids
@@ -132,7 +133,7 @@ class Trace:
 
 
 def trace_of(stage: str, tolerance: float, a: StageDump, b: StageDump) -> tuple[Trace, ...]:
-    """What explains a departure to within `tolerance`, where something simple does."""
+    """Simple changes that explain a departure to within `tolerance`; often none."""
     rows = min(len(a.tensors[stage]), len(b.tensors[stage]))
     x, y = a.tensors[stage][-rows:], b.tensors[stage][-rows:]
     tried = ((what, distance(p, q).error) for what, p, q in undone(stage, x, y, a, b) if len(p))

@@ -112,7 +112,7 @@ def compared(name: str, a: StageDump, b: StageDump, layers: int, dtype: Dtype, f
 
 
 def summed_up(name: str, dump: StageDump) -> int:
-    """How many terms the products up to a stage sum up, about: the width of one hidden state."""
+    """Approximate number of terms that the products up to a stage sum up: the width of one hidden state."""
     before = {"target.logits": "target.hidden.0", "draft.features": "draft.fc_out"}.get(
         name, name.replace("logits", "pre_head_hidden")
     )
@@ -120,7 +120,7 @@ def summed_up(name: str, dump: StageDump) -> int:
 
 
 def not_compared(a: StageDump, b: StageDump) -> list[str]:
-    """What only one side has, in words."""
+    """List in words what only one side has."""
     notes = []
     for dump, other in ((a, b), (b, a)):
         for part in PARTS:

@@ -1,4 +1,4 @@
-"""How far two tensors are apart, row by row, and which tokens lead two rows of logits."""
+"""Distances of two tensors row by row, and the leading tokens of two rows of logits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Distance:
 
 
 def distance(a: Matrix, b: Matrix) -> Distance:
-    """How far `a` and `b`, of one shape, are apart; computed in float64."""
+    """Distance between `a` and `b`, of one shape; computed in float64."""
     sums, largest, errors, cosines = 0.0, 0.0, list[float](), list[float]()
     for x, y in zip(a, b, strict=True):
         u, v = x.astype(np.float64), y.astype(np.float64)
@@ -66,7 +66,7 @@ def of_rows(u: Row, v: Row) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Leading:
-    """Which `k` tokens lead each row of two tensors of logits.
+    """The `k` leading tokens of each row in two tensors of logits, compared.
 
     `overlap` is the mean share that both have, `worst_overlap` that of the worst row. `beyond_one_step` counts the
     tokens that only one side has, and that the other side's logits hold more than one step of the dtype behind its own
@@ -98,6 +98,6 @@ def first(row: Matrix, k: int) -> set[int]:
 
 
 def behind(row: Matrix, own: set[int], others: set[int], dtype: Dtype) -> int:
-    """How many of `others` lie more than one step of `dtype` behind the last of `own`."""
+    """Number of `others` that lie more than one step of `dtype` behind the last of `own`."""
     last = min(float(row[i]) for i in own)
     return sum(last - float(row[i]) > step_of(last, dtype) for i in others)

@@ -8,51 +8,51 @@ from specgate.analysis.parity.causes import IdMap, usual_causes
 from specgate.analysis.parity.comparison import Parity, StageFinding
 
 
-def verdict(found: Parity) -> tuple[str, str]:
+def verdict(parity: Parity) -> tuple[str, str]:
     """(word, reason) of what came of it."""
-    if found.first is not None:
-        return "DEPARTS", f"first at {found.first.stage}"
-    if found.ids is not None:
+    if parity.first is not None:
+        return "DEPARTS", f"first at {parity.first.stage}"
+    if parity.ids is not None:
         return "OTHER TOKENS", "every stage agrees, but draft ids mean other tokens"
-    return "AGREES", f"{len(found.stages)} stages, to within what rounding in {found.dtype} explains"
+    return "AGREES", f"{len(parity.stages)} stages, to within what rounding in {parity.dtype} explains"
 
 
 def leading_words(stage: StageFinding) -> str:
-    said = [f"top {part.k} {part.overlap:.1%} (worst row {part.worst_overlap:.0%})" for part in stage.leading]
+    parts = [f"top {part.k} {part.overlap:.1%} (worst row {part.worst_overlap:.0%})" for part in stage.leading]
     beyond = stage.leading[-1].beyond_one_step
-    return f"{stage.stage}: {', '.join(said)}; {beyond} tokens beyond one step"
+    return f"{stage.stage}: {', '.join(parts)}; {beyond} tokens beyond one step"
 
 
 CAUSE = "usual cause"
 
 
-def hints(found: Parity) -> Iterator[tuple[str, str]]:
+def hints(parity: Parity) -> Iterator[tuple[str, str]]:
     """(kind, text): what the tensors give away, what is usually the cause, and what was not compared."""
-    if found.first is not None and found.first.distance.error <= found.first.tolerance:
-        d = found.first.distance
+    if parity.first is not None and parity.first.distance.error <= parity.first.tolerance:
+        d = parity.first.distance
         yield (
-            found.first.stage,
-            f"most rows agree, but not position {found.first.worst_position} (error {d.worst_error:.1e}, allowed "
-            f"{found.first.worst_tolerance:.1e})",
+            parity.first.stage,
+            f"most rows agree, but not position {parity.first.worst_position} (error {d.worst_error:.1e}, allowed "
+            f"{parity.first.worst_tolerance:.1e})",
         )
-    for trace in found.traces:
+    for trace in parity.traces:
         yield "seen", f"{trace.what} (error {trace.error:.1e} then)"
-    if found.first is not None:
-        for cause in usual_causes(found.first.stage):
+    if parity.first is not None:
+        for cause in usual_causes(parity.first.stage):
             yield CAUSE, cause
-    if found.ids is not None:
-        yield "d2t", id_words(found.ids)
-    for note in found.notes:
+    if parity.ids is not None:
+        yield "d2t", id_words(parity.ids)
+    for note in parity.notes:
         yield "not compared", note
 
 
-def advice(found: Parity) -> Iterator[str]:
+def advice(parity: Parity) -> Iterator[str]:
     """The hints as lines, the causes as a list under a title."""
     titled = False
-    for kind, text in hints(found):
-        if kind == CAUSE and found.first is not None and not titled:
+    for kind, text in hints(parity):
+        if kind == CAUSE and parity.first is not None and not titled:
             titled = True
-            yield f"usual causes where {found.first.stage} is the first:"
+            yield f"usual causes where {parity.first.stage} is the first:"
         yield f"- {text}" if kind == CAUSE else f"{kind}: {text}"
 
 

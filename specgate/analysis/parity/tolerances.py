@@ -1,4 +1,4 @@
-"""How far rounding alone can take two correct engines apart, as a relative error of a row.
+"""Bounds on how far rounding alone can take two correct engines apart, as a relative error of a row.
 
 Rounding to nearest errs by at most the unit roundoff u = 2^-p of a p-bit significand, and by about u / 2 in root mean
 square. Errors of successive operations are nearly independent, so after n roundings the relative error grows with √n.
@@ -52,11 +52,11 @@ def roundings(stage: str, layers: int) -> int:
     """Roundings on the way to a stage, in a target of `layers` layers (0: the draft is looked at alone)."""
     if (boundary := boundary_of(stage)) is not None:
         return PER_LAYER * boundary
-    found = BY_NAME[stage]
-    if found.part == "target":
+    entry = BY_NAME[stage]
+    if entry.part == "target":
         return PER_LAYER * layers + 2
-    own = OF_THE_DRAFT[found.short]
-    return PER_LAYER * layers + own + (OF_A_STEP if found.part == "step" and found.short != "hidden" else 0)
+    own = OF_THE_DRAFT[entry.short]
+    return PER_LAYER * layers + own + (OF_A_STEP if entry.part == "step" and entry.short != "hidden" else 0)
 
 
 def tolerance(stage: str, layers: int, width: int, dtype: Dtype) -> float:
@@ -66,12 +66,12 @@ def tolerance(stage: str, layers: int, width: int, dtype: Dtype) -> float:
 
 
 def of_rows(stage_tolerance: float, rows: int) -> float:
-    """What is allowed in root mean square over `rows` rows."""
+    """Error allowed in root mean square over `rows` rows."""
     return stage_tolerance * (1 + FEW_ROWS / math.sqrt(rows))
 
 
 def of_the_worst(stage_tolerance: float) -> float:
-    """What the worst row is allowed."""
+    """Error allowed in the worst row."""
     return min(LARGEST_WORST, WORST * stage_tolerance)
 
 

@@ -45,7 +45,7 @@ def certify(
     `trace`: its traced block; None where none was traced.
     `ties`: where it has units in the last place, a text may leave another one at a near tie.
     """
-    found = (
+    invariants = (
         from_outside(own_kernels(facts, trace), trace),
         tuned_kernels(blocks),
         always_drafting(result, blocks, budget),
@@ -54,7 +54,7 @@ def certify(
         from_outside(quiet_loop(trace), trace),
         drawn_anew(deterministic(result, blocks, comparison, trace, ties), facts),
     )
-    return tuple(as_the_engine_says(invariant, trace) for invariant in found)
+    return tuple(as_the_engine_says(invariant, trace) for invariant in invariants)
 
 
 def certificates(
@@ -83,26 +83,26 @@ def certificates(
     }
 
 
-def from_outside(found: Invariant, trace: BlockTrace | None) -> Invariant:
-    """`found`, or not observable where it holds by nothing but a trace that the engine brought itself."""
-    if trace is None or trace.source == "profiler" or found.held is not Held.HELD:
-        return found
+def from_outside(invariant: Invariant, trace: BlockTrace | None) -> Invariant:
+    """`invariant`, or not observable where it holds by nothing but a trace that the engine brought itself."""
+    if trace is None or trace.source == "profiler" or invariant.held is not Held.HELD:
+        return invariant
     if trace.source == "server-profiler":
-        return replace(found, message=f"{found.message}, by the server's own profiler")
-    message = f"the engine brought its own trace, and says: {found.message}"
-    return Invariant(found.id, Held.UNSEEN, "engines_own_word", message, found.evidence)
+        return replace(invariant, message=f"{invariant.message}, by the server's own profiler")
+    message = f"the engine brought its own trace, and says: {invariant.message}"
+    return Invariant(invariant.id, Held.UNSEEN, "engines_own_word", message, invariant.evidence)
 
 
-def as_the_engine_says(found: Invariant, trace: BlockTrace | None) -> Invariant:
-    """`found`, or broken where the engine's own log or flags say so. What else they say is added to what is unseen."""
-    said = [f for f in trace.findings if f.invariant == found.id] if trace is not None else []
-    if found.held is not Held.UNSEEN:
-        said = [f for f in said if f.breaks and found.held is Held.HELD]
-    if not said:
-        return found
-    evidence = {**found.evidence, **{f.where: f.count for f in said}}
-    first = next((f for f in said if f.breaks), said[0])
+def as_the_engine_says(invariant: Invariant, trace: BlockTrace | None) -> Invariant:
+    """Add the findings in the engine's own log or flags to `invariant`; one that breaks it decides."""
+    findings = [f for f in trace.findings if f.invariant == invariant.id] if trace is not None else []
+    if invariant.held is not Held.UNSEEN:
+        findings = [f for f in findings if f.breaks and invariant.held is Held.HELD]
+    if not findings:
+        return invariant
+    evidence = {**invariant.evidence, **{f.where: f.count for f in findings}}
+    first = next((f for f in findings if f.breaks), findings[0])
     words = f"{first.meaning}: {first.where}: {first.text}" + (f" ({first.count} times)" if first.count > 1 else "")
     if first.breaks:
-        return Invariant(found.id, Held.BROKEN, first.reason_code, words, {**evidence, "source": "engine"})
-    return replace(found, message=f"{found.message}; {words}", evidence=evidence)
+        return Invariant(invariant.id, Held.BROKEN, first.reason_code, words, {**evidence, "source": "engine"})
+    return replace(invariant, message=f"{invariant.message}; {words}", evidence=evidence)

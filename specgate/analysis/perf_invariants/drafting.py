@@ -25,16 +25,16 @@ def always_drafting(result: CellResult, blocks: Sequence[Block], budget: Budget)
         return Invariant("I3", Held.HELD, "nothing_to_leave", "a baseline block drafts nothing")
     if not blocks:
         return Invariant("I3", Held.UNSEEN, "not_counted", "no block was measured")
-    name, found = "disabled_multitoken_other", left_multi_token_mode(blocks, budget)
-    if found is None:
-        name, found = "undrafted_steps", total_of("undrafted_steps", blocks) or 0
-        if not found:
+    name, count = "disabled_multitoken_other", left_multi_token_mode(blocks, budget)
+    if count is None:
+        name, count = "undrafted_steps", total_of("undrafted_steps", blocks) or 0
+        if not count:
             most = undrafted_at_most(blocks)
             return not_counted() if most is None else drafting_bound(most, blocks)
-    message = f"{name} = {found} over {len(blocks)} timed blocks"
-    if found:
-        return Invariant("I3", Held.BROKEN, "left_multi_token_mode", message, {name: found})
-    return Invariant("I3", Held.HELD, "counted_zero", message, {name: found})
+    message = f"{name} = {count} over {len(blocks)} timed blocks"
+    if count:
+        return Invariant("I3", Held.BROKEN, "left_multi_token_mode", message, {name: count})
+    return Invariant("I3", Held.HELD, "counted_zero", message, {name: count})
 
 
 def not_counted() -> Invariant:
@@ -42,7 +42,7 @@ def not_counted() -> Invariant:
 
 
 def undrafted_at_most(blocks: Sequence[Block]) -> int | None:
-    """How many request-steps of a server's `blocks` can have had no draft; None where it does not count its steps, or
+    """Most request-steps of a server's `blocks` that can have had no draft; None if it does not count its steps, or
     lost some.
 
     With S steps that drafted, A accepted drafts, E tokens emitted behind the first, t tokens cut off at the ends of

@@ -1,4 +1,4 @@
-"""What the invariants share: evidence, sums of counters, and what is not observable."""
+"""Parts that the invariants share: evidence, sums of counters, and unobservable ones."""
 
 from __future__ import annotations
 

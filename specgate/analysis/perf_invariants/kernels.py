@@ -27,8 +27,8 @@ def own_kernels(facts: EngineFacts | None, trace: BlockTrace | None) -> Invarian
     if foreign:
         worst = max(foreign, key=lambda name: foreign[name])
         message = f"{len(foreign)} kernels in the loop are not {whose}, e.g. {worst} ({foreign[worst]} launches)"
-        shown = foreign if trace.allowed is None else most_frequent(foreign)
-        return Invariant("I1", Held.BROKEN, "fallback_kernel", message, shown)
+        evidence = foreign if trace.allowed is None else most_frequent(foreign)
+        return Invariant("I1", Held.BROKEN, "fallback_kernel", message, evidence)
     launches = sum(trace.kernels.values())
     message = f"{launches} launches of {len(trace.kernels)} kernels in {trace.steps} steps, all {whose}"
     return Invariant("I1", Held.HELD, "own_kernels", message, {"launches": launches, "source": trace.source})

@@ -69,10 +69,10 @@ def deterministic(
     return Invariant("I7", Held.HELD, "deterministic", message, {"blocks": mismatches.n})
 
 
-def drawn_anew(found: Invariant, facts: EngineFacts | None) -> Invariant:
+def drawn_anew(invariant: Invariant, facts: EngineFacts | None) -> Invariant:
     """I7, where texts differ because an engine drew them with random numbers of its own: that breaks nothing."""
-    if found.held is not Held.BROKEN or facts is None or OWN_NUMBERS not in facts.details:
-        return found
+    if invariant.held is not Held.BROKEN or facts is None or OWN_NUMBERS not in facts.details:
+        return invariant
     return Invariant("I7", Held.UNSEEN, "own_random_numbers", "the engine draws with random numbers of its own")
 
 
@@ -100,14 +100,12 @@ def but_for_near_ties(blocks: int, repeats: int, comparison: Comparison | None, 
 
 
 def same_text(trace: BlockTrace, blocks: Sequence[Block]) -> bool:
-    """Whether the traced block has the same tokens as the timed blocks of its prompt set, over the length that both
-    have.
-    """
+    """True if the traced block has the tokens of the timed blocks of its prompt set, over the length that both have."""
     timed = [b for b in blocks if b.prompt_set == trace.prompt_set]
     return all(same_prefix(mine, theirs) for b in timed for mine, theirs in zip(trace.tokens, b.tokens, strict=True))
 
 
 def same_prefix(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Whether two sequences agree over the length that both have."""
+    """True if two sequences agree over the length that both have."""
     n = min(len(one), len(other))
     return tuple(one[:n]) == tuple(other[:n])

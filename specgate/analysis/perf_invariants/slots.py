@@ -15,15 +15,15 @@ TREES = "tree_tokens"
 def intact(blocks: Sequence[Block]) -> Invariant:
     """I4: the engine counts no broken cache span in any timed block, and where it drafts trees, no broken mask."""
     for counter, broken in ((KV, "kv_integrity"), (MASKS, "mask_integrity")):
-        if found := sum(block.counters.get(counter, 0) for block in blocks):
-            message = f"{counter} = {found} over {len(blocks)} timed blocks"
-            return Invariant("I4", Held.BROKEN, broken, message, {counter: found})
-    checked = (KV, MASKS) if any(TREES in block.counters for block in blocks) else (KV,)
-    if missing := [counter for counter in checked if total_of(counter, blocks) is None]:
+        if total := sum(block.counters.get(counter, 0) for block in blocks):
+            message = f"{counter} = {total} over {len(blocks)} timed blocks"
+            return Invariant("I4", Held.BROKEN, broken, message, {counter: total})
+    counters = (KV, MASKS) if any(TREES in block.counters for block in blocks) else (KV,)
+    if missing := [counter for counter in counters if total_of(counter, blocks) is None]:
         message = f"the engine does not count {' and '.join(missing)} in every block"
-        return Invariant("I4", Held.UNSEEN, "not_counted", message, dict.fromkeys(set(checked) - set(missing), 0))
-    message = f"{', '.join(f'{counter} = 0' for counter in checked)} over {len(blocks)} timed blocks"
-    return Invariant("I4", Held.HELD, "counted_zero", message, dict.fromkeys(checked, 0))
+        return Invariant("I4", Held.UNSEEN, "not_counted", message, dict.fromkeys(set(counters) - set(missing), 0))
+    message = f"{', '.join(f'{counter} = 0' for counter in counters)} over {len(blocks)} timed blocks"
+    return Invariant("I4", Held.HELD, "counted_zero", message, dict.fromkeys(counters, 0))
 
 
 def laid_out(result: CellResult, blocks: Sequence[Block]) -> Invariant:
@@ -47,7 +47,7 @@ def laid_out(result: CellResult, blocks: Sequence[Block]) -> Invariant:
 
 
 def streams_of_their_own(block: Block) -> bool:
-    """Whether each slot is an answer of a server whose chunks hold just its tokens."""
+    """True if each slot is an answer of a server whose chunks hold just its tokens."""
     if block.served is None or len(block.served.requests) != len(block.tokens):
         return False
     return all(sum(r.chunk_tokens) == len(t) for r, t in zip(block.served.requests, block.tokens, strict=True))

@@ -99,27 +99,27 @@ def cached(reply: Reply) -> int:
 
 
 def check_reuse(samples: Sequence[Sample], spec: str, limits: Limits) -> Check:
-    told = [s for s in samples if s.about_reuse]
-    reusable = sum(s.reusable for s in told)
+    reusing = [s for s in samples if s.about_reuse]
+    reusable = sum(s.reusable for s in reusing)
     if not reusable:
-        return Check("reuse", State.INVALID, NOTHING, {"requests": len(told), "reusable": 0})
-    shares = {role: sum(cached(s.on[role]) for s in told) / reusable for role in (BASELINE_NAME, spec)}
-    lost = [cached(s.on[BASELINE_NAME]) - cached(s.on[spec]) for s in told]
-    of_answers = {role: sum(s.of_answer(role) for s in told) for role in (BASELINE_NAME, spec)}
+        return Check("reuse", State.INVALID, NOTHING, {"requests": len(reusing), "reusable": 0})
+    shares = {role: sum(cached(s.on[role]) for s in reusing) / reusable for role in (BASELINE_NAME, spec)}
+    lost = [cached(s.on[BASELINE_NAME]) - cached(s.on[spec]) for s in reusing]
+    of_answers = {role: sum(s.of_answer(role) for s in reusing) for role in (BASELINE_NAME, spec)}
     worst, nothing, left_out = (
         max(lost),
         not shares[spec],
         sum(s.turn == "next turn" and not s.same_text for s in samples),
     )
-    said = (
+    summary = (
         f"of {reusable:,} prompt tokens that were sent or emitted before, baseline reused "
-        f"{100 * shares[BASELINE_NAME]:.1f} %, {spec} {100 * shares[spec]:.1f} % ({len(told)} requests); "
+        f"{100 * shares[BASELINE_NAME]:.1f} %, {spec} {100 * shares[spec]:.1f} % ({len(reusing)} requests); "
         f"at most {max(worst, 0)} tokens less in one request, {limits.max_lost_tokens} are allowed"
     )
     if left_out:
-        said += f"; {left_out} requests left out, whose earlier answers differ between the roles"
+        summary += f"; {left_out} requests left out, whose earlier answers differ between the roles"
     evidence = {
-        "requests": len(told),
+        "requests": len(reusing),
         "reusable": reusable,
         "baseline_share": shares[BASELINE_NAME],
         "spec_share": shares[spec],
@@ -130,16 +130,16 @@ def check_reuse(samples: Sequence[Sample], spec: str, limits: Limits) -> Check:
         "spec_of_answers": of_answers[spec],
     }
     if nothing:
-        return Check("reuse", State.FAIL, f"{said}: with speculation nothing is reused", evidence)
+        return Check("reuse", State.FAIL, f"{summary}: with speculation nothing is reused", evidence)
     if worst > limits.max_lost_tokens:
-        return Check("reuse", State.FAIL, said, evidence)
+        return Check("reuse", State.FAIL, summary, evidence)
     if unseen := [role for role, tokens in of_answers.items() if not tokens]:
-        said += (
+        summary += (
             f"; {' and '.join(unseen)} reused nothing that was computed while decoding, so that nothing is known of "
             "that: longer answers (--new-tokens) than a block of the cache, or a server that keeps answers"
         )
-        return Check("reuse", State.INCONCLUSIVE, said, evidence)
-    return Check("reuse", State.PASS, said, evidence)
+        return Check("reuse", State.INCONCLUSIVE, summary, evidence)
+    return Check("reuse", State.PASS, summary, evidence)
 
 
 # ── does it save as much time? ───────────────────────────────────────────────────────────────────────────────────────
@@ -159,10 +159,10 @@ def check_ttft(samples: Sequence[Sample], spec: str, limits: Limits) -> Check:
             of_group[s.group].append(shares[spec] - shares[BASELINE_NAME])
             for role, share in shares.items():
                 left[role].append(share)
-    means = [statistics.fmean(found) for found in of_group.values()]
-    saved = {role: 1 - statistics.fmean(found) for role, found in left.items()}
+    means = [statistics.fmean(shares_of_group) for shares_of_group in of_group.values()]
+    saved = {role: 1 - statistics.fmean(shares_of_group) for role, shares_of_group in left.items()}
     most = limits.max_ttft_loss
-    said = (
+    summary = (
         f"the cache saves baseline {100 * saved[BASELINE_NAME]:.0f} % of its time to first token, {spec} "
         f"{100 * saved[spec]:.0f} %"
     )
@@ -173,17 +173,17 @@ def check_ttft(samples: Sequence[Sample], spec: str, limits: Limits) -> Check:
         "groups": len(means),
     }
     if len(means) < 2:
-        return Check("ttft", State.INCONCLUSIVE, f"{said}; one group gives no interval: ask for more", evidence)
+        return Check("ttft", State.INCONCLUSIVE, f"{summary}; one group gives no interval: ask for more", evidence)
     loss = statistics.fmean(means)
     reach = t_quantile(1 - ALPHA, len(means) - 1) * statistics.stdev(means) / math.sqrt(len(means))
     low, high = loss - reach, loss + reach
     evidence |= {"loss": loss, "ci_low": low, "ci_high": high}
-    said += (
+    summary += (
         f": a loss of {100 * loss:.1f} points, 95 % interval {100 * low:.1f} … {100 * high:.1f}; {100 * most:g} allowed"
     )
     if high <= most:
-        return Check("ttft", State.PASS, said, evidence)
-    return Check("ttft", State.FAIL if low > most else State.INCONCLUSIVE, said, evidence)
+        return Check("ttft", State.PASS, summary, evidence)
+    return Check("ttft", State.FAIL if low > most else State.INCONCLUSIVE, summary, evidence)
 
 
 # ── are the texts the same? ──────────────────────────────────────────────────────────────────────────────────────────
@@ -194,17 +194,19 @@ def check_texts(samples: Sequence[Sample], partings: Sequence[Parting], role: st
     wrong = [p for p in mine if not limits.ties.covers(p.gap, p.unit)]
     tokens = sum(len(s.on[role].tokens) for s in samples)
     evidence: dict[str, float | int | None] = {"texts": len(samples), "parted": len(mine), "wrong": len(wrong)}
-    said = f"{role}: {len(samples)} texts of {tokens:,} tokens, "
+    summary = f"{role}: {len(samples)} texts of {tokens:,} tokens, "
     if not mine:
-        return Check("texts", State.PASS, f"{said}all the same with the cache on and off", evidence)
+        return Check("texts", State.PASS, f"{summary}all the same with the cache on and off", evidence)
     if not wrong:
         return Check(
-            "texts", State.PASS, f"{said}{len(mine)} leave theirs without the cache, all at near ties", evidence
+            "texts", State.PASS, f"{summary}{len(mine)} leave theirs without the cache, all at near ties", evidence
         )
     first = wrong[0]
     where = f"request {first.sample + 1} ({samples[first.sample].turn}), token {first.position + 1}"
     why = gap_in_words(first.gap)
-    message = f"{said}{len(wrong)} of {len(mine)} leave theirs without the cache at no near tie: first {where}: {why}"
+    message = (
+        f"{summary}{len(wrong)} of {len(mine)} leave theirs without the cache at no near tie: first {where}: {why}"
+    )
     return Check("texts", State.FAIL, message, evidence)
 
 
@@ -221,12 +223,12 @@ def rows(samples: Sequence[Sample], roles: Sequence[str]) -> Iterator[tuple[str,
     ms with the cache on, the same with it off).
     """
     for turn in dict.fromkeys(s.turn for s in samples):
-        found = [s for s in samples if s.turn == turn]
-        prompts = sum(s.prompt_tokens for s in found)
+        of_turn = [s for s in samples if s.turn == turn]
+        prompts = sum(s.prompt_tokens for s in of_turn)
         for role in roles:
-            share = sum(cached(s.on[role]) for s in found) / prompts
+            share = sum(cached(s.on[role]) for s in of_turn) / prompts
             on, off = (
                 statistics.median(replies) / 1e6
-                for replies in zip(*((s.on[role].ttft_ns, s.off[role].ttft_ns) for s in found), strict=True)
+                for replies in zip(*((s.on[role].ttft_ns, s.off[role].ttft_ns) for s in of_turn), strict=True)
             )
-            yield turn, role, len(found), share, on, off
+            yield turn, role, len(of_turn), share, on, off

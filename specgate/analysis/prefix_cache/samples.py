@@ -1,4 +1,4 @@
-"""What was asked with the prefix cache on and off, and what came back."""
+"""Requests with the prefix cache on and off, and their answers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Sample:
 
     @property
     def about_reuse(self) -> bool:
-        """Whether anything of it can be reused, and as much in both roles."""
+        """True if part of it can be reused, and as much in both roles."""
         return self.turn != "first" and self.same_text
 
     def of_answer(self, role: str) -> int:
@@ -57,7 +57,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """Where a text with the cache on leaves the one with it off: token `position` of request `sample`.
+    """Divergence of a text with the cache on from the one with it off: token `position` of request `sample`.
 
     `gap`: how far the lower of both tokens lies below the largest logit there, infinite where it is not among those
     that the server shows; None where the server shows none.
@@ -73,9 +73,11 @@ class Parting:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is asked. `max_lost_tokens`: how many fewer prompt tokens a request may reuse with speculation than without.
-    `max_ttft_loss`: by how much less of its time to first token the cache may save it with speculation, as a share.
-    `ties`: which partings of texts are near ties.
+    """Limits of a check.
+
+    `max_lost_tokens`: prompt tokens that a request may reuse less with speculation than without.
+    `max_ttft_loss`: share of the time to first token that the cache may save less with speculation.
+    `ties`: which divergences of texts are near ties.
     """
 
     max_lost_tokens: int

@@ -1,4 +1,4 @@
-"""What a run has in common with what it is held against, and what differs. Pure.
+"""Compare a run with a reference: what both share, and what differs. Pure.
 
 cell_times.py   blocks → what a later run is held against
 earlier_run.py  a cell beside the same cell of an earlier run: times by rounds, acceptance by prompts

@@ -37,15 +37,15 @@ def cell_times(
 def times_of(plan: Plan, cell: Cell, blocks: Sequence[Block], clocked: Sequence[Block]) -> CellTimes:
     """Times of the `clocked` blocks of a cell that emitted something, and texts of all its `blocks`."""
     turns = {(r.prompt_set, r.index): n for n, r in enumerate(r for r in plan.rounds_of(cell.point) if not r.warmup)}
-    found = sorted((b for b in clocked if b.emitted), key=lambda b: turns[b.prompt_set, b.round])
+    emitting = sorted((b for b in clocked if b.emitted), key=lambda b: turns[b.prompt_set, b.round])
     whole = plan.scenarios[cell.point.scenario].whole_requests
     return CellTimes(
-        turns=tuple(turns[b.prompt_set, b.round] for b in found),
-        prompt_sets=tuple(b.prompt_set for b in found),
-        rounds=tuple(b.round for b in found),
-        positions=tuple(b.position_in_round for b in found),
-        step_ns=tuple(map(step_ns, found)),
-        prefill_ns=tuple(b.prefill_ns for b in found) if whole else (),
+        turns=tuple(turns[b.prompt_set, b.round] for b in emitting),
+        prompt_sets=tuple(b.prompt_set for b in emitting),
+        rounds=tuple(b.round for b in emitting),
+        positions=tuple(b.position_in_round for b in emitting),
+        step_ns=tuple(map(step_ns, emitting)),
+        prefill_ns=tuple(b.prefill_ns for b in emitting) if whole else (),
         texts=tuple(texts_of(blocks)) if cell.role.speculative else (),
     )
 
@@ -59,14 +59,14 @@ def step_ns(block: Block) -> int:
 
 def texts_of(blocks: Sequence[Block]) -> Iterator[PromptText]:
     """The prompts of a spec cell, in the order of prompt sets and slots."""
-    seen: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
+    by_slot: dict[tuple[int, int], list[tuple[int, ...]]] = defaultdict(list)
     for block in blocks:
         together = block.served is not None
         texts = [tuple(t for text in block.tokens for t in text)] if together else block.tokens
         for slot, text in enumerate(texts):
-            seen[block.prompt_set, slot].append(text)
+            by_slot[block.prompt_set, slot].append(text)
     for (prompt_set, slot), record in sorted(by_prompt(blocks).items()):
-        first, *others = seen[prompt_set, slot]
+        first, *others = by_slot[prompt_set, slot]
         digests = () if any(text != first for text in others) else tuple(digests_of(first))
         yield PromptText(prompt_set, slot, 1 + len(others), record.steps, record.accepted, len(first), digests)
 
@@ -89,7 +89,7 @@ def ends(length: int) -> Iterator[int]:
 
 
 def same_text(a: PromptText, b: PromptText) -> bool:
-    """Whether two texts are equal as far as both go: to the token for equal lengths, else to the last digest there."""
+    """True if two texts are equal as far as both go: to the token for equal lengths, else to the last digest there."""
     if not a.digests or not b.digests:
         return False
     if a.length == b.length:

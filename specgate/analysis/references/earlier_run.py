@@ -28,19 +28,19 @@ QUIET: Final = 3.0
 
 
 def long_enough(times: CellTimes, what: str, between: BetweenRuns) -> bool:
-    """Whether a first run may end here: its times scatter so little that, for a later run which is held against it,
-    more rounds would hardly matter beside what differs between two processes.
+    """True if a first run may end here: its times scatter so little that more rounds would hardly sharpen a later
+    comparison with it. The difference between two processes is then larger.
 
-    `what`: as for `paired_by_round`. `between`: what differs between two runs (`between_two_runs`). How far times
-    scatter and not their standard error decides: that is too uncertain here, so that noisy runs ended too often in
-    simulations.
+    `what`: as for `paired_by_round`. `between`: what differs between two runs (`between_two_runs`). The scatter of the
+    times decides, not their standard error. The latter is too uncertain here: in simulations noisy runs ended too
+    often.
     """
     logs = [math.log(time) for time in getattr(times, what) if time > 0]
     if len(logs) < max(ROUNDS, len(times.turns)):
         return False
     orders = [1 if position else -1 for position in times.positions]
-    found = order_interval(logs, orders, prompt_sets=times.prompt_sets)
-    return found is not None and found.sd <= between.process_sd / math.sqrt(2) / QUIET
+    interval = order_interval(logs, orders, prompt_sets=times.prompt_sets)
+    return interval is not None and interval.sd <= between.process_sd / math.sqrt(2) / QUIET
 
 
 def paired_by_round(old: CellTimes, new: CellTimes, what: str) -> Pairs:
@@ -52,26 +52,26 @@ def paired_by_round(old: CellTimes, new: CellTimes, what: str) -> Pairs:
     before = {
         (s, r): at for s, r, *at in zip(old.prompt_sets, old.rounds, old.positions, getattr(old, what), strict=True)
     }
-    found: list[tuple[float, int, int]] = []
+    paired: list[tuple[float, int, int]] = []
     columns = new.turns, new.prompt_sets, new.rounds, new.positions, getattr(new, what)
     for turn, s, r, position, time in zip(*columns, strict=True):
         position_then, time_then = before.get((s, r), (0, 0))
         if time > 0 and time_then > 0:
             order = (position > position_then) - (position < position_then)
-            found.append((math.log(time_then / time), order, turn))
-    logs, orders, turns = [d for d, _, _ in found], [o for _, o, _ in found], [t for _, _, t in found]
-    return Pairs(logs, orders, [0] * len(found), turns)
+            paired.append((math.log(time_then / time), order, turn))
+    logs, orders, turns = [d for d, _, _ in paired], [o for _, o, _ in paired], [t for _, _, t in paired]
+    return Pairs(logs, orders, [0] * len(paired), turns)
 
 
 def between_two_runs(known: Iterable[BetweenRuns]) -> BetweenRuns:
-    """What differs between the time of a role in two processes on one machine.
+    """Spread of the time of a role between two processes on one machine.
 
     `known`: what the noise passport says of the point's ratios of speculation to the baseline. The times themselves
     were not measured in several processes, so they are taken to differ by no less than these, and by no less than what
     is assumed where nothing was measured.
     """
-    alone = (BetweenRuns(found.process_sd, found.process_freedom) for found in known)
-    widest = max((ASSUMED, *alone), key=lambda found: half_width(found, FALSE_PASS))
+    alone = (BetweenRuns(spread.process_sd, spread.process_freedom) for spread in known)
+    widest = max((ASSUMED, *alone), key=lambda spread: half_width(spread, FALSE_PASS))
     return either(widest, widest)
 
 

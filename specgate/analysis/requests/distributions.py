@@ -22,7 +22,7 @@ def distributions(blocks: Sequence[Block], *, whole_requests: bool) -> dict[str,
     """
     requests = [request for block in blocks for request in requests_of(block, whole_requests)]
     samples = {f"{q}_ms": [ms for request in requests for ms in SAMPLES[q](request)] for q in ("tpot", "ttft", "itl")}
-    return {name: distribution(found) for name, found in samples.items() if found}
+    return {name: distribution(values) for name, values in samples.items() if values}
 
 
 def request_tpot_ms(block: Block) -> Iterator[float]:
@@ -34,6 +34,6 @@ def distribution(samples: Sequence[float]) -> Distribution:
     """At most `RANKS` order statistics of `samples` (ms), rounded to a tenth of a microsecond."""
     ordered = sorted(samples)
     n = len(ordered)
-    kept = min(n, RANKS)
-    ranks = [round(i * (n - 1) / (kept - 1)) for i in range(kept)] if kept > 1 else [0]
+    count = min(n, RANKS)
+    ranks = [round(i * (n - 1) / (count - 1)) for i in range(count)] if count > 1 else [0]
     return Distribution(n, tuple(round(ordered[rank], 4) for rank in ranks))

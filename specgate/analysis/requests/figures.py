@@ -41,8 +41,8 @@ def request_values(blocks: Sequence[Sequence[TimedRequest]], error: float = ERRO
             continue
         yield Value(per_request("mean", quantity), statistics.fmean(flat), "mean", len(flat))
         for percent in PERCENTILES:
-            found = quantile(groups, percent / 100, error)
-            assert found is not None
-            few = None if found.low is not None and found.high is not None else "few_samples"
+            estimate = quantile(groups, percent / 100, error)
+            assert estimate is not None
+            few = None if estimate.low is not None and estimate.high is not None else "few_samples"
             name = per_request(f"p{percent}", quantity)
-            yield Value(name, found.value, f"p{percent}", found.samples, found.low, found.high, few)
+            yield Value(name, estimate.value, f"p{percent}", estimate.samples, estimate.low, estimate.high, few)

@@ -1,4 +1,4 @@
-"""How many requests kept to the scenario's latency limits."""
+"""Count the requests that kept to the scenario's latency limits."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def goodput_values(
         [0.0 if keeps(request, limits) else 1.0 for request in block] + [1.0] * more
         for block, more in zip(blocks, lost, strict=True)
     ]
-    kept = [block for block in missed if block]
-    n, good = sum(map(len, kept)), sum(group.count(0.0) for group in kept)
+    groups = [block for block in missed if block]
+    n, good = sum(map(len, groups)), sum(group.count(0.0) for group in groups)
     if not n:
         return
     share = good / n
     # Where all requests did the same, nothing shows how alike those of a block are: a block then counts once.
-    worth = effective_number(kept, 0.0, share, error) if 0 < good < n else len(kept)
+    worth = effective_number(groups, 0.0, share, error) if 0 < good < n else len(groups)
     low, high = share_interval(share * worth, worth, error) if worth else (None, None)
     yield Value("goodput_share", share, "mean", n, low, high, None if worth else "few_samples")
     if seconds > 0:
@@ -44,7 +44,7 @@ def goodput_values(
 
 
 def keeps(request: TimedRequest, limits: LatencyLimits) -> bool:
-    """Whether a request kept to every limit. One of a single token has no time per output token to keep to."""
+    """True if a request kept to every limit. One of a single token has no time per output token to keep to."""
     pairs = (
         (request.ttft_ms, limits.ttft_ms),
         (request.tpot_ms, limits.tpot_ms),

@@ -49,12 +49,12 @@ class JointDecoding:
 
 
 def judged_jointly(scenario: Scenario, block: Block) -> bool:
-    """Whether the speed of this block is that of its joint part: a server's batch in a micro run."""
+    """True if the speed of this block is that of its joint part: a server's batch in a micro run."""
     return block.served is not None and decodes_in_company(block, scenario.whole_requests)
 
 
 def decodes_in_company(block: Block, whole_requests: bool) -> bool:
-    """Whether a run has figures of the joint decoding of this block: those of a batch in a micro run."""
+    """True if a run has figures of the joint decoding of this block: those of a batch in a micro run."""
     return not whole_requests and len(block.tokens) > 1
 
 
@@ -62,10 +62,10 @@ def joint_decoding(block: Block) -> JointDecoding | None:
     """The joint part of a block; None where it has none, or where a request of a server has fewer than `LEAST_ARRIVALS`
     arrivals in it.
     """
-    found = list(served_slots(block) if block.served is not None else stepping_slots(block))
-    if not found or any(slot is None for slot in found):
+    slots = list(served_slots(block) if block.served is not None else stepping_slots(block))
+    if not slots or any(slot is None for slot in slots):
         return None
-    whole = [slot for slot in found if slot is not None]
+    whole = [slot for slot in slots if slot is not None]
     return JointDecoding(tuple(t for t, _ in whole), tuple(ns for _, ns in whole), block.emitted)
 
 

@@ -45,134 +45,138 @@ def findings_of(e: Evidence) -> tuple[Finding, ...]:
 
 def draft_not_loaded(e: Evidence) -> Finding:
     """The engine runs without its draft, or with one that was not initialised."""
-    checked = "what the engine says of its draft, steps that had none for it, and its log"
-    told = e.facts.draft_error if e.facts else None
+    check = "what the engine says of its draft, steps that had none for it, and its log"
+    draft_error = e.facts.draft_error if e.facts else None
     failed = e.block.counters.get("disabled_draft_error", 0) if e.block else 0
     logged = line_about(e, "draft not loaded", "draft was not loaded", "without its draft")
     todo = "see the draft's config and weights: every tensor under the name that the engine expects"
-    if told or logged or failed:
-        seen = told or logged or f"{failed} request-steps had no draft because it could not be used"
-        return found("draft_not_loaded", checked, seen, todo)
+    if draft_error or logged or failed:
+        observation = draft_error or logged or f"{failed} request-steps had no draft because it could not be used"
+        return found("draft_not_loaded", check, observation, todo)
     if e.facts is None:
-        return unchecked("draft_not_loaded", checked, "the engine did not open")
-    return ruled_out("draft_not_loaded", checked, "it names no problem" + (", nor does its log" if e.log == () else ""))
+        return unchecked("draft_not_loaded", check, "the engine did not open")
+    return ruled_out("draft_not_loaded", check, "it names no problem" + (", nor does its log" if e.log == () else ""))
 
 
 def switched_off(e: Evidence) -> Finding:
     """The engine says, or is known, to go on without speculation."""
-    checked = "lines of the log that say so, the engine's own reasons (disabled_…), and engines that take no draft"
+    check = "lines of the log that say so, the engine's own reasons (disabled_…), and engines that take no draft"
     logged = line_about(e, "speculation is off", "does not speculate", "only the pytorch engine drafts", "no eagle-3")
     terminal = {f"disabled_multitoken_{why}" for why in ("eos", "stop", "length")} | {"disabled_draft_error"}
     counters = e.block.counters if e.block else {}
     reasons = [f"{k} = {n}" for k, n in counters.items() if k.startswith("disabled_") and k not in terminal and n]
     drafts_nothing = e.drafting is not None and not e.drafting.num_drafts
-    told = [w.removeprefix(MAY_NOT_DRAFT) for w in (e.facts.warnings if e.facts else ()) if w.startswith(MAY_NOT_DRAFT)]
-    if logged or reasons or (told and drafts_nothing):
-        seen = logged or ", ".join(reasons or told)
-        return found("switched_off", checked, seen, "leave out what switches it off, or take another engine or target")
+    warnings = [
+        w.removeprefix(MAY_NOT_DRAFT) for w in (e.facts.warnings if e.facts else ()) if w.startswith(MAY_NOT_DRAFT)
+    ]
+    if logged or reasons or (warnings and drafts_nothing):
+        observation = logged or ", ".join(reasons or warnings)
+        return found(
+            "switched_off", check, observation, "leave out what switches it off, or take another engine or target"
+        )
     if e.log is None and not any(name.startswith("disabled_") for name in counters):
-        return unchecked("switched_off", checked, "the engine counts no reasons, and its log is not here")
-    return ruled_out("switched_off", checked, "nothing of the kind")
+        return unchecked("switched_off", check, "the engine counts no reasons, and its log is not here")
+    return ruled_out("switched_off", check, "nothing of the kind")
 
 
 def baseline_server(e: Evidence) -> Finding:
     """The requests went to a server that was started without speculation."""
-    checked = "whether the server has counters of speculation at all"
+    check = "whether the server has counters of speculation at all"
     if e.block is None or e.block.served is None:
-        return unchecked("baseline_server", checked, "no answer of a server")
+        return unchecked("baseline_server", check, "no answer of a server")
     if e.block.counters.get(NO_DRAFT_COUNTERS):
         todo = f"start it with its speculative flags, or correct -o url.{e.role}=URL"
-        return found("baseline_server", checked, "none: this server was started without speculation", todo)
-    return ruled_out("baseline_server", checked, "it has them, or is not known to lack them")
+        return found("baseline_server", check, "none: this server was started without speculation", todo)
+    return ruled_out("baseline_server", check, "it has them, or is not known to lack them")
 
 
 def counters_off(e: Evidence) -> Finding:
     """The server does not show its counters, so that nothing can be said."""
-    checked = "whether the server shows its counters"
+    check = "whether the server shows its counters"
     if e.error and (match := NO_COUNTERS.search(e.error)):
         line = next(line for line in e.error.splitlines() if NO_COUNTERS.search(line))
-        return found("counters_off", checked, line.strip() or match[0], "start the server with its metrics on")
+        return found("counters_off", check, line.strip() or match[0], "start the server with its metrics on")
     if e.block is None:
-        return unchecked("counters_off", checked, "no block was decoded")
-    return ruled_out("counters_off", checked, "the block has its counts")
+        return unchecked("counters_off", check, "no block was decoded")
+    return ruled_out("counters_off", check, "the block has its counts")
 
 
 def memory(e: Evidence) -> Finding:
     """There was no memory for the weights or the KV cache."""
-    checked = "the log and the error, for memory that ran out"
+    check = "the log and the error, for memory that ran out"
     logged = line_about(e, "memory ran out", "share the gpu", "wants 92 %")
     if logged:
-        return found("memory", checked, logged, "a smaller share or context per server, or -o servers=apart")
+        return found("memory", check, logged, "a smaller share or context per server, or -o servers=apart")
     if e.error and re.search(r"out of memory|does not fit", e.error, re.IGNORECASE):
-        return found("memory", checked, e.error.splitlines()[0], "a shorter context, or a machine with more memory")
-    return ruled_out("memory", checked, "nothing of the kind")
+        return found("memory", check, e.error.splitlines()[0], "a shorter context, or a machine with more memory")
+    return ruled_out("memory", check, "nothing of the kind")
 
 
 def too_short(e: Evidence) -> Finding:
     """The prompt or the answer is too short for several tokens per step."""
-    checked = "room for a step that accepts all drafts, and the length of the prompt"
+    check = "room for a step that accepts all drafts, and the length of the prompt"
     room = e.budget.new_tokens if e.budget.new_tokens is not None else e.budget.longest(e.role.k)
     if room < e.role.k + 2:
-        seen = f"{room} tokens are asked for, one step of {e.role} emits up to {e.role.k + 1} after the first"
-        return found("too_short", checked, seen, f"--tokens {8 * (e.role.k + 1)} or more")
+        observation = f"{room} tokens are asked for, one step of {e.role} emits up to {e.role.k + 1} after the first"
+        return found("too_short", check, observation, f"--tokens {8 * (e.role.k + 1)} or more")
     if e.prompt_tokens < 2:
-        return found("too_short", checked, f"a prompt of {e.prompt_tokens} token", "a prompt of a sentence or more")
-    return ruled_out("too_short", checked, f"{e.prompt_tokens} prompt tokens, room for {room}")
+        return found("too_short", check, f"a prompt of {e.prompt_tokens} token", "a prompt of a sentence or more")
+    return ruled_out("too_short", check, f"{e.prompt_tokens} prompt tokens, room for {room}")
 
 
 def ended_at_once(e: Evidence) -> Finding:
     """The model ended its answer before there was anything to draft."""
-    checked = "how the request ended, and after how many tokens"
+    check = "how the request ended, and after how many tokens"
     if e.block is None:
-        return unchecked("ended_at_once", checked, "no block was decoded")
+        return unchecked("ended_at_once", check, "no block was decoded")
     ended = e.block.finish[0] in (Finish.EOS, Finish.STOP)
     steps = e.drafting.num_drafts if e.drafting else 0
-    seen = f"{len(e.block.tokens[0])} tokens, end: {e.block.finish[0]}"
+    observation = f"{len(e.block.tokens[0])} tokens, end: {e.block.finish[0]}"
     if ended and (len(e.block.tokens[0]) <= e.role.k + 1 or steps < ENOUGH_STEPS // 2):
-        return found("ended_at_once", checked, seen, "--ignore-eos, or a prompt that asks for a longer answer")
-    return ruled_out("ended_at_once", checked, seen)
+        return found("ended_at_once", check, observation, "--ignore-eos, or a prompt that asks for a longer answer")
+    return ruled_out("ended_at_once", check, observation)
 
 
 def zero_acceptance(e: Evidence) -> Finding:
     """Drafts are proposed, and not one first draft token is accepted: the draft proposes noise."""
-    checked = f"draft token 1 accepted in at least one of {ENOUGH_STEPS} or more steps"
+    check = f"draft token 1 accepted in at least one of {ENOUGH_STEPS} or more steps"
     d = e.drafting
     if d is None or not d.num_drafts:
-        return unchecked("zero_acceptance", checked, "nothing was drafted")
+        return unchecked("zero_acceptance", check, "nothing was drafted")
     if d.accepted == 0 and d.num_drafts >= ENOUGH_STEPS:
         todo = "draft weights that are not loaded, are no numbers, or belong to another target: see the other causes"
-        return found("zero_acceptance", checked, f"none in {d.num_drafts} steps", todo)
-    return ruled_out("zero_acceptance", checked, f"{d.accepted} draft tokens accepted in {d.num_drafts} steps")
+        return found("zero_acceptance", check, f"none in {d.num_drafts} steps", todo)
+    return ruled_out("zero_acceptance", check, f"{d.accepted} draft tokens accepted in {d.num_drafts} steps")
 
 
 def single_token(e: Evidence) -> Finding:
     """The engine drafts one token per step although more are asked for."""
-    checked = "draft tokens per step with a draft"
+    check = "draft tokens per step with a draft"
     d = e.drafting
     if d is None or d.drafted_per_step is None:
-        return unchecked("single_token", checked, "nothing was drafted")
-    seen = f"{d.drafted_per_step:.2f} of {e.role.k}"
+        return unchecked("single_token", check, "nothing was drafted")
+    observation = f"{d.drafted_per_step:.2f} of {e.role.k}"
     if e.role.k > 1 and d.drafted <= d.num_drafts:
         todo = "TurboMind drafts one token with tp > 1; else see the draft length in the engine's flags"
-        return found("single_token", checked, seen, todo)
-    return ruled_out("single_token", checked, seen)
+        return found("single_token", check, observation, todo)
+    return ruled_out("single_token", check, observation)
 
 
 def silently_off(e: Evidence) -> Finding:
     """The engine was started with speculation, counts its drafts, and drafts nothing."""
-    checked = "steps without any draft in an engine that counts drafts"
+    check = "steps without any draft in an engine that counts drafts"
     d = e.drafting
     if d is None or e.block is None:
-        return unchecked("silently_off", checked, "no block was decoded")
+        return unchecked("silently_off", check, "no block was decoded")
     if e.block.counters.get(NO_DRAFT_COUNTERS):
-        return ruled_out("silently_off", checked, "it counts no drafts at all")
+        return ruled_out("silently_off", check, "it counts no drafts at all")
     if not d.num_drafts and e.block.emitted:
-        return found("silently_off", checked, f"0 drafts for {e.block.emitted} tokens", switches(e))
-    return ruled_out("silently_off", checked, f"{d.num_drafts} steps had a draft")
+        return found("silently_off", check, f"0 drafts for {e.block.emitted} tokens", switches(e))
+    return ruled_out("silently_off", check, f"{d.num_drafts} steps had a draft")
 
 
 def switches(e: Evidence) -> str:
-    """What is known to switch drafts off without a word, in this engine."""
+    """Known ways in which this engine switches drafts off without a word."""
     engine = e.backend.removesuffix("-offline").removesuffix("-pipeline")
     known = SWITCHES.get(engine)
     return f"known switches of {engine}: {known}" if known else "see the engine's log, and its flags"
@@ -180,58 +184,56 @@ def switches(e: Evidence) -> str:
 
 def steps_without_drafts(e: Evidence) -> Finding:
     """Part of the steps had no draft."""
-    checked = "request-steps without a draft"
+    check = "request-steps without a draft"
     d = e.drafting
     if d is None or d.undrafted is None:
-        return unchecked("steps_without_drafts", checked, "not counted")
+        return unchecked("steps_without_drafts", check, "not counted")
     if not d.num_drafts:
-        return ruled_out("steps_without_drafts", checked, "no step had one: see silently_off")
+        return ruled_out("steps_without_drafts", check, "no step had one: see silently_off")
     total = d.num_drafts + d.undrafted
-    seen = f"{d.undrafted} of {total}"
+    observation = f"{d.undrafted} of {total}"
     if d.undrafted > max(2, total // 10):
-        return found("steps_without_drafts", checked, seen, "see the engine's log: something pauses the draft")
-    return ruled_out("steps_without_drafts", checked, seen)
+        return found("steps_without_drafts", check, observation, "see the engine's log: something pauses the draft")
+    return ruled_out("steps_without_drafts", check, observation)
 
 
 def short_drafts(e: Evidence) -> Finding:
     """Fewer draft tokens per step than K, although a chain has K in every step. More would be a contradiction."""
-    checked = "draft tokens against K × steps"
+    check = "draft tokens against K × steps"
     record = record_of(e.block)
     if e.block is None or record is None or not record.steps:
-        return unchecked("short_drafts", checked, "nothing was drafted")
-    seen = f"{record.drafted} of {record.k * record.steps}"
+        return unchecked("short_drafts", check, "nothing was drafted")
+    observation = f"{record.drafted} of {record.k * record.steps}"
     if record.drafted > record.steps and short_of(record, len(e.block.tokens)):
         todo = "a draft that stops where it is unsure (llama.cpp: --spec-draft-p-min 0), or a K that varies"
-        return found("short_drafts", checked, shortness_in_words(record, e.backend), todo)
-    return ruled_out("short_drafts", checked, seen)
+        return found("short_drafts", check, shortness_in_words(record, e.backend), todo)
+    return ruled_out("short_drafts", check, observation)
 
 
 def forced_shape(e: Evidence) -> Finding:
     """Forced acceptance with the right mean, but not with the distribution that the engine documents (`forced.py`)."""
-    checked = "how many drafts each step accepted, against the distribution that a forced length has"
-    asked, record = forced_by(e.backend, forced_length(e)), record_of(e.block)
-    if asked is None or e.block is None or record is None or not record.steps:
-        return unchecked("forced_shape", checked, "acceptance is not forced, or its shape is not documented")
+    check = "how many drafts each step accepted, against the distribution that a forced length has"
+    forced, record = forced_by(e.backend, forced_length(e)), record_of(e.block)
+    if forced is None or e.block is None or record is None or not record.steps:
+        return unchecked("forced_shape", check, "acceptance is not forced, or its shape is not documented")
     requests = len(e.block.tokens)
-    wrong = wrong_shape(record, asked, error=FALSE_FAIL, requests=requests, batch=requests)
+    wrong = wrong_shape(record, forced, error=FALSE_FAIL, requests=requests, batch=requests)
     if wrong:
-        return found(
-            "forced_shape", checked, wrong, "another engine version; its speed is that of another distribution"
-        )
-    counts = asked_in_words(asked, e.role.k)
-    return ruled_out("forced_shape", checked, f"{record.steps} steps agree with {counts}")
+        return found("forced_shape", check, wrong, "another engine version; its speed is that of another distribution")
+    counts = asked_in_words(forced, e.role.k)
+    return ruled_out("forced_shape", check, f"{record.steps} steps agree with {counts}")
 
 
 def looks_made_up(e: Evidence) -> Finding:
     """Acceptance that looks forced, of an engine that does not say so."""
-    checked = "whether the counts of accepted drafts spread as those of text do"
+    check = "whether the counts of accepted drafts spread as those of text do"
     source, record = e.facts.acceptance if e.facts else None, record_of(e.block)
     if source in ("forced", "scripted") or record is None or not record.hist:
-        return unchecked("looks_made_up", checked, "acceptance is made up and says so, or has no histogram")
-    if seen := looks_forced(record):
+        return unchecked("looks_made_up", check, "acceptance is made up and says so, or has no histogram")
+    if observation := looks_forced(record):
         todo = "look for what forces it: SGLANG_SIMULATE_ACC_LEN, TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS, "
-        return found("looks_made_up", checked, seen, f"{todo}rejection_sample_method, --spec-synth-len")
-    return ruled_out("looks_made_up", checked, f"{record.steps} steps: {list(record.hist)}")
+        return found("looks_made_up", check, observation, f"{todo}rejection_sample_method, --spec-synth-len")
+    return ruled_out("looks_made_up", check, f"{record.steps} steps: {list(record.hist)}")
 
 
 def record_of(block: Block | None) -> AcceptanceRecord | None:
@@ -249,38 +251,38 @@ def forced_length(e: Evidence) -> float | None:
 
 def looping(e: Evidence) -> Finding:
     """The text repeats itself. Loops are easy to draft, so acceptance says nothing of other text."""
-    checked = "share of 8-grams of the text that occurred before"
+    check = "share of 8-grams of the text that occurred before"
     if e.drafting is None:
-        return unchecked("looping", checked, "no text")
-    seen = f"{e.drafting.repeated:.0%}"
+        return unchecked("looping", check, "no text")
+    observation = f"{e.drafting.repeated:.0%}"
     if e.drafting.repeated > LOOP:
-        return found("looping", checked, seen, "another prompt: acceptance in a loop is that of the loop")
-    return ruled_out("looping", checked, seen)
+        return found("looping", check, observation, "another prompt: acceptance in a loop is that of the loop")
+    return ruled_out("looping", check, observation)
 
 
 def made_up(e: Evidence) -> Finding:
     """Acceptance is forced, scripted, or that of a stand-in, and says nothing of the pair's draft."""
-    checked = "where acceptance comes from"
+    check = "where acceptance comes from"
     source = e.facts.acceptance if e.facts else None
     if source in ("forced", "scripted", "stand-in"):
         todo = "leave out the option that makes it up, to see the pair's own draft"
-        return found("made_up", checked, f"acceptance is {source}", todo)
-    return ruled_out("made_up", checked, "the pair's own draft")
+        return found("made_up", check, f"acceptance is {source}", todo)
+    return ruled_out("made_up", check, "the pair's own draft")
 
 
 def other_text(e: Evidence) -> Finding:
     """Speculation changes the text: drafts are accepted that the target would not have chosen."""
-    checked = "the baseline's text of the same prompt"
+    check = "the baseline's text of the same prompt"
     if e.block is None or e.baseline is None:
-        return unchecked("other_text", checked, "asked for with --baseline")
+        return unchecked("other_text", check, "asked for with --baseline")
     mine, theirs = e.block.tokens[0], e.baseline.tokens[0]
     shared = min(len(mine), len(theirs))
     at = next((i for i in range(shared) if mine[i] != theirs[i]), None)
     if at is not None:
-        seen = f"parts at token {at}: {theirs[at]} without speculation, {mine[at]} with it"
+        observation = f"parts at token {at}: {theirs[at]} without speculation, {mine[at]} with it"
         todo = "a near tie where the engine is not bit-exact, else wrong tokens: specgate micro tells which"
-        return found("other_text", checked, seen, todo)
-    return ruled_out("other_text", checked, f"the same {shared} tokens")
+        return found("other_text", check, observation, todo)
+    return ruled_out("other_text", check, f"the same {shared} tokens")
 
 
 CAUSES: Final[tuple[Callable[[Evidence], Finding], ...]] = (

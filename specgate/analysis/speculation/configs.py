@@ -16,21 +16,21 @@ def wrong_target(e: Evidence) -> Finding:
         ("vocabulary", p.made_for_vocab, p.target_vocab),
         ("layers", p.made_for_layers, p.target_layers),
     )
-    checked = "the target that the draft's config describes, against the target"
+    check = "the target that the draft's config describes, against the target"
     differing = [f"{what} {made} for, {is_so} here" for what, made, is_so in pairs if both_differ(made, is_so)]
     sha256 = e.facts.target_sha256 if e.facts and e.facts.acceptance != "scripted" else None
     known = [what for what, made, is_so in pairs if made is not None and is_so is not None]
-    if said := line_about(e, "width error", "draft of another target", "does not fit this target"):
-        differing.append(said)
+    if logged := line_about(e, "width error", "draft of another target", "does not fit this target"):
+        differing.append(logged)
     todo = "give the draft that was trained for this target"
     if both_differ(p.made_for_sha256, sha256):
         todo += "" if differing else ", unless the target's config.json alone was edited since: it is part of the hash"
         differing.append(f"weights and configs {p.made_for_sha256} for, {sha256} here")
     if differing:
-        return found("wrong_target", checked, "; ".join(differing), todo)
+        return found("wrong_target", check, "; ".join(differing), todo)
     if not known:
-        return unchecked("wrong_target", checked, "the configs say nothing of it on this machine")
-    return ruled_out("wrong_target", checked, f"the same {', '.join(known)}")
+        return unchecked("wrong_target", check, "the configs say nothing of it on this machine")
+    return ruled_out("wrong_target", check, f"the same {', '.join(known)}")
 
 
 def both_differ(a: object, b: object) -> bool:
@@ -39,100 +39,100 @@ def both_differ(a: object, b: object) -> bool:
 
 def vocabulary(e: Evidence) -> Finding:
     """The draft's vocabulary, or its map to the target's, does not fit."""
-    p, checked = e.pair, "draft_vocab_size, and the map d2t with its mask t2d"
+    p, check = e.pair, "draft_vocab_size, and the map d2t with its mask t2d"
     if p.draft_vocab is not None and p.target_vocab is not None and p.draft_vocab > p.target_vocab:
-        seen = f"draft_vocab_size = {p.draft_vocab}, the target has {p.target_vocab} tokens"
-        return found("vocabulary", checked, seen, "a draft's vocabulary is part of its target's")
-    if seen := p.vocabulary_map or line_about(e, "d2t", "t2d"):
-        return found("vocabulary", checked, seen, "convert the draft again; d2t holds offsets, not ids")
+        observation = f"draft_vocab_size = {p.draft_vocab}, the target has {p.target_vocab} tokens"
+        return found("vocabulary", check, observation, "a draft's vocabulary is part of its target's")
+    if observation := p.vocabulary_map or line_about(e, "d2t", "t2d"):
+        return found("vocabulary", check, observation, "convert the draft again; d2t holds offsets, not ids")
     if p.vocabulary_map is None and p.draft_vocab is None:
-        return unchecked("vocabulary", checked, "no draft on this machine")
+        return unchecked("vocabulary", check, "no draft on this machine")
     if p.vocabulary_map is None and p.draft_vocab != p.target_vocab:
-        return unchecked("vocabulary", checked, f"{p.draft_vocab} draft tokens, but no d2t that can be read here")
-    return ruled_out("vocabulary", checked, f"{p.draft_vocab} of {p.target_vocab} tokens")
+        return unchecked("vocabulary", check, f"{p.draft_vocab} draft tokens, but no d2t that can be read here")
+    return ruled_out("vocabulary", check, f"{p.draft_vocab} of {p.target_vocab} tokens")
 
 
 def tokenizer(e: Evidence) -> Finding:
     """The draft comes with another tokenizer than the target."""
-    checked = "tokenizer.json of the draft against the target's"
+    check = "tokenizer.json of the draft against the target's"
     if e.pair.tokenizers is None:
-        return unchecked("tokenizer", checked, "the draft or the target has no tokenizer.json here")
+        return unchecked("tokenizer", check, "the draft or the target has no tokenizer.json here")
     if e.pair.tokenizers:
-        return found("tokenizer", checked, e.pair.tokenizers, "give the draft that was trained for this target")
-    return ruled_out("tokenizer", checked, "the same vocabulary")
+        return found("tokenizer", check, e.pair.tokenizers, "give the draft that was trained for this target")
+    return ruled_out("tokenizer", check, "the same vocabulary")
 
 
 def draft_positions(e: Evidence) -> Finding:
     """The prompt is longer than the draft's positions, beyond which engines draft nothing of use."""
-    checked = "the draft's max_position_embeddings, and the limit that the options give it, against the prompt"
+    check = "the draft's max_position_embeddings, and the limit that the options give it, against the prompt"
     limits = [n for n in (e.pair.draft_positions, as_count(e.stated.get("draft_positions"))) if n is not None]
     if not limits:
-        return unchecked("draft_positions", checked, "no draft on this machine")
+        return unchecked("draft_positions", check, "no draft on this machine")
     if e.pair.window is not None and e.pair.window <= min(limits):
-        seen = f"the draft's attention has a window of {e.pair.window} tokens, so that its positions may go on"
-        return ruled_out("draft_positions", checked, seen)
+        observation = f"the draft's attention has a window of {e.pair.window} tokens, so that its positions may go on"
+        return ruled_out("draft_positions", check, observation)
     needed, limit = e.prompt_tokens + e.role.k + 1, min(limits)
     if needed > limit:
-        seen = f"the draft has {limit} positions, the prompt of {e.prompt_tokens} tokens needs {needed}"
+        observation = f"the draft has {limit} positions, the prompt of {e.prompt_tokens} tokens needs {needed}"
         todo = "a shorter prompt, or a draft trained for this length (vLLM drafts nothing of use beyond it)"
-        return found("draft_positions", checked, seen, todo)
-    return ruled_out("draft_positions", checked, f"{needed} of {limit} positions")
+        return found("draft_positions", check, observation, todo)
+    return ruled_out("draft_positions", check, f"{needed} of {limit} positions")
 
 
 def window_ignored(e: Evidence) -> Finding:
     """The engine does not apply the draft's attention window, and the prompt is longer than it."""
-    checked = "the draft's attention window, and whether the engine applies it"
+    check = "the draft's attention window, and whether the engine applies it"
     if e.pair.window is None:
-        return ruled_out("window_ignored", checked, "the draft has no window, or none is known")
-    told = [w for w in (e.facts.warnings if e.facts else ()) if "window" in w]
-    if told and e.prompt_tokens > e.pair.window:
-        return found("window_ignored", checked, told[0], "a prompt within the window, or an engine that applies it")
-    return ruled_out("window_ignored", checked, f"a window of {e.pair.window} tokens; the engine names no problem")
+        return ruled_out("window_ignored", check, "the draft has no window, or none is known")
+    warnings = [w for w in (e.facts.warnings if e.facts else ()) if "window" in w]
+    if warnings and e.prompt_tokens > e.pair.window:
+        return found("window_ignored", check, warnings[0], "a prompt within the window, or an engine that applies it")
+    return ruled_out("window_ignored", check, f"a window of {e.pair.window} tokens; the engine names no problem")
 
 
 def auxiliary_layers(e: Evidence) -> Finding:
     """The engine feeds the draft other hidden states of the target than it was made for."""
-    checked = "the layers that the draft was made for, against those that this engine makes of its config"
+    check = "the layers that the draft was made for, against those that this engine makes of its config"
     rule = e.facts.capture_rule if e.facts else None
-    told = [w for w in (e.facts.warnings if e.facts else ()) if "feeds this draft" in w]
-    if told:
+    warnings = [w for w in (e.facts.warnings if e.facts else ()) if "feeds this draft" in w]
+    if warnings:
         todo = "write both keys into the draft's config so that they agree (docs/engines.md, auxiliary layers)"
-        return found("auxiliary_layers", checked, told[0], todo)
+        return found("auxiliary_layers", check, warnings[0], todo)
     if rule is None or e.pair.boundaries is None:
-        return unchecked("auxiliary_layers", checked, "the engine or the draft's config does not say")
-    return ruled_out("auxiliary_layers", checked, rule)
+        return unchecked("auxiliary_layers", check, "the engine or the draft's config does not say")
+    return ruled_out("auxiliary_layers", check, rule)
 
 
 def weights(e: Evidence) -> Finding:
     """The draft's weights are no numbers, or all zero."""
-    checked = "the values of the draft's weights"
+    check = "the values of the draft's weights"
     if e.pair.weights is None:
-        return unchecked("weights", checked, "looked at only where nothing is accepted and the weights are here")
+        return unchecked("weights", check, "looked at only where nothing is accepted and the weights are here")
     if e.pair.weights:
-        return found("weights", checked, e.pair.weights, "export or download the draft again")
-    return ruled_out("weights", checked, "finite, and not all zero")
+        return found("weights", check, e.pair.weights, "export or download the draft again")
+    return ruled_out("weights", check, "finite, and not all zero")
 
 
 def positions(e: Evidence) -> Finding:
     """The target or its cache has too few positions for the prompt and its answer."""
-    checked = "the engine's positions against prompt, answer and drafts"
+    check = "the engine's positions against prompt, answer and drafts"
     limits = [n for n in (e.pair.target_positions, e.facts.max_positions if e.facts else None) if n is not None]
     if not limits:
-        return unchecked("positions", checked, "no limit is known")
+        return unchecked("positions", check, "no limit is known")
     needed = e.prompt_tokens + e.budget.longest(e.role.k) + e.role.k + 1
     if needed > min(limits):
-        seen = f"{needed} positions are needed, {min(limits)} are there"
-        return found("positions", checked, seen, "a shorter prompt or fewer --tokens; or a larger context length")
-    return ruled_out("positions", checked, f"{needed} of {min(limits)}")
+        observation = f"{needed} positions are needed, {min(limits)} are there"
+        return found("positions", check, observation, "a shorter prompt or fewer --tokens; or a larger context length")
+    return ruled_out("positions", check, f"{needed} of {min(limits)}")
 
 
 def options(e: Evidence) -> Finding:
     """The flags ask for something that turns speculation off, or for another draft length."""
-    checked = "the flags among the options: draft length, schedule by batch size, several GPUs, synthetic acceptance"
+    check = "the flags among the options: draft length, schedule by batch size, several GPUs, synthetic acceptance"
     wrong = list(wrong_options(e))
     if wrong:
-        return found("options", checked, "; ".join(wrong), f"flags that leave a chain of {e.role.k} drafts on")
-    return ruled_out("options", checked, "nothing among them" if e.stated else "no such flags")
+        return found("options", check, "; ".join(wrong), f"flags that leave a chain of {e.role.k} drafts on")
+    return ruled_out("options", check, "nothing among them" if e.stated else "no such flags")
 
 
 def wrong_options(e: Evidence) -> Iterator[str]:
@@ -149,16 +149,16 @@ def as_count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def found(cause: str, checked: str, seen: str, todo: str) -> Finding:
-    return Finding(cause, "found", checked, seen, todo)
+def found(cause: str, check: str, observation: str, todo: str) -> Finding:
+    return Finding(cause, "found", check, observation, todo)
 
 
-def ruled_out(cause: str, checked: str, seen: str) -> Finding:
-    return Finding(cause, "ruled out", checked, seen)
+def ruled_out(cause: str, check: str, observation: str) -> Finding:
+    return Finding(cause, "ruled out", check, observation)
 
 
-def unchecked(cause: str, checked: str, seen: str) -> Finding:
-    return Finding(cause, "not checked", checked, seen)
+def unchecked(cause: str, check: str, observation: str) -> Finding:
+    return Finding(cause, "not checked", check, observation)
 
 
 def line_about(e: Evidence, *words: str) -> str:

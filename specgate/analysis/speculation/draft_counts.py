@@ -52,7 +52,7 @@ def short_of(record: AcceptanceRecord, requests: int) -> int:
 
 
 def shortness_in_words(record: AcceptanceRecord, backend: str) -> str:
-    """What drafts that are shorter than K make of the acceptance rate, in a clause."""
+    """Clause on the effect of drafts shorter than K on the acceptance rate."""
     whole, known = record.k * record.steps, SHORTENS.get(backend.removesuffix("-offline"))
     cause = f" (known to shorten drafts: {known})" if known else ""
     return (

@@ -1,4 +1,4 @@
-"""What one short run drafted and accepted, and whether that is multi-token speculation."""
+"""Count what one short run drafted and accepted, and judge if that is multi-token speculation."""
 
 from __future__ import annotations
 

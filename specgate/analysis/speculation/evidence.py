@@ -1,4 +1,4 @@
-"""What is known of a short run, and what a check of one cause found in it."""
+"""Evidence of a short run, and the finding of a check for one cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Found = Literal["found", "ruled out", "not checked"]
 
 @dataclass(frozen=True, slots=True)
 class PairConfigs:
-    """What the files of a pair say on this machine. None where they do not say it, or are not here.
+    """Contents of the files of a pair on this machine. None where they do not say it, or are not here.
 
     `target_hidden`, `target_vocab`, `target_layers`, `target_positions`: the target's sizes.
     `made_for_hidden`, `made_for_vocab`, `made_for_layers`, `made_for_sha256`: what the draft says of its target.

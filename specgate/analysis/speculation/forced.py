@@ -58,7 +58,7 @@ SHAPES: Final[Mapping[str, tuple[Shape, bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """What an engine was told to accept.
+    """Acceptance that an engine was told to simulate.
 
     `length`: tokens per step, bonus token included. `shared`: whether one draw holds for all requests of a step.
     """
@@ -77,13 +77,13 @@ class Forced:
 
 
 def forced_by(backend: str, length: float | None) -> Forced | None:
-    """What `backend` does with this forced length; None where nothing is forced, or its shape is not documented."""
+    """Forced acceptance of `backend` with this length; None if nothing is forced, or its shape is not documented."""
     shape = SHAPES.get(backend.removesuffix(OFFLINE))
     return None if length is None or shape is None else Forced(length, *shape)
 
 
 def forced_of(facts: EngineFacts | None) -> Forced | None:
-    """What the engine of `facts` was told; None where nothing is forced, or nobody knows its shape."""
+    """Forced acceptance of the engine of `facts`; None if nothing is forced, or its shape is unknown."""
     length = facts.details.get(FORCED_LENGTH) if facts is not None and facts.acceptance == "forced" else None
     return forced_by(facts.backend, float(length)) if facts is not None and isinstance(length, int | float) else None
 
@@ -97,7 +97,7 @@ def asked_in_words(forced: Forced, k: int) -> str:
 
 
 def wrong_shape(record: AcceptanceRecord, forced: Forced, *, error: float, requests: int, batch: int) -> str | None:
-    """Why `record` has not the distribution that was forced; None where it may have.
+    """Reason that `record` has not the distribution that was forced; None if it may have.
 
     `error`: the chance that a right one is refused. `requests`: over how many the record is; an engine that drafts no
     more than a request has left, or trims what it accepts to that, may accept less in the last step of each. `batch`:
@@ -114,14 +114,14 @@ def wrong_shape(record: AcceptanceRecord, forced: Forced, *, error: float, reque
         if abs(mean - (forced.length - 1)) > reach:
             return f"{mean:.3f} draft tokens per step, {forced.length - 1:g} were asked for (± {reach:.3f} in {draws})"
         return None
-    least, share, asked = forced.least(k), forced.share(k), asked_in_words(forced, k)
+    least, share, expected = forced.least(k), forced.share(k), asked_in_words(forced, k)
     if record.hist:
         outside = sum(n for count, n in enumerate(record.hist) if count != least and (count != least + 1 or not share))
         if outside > cut:
-            return f"{outside} of {steps} steps accepted something else than {asked}: {list(record.hist)}"
+            return f"{outside} of {steps} steps accepted something else than {expected}: {list(record.hist)}"
     more = record.accepted - least * steps  # steps that accepted the larger count
     if not -cut * k <= more <= (steps if share else 0):
-        return f"{record.accepted} draft tokens in {steps} steps, each of which was to accept {asked}"
+        return f"{record.accepted} draft tokens in {steps} steps, each of which was to accept {expected}"
     if share and (chance := two_sided(min(steps, max(0, more)), steps, draws, share, cut)) < error:
         return (
             f"{max(0, more)} of {steps} steps accepted {least + 1}, {100 * share:.3g} % were asked for "
@@ -130,21 +130,21 @@ def wrong_shape(record: AcceptanceRecord, forced: Forced, *, error: float, reque
     return None
 
 
-def two_sided(found: int, steps: int, draws: int, share: float, cut: int) -> float:
-    """The chance of a count as far from `share` as `found` of `steps`, where only `draws` of these are independent.
+def two_sided(count: int, steps: int, draws: int, share: float, cut: int) -> float:
+    """The chance of a count as far from `share` as `count` of `steps`, where only `draws` of these are independent.
 
     Exact binomial, twice the smaller tail. `cut`: so many steps may belong to either side.
     """
     from scipy.special import bdtr
 
-    low, high = (min(draws, max(0.0, x * draws / steps)) for x in (found - cut, found + cut))
+    low, high = (min(draws, max(0.0, x * draws / steps)) for x in (count - cut, count + cut))
     below = float(bdtr(math.ceil(high), draws, share))
     above = 1.0 if low < 1 else 1 - float(bdtr(math.floor(low) - 1, draws, share))
     return min(1.0, 2 * min(below, above))
 
 
 def looks_forced(record: AcceptanceRecord, repeats: float = 1.0) -> str | None:
-    """Why a record looks forced, in words; None where it does not.
+    """Reason that a record looks forced, in words; None if it does not.
 
     A forced length has the smallest variance that its mean allows: one count in every step, or two that are
     neighbours. Text has steps that accept nothing and steps that accept everything. `repeats`: how often each prompt
@@ -156,12 +156,12 @@ def looks_forced(record: AcceptanceRecord, repeats: float = 1.0) -> str | None:
         return None
     if evidence < (CONSTANT_STEPS if len(counts) == 1 else TWO_COUNTS_STEPS):
         return None
-    said = " or ".join(map(str, counts))
-    return f"all {record.steps:,} steps accepted {said} of {record.k} draft tokens, none fewer and none more"
+    counts_in_words = " or ".join(map(str, counts))
+    return f"all {record.steps:,} steps accepted {counts_in_words} of {record.k} draft tokens, none fewer and none more"
 
 
 def unlike_positions(record: AcceptanceRecord, error: float, repeats: float = 1.0) -> str | None:
-    """Which rates differ between the draft positions of a planted pair, in words; None where they may be the same.
+    """Rates that differ between the draft positions of a planted pair, in words; None if they may be the same.
 
     A chi-square test of homogeneity over the positions, with the error `error`. `repeats`: as in `looks_forced`.
     """

@@ -30,7 +30,7 @@ Prompt = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was counted of one request, or of all requests of a block that a server counts together.
+    """Counts of one request, or of all requests of a block that a server counts together.
 
     `run`: id of the run. `cell`: key of its cell. `pair`: the name of target and draft, other weights another name.
     `engine`: the engine in words. `prompt_class`: the category of the prompt, else its kind of text.
@@ -58,13 +58,14 @@ class Request:
 
     @property
     def loops(self) -> bool:
-        """Whether its text counts as looping."""
+        """True if its text counts as looping."""
         return self.repeated > LOOPS
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What is summed up. Other pairs, sources of acceptance, draft lengths and ways of decoding are never pooled.
+    """Key of requests that are summed up. Other pairs, sources of acceptance, draft lengths and ways of decoding are
+    never pooled.
 
     `values`: key of the layout → the value of it that all requests of the group have.
     """
@@ -118,13 +119,13 @@ class AcceptanceSummary:
 
     @property
     def positions(self) -> int:
-        """How many draft positions were counted."""
+        """Number of draft positions that were counted."""
         return sum(name.startswith("acceptance_at_pos[") for name in self.values)
 
     def value(self, name: str) -> float | None:
         """The figure `name`; None where there is none."""
-        found = self.values.get(name)
-        return found.value if found else None
+        figure = self.values.get(name)
+        return figure.value if figure else None
 
 
 def summary_of(group: Group, requests: Sequence[Request]) -> AcceptanceSummary:
@@ -171,8 +172,8 @@ def length_of(requests: Sequence[Request]) -> Value | None:
         return None
     low, high = interval_over(drafted, lambda r: r.steps + r.accepted, lambda r: r.steps)
     whole = reduce(add, drafted)
-    found = Value("acceptance_length", whole.acceptance_length, "tok_weighted", len(drafted), low, high)
-    return possible(found, whole.k)
+    length = Value("acceptance_length", whole.acceptance_length, "tok_weighted", len(drafted), low, high)
+    return possible(length, whole.k)
 
 
 def possible(length: Value, k: int) -> Value:
@@ -184,10 +185,10 @@ def possible(length: Value, k: int) -> Value:
 
 def by_prompt(requests: Sequence[Request], of: Callable[[Request], T]) -> Mapping[Prompt, list[T]]:
     """Prompt → what `of` says of each of its requests."""
-    found: dict[Prompt, list[T]] = defaultdict(list)
+    grouped: dict[Prompt, list[T]] = defaultdict(list)
     for request in requests:
-        found[request.prompt].append(of(request))
-    return found
+        grouped[request.prompt].append(of(request))
+    return grouped
 
 
 def counted(block: Block) -> Iterator[tuple[int, AcceptanceRecord]]:

@@ -46,7 +46,7 @@ class Layout:
 
     @property
     def by_position(self) -> bool:
-        """Whether its rows are draft positions."""
+        """True if its rows are draft positions."""
         return BY_POSITION in self.by
 
 
@@ -77,12 +77,12 @@ class Acceptance:
     layouts: tuple[Layout, ...]
 
 
-def layouts_of(requests: Sequence[Request], asked: Sequence[tuple[Key, ...]]) -> tuple[Layout, ...]:
-    """The whole, then a table per entry of `asked`; where that is empty, those of USUAL that say more than the whole.
+def layouts_of(requests: Sequence[Request], tables: Sequence[tuple[Key, ...]]) -> tuple[Layout, ...]:
+    """The whole, then a table per entry of `tables`; where that is empty, those of USUAL that say more than the whole.
 
     Raises InvalidResult where counts of requests contradict each other.
     """
-    chosen = asked or [by for by in USUAL if BY_POSITION in by or tells_apart(requests, by)]
+    chosen = tables or [by for by in USUAL if BY_POSITION in by or tells_apart(requests, by)]
     return layout_of(requests, ()), *(layout_of(requests, by) for by in chosen)
 
 
@@ -94,7 +94,7 @@ def layout_of(requests: Sequence[Request], by: tuple[Key, ...]) -> Layout:
         groups[group_of(request, bare.grouped_by)].append(request)
     ordered = sorted(groups.items(), key=lambda item: order(item[0]))
     unlike = tuple(unlike_prompts(ordered)) if "engine" in bare.grouped_by else ()
-    return Layout(by, tuple(summary_of(group, found) for group, found in ordered), unlike)
+    return Layout(by, tuple(summary_of(group, members) for group, members in ordered), unlike)
 
 
 def group_of(request: Request, keys: Sequence[Key]) -> Group:
@@ -108,19 +108,21 @@ def order(group: Group) -> tuple[object, ...]:
 
 
 def tells_apart(requests: Sequence[Request], by: Sequence[Key]) -> bool:
-    """Whether the keys divide requests that the whole has in one row."""
+    """True if the keys divide requests that the whole has in one row."""
     return len({group_of(r, by) for r in requests}) > len({group_of(r, ()) for r in requests})
 
 
 def unlike_prompts(groups: Sequence[tuple[Group, Sequence[Request]]]) -> Iterator[str]:
-    """What of rows that differ in nothing but the engine rests on other prompts, in words."""
+    """Yield, in words, rows that differ in nothing but the engine and rest on other prompts."""
     alike: dict[Group, dict[str, set[Prompt]]] = defaultdict(dict)
-    for group, found in groups:
+    for group, members in groups:
         others = tuple(pair for pair in group.values if pair[0] != "engine")
         engine = str(dict(group.values)["engine"])
-        alike[Group(group.pair, group.acceptance, group.k, others, group.decoding)][engine] = {r.prompt for r in found}
+        alike[Group(group.pair, group.acceptance, group.k, others, group.decoding)][engine] = {
+            r.prompt for r in members
+        }
     for engines in alike.values():
         common = set.intersection(*engines.values())
-        if any(found != common for found in engines.values()):
-            sizes = ", ".join(f"{engine} {len(found)}" for engine, found in engines.items())
+        if any(members != common for members in engines.values()):
+            sizes = ", ".join(f"{engine} {len(members)}" for engine, members in engines.items())
             yield f"prompts of {sizes}; {len(common)} in common"

@@ -33,7 +33,7 @@ ATTACHED: Final = "attached"
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """How many requests of a block's role its engine had answered `before` it, and `after` it.
+    """Number of requests of a block's role that its engine had answered `before` it, and `after` it.
 
     `process`: what tells the processes of engines apart; None for the servers that the run was attached to.
     """
@@ -76,7 +76,7 @@ def with_drifts(
 def requests_by_block(answered: Iterable[Block], engines: Mapping[str, EngineFacts]) -> dict[int, Answered]:
     """id of a block → the requests that its engine had answered. `engines`: point key → facts."""
     counts: Counter[tuple[int | None, str]] = Counter()
-    found = {}
+    answers = {}
     for block in answered:
         facts = engines.get(block.point.key)
         attached = facts is not None and facts.details.get("servers") == ATTACHED
@@ -84,8 +84,8 @@ def requests_by_block(answered: Iterable[Block], engines: Mapping[str, EngineFac
         key = process, block.role.name
         before = counts[key]
         counts[key] += len(block.tokens)
-        found[id(block)] = Answered(process, before, counts[key])
-    return found
+        answers[id(block)] = Answered(process, before, counts[key])
+    return answers
 
 
 def requests_seen(spans: Iterable[Answered]) -> int:
@@ -102,9 +102,9 @@ def requests_seen(spans: Iterable[Answered]) -> int:
 def drift_of(blocks: Sequence[Block], requests: Mapping[int, Answered]) -> AcceptanceDrift | None:
     """The drift over the `blocks` of one spec cell; None where they are too few, or none had a draft."""
     ordered = sorted(blocks, key=lambda b: (b.worker_generation, requests[id(b)].before))
-    found = [(b, length) for b in ordered if (length := length_of(b)) is not None]
-    lengths, sets = [length for _, length in found], [b.prompt_set for b, _ in found]
-    spans = [requests[id(b)] for b, _ in found]
+    drafting = [(b, length) for b in ordered if (length := length_of(b)) is not None]
+    lengths, sets = [length for _, length in drafting], [b.prompt_set for b, _ in drafting]
+    spans = [requests[id(b)] for b, _ in drafting]
     middles = [span.middle for span in spans]
     slope = slope_of(lengths, [x / THOUSAND for x in middles], sets)
     if slope is None:
@@ -143,7 +143,7 @@ def fall_pct(drift: AcceptanceDrift, error: float) -> tuple[float, float]:
 
 
 def reach_of(drift: AcceptanceDrift, error: float) -> float:
-    """How far the true slope may lie on one side, in tokens per 1,000 requests, with the chance `error`."""
+    """Bound on how far the true slope lies on one side, in tokens per 1,000 requests, with the chance `error`."""
     return reach(drift.error, drift.freedom, drift.set_error, drift.sets, error)
 
 

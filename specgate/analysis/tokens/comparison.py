@@ -44,8 +44,8 @@ def check_tokens(
     A divergence is a near tie where `ties` covers the recorded margin between the top-2 logits. Behind a divergence
     nothing is compared.
     """
-    found = (d for found, d, _ in find_divergences(blocks, texts) if found == cell)
-    divergences = with_margins(found, cell, margins, ties)
+    of_cell = (d for of_cell, d, _ in find_divergences(blocks, texts) if of_cell == cell)
+    divergences = with_margins(of_cell, cell, margins, ties)
     pairs = list(pairs_of(blocks, cell))
     common = {
         (spec.prompt_set, spec.round, slot): min(len(baseline_text(baseline, slot, texts)[0]), len(tokens))
@@ -65,7 +65,7 @@ def check_tokens(
 
 
 def with_margins(
-    found: Iterable[Divergence], cell: Cell, margins: Sequence[Margin], ties: NearTies
+    divergences: Iterable[Divergence], cell: Cell, margins: Sequence[Margin], ties: NearTies
 ) -> tuple[Divergence, ...]:
     """Divergences of `cell` with their recorded margins, and which of them are near ties: the rare ones, too, if they
     are no more than `ties` allows.
@@ -73,7 +73,7 @@ def with_margins(
     known = {(m.prompt_set, m.round, m.slot, m.position): m for m in margins if m.cell == cell.key}
     judged: list[Divergence] = []
     rare: set[int] = set()
-    for d in found:
+    for d in divergences:
         m = known.get((d.prompt_set, d.round, d.slot, d.position))
         if m is None:
             judged.append(d.judged(None, ties))
@@ -90,12 +90,12 @@ def but_for_rare(judged: Iterable[Divergence], rare: Collection[int], ties: Near
     """`judged`, where those at the indices `rare` are near ties as well if their partings are no more than `ties`
     allows. The end of a text never is.
     """
-    found = tuple(judged)
-    few = {found[i].parting for i in rare}
-    partings = few | {d.parting for d in found if d.near_tie}
+    all_judged = tuple(judged)
+    few = {all_judged[i].parting for i in rare}
+    partings = few | {d.parting for d in all_judged if d.near_tie}
     if len(few) > ties.allowed_rare(len(partings)):
-        return found
-    return tuple(replace(d, near_tie=d.near_tie or i in rare) for i, d in enumerate(found))
+        return all_judged
+    return tuple(replace(d, near_tie=d.near_tie or i in rare) for i, d in enumerate(all_judged))
 
 
 def judged_by(d: Divergence, top: Sequence[float], top_tokens: Sequence[int], ties: NearTies) -> Divergence:
@@ -126,8 +126,10 @@ def find_divergences(
                 expected, why = baseline_text(baseline, slot, texts)
                 if (at := departure((expected, why), (got, spec.finish[slot]))) is not None:
                     place = (spec.prompt_set, spec.round, slot, at)
-                    found = Divergence(*place, token_at(expected, at), token_at(got, at), margin=None, near_tie=False)
-                    yield cell, found, expected
+                    divergence = Divergence(
+                        *place, token_at(expected, at), token_at(got, at), margin=None, near_tie=False
+                    )
+                    yield cell, divergence, expected
 
 
 def find_repeats(blocks: Sequence[Block]) -> Iterator[tuple[Cell, Divergence, tuple[int, ...]]]:
@@ -170,11 +172,11 @@ def repeats_of(
     ties: NearTies,
     texts: Sequence[BaselineText] = (),
 ) -> tuple[Divergence, ...]:
-    """Where rounds of `cell` leave the first one over the same prompts, and `texts`, which are the baseline's and were
-    not timed, leave a round. Rounds of an engine that is to be bit-exact may not do so, and are not among them.
+    """Divergences among repetitions: rounds of `cell` that leave the first one over the same prompts, and untimed
+    baseline `texts` that leave a round. Rounds of an engine that must be bit-exact are not among them.
     """
-    found = [*(find_repeats(blocks) if ties.ulps else ()), *(find_text_partings(blocks, texts) if ties else ())]
-    return with_margins((d for of, d, _ in found if of == cell), cell, margins, ties)
+    repeats = [*(find_repeats(blocks) if ties.ulps else ()), *(find_text_partings(blocks, texts) if ties else ())]
+    return with_margins((d for of, d, _ in repeats if of == cell), cell, margins, ties)
 
 
 def baseline_text(baseline: Block, slot: int, texts: Sequence[BaselineText]) -> Text:
@@ -193,7 +195,7 @@ def baseline_text(baseline: Block, slot: int, texts: Sequence[BaselineText]) -> 
 
 
 def reaches_end(baseline: Block, spec: Block, texts: Sequence[BaselineText]) -> bool:
-    """Whether the baseline's text is known as far as `spec` goes, in every slot."""
+    """True if the baseline's text is known as far as `spec` goes, in every slot."""
     return all(
         len(expected) >= len(tokens) or why is not Finish.STEPS
         for slot, tokens in enumerate(spec.tokens)

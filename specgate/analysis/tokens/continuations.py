@@ -1,4 +1,4 @@
-"""How plain decoding goes on from a text that left the baseline's: does the text stay greedy behind that place?
+"""Check that a text which left the baseline's stays greedy behind that place, by continuing it with plain decoding.
 
 Where two texts part at a near tie, nothing can be compared behind it. So the baseline's role is asked to decode on from
 the speculative text. It repeats that text for as long as every token of it is the plain decoder's own choice.
@@ -44,18 +44,20 @@ def parted_texts(
     A text that ends where it parts has nothing to be followed.
     """
     of = {(b.prompt_set, b.round): b for b in blocks if b.cell == cell and not b.warmup}
-    found: dict[tuple[int, int, tuple[int, ...]], Parted] = {}
+    by_parting: dict[tuple[int, int, tuple[int, ...]], Parted] = {}
     for d in divergences:
         block = of.get((d.prompt_set, d.round))
         if block is None or len(block.tokens[d.slot]) <= d.position + 1:
             continue
         text = Parted(cell, d.prompt_set, d.round, d.slot, d.position, block.tokens[d.slot])
-        found.setdefault((d.prompt_set, d.slot, text.given), text)
-    return tuple(found.values())[:most]
+        by_parting.setdefault((d.prompt_set, d.slot, text.given), text)
+    return tuple(by_parting.values())[:most]
 
 
 def check_followed(parted: Sequence[Parted], followed: Sequence[Followed], ties: NearTies) -> FollowCheck | None:
-    """What plain decoding behind the places where `parted` left the baseline says of them; None where none did."""
+    """Compare the texts `parted` with plain decoding behind the places where they left the baseline. None without
+    any.
+    """
     if not parted:
         return None
     known = {(f.cell, f.prompt_set, f.round, f.slot, f.position): f for f in followed}

@@ -1,4 +1,4 @@
-"""How close the two tokens are at the places where texts part, all of them together.
+"""Mean gap between the two tokens at the places where texts diverge.
 
 Rounding makes texts part where two tokens are nearly tied, the more rarely the further they lie apart. An engine that
 takes a draft as soon as it is near the best one (relaxed or typical acceptance) parts at all gaps up to its limit. Each
@@ -38,10 +38,10 @@ def mean_gap(divergences: Iterable[Divergence]) -> MeanGap | None:
 
     Rounds over the same prompts that part alike are one place.
     """
-    found = {d.parting: d.margin / d.unit for d in divergences if d.margin is not None and d.unit}
-    if len(found) < FEWEST:
+    gaps_by_place = {d.parting: d.margin / d.unit for d in divergences if d.margin is not None and d.unit}
+    if len(gaps_by_place) < FEWEST:
         return None
-    gaps = in_larger_units(list(found.values()))
+    gaps = in_larger_units(list(gaps_by_place.values()))
     mean, error = statistics.fmean(gaps), statistics.stdev(gaps) / math.sqrt(len(gaps))
     return MeanGap(len(gaps), mean, mean - t_quantile(CONFIDENCE, len(gaps) - 1) * error)
 

@@ -44,7 +44,7 @@ def unit_of(top: Sequence[float]) -> float | None:
 
 
 def gap_between(tokens: Sequence[int], top: Sequence[float], top_tokens: Sequence[int]) -> float | None:
-    """How far the lowest of `tokens` lies below the largest logit.
+    """Distance of the lowest of `tokens` below the largest logit.
 
     `top`, `top_tokens`: the largest logits, from the first on, and whose they are. Where the engine does not say whose,
     the two largest are taken for those of `tokens`. Infinite where one of `tokens` is not among them; None where there

@@ -27,10 +27,11 @@ def repeated_ngram_share(tokens: Sequence[int], n: int = 8) -> float:
 def repeat_values(
     blocks: Sequence[Block], beside: Sequence[BaselineText] = (), repeats: Sequence[Divergence] = ()
 ) -> Iterator[Value]:
-    """How much of the generated text is loops (once per prompt), and whether rounds over the same prompts gave the same
-    tokens. `beside`: untimed texts that must be the same, too. `repeats`: places where a round leaves the first one, or
-    an untimed text leaves a round, those of near ties among them; looked for only where there may be some. Blocks in
-    which a server refused requests are left out.
+    """Yield the share of loops in the generated text, once per prompt, and the number of blocks that repeat their
+    prompts with other tokens. Blocks in which a server refused requests are left out.
+
+    `beside`: untimed texts that must be the same, too.
+    `repeats`: places where a round leaves the first one, or an untimed text leaves a round, near ties among them.
     """
     if not (blocks := [block for block in blocks if block.answered_all]):
         return
@@ -41,7 +42,7 @@ def repeat_values(
     mismatches = 0
 
     def compare(earlier: Block, tokens: Sequence[Sequence[int]], round_: int) -> bool:
-        """Whether `tokens`, which are called those of `round_`, leave `earlier` where no near tie explains it."""
+        """True if `tokens`, those of `round_`, leave `earlier` where no near tie explains it."""
         partings = {
             (earlier.prompt_set, round_, slot, at, came[at])
             for slot, (had, came) in enumerate(zip(earlier.tokens, tokens, strict=True))

@@ -1,4 +1,4 @@
-"""What a second engine says of the tokens of a cell. Which tokens it is asked about is drawn once they are there."""
+"""Check a second engine's scores of the tokens of a cell. The tokens are drawn after they were emitted."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def draws(
     cells = sorted({b.cell for b in blocks}, key=lambda cell: cell.key)
     places = sorted({(b.prompt_set, slot) for b in blocks for slot in range(len(b.tokens))})
     left = dict.fromkeys(cells, count)
-    found = []
+    drawn_texts = []
     for prompt_set, slot in source.sample(places, len(places)):
         for cell in cells:
             if left[cell] and (block := last.get((cell, prompt_set))):
-                found.append(drawn(source, block, slot, 0, left[cell]))
-                left[cell] -= len(found[-1].positions)
+                drawn_texts.append(drawn(source, block, slot, 0, left[cell]))
+                left[cell] -= len(drawn_texts[-1].positions)
     for cell in sorted(near_ties, key=lambda cell: cell.key):
         if ties := near_ties[cell]:
             tie = source.choice(ties)
             parted = next(b for b in blocks if (b.cell, b.prompt_set, b.round) == (cell, tie.prompt_set, tie.round))
-            found.append(drawn(source, parted, tie.slot, tie.position, count))
-    return found
+            drawn_texts.append(drawn(source, parted, tie.slot, tie.position, count))
+    return drawn_texts
 
 
 def drawn(source: random.Random, block: Block, slot: int, first: int, count: int) -> Draw:
@@ -71,22 +71,22 @@ def drawing(run_id: str, blocks: Sequence[Block]) -> random.Random:
     return random.Random(digest.digest())
 
 
-def check_scores(cell: Cell, asked: Sequence[Draw], found: Rescoring, checks: TokenChecks) -> ScoreCheck:
-    """What the scores of `cell` in `found` amount to.
+def check_scores(cell: Cell, chosen: Sequence[Draw], rescoring: Rescoring, checks: TokenChecks) -> ScoreCheck:
+    """Reduce the scores of `cell` in `rescoring` to one result.
 
-    `asked`: what was drawn of the cell. Raises InvalidResult where other tokens were scored.
+    `chosen`: what was drawn of the cell. Raises InvalidResult where other tokens were scored.
     """
-    engine = ", ".join(filter(None, (found.engine, found.dtype, found.device)))
-    texts = texts_of(cell, found.texts)
-    if found.unscored is not None:
-        return ScoreCheck(engine, unscored=found.unscored)
-    if [place_of(text) for text in texts] != [place_of_draw(draw) for draw in asked]:
+    engine = ", ".join(filter(None, (rescoring.engine, rescoring.dtype, rescoring.device)))
+    texts = texts_of(cell, rescoring.texts)
+    if rescoring.unscored is not None:
+        return ScoreCheck(engine, unscored=rescoring.unscored)
+    if [place_of(text) for text in texts] != [place_of_draw(draw) for draw in chosen]:
         raise InvalidResult(f"{cell.key}: samples/rescored.jsonl scores other tokens than the run's id draws")
     scored = sum(len(text.scores) for text in texts)
     gaps = [gap for text in texts for gap in gaps_in(text)]
     near_ties = sum(is_near_tie(gap, checks) for gap, _ in gaps)
     doubted = set(doubtful(gaps, scored, checks)) if checks.second_look != "none" else set[Place]()
-    again, near = scored_in_float32(cell, found, checks)
+    again, near = scored_in_float32(cell, rescoring, checks)
     settled = [gap for gap in gaps if gap[1] in doubted & near]
     wrong = len(gaps) - near_ties - len(settled)
     left = [gap for gap in gaps if gap not in settled] if wrong else gaps
@@ -100,12 +100,12 @@ def check_scores(cell: Cell, asked: Sequence[Draw], found: Rescoring, checks: To
         worst=max(left)[1] if left else None,
         again=sum(place in doubted & again for _, place in gaps),
         settled=len(settled),
-        unsettled=found.again.unscored if found.again and doubted else None,
+        unsettled=rescoring.again.unscored if rescoring.again and doubted else None,
     )
 
 
 def is_near_tie(gap: float, checks: TokenChecks) -> bool:
-    """Whether a token that lies so far below the second engine's choice may still be right.
+    """True if a token that lies so far below the second engine's choice may still be right.
 
     A gap that is negative or not a number is no near tie: the scores then contradict themselves.
     """
@@ -135,30 +135,30 @@ def doubtful(gaps: Sequence[Gap], scored: int, checks: TokenChecks) -> list[Plac
     return [place for gap, place in gaps if gap > checks.max_gap]
 
 
-def in_doubt(asked: Sequence[Draw], texts: Sequence[RescoredText], checks: TokenChecks) -> list[Draw]:
-    """The tokens of one point that are worth a second look. `texts`: the scores of `asked`, in the same order."""
-    found = list(zip(asked, texts, strict=True))
+def in_doubt(chosen: Sequence[Draw], texts: Sequence[RescoredText], checks: TokenChecks) -> list[Draw]:
+    """The tokens of one point that are worth a second look. `texts`: the scores of `chosen`, in the same order."""
+    scored = list(zip(chosen, texts, strict=True))
     doubted = set[tuple[Cell, Place]]()
-    for cell in {draw.block.cell for draw in asked}:
-        mine = [text for draw, text in found if draw.block.cell == cell]
+    for cell in {draw.block.cell for draw in chosen}:
+        mine = [text for draw, text in scored if draw.block.cell == cell]
         gaps = [gap for text in mine for gap in gaps_in(text)]
         doubted |= {(cell, place) for place in doubtful(gaps, sum(len(t.scores) for t in mine), checks)}
     left = []
-    for draw, text in found:
+    for draw, text in scored:
         positions = tuple(place[-1] for place, _, _ in placed(text) if (draw.block.cell, place) in doubted)
         if positions:
             left.append(Draw(draw.block, draw.slot, positions))
     return left
 
 
-def scored_in_float32(cell: Cell, found: Rescoring, checks: TokenChecks) -> tuple[set[Place], set[Place]]:
+def scored_in_float32(cell: Cell, rescoring: Rescoring, checks: TokenChecks) -> tuple[set[Place], set[Place]]:
     """(The tokens that got a second look, those of them that float32 chooses or that are near ties in float32).
 
     Raises InvalidResult where they are not among the tokens that were scored before.
     """
-    scored = {(*place, token) for t in texts_of(cell, found.texts) for place, token, _ in placed(t)}
+    scored = {(*place, token) for t in texts_of(cell, rescoring.texts) for place, token, _ in placed(t)}
     again, near = set[Place](), set[Place]()
-    for text in texts_of(cell, found.again.texts if found.again else ()):
+    for text in texts_of(cell, rescoring.again.texts if rescoring.again else ()):
         if not len(text.positions) == len(text.tokens) == len(text.scores):
             raise InvalidResult(f"{cell.key}: samples/rescored.jsonl has not one score per token in its second look")
         for place, token, score in placed(text):
@@ -187,7 +187,7 @@ def placed(text: RescoredText) -> Iterator[tuple[Place, int, Score]]:
 
 
 def place_of(text: RescoredText) -> tuple[object, ...]:
-    """What a text of the journal has to have in common with the draw."""
+    """Key that a text of the journal must share with its draw."""
     return text.prompt_set, text.round, text.slot, text.positions, text.tokens, len(text.scores)
 
 

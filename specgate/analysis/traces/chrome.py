@@ -93,8 +93,8 @@ def arguments_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def correlation_of(event: Mapping[str, Any]) -> int:
-    found = arguments_of(event).get("correlation")
-    return found if isinstance(found, int) else 0
+    number = arguments_of(event).get("correlation")
+    return number if isinstance(number, int) else 0
 
 
 def thread_of(event: Mapping[str, Any]) -> str:
@@ -104,21 +104,21 @@ def thread_of(event: Mapping[str, Any]) -> str:
 def devices(facts: Mapping[str, Any]) -> tuple[str, ...]:
     """The names of the GPUs: `deviceProperties` in the order of their numbers."""
     listed = facts.get("deviceProperties")
-    found = [entry.get("name") for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
-    return tuple(name for name in found if isinstance(name, str))
+    names = [entry.get("name") for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
+    return tuple(name for name in names if isinstance(name, str))
 
 
 def distributed(facts: Mapping[str, Any]) -> tuple[int, int] | None:
     """(rank, how many ranks) of a trace of several processes; None of a single one's."""
-    found = facts.get("distributedInfo")
-    if not isinstance(found, Mapping):
+    info = facts.get("distributedInfo")
+    if not isinstance(info, Mapping):
         return None
-    rank, world = found.get("rank"), found.get("world_size")
+    rank, world = info.get("rank"), info.get("world_size")
     return (rank, world) if isinstance(rank, int) and isinstance(world, int) and world > 1 else None
 
 
 def begin_of(facts: Mapping[str, Any], calls: list[Call], work: list[Work]) -> int | None:
-    """When the trace's time is 0, in nanoseconds since 1970."""
+    """Time at which the trace's clock is 0, in nanoseconds since 1970."""
     base = facts.get("baseTimeNanoseconds")
     if isinstance(base, int) and base > 0:
         return base

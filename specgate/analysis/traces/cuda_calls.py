@@ -25,10 +25,10 @@ ALLOCATIONS: Final = (
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether one of `patterns` matches the whole of `name`, in upper and lower case as they are."""
+    """True if one of `patterns` matches the whole of `name`, case-sensitively."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def count(found: Mapping[str, int], patterns: Sequence[str]) -> int:
-    """How many entries of `found` have a name that one of `patterns` matches."""
-    return sum(n for name, n in found.items() if matches(name, patterns))
+def count(counts: Mapping[str, int], patterns: Sequence[str]) -> int:
+    """Number of entries of `counts` whose name one of `patterns` matches."""
+    return sum(n for name, n in counts.items() if matches(name, patterns))

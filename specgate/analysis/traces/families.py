@@ -50,8 +50,8 @@ ATTENTION: Final = (
 def attention_in(kernels: Iterable[str]) -> dict[str, list[str]]:
     """Attention back end → its kernels among these, for those that have one."""
     names = list(kernels)
-    found = {family.name: [name for name in names if matches(name, family.kernels)] for family in ATTENTION}
-    return {family: members for family, members in found.items() if members}
+    by_family = {family.name: [name for name in names if matches(name, family.kernels)] for family in ATTENTION}
+    return {family: members for family, members in by_family.items() if members}
 
 
 def family_of(flag: str) -> Family | None:
@@ -60,13 +60,13 @@ def family_of(flag: str) -> Family | None:
 
 
 def fallen_back(flag: str, kernels: Mapping[str, int]) -> str | None:
-    """What attends in place of the back end that `flag` names: where none of its kernels runs and another's do. None
-    where it is not so, or cannot be told.
+    """Attention back end that runs in place of the one that `flag` names: none of its kernels runs and another's do.
+    None if it is not so, or cannot be told.
     """
-    family, found = family_of(flag), attention_in(kernels)
-    if family is None or not found or family.name in found:
+    family, families = family_of(flag), attention_in(kernels)
+    if family is None or not families or family.name in families:
         return None
-    other, names = next(iter(found.items()))
+    other, names = next(iter(families.items()))
     return f"{other} ({names[0]}, {kernels[names[0]]} launches), and no kernel of {family.name}"
 
 
@@ -90,7 +90,7 @@ def read_patterns(file: Path) -> tuple[str, ...]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(f"{file}: {why}", hint="a file with one pattern of kernel names per line is needed") from error
-    found = tuple(line for raw in text.splitlines() if (line := raw.strip()) and not line.startswith("#"))
-    if not found:
+    patterns = tuple(line for raw in text.splitlines() if (line := raw.strip()) and not line.startswith("#"))
+    if not patterns:
         raise UsageError(f"{file}: no pattern in it", hint="one pattern of kernel names per line, * for anything")
-    return found
+    return patterns

@@ -31,7 +31,7 @@ class Product:
 
 
 def has_shapes(file: Path) -> bool:
-    """Whether a file begins as a list of shapes does."""
+    """True if a file begins as a list of shapes does."""
     try:
         with file.open("rb") as stream:
             head = stream.read(4096)

@@ -1,4 +1,4 @@
-"""What a decode loop did: kernels, copies and CUDA calls by name, and how the GPU spent the time.
+"""Reduce a decode loop: kernels, copies and CUDA calls by name, and the use of the GPU's time.
 
 A call belongs to the window in which it began. Work belongs to the call that launched it, however late it runs: all
 kernels of a CUDA graph carry the number of the call that launched the graph.
@@ -87,7 +87,7 @@ def launched(recording: Recording, calls: Sequence[Call], window: Window) -> lis
 
 
 def figures_of(work: Sequence[Work], calls: Sequence[Call], window: Window) -> LoopFigures | None:
-    """How the GPU that had the most work spent the window. None where no GPU had any."""
+    """Time use of the GPU that had the most work in the window. None where no GPU had any."""
     if not work:
         return None
     device = Counter(entry.device for entry in work).most_common(1)[0][0]
@@ -109,13 +109,13 @@ def figures_of(work: Sequence[Work], calls: Sequence[Call], window: Window) -> L
 
 def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same time as `spans` cover, in stretches that neither overlap nor touch, in order."""
-    found: list[tuple[int, int]] = []
+    stretches: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
+        if stretches and begin <= stretches[-1][1]:
+            stretches[-1] = stretches[-1][0], max(end, stretches[-1][1])
         else:
-            found.append((begin, end))
-    return found
+            stretches.append((begin, end))
+    return stretches
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:
@@ -129,7 +129,7 @@ def by_name(entries: Iterable[Call | Work]) -> dict[str, int]:
 
 
 def notes_of(work: Sequence[Work], window: Window) -> list[str]:
-    """What whoever reads the figures should know."""
+    """Notes for the reader of the figures."""
     notes = [f"{window.steps:,} decode steps, told by {window.told_by}"] if window.steps else []
     if window.thread is None:
         notes.append("no ranges tell the decode steps: prefill and whatever else the trace has is counted too")

@@ -121,22 +121,22 @@ class Export:
     def short_kinds(self) -> dict[int, str]:
         """Kinds of copies by the export's own table: "Device-to-Host" becomes DtoH."""
         short = {"Host": "H", "Device": "D", "Array": "A", "Peer": "P"}
-        found = {}
+        kinds = {}
         for number, label in self.labels("ENUM_CUDA_MEMCPY_OPER").items():
             source, _, target = label.partition("-to-")
             if source in short and target in short:
-                found[number] = f"{short[source]}to{short[target]}"
-        return found
+                kinds[number] = f"{short[source]}to{short[target]}"
+        return kinds
 
     def labels(self, table: str) -> dict[int, str]:
         return {row["id"]: str(row["label"]) for row in self.rows(table, "id", "label") if row["label"]}
 
     def name(self, number: object, column: str) -> str:
         """The text with this number. An export of some versions holds the text itself."""
-        found = number if isinstance(number, str) else self.names.get(number)
-        if not isinstance(found, str):
+        text = number if isinstance(number, str) else self.names.get(number)
+        if not isinstance(text, str):
             raise Malformed(f"{column} = {number}: StringIds has no such text")
-        return found
+        return text
 
     def activity(self, kind: str, *columns: str) -> Iterator[Row]:
         return self.rows(ACTIVITY + kind, *columns)

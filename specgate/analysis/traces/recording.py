@@ -1,4 +1,4 @@
-"""What a profiler recorded, whichever wrote the file: CUDA calls of the host, work on the device, and named ranges."""
+"""Records of a profiler, whichever wrote the file: CUDA calls of the host, work on the device, and named ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a trace can be one of a stored run's cell. Where it cannot, what shows it."""
+"""Find reasons that a trace cannot be one of a stored run's cell. Where it cannot, what shows it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARED: Final = 0.5
 
 
 def objections(recording: Recording, loop: Loop, run: Run, cell: Cell, stored: BlockTrace | None) -> Iterator[str]:
-    """Why the trace is not one of `cell`; nothing where it may be.
+    """Reasons that the trace is not one of `cell`; none if it may be.
 
     `stored`: the cell's own traced block, where the run has one.
     """
@@ -51,12 +51,12 @@ def other_time(recording: Recording, run: Run) -> Iterator[str]:
         yield f"it was recorded at {began:%Y-%m-%d %H:%M:%S} UTC, the run lasted from {run.started} to {run.ended}"
 
 
-def other_kernels(found: Mapping[str, int], stored: Mapping[str, int]) -> Iterator[str]:
-    shared = len(found.keys() & stored.keys()) / min(len(found), len(stored))
+def other_kernels(traced: Mapping[str, int], stored: Mapping[str, int]) -> Iterator[str]:
+    shared = len(traced.keys() & stored.keys()) / min(len(traced), len(stored))
     if shared < SHARED:
         yield f"{shared:.0%} of its kernels are among those of the run's own trace of this cell"
 
 
 def moment(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    parsed = datetime.fromisoformat(text)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)

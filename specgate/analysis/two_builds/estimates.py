@@ -112,5 +112,5 @@ def over_prompts(old: Counts, new: Counts) -> Difference | None:
 
 
 def moved(counts: tuple[float, float], ratio: float, above: float) -> float:
-    """How far one prompt moves ln r."""
+    """Change of ln r that one prompt causes."""
     return (counts[0] - ratio * counts[1]) / above

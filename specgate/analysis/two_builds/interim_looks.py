@@ -1,4 +1,4 @@
-"""How a comparison that may be extended shares its error among the looks at it.
+"""Share the error of a comparison that may be extended among the looks at it.
 
 A comparison is judged after so many process pairs. Where the word is CANNOT TELL, more pairs may be added, and all of
 them are judged again. Every look spends a share of the error of its own, and the shares sum up to less than the whole.
@@ -21,5 +21,5 @@ would see a change of 1 % less often (`python -m bench.simulations.ab_simulation
 
 
 def share(error: float, look: int) -> float:
-    """What look number `look` (from 1) may spend of `error`: error · 0.8 · 0.2^(look − 1). K looks spend 1 − 0.2^K."""
+    """Error that look number `look` (from 1) may spend: error · 0.8 · 0.2^(look − 1). K looks spend 1 − 0.2^K of it."""
     return error * FIRST * (1 - FIRST) ** (look - 1)

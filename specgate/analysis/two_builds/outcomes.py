@@ -29,8 +29,8 @@ def words_of(differences: Mapping[str, Difference], margins: Mapping[str, float]
     worse = holm({key: d.chance() for key, d in differences.items()}, error)
     better = holm({key: d.mirrored().chance() for key, d in differences.items()}, error)
     words = {}
-    for key, found in differences.items():
-        if abs(found.mean) + found.half_width(error) < margins[key]:
+    for key, difference in differences.items():
+        if abs(difference.mean) + difference.half_width(error) < margins[key]:
             words[key] = Word.SAME
         elif key in worse or key in better:
             words[key] = Word.SLOWER if key in worse else Word.FASTER
@@ -52,19 +52,21 @@ def holm(chances: Mapping[str, float], error: float) -> set[str]:
     return rejected
 
 
-def needed(found: Difference, margin: float, error: float, family: int, most: int = MOST_PROCESSES) -> int | None:
-    """How many process pairs (or prompts) would be enough to tell, if mean and `sd` stay as they are.
+def needed(difference: Difference, margin: float, error: float, family: int, most: int = MOST_PROCESSES) -> int | None:
+    """Number of process pairs (or prompts) that would be enough to tell, if mean and `sd` stay as they are.
 
     Enough is what proves either SAME or the sign, the latter at the share of the error that the first of `family`
     quantities gets. None where `most` would not do.
     """
 
     def enough(n: int) -> bool:
-        more = replace(found, n=n)
-        return abs(found.mean) + more.half_width(error) < margin or abs(found.mean) > more.half_width(error / family)
+        more = replace(difference, n=n)
+        return abs(difference.mean) + more.half_width(error) < margin or abs(difference.mean) > more.half_width(
+            error / family
+        )
 
     # More are always better, so the first number that is enough can be searched by halving.
-    counts = range(found.n + 1, most + 1)
+    counts = range(difference.n + 1, most + 1)
     at = bisect_left(counts, True, key=enough)
     return counts[at] if at < len(counts) else None
 
@@ -77,8 +79,8 @@ def overall(quantities: Sequence[Quantity]) -> tuple[Word, str]:
     """
     deciding = [q for q in quantities if q.decides]
     for word in (Word.SLOWER, Word.CANNOT_TELL, Word.FASTER):
-        if found := [q for q in deciding if q.word is word]:
-            return word, "; ".join(f"{NAMES[q.name]} {q.cell} {q.reason}" for q in found)
+        if same_word := [q for q in deciding if q.word is word]:
+            return word, "; ".join(f"{NAMES[q.name]} {q.cell} {q.reason}" for q in same_word)
     if not deciding:
         return Word.CANNOT_TELL, "nothing was measured on both sides"
     return Word.SAME, f"all {len(deciding)} quantities that decide are the same within their margins"

@@ -89,10 +89,18 @@ def raw_of_cell(cell: Both, firsts: Mapping[int, str]) -> Iterator[Raw]:
     if not all(counts):
         return
     lengths = [sum(n for n, _ in side.values()) / sum(d for _, d in side.values()) for side in counts]
-    found = over_prompts(counts[0], counts[1])
+    difference = over_prompts(counts[0], counts[1])
     same = all(a.tokens == b.tokens and a.accepted == b.accepted for a, b in cell.pairs) and counts[0] == counts[1]
     yield Raw(
-        ACCEPTANCE, cell.cell, True, "higher", (lengths[0], lengths[1]), found, len(counts[0]), "prompts", exact=same
+        ACCEPTANCE,
+        cell.cell,
+        True,
+        "higher",
+        (lengths[0], lengths[1]),
+        difference,
+        len(counts[0]),
+        "prompts",
+        exact=same,
     )
 
 
@@ -118,10 +126,10 @@ def step_ms(block: Block) -> float:
 
 def first_of_each_visit(pairs: Sequence[tuple[Block, Block]]) -> list[tuple[Block, Block]]:
     """One pair of blocks per prefill: those of a visit to a prompt set share it, and bear its time alike."""
-    found: dict[tuple[int, int, int, int], tuple[Block, Block]] = {}
+    by_prefill: dict[tuple[int, int, int, int], tuple[Block, Block]] = {}
     for a, b in pairs:
-        found.setdefault((a.worker_generation, a.prompt_set, a.prefill_ns, b.prefill_ns), (a, b))
-    return list(found.values())
+        by_prefill.setdefault((a.worker_generation, a.prompt_set, a.prefill_ns, b.prefill_ns), (a, b))
+    return list(by_prefill.values())
 
 
 def raw_of_processes(processes: Sequence[Process]) -> Iterator[Raw]:
@@ -139,11 +147,11 @@ def raw_of_processes(processes: Sequence[Process]) -> Iterator[Raw]:
     for name, of in figures:
         known = {old.number: (a, b) for old, new in pairs if (a := of(old)) and (b := of(new))}
         if known:
-            found = over_processes(
+            difference = over_processes(
                 {number: [math.log(b / a)] for number, (a, b) in known.items()}, firsts_of(processes)
             )
             means = geometric([a for a, _ in known.values()]), geometric([b for _, b in known.values()])
-            yield Raw(name, "", False, "lower", means, found, len(known))
+            yield Raw(name, "", False, "lower", means, difference, len(known))
 
 
 def firsts_of(processes: Sequence[Process]) -> dict[int, str]:
@@ -193,18 +201,25 @@ def quantity(raw: Raw, word: Word | None, margins: Margins, family: int, then: f
     if raw.exact:
         same = f"the same texts, step by step, over {raw.n} {raw.unit_of_n}"
         return replace(bare, ratio=1.0, low=1.0, high=1.0, sd=0.0, word=Word.SAME, reason=same, needed=None)
-    found, loss = raw.difference, raw.loss
-    if found is None or loss is None or word is None:
+    difference, loss = raw.difference, raw.loss
+    if difference is None or loss is None or word is None:
         return bare
-    half = found.half_width(margins.error)
-    low, high = math.exp(found.mean - half), math.exp(found.mean + half)
+    half = difference.half_width(margins.error)
+    low, high = math.exp(difference.mean - half), math.exp(difference.mean + half)
     more = None
     if word is Word.CANNOT_TELL:
         most = MOST_PROMPTS if then is not None and raw.unit_of_n == "prompts" else MOST_PROCESSES
         more = needed(loss, log_margin(percent), then or margins.error, family, most)
-    said = reason_of(word, math.exp(found.mean), low, high, percent, raw, more)
+    reason = reason_of(word, math.exp(difference.mean), low, high, percent, raw, more)
     return replace(
-        bare, ratio=math.exp(found.mean), low=low, high=high, sd=found.sd, word=word, reason=said, needed=more
+        bare,
+        ratio=math.exp(difference.mean),
+        low=low,
+        high=high,
+        sd=difference.sd,
+        word=word,
+        reason=reason,
+        needed=more,
     )
 
 

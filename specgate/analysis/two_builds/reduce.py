@@ -25,7 +25,7 @@ LEAST_PROMPTS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class SideSamples:
-    """What was measured of one side. `near_ties`: see `analysis.reduce.measure`."""
+    """Samples of one side. `near_ties`: see `analysis.reduce.measure`."""
 
     name: str
     plan: Plan
@@ -38,13 +38,13 @@ class SideSamples:
 
     @property
     def forced(self) -> bool:
-        """Whether an engine was told how many drafts to accept, so that its tokens are wrong by design."""
+        """True if an engine was told how many drafts to accept, so that its tokens are wrong by design."""
         return any(facts.acceptance == "forced" for facts in self.engines.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What follows from the samples of both sides. See `contract.TwoBuilds`."""
+    """Results of the samples of both sides. See `contract.TwoBuilds`."""
 
     quantities: tuple[Quantity, ...]
     texts: tuple[TextChange, ...]
@@ -97,23 +97,23 @@ def tokens_of(side: SideSamples, cells: Sequence[CellResult], comparisons: Seque
             yield TokensOf(side.name, name_of(result.cell), 0, 0, 0, 0, result.reason)
     for comparison in comparisons:
         result = next(r for r in cells if r.cell == comparison.cell)
-        why, found = result.reason if result.reason_code is not None else None, comparison.tokens
-        near = sum(d.near_tie for d in found.divergences)
-        counts = found.compared_tokens, found.emitted_tokens, len(found.mismatches), near
+        why, check = result.reason if result.reason_code is not None else None, comparison.tokens
+        near = sum(d.near_tie for d in check.divergences)
+        counts = check.compared_tokens, check.emitted_tokens, len(check.mismatches), near
         yield TokensOf(side.name, name_of(comparison.cell), *counts, why)
 
 
 def token_trouble(tokens: Sequence[TokensOf]) -> Iterator[str]:
-    """Why no word may be said: records that cannot be true, and a new build that emits other tokens than it may."""
-    for found in tokens:
-        if found.why is not None:
-            yield f"{found.side}: {found.cell}: {found.why}"
-        elif found.mismatches and found.side == "new":
-            yield f"new: {found.cell}: {found.mismatches} texts are not those of its own baseline"
+    """Yield reasons to give no word: records that cannot be true, and a new build that emits wrong tokens."""
+    for check in tokens:
+        if check.why is not None:
+            yield f"{check.side}: {check.cell}: {check.why}"
+        elif check.mismatches and check.side == "new":
+            yield f"new: {check.cell}: {check.mismatches} texts are not those of its own baseline"
 
 
 def facts_trouble(old: SideSamples, new: SideSamples) -> Iterator[str]:
-    """What the engines must have in common, where they have not."""
+    """Yield the facts that both engines must share and do not."""
     for key, facts in old.engines.items():
         other = next((f for k, f in new.engines.items() if without_backend(k) == without_backend(key)), None)
         for name in ("target_sha256", "draft_sha256", "device", "dtype", "acceptance"):
@@ -135,11 +135,11 @@ def weights_trouble(texts: Sequence[TextChange]) -> Iterator[str]:
 
 
 def repetition_warnings(side: SideSamples, cells: Sequence[CellResult]) -> Iterator[str]:
-    """Which cells of a side gave other tokens for the same prompt in another block."""
+    """Yield a warning per cell of a side that gave other tokens for the same prompt in another block."""
     for result in cells:
-        found = result.values.get("repeat_mismatches")
-        if found is not None and found.value:
-            yield f"{side.name}: {name_of(result.cell)}: {found.value:.0f} of {found.n} blocks repeat another text"
+        repeats = result.values.get("repeat_mismatches")
+        if repeats is not None and repeats.value:
+            yield f"{side.name}: {name_of(result.cell)}: {repeats.value:.0f} of {repeats.n} blocks repeat another text"
 
 
 # ── a cell of both sides ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -191,13 +191,13 @@ def unsteady_texts(side: str, blocks: Sequence[Block]) -> Iterator[tuple[str, in
     another text than its first one.
     """
     firsts: dict[tuple[int, int], tuple[int, Sequence[int]]] = {}
-    seen = set[tuple[int, int]]()
+    unsteady = set[tuple[int, int]]()
     for block in blocks:
         for slot, text in enumerate(block.tokens):
             prompt = block.prompt_set, slot
             process, before = firsts.setdefault(prompt, (block.worker_generation, text))
-            if process == block.worker_generation or prompt in seen:
+            if process == block.worker_generation or prompt in unsteady:
                 continue
             if (at := first_difference(before, text)) is not None:
-                seen.add(prompt)
+                unsteady.add(prompt)
                 yield side, *prompt, at

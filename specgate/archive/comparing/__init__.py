@@ -1,4 +1,4 @@
-"""Stored runs laid side by side (`specgate compare`), a file per choice of `--by`.
+"""Stored runs laid side by side (`specgate runs compare`), a file per choice of `--by`.
 
 builds.py          two runs → a Contrast, judged by a policy
 engines.py         the same cells on several back ends → a Matrix

@@ -84,7 +84,7 @@ def contrast_of(a: StoredRun, b: StoredRun) -> Contrast:
     pairs = [(c, theirs[cell_id(c.cell)]) for c in a.run.cells if cell_id(c.cell) in theirs]
     if not pairs:
         names = (", ".join(dict.fromkeys(cell_in_words(c.cell) for c in run.cells)) or "none" for run in (a.run, b.run))
-        hint = "compare runs of one scenario: specgate compare matches scenario, context, batch and role"
+        hint = "compare runs of one scenario: specgate runs compare matches scenario, context, batch and role"
         raise UsageError("no cell of A is also in B; A has {}; B has {}".format(*names), hint=hint)
     blocks_a, blocks_b = by_cell(a.blocks()), by_cell(b.blocks())
     partners = [

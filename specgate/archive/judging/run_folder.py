@@ -19,12 +19,12 @@ def judged_anew(path: Path, policy: Policy) -> Run:
     """The run in the folder `path` with figures and verdicts by the rules of `policy`, computed from its samples.
 
     What was measured stays as the run's own policy had it: where its points stopped, and how far tokens were checked
-    (`checks`). Raises InvalidResult where the folder does not hold (`specgate verify`), or where the policy asks how
+    (`checks`). Raises InvalidResult where the folder does not hold (`runs verify`), or where the policy asks how
     near a tie was and the run did not; and what opening the folder raises.
     """
     found = verify(path, None)
     if wrong := (*found.differences, *found.untold):
-        hint = f"first: {wrong[0]}; `specgate verify {path}` has all"
+        hint = f"first: {wrong[0]}; `specgate runs verify {path}` has all"
         raise InvalidResult(f"{path}: the run does not hold, so that nothing follows from its samples", hint=hint)
     folder = RunFolder.open(path)
     config = folder.read_config()

@@ -103,7 +103,7 @@ class FollowsText(Protocol):
 
 @runtime_checkable
 class ShowsStages(Protocol):
-    """An engine that can show what every stage of its passes gives. Optional: `specgate parity` asks for it."""
+    """An engine that can show what every stage of its passes gives. Optional: `diagnose parity` asks for it."""
 
     def stages(self, prompt: Sequence[int], rows: int) -> Mapping[str, NDArray[np.float32] | NDArray[np.int64]]:
         """The stages of `specgate.checkpoints.stages.names` by name, for one prompt, for its last `rows` positions.
@@ -217,7 +217,7 @@ class StatesLogitOptions(Protocol):
 
 @runtime_checkable
 class SwitchesPrefixCache(Protocol):
-    """Optional for a back end: `specgate cache` asks for it.
+    """Optional for a back end: `specgate diagnose cache` asks for it.
 
     Where it is true, the option `prefix_cache=on|off` says whether an engine may take the keys and values of a prompt
     from what it has cached of earlier requests. Blocks count such tokens as `cache_hit_tokens` (`Decoded.counters`).

@@ -112,7 +112,7 @@ class GrantsRounding(Protocol):
 
 @runtime_checkable
 class LimitsMachine(Protocol):
-    """A gate that rejects a disturbed machine. `specgate doctor` checks its limits before a run."""
+    """A gate that rejects a disturbed machine. `specgate machine doctor` checks its limits before a run."""
 
     def machine_limits(self, rule: Rule) -> MachineLimits:
         """Return what `rule` allows of the machine."""

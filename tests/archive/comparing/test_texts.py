@@ -1,4 +1,4 @@
-"""`specgate compare --by texts`: texts and acceptance of two engines, on the prompts whose texts are the same."""
+"""`specgate runs compare --by texts`: texts and acceptance of two engines, on the prompts whose texts are the same."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_a_stricter_near_tie_margin_withholds_tokens_and_speed(tmp_path: Path) -
 
 def test_the_command_prints_every_verdict_and_ends_with_its_code(tmp_path: Path) -> None:
     file = write(tmp_path, [BASELINE, SPECULATIVE])
-    done = CliRunner().invoke(commands, ["check", str(file), "--policy", "seed"])
+    done = CliRunner().invoke(commands, ["runs", "check", str(file), "--policy", "seed"])
     assert done.exit_code == 3, done.output
     assert "INCONCLUSIVE tokens-equal on full-32k-single/elsewhere/c0/b0/spec-3: cannot be judged from" in done.output
     assert done.output.endswith("verdict INCONCLUSIVE (exit 3)\n")

@@ -1,4 +1,4 @@
-"""`specgate check RUN`: a stored run judged by another policy, from its samples. The runs are those of real engines."""
+"""`runs check RUN`: a stored run judged by another policy, from its samples. The runs are those of real engines."""
 
 from __future__ import annotations
 
@@ -111,17 +111,17 @@ def test_a_folder_that_does_not_hold_is_refused(vllm: Path, tmp_path: Path) -> N
 
 
 def test_the_command_shows_figures_and_verdicts_and_ends_with_their_code(cli: Cli, vllm: Path) -> None:
-    shipped = cli.run("check", vllm, "--policy", "engine-gpu", pair=False)
+    shipped = cli.run("runs", "check", vllm, "--policy", "engine-gpu", pair=False)
     assert shipped.returncode == 6 and "6 units in the last place" in shipped.stdout
     text = (ROOT / "gates" / "policies" / "engine-gpu.yaml").read_text()
     cli.write("own.yaml", text.replace("near_tie_ulps: 4,", "near_tie_ulps: 4, rare_tie_ulps: 8,"))
-    done = cli.run("check", vllm, "--policy", "own.yaml", pair=False)
+    done = cli.run("runs", "check", vllm, "--policy", "own.yaml", pair=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "speed-up 2.47×" in done.stdout and "8 at 1 of them" in done.stdout
     assert done.stdout.endswith("verdict PASS (exit 0)\n")
-    asked = cli.run("check", vllm, "--policy", "engine-gpu", "--role", "spec-3", pair=False)
+    asked = cli.run("runs", "check", vllm, "--policy", "engine-gpu", "--role", "spec-3", pair=False)
     assert asked.returncode == 2 and "--role spec-3: " in asked.stderr and "is a run folder" in asked.stderr
-    figures = cli.run("check", vllm / "run.json", "--policy", "own.yaml", pair=False)
-    assert figures.returncode == 6 and "`specgate check RUN` judges the folder" in figures.stdout
-    none = cli.run("check", cli.folder, "--policy", "engine-gpu", pair=False)
+    figures = cli.run("runs", "check", vllm / "run.json", "--policy", "own.yaml", pair=False)
+    assert figures.returncode == 6 and "`specgate runs check RUN` judges the folder" in figures.stdout
+    none = cli.run("runs", "check", cli.folder, "--policy", "engine-gpu", pair=False)
     assert none.returncode == 2 and "is not a run folder" in none.stderr

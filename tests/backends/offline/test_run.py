@@ -35,7 +35,7 @@ def test_a_run_whose_steps_are_seen_holds_what_rests_on_steps_and_can_be_verifie
         "vllm-offline-spec-2.log",
         "vllm-offline-spec-3.log",
     ]
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
 def test_a_library_that_dies_ends_the_point_with_its_log(cli: Cli) -> None:

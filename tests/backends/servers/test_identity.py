@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from specgate.backends.servers.adapters.openai import model_of
-from specgate.backends.servers.facts.identity import Seen, identity_of
-from specgate.backends.servers.facts.served import check_served, served_warnings
-from specgate.backends.servers.facts.started import settings_in
-from specgate.backends.servers.facts.told import (
+from specgate.backends.servers.facts.identity import ServerReport, identity_of
+from specgate.backends.servers.facts.reported import (
     commit_of,
     sglang_settings,
     text_of,
@@ -24,6 +22,8 @@ from specgate.backends.servers.facts.told import (
     vllm_on_cpu,
     vllm_settings,
 )
+from specgate.backends.servers.facts.served import check_served, served_warnings
+from specgate.backends.servers.facts.started import settings_in
 from specgate.backends.servers.options import Options
 from specgate.checkpoints.hf.any_target import AnyTarget, read_served_target
 from specgate.contract import BASELINE, Budget, EngineIdentity, PairRef, Role, ServedModel
@@ -195,20 +195,20 @@ def listed(answer: dict[str, object]) -> list[object]:
 
 
 def test_another_build_or_back_end_is_another_fingerprint_and_the_unknown_is_said() -> None:
-    told = identity_of("vllm", [Seen(BASELINE, "0.25.1+gabcdef0", {"attention": "FLASH_ATTN 3"})], None)
+    told = identity_of("vllm", [ServerReport(BASELINE, "0.25.1+gabcdef0", {"attention": "FLASH_ATTN 3"})], None)
     assert (told.build, told.told_by) == ("abcdef0", "version")
-    named = identity_of("vllm", [Seen(BASELINE, "0.25.1", {"attention": "FLASH_ATTN 3"})], "sha256:12ab")
+    named = identity_of("vllm", [ServerReport(BASELINE, "0.25.1", {"attention": "FLASH_ATTN 3"})], "sha256:12ab")
     assert (named.build, named.told_by) == ("sha256:12ab", "option")
-    unknown = identity_of("vllm", [Seen(BASELINE, "0.25.1", {})], None)
+    unknown = identity_of("vllm", [ServerReport(BASELINE, "0.25.1", {})], None)
     assert unknown.untold == ("build", *SETTINGS)
     assert unknown.fingerprint == {f"engine:{name}": "unknown" for name in ("build", *SETTINGS)}
-    other = identity_of("vllm", [Seen(BASELINE, "0.25.1", {"attention": "FLASHINFER"})], None)
+    other = identity_of("vllm", [ServerReport(BASELINE, "0.25.1", {"attention": "FLASHINFER"})], None)
     assert len({tuple(i.fingerprint.items()) for i in (told, named, unknown, other)}) == 4
 
 
 def test_two_roles_of_two_versions_are_no_pair_and_other_settings_are_kept() -> None:
-    first = Seen(BASELINE, "0.25.1", {"attention": "FLASH_ATTN", "dtype": "bfloat16"})
-    other = Seen(Role(3), "0.25.1", {"attention": "TRITON_ATTN", "dtype": "bfloat16", "moe": "TRITON"})
+    first = ServerReport(BASELINE, "0.25.1", {"attention": "FLASH_ATTN", "dtype": "bfloat16"})
+    other = ServerReport(Role(3), "0.25.1", {"attention": "TRITON_ATTN", "dtype": "bfloat16", "moe": "TRITON"})
     found = identity_of("vllm", [first, other], None)
     assert found.differing == {"spec-3": {"attention": "TRITON_ATTN"}}
     assert found.fingerprint["engine:spec-3.attention"] == "TRITON_ATTN"
@@ -221,8 +221,8 @@ def test_two_roles_of_two_versions_are_no_pair_and_other_settings_are_kept() -> 
 SIZES = AnyTarget(256, 4, 512, (0,), (), "LlamaForCausalLM")
 
 
-def seen(**model: object) -> list[Seen]:
-    return [Seen(BASELINE, "1", {}, replace(ServedModel("m"), **model))]  # type: ignore[arg-type]
+def seen(**model: object) -> list[ServerReport]:
+    return [ServerReport(BASELINE, "1", {}, replace(ServedModel("m"), **model))]  # type: ignore[arg-type]
 
 
 def test_a_server_of_another_model_is_refused_where_that_can_be_seen(pair: tuple[Path, Path], tmp_path: Path) -> None:
@@ -251,9 +251,9 @@ def test_what_can_only_be_suspected_is_a_warning(pair: tuple[Path, Path], tmp_pa
     assert "is its own word (baseline: m (/models/Qwen3-8B))" in said
     assert "serves /models/Qwen3-8B, and the pair's target is target" in said
     assert "serves a Qwen3ForCausalLM, and the pair's target is a LlamaForCausalLM" in said
-    two = [*seen(path="/a/x"), Seen(Role(3), "1", {}, ServedModel("m", "/b/y"))]
+    two = [*seen(path="/a/x"), ServerReport(Role(3), "1", {}, ServedModel("m", "/b/y"))]
     assert any("different models" in w for w in served_warnings("vllm", two, SIZES, request))
-    assert not list(served_warnings("vllm", [Seen(BASELINE, "1", {})], SIZES, request)), "started here"
+    assert not list(served_warnings("vllm", [ServerReport(BASELINE, "1", {})], SIZES, request)), "started here"
 
 
 def test_a_served_pair_is_known_by_its_tokenizer_and_the_config_beside_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`specgate compare --by acceptance`: the figures of stored runs, summed up again from their journals."""
+"""`specgate runs compare --by acceptance`: the figures of stored runs, summed up again from their journals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(cli: Cli) -> Path:
 
 
 def test_one_runs_length_is_that_of_its_cells_and_both_means_are_there(cli: Cli, run: Path) -> None:
-    done = cli.run("compare", "--by", "acceptance", run, "--json", "--csv", "--out", "out", pair=False)
+    done = cli.run("runs", "compare", "--by", "acceptance", run, "--json", "--csv", "--out", "out", pair=False)
     assert done.returncode == 0, done.stderr
     data = json.loads((cli.folder / "out" / "acceptance.json").read_text())
     assert list(dict.fromkeys(row["by"] for row in data["rows"])) == ["all", "context", "position"]
@@ -42,6 +42,7 @@ def test_one_runs_length_is_that_of_its_cells_and_both_means_are_there(cli: Cli,
 
 def test_the_keys_that_are_asked_for_are_crossed(cli: Cli, run: Path) -> None:
     done = cli.run(
+        "runs",
         "compare",
         "--by",
         "acceptance",
@@ -63,7 +64,7 @@ def test_the_keys_that_are_asked_for_are_crossed(cli: Cli, run: Path) -> None:
 
 def test_several_runs_are_pooled_over_their_cycles(cli: Cli, run: Path) -> None:
     other = store(cli.folder / "other", accept=(0, 0, 1), scenarios=[scenario(spec=(2, 3))])
-    done = cli.run("compare", "--by", "acceptance", run, other, "--keys", "run", "--json", pair=False)
+    done = cli.run("runs", "compare", "--by", "acceptance", run, other, "--keys", "run", "--json", pair=False)
     assert done.returncode == 0, done.stderr
     rows = json.loads((cli.folder / "report" / "acceptance.json").read_text())["rows"]
     for row in (row for row in rows if row["by"] == "all"):
@@ -74,7 +75,7 @@ def test_several_runs_are_pooled_over_their_cycles(cli: Cli, run: Path) -> None:
 
 
 def test_a_page_and_markdown_are_written(cli: Cli, run: Path) -> None:
-    done = cli.run("compare", "--by", "acceptance", run, "--html", "--md", pair=False)
+    done = cli.run("runs", "compare", "--by", "acceptance", run, "--html", "--md", pair=False)
     assert done.returncode == 0, done.stderr
     page = (cli.folder / "report" / "acceptance.html").read_text()
     assert page.count("<svg") == 3 and "Acceptance by draft position" in page
@@ -90,16 +91,16 @@ def test_a_page_and_markdown_are_written(cli: Cli, run: Path) -> None:
     ],
 )
 def test_keys_that_cannot_be_meant_are_named(cli: Cli, run: Path, by: str, said: str) -> None:
-    done = cli.run("compare", "--by", "acceptance", run, "--keys", by, pair=False)
+    done = cli.run("runs", "compare", "--by", "acceptance", run, "--keys", by, pair=False)
     assert done.returncode == 2 and said in done.stderr
 
 
 def test_what_is_no_run_ends_with_2(cli: Cli) -> None:
-    assert cli.run("compare", "--by", "acceptance", cli.folder, pair=False).returncode == 2
+    assert cli.run("runs", "compare", "--by", "acceptance", cli.folder, pair=False).returncode == 2
 
 
 def test_a_run_that_was_changed_is_refused(cli: Cli, run: Path) -> None:
     journal = run / "samples" / "blocks.jsonl"
     journal.write_text(journal.read_text().replace('"accepted":[[3', '"accepted":[[2', 1))
-    done = cli.run("compare", "--by", "acceptance", run, pair=False)
+    done = cli.run("runs", "compare", "--by", "acceptance", run, pair=False)
     assert done.returncode == 6 and "blocks.jsonl" in done.stderr

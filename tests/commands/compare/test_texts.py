@@ -1,4 +1,4 @@
-"""`specgate compare --by texts` as a user runs it: files, what is said, and the exit code."""
+"""`specgate runs compare --by texts` as a user runs it: files, what is said, and the exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FULL = scenario("texts", "full", prompt_sets=8)
 
 
 def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(commands, ["compare", "--by", "texts", *map(str, arguments)])
+    return CliRunner().invoke(commands, ["runs", "compare", "--by", "texts", *map(str, arguments)])
 
 
 @pytest.fixture

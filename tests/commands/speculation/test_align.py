@@ -1,4 +1,4 @@
-"""`specgate align`: what it prints, writes and ends with."""
+"""`specgate diagnose configs`: what it prints, writes and ends with."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ VLLM = 'vllm:{"method": "eagle3", "model": "D", "num_speculative_tokens": %d}'
 
 
 def test_two_engines_that_agree_end_with_0(cli: Cli) -> None:
-    done = cli.run("align", VLLM % 3, VLLM % 3, pair=False)
+    done = cli.run("diagnose", "configs", VLLM % 3, VLLM % 3, pair=False)
     assert done.returncode == 0 and "\naligned: " in done.stdout
 
 
 def test_a_difference_that_matters_ends_with_1_and_says_what_follows(cli: Cli) -> None:
-    done = cli.run("align", VLLM % 3, VLLM % 4, "--md", "--json", "--out", "out", pair=False)
+    done = cli.run("diagnose", "configs", VLLM % 3, VLLM % 4, "--md", "--json", "--out", "out", pair=False)
     assert done.returncode == 1
     assert "K 3 against 4: acceptance length cannot be compared" in done.stdout
     stored = json.loads((cli.folder / "out" / "alignment.json").read_text())
@@ -30,18 +30,18 @@ def test_a_difference_that_matters_ends_with_1_and_says_what_follows(cli: Cli) -
 
 def test_flags_are_taken_as_they_are(cli: Cli) -> None:
     flags = "--speculative-algorithm EAGLE3 --speculative-draft-model-path D --speculative-num-steps 3"
-    done = cli.run("align", VLLM % 3, f"{flags} --speculative-eagle-topk 1", pair=False)
+    done = cli.run("diagnose", "configs", VLLM % 3, f"{flags} --speculative-eagle-topk 1", pair=False)
     assert done.returncode in (0, 1) and "B  sglang: the text given" in done.stdout
 
 
 @pytest.mark.parametrize("other", ["{", "nowhere", "vllm:{}x", "--temperature 3"])
 def test_what_cannot_be_read_ends_with_2(cli: Cli, other: str) -> None:
-    done = cli.run("align", VLLM % 3, other, pair=False)
+    done = cli.run("diagnose", "configs", VLLM % 3, other, pair=False)
     assert done.returncode == 2 and done.stderr.startswith("error: ")
 
 
 def test_a_run_folder_is_one_side(cli: Cli) -> None:
     run = store(cli.folder / "run")
-    assert cli.run("align", run, run, pair=False).returncode == 0
-    done = cli.run("align", run, VLLM % 5, pair=False)
+    assert cli.run("diagnose", "configs", run, run, pair=False).returncode == 0
+    done = cli.run("diagnose", "configs", run, VLLM % 5, pair=False)
     assert done.returncode == 1 and "draft tokens per path (K): fake 3 | vllm 5" in done.stdout

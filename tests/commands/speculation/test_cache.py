@@ -1,4 +1,4 @@
-"""`specgate cache` on servers of the stub, which keep a prefix cache of whole blocks as vLLM's does."""
+"""`specgate diagnose cache` on servers of the stub, which keep a prefix cache of whole blocks as vLLM's does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from specgate.analysis.prefix_cache.checks import Check
 from specgate.analysis.prefix_cache.samples import Limits, Parting
-from specgate.commands.speculation.cache import as_data
+from specgate.commands.diagnose.cache import as_data
 from specgate.contract import NearTies, Role, State
 from specgate.run.prefix_cache.asking import Pair
 from tests.backends.servers.helpers import program
@@ -33,7 +33,18 @@ def prompts(cli: Cli) -> Path:
 def asked(cli: Cli, prompts: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """(exit code, the JSON): two groups of four prompts that share 48 tokens. The times of a stub say nothing."""
     command: tuple[str | Path, ...] = (
-        *("cache", "--prompts", prompts, "--shared-prefix", "48", "--groups", "2", "--prompts-per-group", "4"),
+        *(
+            "diagnose",
+            "cache",
+            "--prompts",
+            prompts,
+            "--shared-prefix",
+            "48",
+            "--groups",
+            "2",
+            "--prompts-per-group",
+            "4",
+        ),
         *("--new-tokens", "24", "--max-ttft-loss", "1000", "--json", *arguments),
     )
     for _ in range(ATTEMPTS):
@@ -88,5 +99,5 @@ def test_a_gap_beyond_what_is_shown_is_null_in_the_json() -> None:
     ],
 )
 def test_a_wish_that_makes_no_sense_is_refused(cli: Cli, prompts: Path, arguments: list[str], said: str) -> None:
-    done = cli.run("cache", "--prompts", prompts, *arguments)
+    done = cli.run("diagnose", "cache", "--prompts", prompts, *arguments)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr

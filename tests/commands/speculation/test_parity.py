@@ -1,4 +1,4 @@
-"""`specgate parity`: what it prints, writes and ends with; planted faults are seen where they are first felt."""
+"""`diagnose parity`: what it prints, writes and ends with; planted faults are seen where they are first felt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Tensors = dict[str, Any]
 
 def found(cli: Cli, *arguments: str | Path, pair: bool = True) -> tuple[int, dict[str, object]]:
     """(exit code, parity.json) of a comparison."""
-    done = cli.run("parity", *arguments, "--json", "--out", "out", pair=pair)
+    done = cli.run("diagnose", "parity", *arguments, "--json", "--out", "out", pair=pair)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, json.loads((cli.folder / "out" / "parity.json").read_text())
 
@@ -36,7 +36,7 @@ def spoilt(cli: Cli, spoil: Callable[[Path], object]) -> str:
 
 
 def dump(cli: Cli, name: str = "a.safetensors") -> Path:
-    done = cli.run("parity", "reference", "--dump", name, *PROMPT)
+    done = cli.run("diagnose", "parity", "reference", "--dump", name, *PROMPT)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"wrote {name}: 24 prompt tokens, target, draft, step\n"
     return cli.folder / name
@@ -53,7 +53,7 @@ def changed(file: Path, change: Callable[[Tensors], object]) -> Path:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_two_dtypes_of_one_engine_agree(cli: Cli, dtype: str) -> None:
-    done = cli.run("parity", "reference,dtype=float32", "reference", "--dtype", dtype, *PROMPT)
+    done = cli.run("diagnose", "parity", "reference,dtype=float32", "reference", "--dtype", dtype, *PROMPT)
     assert done.returncode == 0
     assert f"\nAGREES 17 stages, to within what rounding in {dtype} explains\n" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -76,7 +76,7 @@ def test_an_engine_whose_stages_are_no_numbers_has_failed(cli: Cli) -> None:
     def break_norm(folder: Path) -> None:
         edit_tensors(folder, lambda tensors: tensors["midlayer.self_attn.o_proj.weight"].mul_(3e38))
 
-    done = cli.run("parity", spoilt(cli, break_norm), "reference", "--dtype", "float32", *PROMPT)
+    done = cli.run("diagnose", "parity", spoilt(cli, break_norm), "reference", "--dtype", "float32", *PROMPT)
     assert done.returncode == 7 and "draft.attn_out" in done.stderr
 
 
@@ -130,7 +130,7 @@ def test_a_planted_fault_departs_first_where_it_is_made(
     cli: Cli, fault: Callable[[Path], None], stage: str, cause: str
 ) -> None:
     arguments = (spoilt(cli, fault), "reference", "--dtype", "float32", *PROMPT)
-    done = cli.run("parity", *arguments, "--json", "--md", "--out", "out")
+    done = cli.run("diagnose", "parity", *arguments, "--json", "--md", "--out", "out")
     assert done.returncode == 1 and f"\nDEPARTS first at {stage}\n" in done.stdout, done.stderr
     assert f"\n- {cause}" in done.stdout
     assert (
@@ -161,7 +161,7 @@ def test_a_map_that_is_off_by_one_is_named_although_every_stage_agrees(cli: Cli)
         tensors["draft.target_ids"] = tensors["draft.target_ids"] + 1
 
     a = dump(cli)
-    done = cli.run("parity", a, changed(a, shift), pair=False)
+    done = cli.run("diagnose", "parity", a, changed(a, shift), pair=False)
     assert done.returncode == 1
     assert "\nOTHER TOKENS every stage agrees, but draft ids mean other tokens\n" in done.stdout
     assert "96 of 96 draft ids mean another target token" in done.stdout
@@ -192,7 +192,7 @@ def test_sides_without_a_stage_in_common_cannot_be_compared(cli: Cli) -> None:
     target = changed(a, lambda t: [t.pop(name) for name in list(t) if name.partition(".")[0] in ("draft", "step")])
     draft = cli.folder / "c.safetensors"
     save_file({n: x for n, x in load_file(a).items() if n.startswith(("draft", "prompt"))}, draft)
-    done = cli.run("parity", target, draft, pair=False)
+    done = cli.run("diagnose", "parity", target, draft, pair=False)
     assert done.returncode == 6 and "no stage in common" in done.stderr
 
 
@@ -214,12 +214,12 @@ def test_sides_without_a_stage_in_common_cannot_be_compared(cli: Cli) -> None:
     ],
 )
 def test_what_cannot_be_meant_ends_with_2(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
-    done = cli.run("parity", *arguments)
+    done = cli.run("diagnose", "parity", *arguments)
     assert done.returncode == 2 and said in done.stderr, done.stderr
 
 
 def test_a_file_has_its_own_prompt(cli: Cli) -> None:
-    done = cli.run("parity", dump(cli), "reference", *PROMPT)
+    done = cli.run("diagnose", "parity", dump(cli), "reference", *PROMPT)
     assert done.returncode == 2 and "has a prompt of its own" in done.stderr
 
 

@@ -28,4 +28,4 @@ def test_an_engine_that_goes_stale_is_found_by_any_run(cli: Cli, stale: int, cod
     found = next(v for v in run.verdicts if v.rule == "keeps-up")
     assert found.reason_code == ("falls" if stale else "keeps_up")
     assert "Acceptance over uptime" in (cli.newest() / "report.html").read_text()
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0

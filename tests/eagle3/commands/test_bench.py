@@ -1,4 +1,4 @@
-"""`specgate bench kernels` where it cannot be meant, or not be carried out."""
+"""`specgate engine bench kernels` where it cannot be meant, or not be carried out."""
 
 from __future__ import annotations
 
@@ -12,30 +12,22 @@ from tests.support.command import Cli
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--backend", "transformers"), "no kernels of its own"),
-        (("--backend", "reference", "--context", "64", "--spec", "63"), "--context 64: spec-63"),
+        (("--backend", "reference"), "no kernels of its own"),
         (("--backend", "cupi"), "did you mean 'cupy'"),
         (("--spec", "-1"), "--spec"),
         (("--context", "0"), "--context"),
         (("--batch", "many"), "--batch"),
-        (("--length", "1024"), "--length without --prefill"),
-        (("--prefill", "--length", "0"), "--length"),
-        (("--prefill", "-o", "kv=fp8"), "--option kv with --prefill"),
         (("-o", "kv"), "KEY=VALUE"),
-        (("--backend", "reference", "--context", "64", "-o", "kv=fp8"), "option kv: the reference engine's parts"),
-        (("--prefill", "--batch", "2"), "one at a time"),
-        (("--prefill", "--backend", "reference"), "no prefill of its own"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
-    done = cli.run("bench", "kernels", *arguments, pair=False)
+    done = cli.run("engine", "bench", "kernels", *arguments, pair=False)
     assert done.returncode == ExitCode.USAGE
     assert said in done.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-@pytest.mark.parametrize("more", [(), ("--prefill",)])
-def test_without_a_gpu_there_is_nothing_to_time(cli: Cli, more: tuple[str, ...]) -> None:
-    done = cli.run("bench", "kernels", *more, "--json", "kernels.json", pair=False)
+def test_without_a_gpu_there_is_nothing_to_time(cli: Cli) -> None:
+    done = cli.run("engine", "bench", "kernels", "--json", "kernels.json", pair=False)
     assert done.returncode == ExitCode.ENV_REJECTED
     assert "back end cupy" in done.stderr and not (cli.folder / "kernels.json").exists()

@@ -20,7 +20,7 @@ def acceptance_of(run: Path) -> dict[str, object]:
 def test_a_replayed_run_accepts_what_was_recorded_and_satisfies_speed_gates_only(cli: Cli) -> None:
     assert cli.micro("--backend", "reference").returncode == 0
     recorded = cli.newest()
-    done = cli.run("tape", recorded, "tape.json", pair=False)
+    done = cli.run("engine", "tape", recorded, "tape.json", pair=False)
     assert done.returncode == 0 and "spec-2: acceptance length" in done.stdout
     tape = Tape.load(cli.folder / "tape.json")
     assert len(tape.prompts) == 4 and tuple(tape.specs) == (2, 3) and tape.origin["run"] == recorded.name
@@ -64,7 +64,7 @@ def test_an_oracle_passes_the_token_gate_and_never_the_acceptance_gate(cli: Cli)
 
 def test_a_point_that_is_not_meant_is_refused_with_those_there_are(cli: Cli) -> None:
     assert cli.micro("--backend", "fake").returncode in (0, 1)
-    done = cli.run("tape", cli.newest(), "tape.json", "--point", "nowhere", pair=False)
+    done = cli.run("engine", "tape", cli.newest(), "tape.json", "--point", "nowhere", pair=False)
     assert (
         done.returncode == 2
         and "has no point 'nowhere'" in done.stderr
@@ -74,4 +74,4 @@ def test_a_point_that_is_not_meant_is_refused_with_those_there_are(cli: Cli) -> 
 
 @pytest.mark.parametrize("name", ["nowhere", "."])
 def test_what_is_no_run_folder_is_refused(cli: Cli, name: str) -> None:
-    assert cli.run("tape", name, "tape.json", pair=False).returncode == 2
+    assert cli.run("engine", "tape", name, "tape.json", pair=False).returncode == 2

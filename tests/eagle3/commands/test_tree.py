@@ -1,4 +1,4 @@
-"""`specgate tree inspect`, and `-o tree=FILE` of a run: what they print, write and end with."""
+"""`specgate engine tree inspect`, and `-o tree=FILE` of a run: what they print, write and end with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def test_a_tree_is_shown_level_by_level_within_80_columns(cli: Cli) -> None:
     cli.write("tree.yaml", TREE)
-    done = cli.run("tree", "inspect", "tree.yaml", pair=False)
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", pair=False)
     assert done.returncode == 0
     assert "tree.yaml: 7 draft tokens on 3 levels, 8 rows to verify" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if line[:5].strip().isdigit()]
@@ -26,7 +26,7 @@ def test_a_tree_is_shown_level_by_level_within_80_columns(cli: Cli) -> None:
 
 def test_a_chain_is_called_one(cli: Cli) -> None:
     cli.write("tree.yaml", "parents: [0, 1]\n")
-    assert "a chain, 2 draft tokens on 2 levels" in cli.run("tree", "inspect", "tree.yaml", pair=False).stdout
+    assert "a chain, 2 draft tokens on 2 levels" in cli.run("engine", "tree", "inspect", "tree.yaml", pair=False).stdout
 
 
 def test_the_what_if_shows_sizes_buffers_cache_and_expectation_within_80_columns(cli: Cli) -> None:
@@ -34,7 +34,7 @@ def test_the_what_if_shows_sizes_buffers_cache_and_expectation_within_80_columns
     engine = ("--batch", "4", "--max-decoding-tokens", "64", "--max-path-len", "8", "--block-size", "4")
     pair = ("--target", cli.target, "--draft", cli.draft)
     asked = ("--what-if", *engine, *pair, "--ranks", "0.7,0.1")
-    done = cli.run("tree", "inspect", "tree.yaml", *asked, pair=False)
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", *asked, pair=False)
     assert done.returncode == 0
     for said in (
         "max_decoding_tokens               8       64",
@@ -50,20 +50,20 @@ def test_the_what_if_shows_sizes_buffers_cache_and_expectation_within_80_columns
 
 def test_an_engine_that_does_not_hold_the_tree_ends_with_1(cli: Cli) -> None:
     cli.write("tree.yaml", TREE)
-    done = cli.run("tree", "inspect", "tree.yaml", "--what-if", "--max-decoding-tokens", "7", pair=False)
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", "--what-if", "--max-decoding-tokens", "7", pair=False)
     assert done.returncode == 1
     assert "TOO SMALL: max_decoding_tokens = 7 does not hold this tree, which needs 8" in done.stdout
 
 
 def test_json_has_the_tree_and_the_what_if(cli: Cli) -> None:
     cli.write("tree.yaml", TREE)
-    done = cli.run("tree", "inspect", "tree.yaml", "--json", pair=False)
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", "--json", pair=False)
     found = json.loads(done.stdout)
     assert found["schema"] == "specgate.tree/v1" and "what_if" not in found
     assert found["tree"]["parents"] == [0, 0, 0, 0, 1, 1, 2, 4]
     assert (found["tree"]["draft_tokens"], found["tree"]["nodes_by_level"]) == (7, [3, 3, 1])
     asked = ("--json", "--what-if", "--num-spec-tokens", "2", "--ranks", "0.5")
-    done = cli.run("tree", "inspect", "tree.yaml", *asked, pair=False)
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", *asked, pair=False)
     what_if = json.loads(done.stdout)["what_if"]
     assert done.returncode == 1
     assert what_if["too_small"] == ["num_speculative_tokens = 2 does not hold this tree, which needs 3"]
@@ -74,7 +74,7 @@ def test_json_has_the_tree_and_the_what_if(cli: Cli) -> None:
 
 def test_the_picture_has_every_node_with_its_rank_and_no_two_nodes_in_one_place(cli: Cli) -> None:
     cli.write("tree.yaml", TREE)
-    done = cli.run("tree", "inspect", "tree.yaml", "--svg", "--out", "out", pair=False)
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", "--svg", "--out", "out", pair=False)
     assert "wrote out/tree.svg" in done.stdout
     root = ElementTree.parse(cli.folder / "out" / "tree.svg").getroot()
     assert root.findtext(f"{SVG}title") == "tree.yaml: 7 draft tokens on 3 levels, 4 leaves"
@@ -98,7 +98,7 @@ def test_the_picture_has_every_node_with_its_rank_and_no_two_nodes_in_one_place(
 )
 def test_what_is_no_tree_ends_with_2_and_its_reason(cli: Cli, text: str, said: str) -> None:
     cli.write("tree.yaml", text)
-    done = cli.run("tree", "inspect", "tree.yaml", pair=False)
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", pair=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
 
@@ -116,7 +116,7 @@ def test_what_is_no_tree_ends_with_2_and_its_reason(cli: Cli, text: str, said: s
 )
 def test_a_what_if_that_makes_no_sense_ends_with_2(cli: Cli, asked: tuple[str, ...], said: str) -> None:
     cli.write("tree.yaml", TREE)
-    done = cli.run("tree", "inspect", "tree.yaml", *asked, pair=False)
+    done = cli.run("engine", "tree", "inspect", "tree.yaml", *asked, pair=False)
     assert done.returncode == 2
     assert said in done.stderr
 
@@ -134,7 +134,7 @@ def test_a_run_with_a_tree_is_judged_and_says_what_was_drafted(cli: Cli) -> None
     counted = [b["counters"] for b in blocks if b["counters"].get("tree_tokens")]
     assert counted
     assert all(c["mask_integrity_failures"] == 0 < c["mask_checked_steps"] for c in counted)
-    assert cli.run("verify", folder, pair=False).returncode == 0
+    assert cli.run("runs", "verify", folder, pair=False).returncode == 0
 
 
 def test_a_run_with_a_tree_that_is_none_ends_with_2(cli: Cli) -> None:
@@ -152,5 +152,5 @@ def test_an_engine_that_drafts_no_trees_says_so(cli: Cli, backend: str) -> None:
 
 
 def test_the_example_is_read_as_the_documentation_shows_it(cli: Cli) -> None:
-    done = cli.run("tree", "inspect", ROOT / "docs" / "examples" / "eagle_tree.yaml", pair=False)
+    done = cli.run("engine", "tree", "inspect", ROOT / "docs" / "examples" / "eagle_tree.yaml", pair=False)
     assert "16 draft tokens on 4 levels" in done.stdout.replace("\n", " ")

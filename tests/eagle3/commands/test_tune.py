@@ -1,4 +1,4 @@
-"""`specgate tune` as a user without a GPU runs it."""
+"""`specgate engine tune` as a user without a GPU runs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.command import Cli
 
 def test_the_products_of_a_pair_are_listed_and_stored_without_a_gpu(cli: Cli) -> None:
     cli.target, cli.draft = write_random_pair(cli.folder, seed=8, heads=2, kv_heads=1, head_dim=64, intermediate=96)
-    done = cli.run("tune", "shapes", "--batch", "2", "--spec", "2", "--spec", "3", "--out", "shapes.json")
+    done = cli.run("engine", "tune", "shapes", "--batch", "2", "--spec", "2", "--spec", "3", "--out", "shapes.json")
     assert done.returncode == 0 and not done.stderr
     *lines, last = done.stdout.splitlines()
     shapes = read_shapes(cli.folder / "shapes.json")
@@ -29,7 +29,9 @@ def test_the_products_of_a_pair_are_listed_and_stored_without_a_gpu(cli: Cli) ->
 
 def test_products_of_experts_are_listed_with_how_many_there_are(cli: Cli) -> None:
     write_configs(cli.folder / "tiny", EXPERT_GEOMETRIES["gpt-oss-tiny"](), overlap=0.5)
-    done = cli.run("tune", "shapes", "--pair", str(cli.folder / "tiny"), "--batch", "1", "--out", "s.json", pair=False)
+    done = cli.run(
+        "engine", "tune", "shapes", "--pair", str(cli.folder / "tiny"), "--batch", "1", "--out", "s.json", pair=False
+    )
     assert done.returncode == 0
     assert "TARGET_EXPERT_GATE_UP       128 x 512    M 4, 2 of 8 experts" in done.stdout.splitlines()
     products = (("TARGET_EXPERT_GATE_UP", 128, 512), ("TARGET_EXPERT_DOWN", 512, 64))
@@ -38,7 +40,7 @@ def test_products_of_experts_are_listed_with_how_many_there_are(cli: Cli) -> Non
 
 
 def test_a_shipped_pair_is_known_by_its_name_and_names_its_file(cli: Cli) -> None:
-    done = cli.run("tune", "shapes", "--pair", "planted-llama-3.1-8b-al3.0", pair=False)
+    done = cli.run("engine", "tune", "shapes", "--pair", "planted-llama-3.1-8b-al3.0", pair=False)
     assert done.returncode == 0
     assert {s.tag for s in read_shapes(cli.folder / "gemm_shapes_planted-llama-3.1-8b-al3.0.json")} > {"EAGLE3_FC"}
 
@@ -60,6 +62,6 @@ def test_what_cannot_be_meant_ends_with_its_code_and_a_sentence(
     cli: Cli, arguments: tuple[str, ...], code: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    done = cli.run("tune", *arguments, pair=False)
+    done = cli.run("engine", "tune", *arguments, pair=False)
     assert done.returncode == code and said in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-"""`specgate fleet` on the reference engine."""
+"""`specgate micro --on gpus` on the reference engine."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_rounding_of_the_second_engine_is_settled_in_float32(scored: Scored, c
         assert result.rescored.again == result.rescored.settled > 0
     for state, _, message in token_verdicts(run):
         assert state == "PASS" and "in float32 alone" in message
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
 def test_a_token_that_is_wrong_in_float32_too_stays_wrong(scored: Scored) -> None:

@@ -57,9 +57,9 @@ def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None
     entry = json.loads((cli.folder / "runs/ledger.jsonl").read_text().splitlines()[-1])
     assert entry["gates"].keys() == {"tiny", "tiny+t1", "tiny+kv-fp8", "tiny+tree"}
 
-    verified = cli.run("verify", path, pair=False)
+    verified = cli.run("runs", "verify", path, pair=False)
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    summed = cli.run("compare", "--by", "acceptance", path, pair=False).stdout
+    summed = cli.run("runs", "compare", "--by", "acceptance", path, pair=False).stdout
     for told in ("spec-3, T 1 coupled)", "spec-3, KV cache fp8, draft's KV cache nvfp4)", "spec-3, tree: "):
         assert told in summed  # and none of them is pooled with the plain role
     as_if_killed(path, blocks=40)

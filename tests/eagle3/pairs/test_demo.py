@@ -18,7 +18,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_demo_target_that_was_not_fetched_names_the_command() -> None:
-    with pytest.raises(EnvironmentRefused, match="specgate pairs fetch"):
+    with pytest.raises(EnvironmentRefused, match="specgate engine pairs fetch"):
         demo_target()
 
 

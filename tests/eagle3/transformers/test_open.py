@@ -102,7 +102,7 @@ def test_odd_options_are_refused(pair: PairRef, options: dict[str, str], why: st
 def test_a_pair_made_from_a_seed_is_to_be_exported_first() -> None:
     with pytest.raises(UsageError, match="made from a seed") as refused:
         open_engine(request(resolve_pair("planted-llama-3.1-8b-al3.0", None, None)))
-    assert "pairs export" in str(refused.value.hint)
+    assert "engine export" in str(refused.value.hint)
 
 
 def test_more_positions_than_the_target_has_are_refused(pair: PairRef) -> None:

@@ -23,8 +23,8 @@ def test_a_run_says_which_transformers_it_was_and_can_be_laid_beside_another_eng
         held = {i.id for i in run.certificates[cell.cell.key] if i.held is Held.HELD}
         assert {"I3", "I5", "I7"} <= held
     assert run.fingerprint["engine:attention"] == "sdpa" and run.fingerprint["engine:cuda_graphs"] == "none"
-    assert cli.run("verify", folder, pair=False).returncode == 0
+    assert cli.run("runs", "verify", folder, pair=False).returncode == 0
     other = cli.micro("--backend", "reference", "--plain")
     assert other.returncode in (0, 1), other.stdout + other.stderr
-    beside = cli.run("compare", folder, cli.newest(), pair=False)
+    beside = cli.run("runs", "compare", folder, cli.newest(), pair=False)
     assert beside.returncode == 0 and "transformers" in beside.stdout and "reference" in beside.stdout

@@ -83,7 +83,7 @@ def test_a_table_is_of_one_pair_of_weights_and_one_way_of_decoding(
 
 
 def test_the_command_writes_what_the_engine_takes(cli: Cli, folder: Path) -> None:
-    done = cli.run("tune", "drafts", folder, "--out", "table.yaml", pair=False)
+    done = cli.run("engine", "tune", "drafts", folder, "--out", "table.yaml", pair=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "wrote table.yaml" and max(map(len, done.stdout.splitlines())) <= 80
     stored = yaml.safe_load((cli.folder / "table.yaml").read_text())
@@ -93,9 +93,9 @@ def test_the_command_writes_what_the_engine_takes(cli: Cli, folder: Path) -> Non
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "chains may end before N tokens" in (cli.newest() / "run.json").read_text()
     assert "chains_ended_early" in (cli.newest() / "metrics.csv").read_text()
-    assert cli.run("verify", cli.newest(), pair=False).returncode == 0
+    assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
 
 
 def test_a_folder_that_is_no_run_is_named(cli: Cli) -> None:
-    done = cli.run("tune", "drafts", cli.folder, pair=False)
+    done = cli.run("engine", "tune", "drafts", cli.folder, pair=False)
     assert done.returncode == 2 and "is not a run folder" in done.stderr

@@ -178,7 +178,7 @@ def test_shapes_need_no_gpu_and_tuning_does(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def told(monkeypatch: pytest.MonkeyPatch, tuner: Tuner, *arguments: str) -> tuple[int, list[str], str]:
-    """Exit code, lines and what went to the error stream of `specgate tune gemm`."""
+    """Exit code, lines and what went to the error stream of `specgate engine tune gemm`."""
     monkeypatch.setattr(gemm_tuning, "tuning_backend", lambda name, here: Engine(tuner))
     done = CliRunner().invoke(tune, ["gemm", *arguments])
     assert done.exception is None or isinstance(done.exception, SystemExit)

@@ -1,4 +1,4 @@
-"""What specgate has stored: run folders, the ledger, records of a machine, and runs that `specgate check` is given."""
+"""What specgate has stored: run folders, the ledger, records of a machine, and runs that `runs check` is given."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def edited_yaml(file: Path) -> st.SearchStrategy[bytes]:
 
 
 def verified(folder: Path) -> Ready:
-    """`specgate verify` on a run whose gates.json is odd: whatever it holds is a difference, not an error."""
+    """`specgate runs verify` on a run whose gates.json is odd: whatever it holds is a difference, not an error."""
     from specgate.archive.verification import verify
 
     run = seeds.a_run(folder)
@@ -132,7 +132,7 @@ def selftest_stamp(folder: Path) -> Ready:
 
 
 def checked(documents: Callable[[Path], Sequence[Any]]) -> Callable[[Path], Ready]:
-    """`specgate check FILE`, on a benchmark JSON or on a run.json."""
+    """`specgate runs check FILE`, on a benchmark JSON or on a run.json."""
 
     def prepare(folder: Path) -> Ready:
         from specgate.archive.judging.result_file import judged_file

@@ -1,7 +1,7 @@
-"""Commands that join `specgate pairs`.
+"""Commands about pairs that join `specgate engine`, `engine pairs` and `diagnose`.
 
-train.py         `specgate pairs train-draft` and `specgate pairs acceptance`
-plant.py         `specgate pairs plant` and `specgate pairs check`
-export.py        `specgate pairs export`
-draft_vocab.py   `specgate pairs draft-vocab`
+train.py         `specgate engine train` and `specgate diagnose acceptance`
+plant.py         `specgate engine plant` and `specgate engine pairs check`
+export.py        `specgate engine export`
+draft_vocab.py   `specgate engine draft-vocab`
 """

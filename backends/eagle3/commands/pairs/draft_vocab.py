@@ -1,4 +1,4 @@
-"""`specgate pairs draft-vocab`: which tokens a draft can propose, what each size covers and costs."""
+"""`specgate engine draft-vocab`: which tokens a draft can propose, what each size covers and costs."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def choice_lines(choice: Choice, found: Found) -> Iterator[str]:
     if choice.from_target and choice.from_target < len(choice.ids):
         yield from wrapped(
             f"{choice.from_target:,} rows are the target's: this draft was not trained with them. Measure its AL, "
-            "and train on with `specgate pairs train-draft --from`"
+            "and train on with `specgate engine train --from`"
         )
 
 

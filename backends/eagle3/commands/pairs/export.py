@@ -1,4 +1,4 @@
-"""`specgate pairs export`: write a pair for other engines."""
+"""`specgate engine export`: write a pair for other engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`specgate pairs plant` and `specgate pairs check`: make a planted pair, and measure it."""
+"""`specgate engine plant` and `specgate engine pairs check`: make a planted pair, and measure it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`specgate pairs train-draft` and `specgate pairs acceptance`: train a draft, and measure its acceptance."""
+"""`specgate engine train` and `specgate diagnose acceptance`: train a draft, and measure its acceptance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CORPUS_HELP = (
 )
 
 
-@click.command("train-draft", short_help="Train an EAGLE-3 draft of a target.")
+@click.command("train", short_help="Train an EAGLE-3 draft of a target.")
 @click.option("--target", type=FOLDER, required=True, help="Hugging Face folder of the target.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the draft.")
 @click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)

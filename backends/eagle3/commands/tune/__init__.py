@@ -1,8 +1,8 @@
-"""`specgate tune`: search what is fastest on this GPU.
+"""`specgate engine tune`: search what is fastest on this GPU.
 
-steps.py      `specgate tune steps`: configurations of products, chosen by whole steps
-drafts.py     `specgate tune drafts`: how many tokens to draft at each batch size?
-fmha.py       `specgate tune fmha`: which tiling of attention decodes fastest?
+steps.py      `specgate engine tune steps`: configurations of products, chosen by whole steps
+drafts.py     `specgate engine tune drafts`: how many tokens to draft at each batch size?
+fmha.py       `specgate engine tune fmha`: which tiling of attention decodes fastest?
 options.py    options that the commands for matrix products share
 """
 

@@ -1,4 +1,4 @@
-"""`specgate tune drafts`: how many tokens to draft at each batch size, from measured runs."""
+"""`specgate engine tune drafts`: how many tokens to draft at each batch size, from measured runs."""
 
 from __future__ import annotations
 

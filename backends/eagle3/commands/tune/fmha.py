@@ -1,4 +1,4 @@
-"""`specgate tune fmha`: find the attention configuration (tile sizes) that decodes fastest here."""
+"""`specgate engine tune fmha`: find the attention configuration (tile sizes) that decodes fastest here."""
 
 from __future__ import annotations
 

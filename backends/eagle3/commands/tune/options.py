@@ -1,4 +1,4 @@
-"""Options that the commands of `specgate tune` for matrix products share."""
+"""Options that the commands of `specgate engine tune` for matrix products share."""
 
 from __future__ import annotations
 

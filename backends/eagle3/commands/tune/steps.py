@@ -1,4 +1,4 @@
-"""`specgate tune steps`: choose the configurations of matrix products by the time of whole steps."""
+"""`specgate engine tune steps`: choose the configurations of matrix products by the time of whole steps."""
 
 from __future__ import annotations
 

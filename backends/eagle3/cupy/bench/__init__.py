@@ -9,6 +9,5 @@ checks.py        each kernel's result beside an oracle's
 oracles.py       one torch function per kernel
 peers.py         libraries that do the same work
 timing.py        how long a launch takes
-prefill/         a prefill part by part
 memory_reads.py  how fast the GPU's memory can be read
 """

@@ -18,7 +18,7 @@ partial/              verification over a part of the cache: the option, the ord
 ranks/                the GPUs that it decodes on: one, or several that share a target
 graph.py              several steps as one CUDA graph
 decode_run.py         one decode run: start state, steps, and what is read at its end
-stages.py             what every stage of both passes gives for one prompt, for `specgate parity`
+stages.py             what every stage of both passes gives for one prompt, for `specgate diagnose parity`
 retile.py             another tiling of attention while it is loaded
 facts.py              what a loaded engine is, for the fingerprint and the report
 """

@@ -1,4 +1,4 @@
-"""Results of every stage of both passes for one prompt: the tensors that `specgate parity` compares.
+"""Results of every stage of both passes for one prompt: the tensors that `specgate diagnose parity` compares.
 
 The last rows of a prompt are decoded one by one, with the kernels of a step and the prompt's own tokens, after a
 prefill of what is before. So what is shown is what the engine decodes with, and it rests on its prefill's cache.

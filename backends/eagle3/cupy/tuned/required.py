@@ -17,7 +17,7 @@ SHOWN = 3
 """Shapes that a message names."""
 COMMAND_OF_PARTS = (
     "run once without PERF_MODE and with -o log_shapes=shapes.json, then "
-    "specgate tune gemm --missing --shapes shapes.json"
+    "specgate engine tune gemm --missing --shapes shapes.json"
 )
 """A pair's own sizes do not tell those of the parts that several GPUs have of it."""
 
@@ -61,4 +61,4 @@ def named(shapes: Sequence[GemmShape]) -> str:
 def command(pair: PairRef) -> str:
     """The command that tunes those products of `pair` that are not tuned yet."""
     draft = ["--draft", str(pair.draft)] if pair.draft else []
-    return shlex.join(["specgate", "tune", "gemm", "--missing", "--target", str(pair.target), *draft])
+    return shlex.join(["specgate", "engine", "tune", "gemm", "--missing", "--target", str(pair.target), *draft])

@@ -57,7 +57,7 @@ def known_of(weight: Weight[Any], steps: Steps) -> TunedGemm:
     if (gemm := steps.tuned.entry(shape)) is None:
         raise UsageError(
             f"{weight} is not tuned for {steps.tuned.device}",
-            hint="first run specgate tune gemm with the same --pair and --out",
+            hint="first run specgate engine tune gemm with the same --pair and --out",
         )
     return gemm
 

@@ -1,7 +1,7 @@
 """How many tokens to draft by how many requests run at a time: `1:5,4:3,16:1`, or a file that has such a table.
 
 Up to so many rows a step costs what one row costs; beyond, every draft has its price. So the best chain is the shorter,
-the more requests share a step. `specgate tune drafts` makes the file from measured runs.
+the more requests share a step. `specgate engine tune drafts` makes the file from measured runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KEYS: Final = ("schema", "drafts", "measured")
 LONGEST: Final = 4096
 LONGEST_NUMBER: Final = 9
 """Digits."""
-HINT: Final = "REQUESTS:DRAFTS,…, such as 1:5,4:3,16:1, or a file of `specgate tune drafts`"
+HINT: Final = "REQUESTS:DRAFTS,…, such as 1:5,4:3,16:1, or a file of `specgate engine tune drafts`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def table_in(file: Path) -> ChainTable:
     """The table of a file. Raises UsageError, with file and key."""
     found = load(file).data
     if found.get("schema") != SCHEMA:
-        raise UsageError(f"{file}: schema: not {SCHEMA}", hint="a file of `specgate tune drafts`")
+        raise UsageError(f"{file}: schema: not {SCHEMA}", hint="a file of `specgate engine tune drafts`")
     if unknown := [key for key in found if key not in KEYS]:
         raise UsageError(f"{file}: {unknown[0]}: no such key", hint=f"known: {', '.join(KEYS)}")
     rows = found.get("drafts")

@@ -70,7 +70,7 @@ def refuse_others(options: Mapping[str, str]) -> None:
     for name, why in (
         ("drafter", "a stand-in proposes a chain"),
         ("tape", "a tape has the accept counts of a chain"),
-        ("spec_config", "it is held against a chain (specgate align compares trees)"),
+        ("spec_config", "it is held against a chain (specgate diagnose configs compares trees)"),
     ):
         if name in options and (name, options[name]) != ("drafter", "eagle3"):
             raise UsageError(f"option {TREE} with {name} = {options[name]}: {why}", hint="leave one of them out")

@@ -1,4 +1,4 @@
-"""`specgate pairs draft-vocab`: which target tokens a draft can propose, chosen from the tokens that really occur.
+"""`specgate engine draft-vocab`: which target tokens a draft can propose, chosen from the tokens that really occur.
 
 sources.py     token counts of prompt files, texts, corpora and stored runs
 coverage.py    ranking of tokens by count, coverage of the first n, and the tail that is never drafted

@@ -1,4 +1,4 @@
-"""`specgate pairs draft-vocab`: count tokens, choose those that the draft can propose, and write the draft."""
+"""`specgate engine draft-vocab`: count tokens, choose those that the draft can propose, and write the draft."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Pairs in the layouts of other engines: Hugging Face folders, speculators, GGUF.
 
-command.py         `specgate pairs export`: open, write, describe
+command.py         `specgate engine export`: open, write, describe
 opened.py          a pair that is to be exported: its configs understood, its tensors checked and unread
 room.py            whether an export may be written where it is asked for
 hf.py              Hugging Face folders, the draft in the layout of the EAGLE authors or of speculators

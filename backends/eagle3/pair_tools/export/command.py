@@ -1,4 +1,4 @@
-"""`specgate pairs export`: open the pair, write it in another engine's layout, and say what differs there."""
+"""`specgate engine export`: open the pair, write it in another engine's layout, and say what differs there."""
 
 from __future__ import annotations
 

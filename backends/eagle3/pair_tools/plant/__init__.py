@@ -1,6 +1,6 @@
 """Planting a pair: choose a geometry, calibrate the signal, write the folder, check it by measuring.
 
-command.py             `specgate pairs plant`: calibrate, write, measure
+command.py             `specgate engine plant`: calibrate, write, measure
 geometries.py          the dense shapes that can be planted
 expert_geometries.py   those with experts, and any by its name
 law.py                 acceptance length ↔ share of accepted drafts

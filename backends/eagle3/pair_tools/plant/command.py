@@ -1,4 +1,4 @@
-"""`specgate pairs plant`: calibrate, write and measure a planted pair."""
+"""`specgate engine plant`: calibrate, write and measure a planted pair."""
 
 from __future__ import annotations
 

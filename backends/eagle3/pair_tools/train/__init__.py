@@ -1,4 +1,4 @@
-"""Training of EAGLE-3 drafts: `specgate pairs train-draft`.
+"""Training of EAGLE-3 drafts: `specgate engine train`.
 
     corpora ─► tokens ─► frozen target: features, labels, its own continuations ─► unrolled draft ─► loss ─► HF folder
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from specgate.analysis.speculation.forced import Forced, forced_of
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.facts.engine import server_facts
-from specgate.backends.servers.facts.identity import Seen
+from specgate.backends.servers.facts.identity import ServerReport
 from specgate.backends.servers.options import Options
 from specgate.contract import BASELINE
 from tests.backends.servers.helpers import request_of
@@ -16,7 +16,7 @@ from tests.backends.servers.helpers import request_of
 def test_the_check_of_forced_acceptance_reads_the_length_that_a_server_was_told(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    adapter, seen = adapter_named("sglang"), [Seen(BASELINE, "0.5.17", {})]
+    adapter, seen = adapter_named("sglang"), [ServerReport(BASELINE, "0.5.17", {})]
 
     def facts_of(**given: float) -> Forced | None:
         return forced_of(server_facts(adapter, request_of(pair, tmp_path, {}), Options(**given), seen))  # type: ignore[arg-type]

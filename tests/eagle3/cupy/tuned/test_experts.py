@@ -149,7 +149,7 @@ def test_perf_mode_refuses_experts_where_others_are_tuned_with_device_shape_and_
     )
     assert why == f"  {file}: does not hold them"
     pair = shlex.join(["--target", str(request_.pair.target), "--draft", str(request_.pair.draft)])
-    assert hint == f"  tune them: specgate tune gemm --missing {pair}"
+    assert hint == f"  tune them: specgate engine tune gemm --missing {pair}"
     assert refused.value.exit_code is ExitCode.ENV_REJECTED
     assert f"tuned products: {15 - len(missing)} of 15 from {file.name}\n" in capsys.readouterr().out
 
@@ -218,7 +218,9 @@ def test_experts_are_known_by_any_entry_in_a_file_of_the_device(
 
 def test_of_parts_of_a_pair_the_command_begins_with_a_log(tmp_path: Path) -> None:
     lookups, pair = [Lookup(SHAPE, hit=False)], PairRef("p", tmp_path, tmp_path)
-    with pytest.raises(EnvironmentRefused, match=r"-o log_shapes=shapes\.json, then specgate tune gemm --missing "):
+    with pytest.raises(
+        EnvironmentRefused, match=r"-o log_shapes=shapes\.json, then specgate engine tune gemm --missing "
+    ):
         require(Tuned(DEVICE), lookups, pair, perf_mode=True, ranks=2)
 
 

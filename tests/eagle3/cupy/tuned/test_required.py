@@ -41,7 +41,7 @@ def test_perf_mode_refuses_what_is_not_tuned_with_shape_file_and_command(
     assert first.endswith(f"TARGET_QKV {missing.n} x {missing.k}")
     assert why == f"  {file}: does not hold them"
     command = shlex.join(["--target", str(pair.target), "--draft", str(pair.draft)])
-    assert hint == f"  tune them: specgate tune gemm --missing {command}"
+    assert hint == f"  tune them: specgate engine tune gemm --missing {command}"
     assert refused.value.exit_code is ExitCode.ENV_REJECTED
     assert f"tuned products: 14 of 15 from {file.name}" in capsys.readouterr().out
 

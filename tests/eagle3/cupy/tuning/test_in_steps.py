@@ -98,5 +98,5 @@ def test_experts_are_chosen_anew_in_steps(tmp_path: Path) -> None:
 def test_a_weight_that_was_not_tuned_alone_is_refused_with_the_command(request_: StepsRequest, tmp_path: Path) -> None:
     tuner, file = Tuner(), tmp_path / "tuned.json"
     write_tuned(file, TunedGemms(tuner.device, tuner.compute_capability))
-    with pytest.raises(UsageError, match=r"is not tuned for .*\n  first run specgate tune gemm"):
+    with pytest.raises(UsageError, match=r"is not tuned for .*\n  first run specgate engine tune gemm"):
         list(refine_into(file, tuner, request_, 600))

@@ -1,4 +1,4 @@
-"""`specgate pairs export` as a user runs it; where it may write; the commands that it prints."""
+"""`specgate engine export` as a user runs it; where it may write; the commands that it prints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specgate.backends.eagle3.pair_tools.export.differences import Format
 from specgate.backends.eagle3.pair_tools.export.room import require_disk
 from specgate.backends.eagle3.pair_tools.export.starting import flags, wrapped
 from specgate.checkpoints.hf_keys import read_config
-from specgate.commands.pairs import pairs
+from specgate.commands.engine import pairs
 from specgate.contract import PairRef
 from specgate.errors import CheckpointError, EnvironmentRefused, ExitCode, UsageError
 from tests.eagle3.pair_tools.export.textual import change, textual_pair
@@ -154,7 +154,7 @@ def test_more_than_the_disk_holds_is_refused_before_writing(tmp_path: Path) -> N
 def test_a_write_that_fails_midway_leaves_nothing(tmp_path: Path, layout: str) -> None:
     """The operating system ends the write, as it does on a full disk: here by a limit on the size of files."""
     ref = textual_pair(tmp_path)
-    command = [sys.executable, "-m", "specgate", "pairs", "export", "--format", layout, str(tmp_path / "out")]
+    command = [sys.executable, "-m", "specgate", "engine", "export", "--format", layout, str(tmp_path / "out")]
     done = subprocess.run(
         [*command, "--target", str(ref.target), "--draft", str(ref.draft)],
         cwd=ROOT,

@@ -20,7 +20,7 @@ from specgate.backends.eagle3.reference.backend import ReferenceBackend
 from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.target import target_forward, target_logits
-from specgate.commands.pairs import pairs
+from specgate.commands.engine import pairs
 from specgate.contract import PairRef
 from specgate.contract.protocols import Engine, OpenRequest
 from specgate.errors import CheckpointError, EnvironmentRefused, SpecgateError, UsageError

@@ -1,0 +1,178 @@
+"""`specgate diagnose cache`: does speculation keep a server's prefix cache of use?"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from specgate.commands.numbers import NEW_TOKENS, TIME, Real, count
+from specgate.commands.run import key_value
+from specgate.contract.types import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS
+from specgate.errors import UsageError
+from specgate.terminal import echo, echo_json
+
+if TYPE_CHECKING:
+    from specgate.run.prefix_cache.asking import Pair
+
+WIDTH = 100
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command(short_help="Does speculation keep a server's prefix cache of use?")
+@click.option("--backend", metavar="NAME", required=True, help="vllm, sglang or llamacpp.")
+@click.option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder of `engine plant` (default: demo).")
+@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
+@click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="FILE|DIR",
+    help="Tokenizer of running servers (-o url.ROLE=URL), in the place of a pair.",
+)
+@click.option("--spec", "k", default=3, show_default=True, type=count(1, DRAFT_TOKENS), help="Draft tokens per step.")
+@click.option("--context", type=count(2, POSITIONS), metavar="N", help="Tokens of every prompt (default: 1024).")
+@click.option(
+    "--prompts", type=click.Path(path_type=Path), metavar="FILE", help="Your own prompts, in the place of --context."
+)
+@click.option("--format", "format_", metavar="NAME", help="How FILE is read (default: what its first line tells).")
+@click.option(
+    "--shared-prefix",
+    "prefix",
+    type=count(1, POSITIONS),
+    metavar="N",
+    help="Tokens that prompts of a group share (default: three quarters of the context; in FILE, what they share).",
+)
+@click.option("--groups", default=4, show_default=True, type=count(2, REPEATS), help="Groups.")
+@click.option(
+    "--prompts-per-group", "in_group", default=3, show_default=True, type=count(2, BATCH), help="Prompts of a group."
+)
+@click.option("--new-tokens", default=64, show_default=True, type=NEW_TOKENS, help="Tokens of every answer.")
+@click.option(
+    "--max-lost-tokens",
+    default=64,
+    show_default=True,
+    type=count(0, POSITIONS),
+    help="Prompt tokens that a request may reuse less with speculation; the engine's cache block is a good choice.",
+)
+@click.option(
+    "--max-ttft-loss",
+    default=0.1,
+    show_default=True,
+    type=Real(0, 1000),
+    help="Share of its time to first token that the cache may save a request less with speculation.",
+)
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option, as for a run.")
+@click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=TIME, help="Seconds of one call.")
+@click.option("--logs", type=FOLDER, metavar="DIR", help="Keep the engine's logs in this new folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def cache(logs: Path | None, as_json: bool, **options: Any) -> None:
+    """Ask a server the same requests with its prefix cache on and off, with and without speculation.
+
+    Four things are judged: that the pair is one, that as much is reused with speculation, that this saves as much time,
+    and that the cache changes no text.
+
+    The requests of a group share a prefix, and some go on from an earlier answer, as the next turn of a chat does.
+    Servers that are started here are started twice. One that runs already (-o url.ROLE=URL) has to have its cache on;
+    requests that are not to use it carry a name of their own.
+
+    Exit code 0 if all holds, 1 if something does not, 3 if times do not tell or no answer was reused, 6 if the pair is
+    none (the server does not say what it reuses, or its cache is not on, or was not empty), 7 if the engine failed.
+    """
+    from specgate.planning.ad_hoc import Question
+    from specgate.planning.request import Request
+    from specgate.run.prefix_cache.asking import Wish, ask_both
+
+    context, prefix = options["context"], options["prefix"]
+    if context is not None and options["prompts"] is not None:
+        raise UsageError("--context and --prompts together", hint="prompts of FILE keep their lengths")
+    if options["prompts"] is None:
+        context = context or 1024
+        prefix = prefix or max(1, context * 3 // 4)
+    if logs is not None and logs.exists() and any(logs.iterdir()):
+        raise UsageError(f"--logs {logs}: is not empty", hint="a new folder")
+    folder = logs or Path(tempfile.mkdtemp(prefix="specgate-cache-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    request = Request(
+        kind="micro",
+        argv=tuple(sys.argv[1:]),
+        plain=True,
+        out=folder,
+        backend=options["backend"],
+        pair=options["pair"],
+        target=options["target"],
+        draft=options["draft"],
+        tokenizer=options["tokenizer"],
+        options=dict(key_value(o) for o in options["options"]),
+    )
+    question = Question(
+        context=None if context is None else (context,),
+        prompts=options["prompts"],
+        format=options["format_"],
+        batch=(options["in_group"],),
+        spec=(options["k"],),
+        prompt_sets=options["groups"],
+        shared_prefix=prefix,
+        steps=options["new_tokens"],
+    )
+    limits = (options[key] for key in ("new_tokens", "max_lost_tokens", "max_ttft_loss", "timeout_s"))
+    done = None
+    try:
+        done = ask_both(Wish(request, question, *limits), folder, lambda line: echo(line, err=True))
+    finally:
+        if logs is None and done is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        elif logs is None and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    if as_json:
+        echo_json(as_data(done))
+    else:
+        echo("\n".join(lines(done)))
+    sys.exit(done.exit_code)
+
+
+def as_data(done: Pair) -> dict[str, object]:
+    """The result: schema `specgate.cache/v1`."""
+    from dataclasses import asdict
+
+    return {
+        "schema": "specgate.cache/v1",
+        "state": done.state.value,
+        "exit_code": int(done.exit_code),
+        "backend": done.backend,
+        "engine_version": done.facts.engine_version,
+        "role": done.role.name,
+        "shared_prefix": done.prefix,
+        "limits": asdict(done.limits),
+        "checks": [{**asdict(check), "state": check.state.value} for check in done.checks],
+        "partings": [{**asdict(p), "gap": finite(p.gap), "unit": finite(p.unit)} for p in done.partings],
+        "samples": [asdict(sample) for sample in done.samples],
+    }
+
+
+def finite(number: float | None) -> float | None:
+    """JSON has no infinity: what is not shown, or lies beyond what is shown, is null."""
+    return number if number is not None and math.isfinite(number) else None
+
+
+def lines(done: Pair) -> Iterator[str]:
+    """The result for readers: the answer, a table, and what each check found."""
+    from specgate.analysis.prefix_cache.checks import BASELINE_NAME, rows
+
+    version = f" {done.facts.engine_version}" if done.facts.engine_version else ""
+    yield f"{done.state.value}: prefix cache of {done.backend}{version} with {done.role}"
+    yield ""
+    form = "{:<14} {:<9} {:>8} {:>12} {:>14} {:>14}"
+    yield form.format("request", "role", "requests", "from cache", "TTFT on, ms", "TTFT off, ms")
+    for turn, role, requests, share, on, off in rows(done.samples, (BASELINE_NAME, done.role.name)):
+        yield form.format(turn, role, requests, f"{100 * share:.1f} %", f"{on:.1f}", f"{off:.1f}")
+    yield ""
+    for check in done.checks:
+        yield from textwrap.wrap(f"{check.state.value} {check.name}: {check.message}", WIDTH, subsequent_indent="  ")

@@ -1,0 +1,164 @@
+"""`diagnose configs A B`: two engines' speculative configs side by side, each difference with its consequence."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from specgate.commands.output import OUT_OPTION, write_files
+from specgate.errors import ExitCode
+from specgate.terminal import echo
+
+if TYPE_CHECKING:
+    from specgate.checkpoints.spec_config.alignment import Alignment, Difference
+
+WIDTH = 100
+BREAKS = {
+    "acceptance": "acceptance and speed cannot be compared",
+    "speed": "speed cannot be compared",
+    "nothing": "no matter at temperature 0",
+}
+
+
+@click.command(
+    short_help="Compare two engines' speculative configs.", context_settings={"ignore_unknown_options": True}
+)
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option("--md", is_flag=True, help="Write alignment.md.")
+@click.option("--json", "as_json", is_flag=True, help="Write alignment.json.")
+@OUT_OPTION
+def configs(first: str, second: str, md: bool, as_json: bool, out: Path) -> None:
+    """Lay the speculative configs A and B side by side, and say what follows from every difference.
+
+    A config is one of
+
+    \b
+      a run folder, or a draft folder of TurboMind (config.yaml)
+      a file: JSON, YAML, or a command line
+      JSON such as '{"method": "eagle3", "num_speculative_tokens": 3}'
+      flags such as '--speculative-num-steps 3 --speculative-eagle-topk 1'
+
+    of vLLM, SGLang, TensorRT-LLM, LMDeploy, TurboMind, llama.cpp or specgate. Whose it is, its keys tell; ENGINE:
+    before it settles it, as in lmdeploy:FILE.
+
+    Exit code 0 if the figures of the two can be compared, 1 if they cannot, 2 if one cannot be read.
+    """
+    from specgate.checkpoints.spec_config.alignment import align
+    from specgate.checkpoints.spec_config.sources import read_source
+
+    found = align(read_source(first), read_source(second))
+    echo("\n".join(lines(found)))
+    files = [("alignment.md", markdown(found))] if md else []
+    if as_json:
+        files.append(("alignment.json", json.dumps(as_data(found), indent=1, ensure_ascii=False) + "\n"))
+    write_files(out, files)
+    sys.exit(ExitCode.PASS if found.aligned else ExitCode.FAIL)
+
+
+def as_data(found: Alignment) -> dict[str, object]:
+    """The alignment as stored: schema `specgate.alignment/v1`."""
+    from dataclasses import asdict
+
+    def side(name: str) -> dict[str, object]:
+        config = getattr(found, name)
+        return {
+            "engine": config.engine,
+            "where": config.where,
+            "boundaries": config.boundaries,
+            "terms": {term: asdict(said) for term, said in config.terms.items()},
+        }
+
+    return {
+        "schema": "specgate.alignment/v1",
+        "aligned": found.aligned,
+        "a": side("first"),
+        "b": side("second"),
+        "differences": [asdict(difference) for difference in found.differences],
+        "one_sided": list(found.one_sided),
+        "same": dict(found.same),
+        "broken": list(found.broken),
+        "notes": list(found.notes),
+    }
+
+
+def names(found: Alignment) -> tuple[str, str]:
+    from specgate.checkpoints.spec_config.alignment import labels
+
+    return labels(found.first, found.second)
+
+
+def verdict(found: Alignment) -> str:
+    worst = [d for d in found.differences if d.breaks != "nothing"]
+    if found.broken:
+        return f"NOT aligned: {len(found.broken)} broken rules, {len(worst)} differences that matter"
+    if worst:
+        return f"NOT aligned: {len(worst)} of {len(found.differences)} differences matter"
+    return f"aligned: {len(found.same)} terms agree" + (
+        f", {len(found.differences)} differ without consequence at temperature 0" if found.differences else ""
+    )
+
+
+def by_weight(found: Alignment) -> list[Difference]:
+    """The differences, those that matter most first."""
+    order = list(BREAKS)
+    return sorted(found.differences, key=lambda d: order.index(d.breaks))
+
+
+def lines(found: Alignment) -> Iterator[str]:
+    """The alignment for a terminal."""
+    a, b = names(found)
+    yield f"A  {a}: {found.first.where}"
+    yield f"B  {b}: {found.second.where}"
+    yield verdict(found)
+    for d in by_weight(found):
+        yield ""
+        yield f"{d.title}: {a} {d.values[0]} | {b} {d.values[1]}"
+        text = d.consequence + (f" ({BREAKS[d.breaks]})" if d.breaks == "speed" else "")
+        yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    for heading, texts in sections(found):
+        yield ""
+        yield heading
+        for text in texts:
+            yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
+def sections(found: Alignment) -> Iterator[tuple[str, list[str]]]:
+    """(heading, sentences) of what is not a difference, where there is any."""
+    for heading, texts in (
+        ("rules broken", list(found.broken)),
+        ("said by one alone", list(found.one_sided)),
+        ("not known", list(found.notes)),
+        ("the same", [f"{title}: {value}" for title, value in found.same]),
+    ):
+        if texts:
+            yield heading, texts
+
+
+def markdown(found: Alignment) -> str:
+    """The alignment as Markdown."""
+
+    def cell(text: str) -> str:
+        return text.replace("|", "\\|").replace("\n", " ")
+
+    a, b = names(found)
+    parts = [
+        f"# Speculative configs: {a} and {b}",
+        verdict(found) + ".",
+        f"- A, {a}: `{found.first.where}`\n- B, {b}: `{found.second.where}`",
+    ]
+    if found.differences:
+        rows = [f"| what | {a} | {b} | consequence |", "|---|---|---|---|"]
+        for d in by_weight(found):
+            rows.append(f"| {d.title} | {cell(d.values[0])} | {cell(d.values[1])} | {cell(d.consequence)} |")
+        parts.append("\n".join(rows))
+    parts += [
+        f"## {heading.capitalize()}\n\n" + "\n".join(f"- {t}" for t in texts) for heading, texts in sections(found)
+    ]
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,169 @@
+"""`specgate diagnose parity A B`: at which stage does an engine's EAGLE-3 first depart from another's?"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from specgate.commands.numbers import Real, count
+from specgate.commands.options import DRAFT, DTYPE, PROMPT, PROMPT_FILE, PROMPT_LENGTH, TARGET
+from specgate.commands.output import OUT_OPTION, rendered, write_files
+from specgate.commands.run import key_value
+from specgate.errors import ExitCode, UsageError
+from specgate.terminal import echo
+
+if TYPE_CHECKING:
+    from specgate.analysis.parity.comparison import Parity
+    from specgate.contract.protocols import Format
+
+WIDTH = 80
+
+
+@click.command(short_help="At which stage does an engine's EAGLE-3 depart from another's?")
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="[B]", required=False)
+@click.option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder with target and draft (default: demo).")
+@TARGET
+@DRAFT
+@DTYPE
+@PROMPT
+@click.option("--prompt-ids", "ids", metavar="ID,ID…", help="Prompt as token ids.")
+@PROMPT_FILE
+@PROMPT_LENGTH
+@click.option(
+    "--rows", default=64, show_default=True, type=count(1, 4096), help="Last positions whose tensors are compared."
+)
+@click.option(
+    "--tolerance", default=1.0, show_default=True, type=Real(1e-3, 1e3), help="Factor on every stage's tolerance."
+)
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option, of both engines.")
+@click.option(
+    "--dump", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write A's tensors to this file."
+)
+@click.option("--html", is_flag=True, help="Write parity.html.")
+@click.option("--md", is_flag=True, help="Write parity.md.")
+@click.option("--csv", is_flag=True, help="Write parity.csv, a row per stage.")
+@click.option("--json", "as_json", is_flag=True, help="Write parity.json.")
+@OUT_OPTION
+def parity(
+    first: str,
+    second: str | None,
+    dump: Path | None,
+    html: bool,
+    md: bool,
+    csv: bool,
+    as_json: bool,
+    out: Path,
+    **wish: Any,
+) -> None:
+    """Hold two engines against each other, stage by stage, for one prompt: target, draft, and a step of the draft.
+
+    A and B are each one of
+
+    \b
+      an engine that shows its stages: reference, transformers, cupy
+      with what differs for it: reference,dtype=bfloat16  reference,draft=DIR
+      a safetensors file with another engine's tensors (names: docs/engine.md)
+
+    The prompt is that of the file, where one side is a file. With --dump alone, B may be left out.
+
+    Exit code 0 if every stage agrees to within rounding, 1 if one departs, 2 if a side cannot be read or is of another
+    prompt or model, 6 if the sides have no stage in common, 7 if an engine failed.
+    """
+    from specgate import plugins
+    from specgate.analysis.parity.comparison import compare
+    from specgate.checkpoints.stages.file import write_dump
+    from specgate.run.parity.sides import read_side
+    from specgate.run.parity.stages import Wish, dumps_of
+    from specgate.run.smoke.prompt import PromptWish
+
+    if second is None and dump is None:
+        raise UsageError("parity needs two sides", hint="name B too, or give --dump FILE to write A's tensors")
+    prompt, ids = PromptWish(wish.pop("text"), wish.pop("file"), wish.pop("context")), wish.pop("ids")
+    if sum(part is not None for part in (prompt.text, prompt.file, prompt.context, ids)) > 1:
+        raise UsageError(
+            "--prompt, --prompt-ids, --prompt-file and --context are four ways to say one thing", hint="give one"
+        )
+    factor = wish.pop("tolerance")
+    options = dict(key_value(o) for o in wish.pop("options"))
+    asked = Wish(prompt=prompt, ids=None if ids is None else numbers(ids), options=options, **wish)
+    sides = [read_side(text) for text in (first, second) if text is not None]
+    dumps = dumps_of(sides, asked)
+    if dump is not None:
+        write_dump(dump, dumps[0])
+        echo(f"wrote {dump}: {len(dumps[0].prompt_ids)} prompt tokens, {', '.join(dumps[0].parts)}")
+    if second is None:
+        return
+    found = compare(dumps[0], dumps[1], factor)
+    echo("\n".join(lines(found)))
+    wanted: dict[Format, bool] = {"html": html, "md": md, "csv": csv}
+    write_files(out, rendered(plugins.view("parity"), found, [format for format in wanted if wanted[format]]))
+    if as_json:
+        write_files(out, [("parity.json", json.dumps(as_data(found), indent=1, ensure_ascii=False) + "\n")])
+    sys.exit(ExitCode.PASS if found.agrees else ExitCode.FAIL)
+
+
+def numbers(text: str) -> list[int]:
+    """`1,2,3` as numbers. Raises UsageError for anything else."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--prompt-ids {text[:80]!r}", hint="token ids with commas between them: 1,2,3") from None
+
+
+def as_data(found: Parity) -> dict[str, object]:
+    """The comparison as stored: schema `specgate.parity/v1`."""
+    from dataclasses import asdict
+
+    from specgate.analysis.parity.causes import usual_causes
+
+    first = found.first
+    return {
+        "schema": "specgate.parity/v1",
+        "agrees": found.agrees,
+        "a": found.a,
+        "b": found.b,
+        "dtype": found.dtype,
+        "prompt_tokens": found.prompt_tokens,
+        "first_departing_stage": first.stage if first else None,
+        "usual_causes": list(usual_causes(first.stage)) if first else [],
+        "traces": [asdict(trace) for trace in found.traces],
+        "stages": [{**asdict(stage), "departs": stage.departs} for stage in found.stages],
+        "target_ids_compared": found.ids_compared,
+        "target_ids": asdict(found.ids) if found.ids else None,
+        "notes": list(found.notes),
+    }
+
+
+def lines(found: Parity) -> Iterator[str]:
+    """The comparison for a terminal of 80 columns."""
+    from specgate.analysis.parity.phrases import advice, leading_words, verdict
+
+    yield f"A  {found.a}"
+    yield f"B  {found.b}"
+    yield " ".join(verdict(found))
+    yield ""
+    yield f"{'stage':21} {'mean abs':>8} {'max abs':>8} {'cosine':>8} {'error':>8} {'allowed':>8} {'at':>5}"
+    for stage in found.stages:
+        d = stage.distance
+        yield (
+            f"{stage.stage:21} {d.mean_abs:8.1e} {d.max_abs:8.1e} {d.worst_cosine:8.5f} {d.error:8.1e} "
+            f"{stage.tolerance:8.1e} {stage.worst_position:5}" + (" departs" if stage.departs else "")
+        )
+    yield from wrapped(
+        "cosine: of the worst row. error: |a − b| / max(|a|, |b|), root mean square over the rows. at: the prompt "
+        "position of the row that is furthest off.",
+        "",
+    )
+    for text in (*(leading_words(stage) for stage in found.stages if stage.leading), *advice(found)):
+        yield from wrapped(text, "  ")
+
+
+def wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, subsequent_indent=indent)

@@ -1,0 +1,127 @@
+"""`specgate diagnose trace`: what a decode loop did on the GPU, by the file of a profiler.
+
+showing.py    the same as text and as data
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from specgate.contract import BlockTrace
+from specgate.errors import ExitCode
+from specgate.terminal import echo, echo_json
+
+if TYPE_CHECKING:
+    from specgate.analysis.traces.loop import Loop
+    from specgate.analysis.traces.recording import Recording
+    from specgate.contract import BlockTrace
+
+
+@click.command(short_help="Show what a profiler's trace says of a decode loop.")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--run", type=click.Path(path_type=Path), help="Run folder that the trace is to belong to.")
+@click.option("--cell", metavar="KEY", help="Cell of the run, if it has several: POINT/ROLE.")
+@click.option("--steps", type=click.IntRange(1, 1_000_000), help="Decode steps in the trace, where it does not tell.")
+@click.option(
+    "--kernels", type=click.Path(path_type=Path, dir_okay=False), help="Patterns of the kernels allowed in it."
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+def trace(
+    file: Path, run: Path | None, cell: str | None, steps: int | None, kernels: Path | None, as_json: bool
+) -> None:
+    """Show kernels, copies, waits and gaps per decode step of the trace FILE.
+
+    FILE is what torch's profiler wrote (.json, .json.gz), as vLLM and SGLang do on /start_profile and /stop_profile, or
+    an SQLite export of Nsight Systems (nsys profile --cuda-graph-trace=node; nsys export --type sqlite). vLLM and
+    SGLang mark their steps; only whole decode steps are counted then.
+
+    A list of matrix products that TurboMind writes (eagle3_gemm_shapes_*.json) is shown as a table.
+
+    Exit codes: 0 where nothing is broken, 1 where invariant I1 (no fall-back kernel) or I6 (no copy to the host, wait
+    or allocation) is, 6 where the trace cannot be one of the run's cell.
+    """
+    from specgate.analysis.perf_invariants.certificate import from_outside
+    from specgate.analysis.perf_invariants.kernels import own_kernels
+    from specgate.analysis.perf_invariants.loop import quiet_loop
+    from specgate.analysis.traces.families import read_patterns
+    from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
+    from specgate.analysis.traces.loop import loop_of
+    from specgate.analysis.traces.trace_file import read_trace
+    from specgate.commands.diagnose.trace import showing
+    from specgate.contract import Held
+
+    if has_shapes(file):
+        products = read_shapes(file)
+        if as_json:
+            echo_json(showing.products_as_data(products))
+        else:
+            echo(showing.products_as_text(file, products))
+        return
+    recording = read_trace(file)
+    loop = loop_of(recording, steps)
+    belongs = belonging(recording, loop, run, cell, steps)
+    seen = block_of(loop, belongs, read_patterns(kernels) if kernels else None)
+    found = [from_outside(own_kernels(None, seen), seen), from_outside(quiet_loop(seen), seen)]
+    if as_json:
+        echo_json(showing.as_data(file, recording, loop, found, belongs))
+    else:
+        echo(showing.as_text(file, recording, loop, found, belongs))
+    if any(invariant.held is Held.BROKEN for invariant in found):
+        sys.exit(ExitCode.FAIL)
+
+
+def belonging(recording: Recording, loop: Loop, folder: Path | None, key: str | None, stated: int | None) -> str | None:
+    """The key of the cell that the trace belongs to; None where no run is named.
+
+    Raises UsageError for a cell that the run does not have, InvalidResult where the trace cannot be one of it.
+    """
+    from specgate.analysis.traces.same_run import objections
+    from specgate.errors import InvalidResult, UsageError
+    from specgate.files.run_folder import RunFolder
+
+    wrong = []
+    if stated and loop.window.ranges is not None and stated != loop.window.ranges:
+        wrong.append(f"--steps {stated}: its ranges tell {loop.window.ranges} decode steps")
+    if folder is None:
+        if key:
+            raise UsageError("--cell without --run", hint="--run FOLDER names the run that the cell is of")
+    else:
+        opened = RunFolder.open(folder, read_only=True)
+        run = opened.read_run()
+        cells = {result.cell.key: result.cell for result in run.cells}
+        if key is None and len(cells) == 1:
+            key = next(iter(cells))
+        if key not in cells:
+            said = "--cell is missing" if key is None else f"--cell {key}: the run has no such cell"
+            raise UsageError(f"{folder}: {said}", hint=f"it has: {', '.join(cells)}")
+        wrong += objections(recording, loop, run, cells[key], opened.keyed(BlockTrace).get(key))
+    if wrong:
+        raise InvalidResult("the trace is of another run: " + "; ".join(wrong))
+    return key
+
+
+def block_of(loop: Loop, cell: str | None, allowed: tuple[str, ...] | None) -> BlockTrace:
+    """The trace as a run would store it. Without its steps it shows no loop, since prefill is in it."""
+    from specgate.contract import BlockTrace
+
+    unseen = loop.unseen
+    if unseen is None and loop.window.thread is None and loop.steps is None:
+        unseen = "nothing tells the decode steps from the prefill: no ranges, no --steps"
+    return BlockTrace(
+        cell=cell or "",
+        prompt_set=0,
+        worker_generation=0,
+        source="server-profiler",
+        steps=loop.steps or 0,
+        tokens=(),
+        kernels=loop.kernels,
+        copies=loop.copies,
+        calls=loop.calls,
+        unseen=unseen,
+        loop=loop.figures,
+        allowed=allowed,
+    )

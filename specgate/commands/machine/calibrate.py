@@ -1,0 +1,64 @@
+"""`specgate machine calibrate`: measure how small a difference this machine can tell."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specgate.commands.numbers import PERCENT, RUNS
+from specgate.commands.run import key_value
+
+
+@click.command(short_help="Measure the noise: how small a difference can be told here?")
+@click.option("--backend", metavar="NAME", help="Engine to measure (default: the best one usable here).")
+@click.option("--scenario", "scenarios", multiple=True, required=True, metavar="FILE|NAME", help="Micro scenario.")
+@click.option("--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder that holds target and draft.")
+@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
+@click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
+@click.option("--measurement-runs", type=RUNS, metavar="N", help="Rounds per prompt set (overrides the scenario).")
+@click.option(
+    "--margin-pct",
+    type=PERCENT,
+    default=2.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Difference that an A/A run must exclude.",
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 100),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Engine processes; their spread is measured with 2 or more.",
+)
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option; may be repeated.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Parent of run folders."
+)
+@click.option("--plain", is_flag=True, help="Plain lines instead of tables and progress bars.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def calibrate(**options: Any) -> None:
+    """Measure this machine's noise with an A/A run, and write the noise passport.
+
+    In an A/A run, both blocks of a pair have the same role, so that every difference is noise. The passport
+    (noise/<device>.json beside the folder of runs) holds the smallest difference that this machine can tell. From then
+    on, policies with smaller margins are refused.
+
+    What differs between processes cannot be seen within one. It is measured over --processes engine processes, and
+    becomes part of every interval of a speed or regression verdict. Without it, verdicts assume 0.45 %.
+
+    Exit code 4 if the A/A run does not exclude a difference of --margin-pct: this machine is then too noisy to judge.
+    """
+    from specgate.planning.request import Request
+    from specgate.run import calibration
+
+    plain = options.pop("plain") or not (sys.stdout and sys.stdout.isatty())
+    options.pop("debug")
+    margin_pct, processes = options.pop("margin_pct"), options.pop("processes")
+    options["options"] = dict(key_value(o) for o in options["options"])
+    request = Request(kind="micro", argv=tuple(sys.argv[1:]), plain=plain, **options)
+    sys.exit(calibration.calibrate(request, margin_pct, processes))

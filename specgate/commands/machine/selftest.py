@@ -1,0 +1,49 @@
+"""`specgate machine selftest`: inject faults that the gates must see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from specgate.terminal import console, echo
+
+
+@click.command(short_help="Inject known faults, and check that the gates see them.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the runs in this folder.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("runs"),
+    help="Folder of runs whose reports say when the self-test was last green.",
+    show_default=True,
+)
+@click.pass_context
+def selftest(context: click.Context, keep: Path | None, out: Path) -> None:
+    """Inject each known fault into a scripted engine, and check that exactly the matching gate objects.
+
+    No gate may object to an engine without a fault. No GPU is needed. Exit code 0 if every fault was seen, else 1.
+    """
+    import tempfile
+
+    from rich import box
+    from rich.table import Table
+
+    from specgate.machine import selftest_stamp
+    from specgate.selftest.faults import outcomes
+
+    table = Table("fault", "must be seen by", "", box=box.SIMPLE)
+    missed = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for outcome in outcomes(keep or Path(scratch)):
+            missed += outcome.wrong is not None
+            table.add_row(outcome.name, outcome.expected, outcome.wrong or "seen")
+    console().print(table)
+    if not missed:
+        selftest_stamp.write(out, table.row_count)
+    echo(
+        f"selftest: {missed} of {table.row_count} wrong"
+        if missed
+        else f"selftest: all {table.row_count} as they must be"
+    )
+    context.exit(1 if missed else 0)

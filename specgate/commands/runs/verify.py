@@ -1,0 +1,163 @@
+"""`specgate runs verify RUN`: check that a run follows from its samples. `specgate runs check FILE`: judge a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from specgate.errors import ExitCode
+from specgate.terminal import echo
+
+if TYPE_CHECKING:
+    from specgate.contract import Run
+
+
+@click.command(short_help="Recompute a run's figures and verdicts from its samples.")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--allowed-signers",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="SPECGATE_ALLOWED_SIGNERS",
+    metavar="FILE",
+    help="The run's ledger entry must be signed by a key of FILE (default: SPECGATE_ALLOWED_SIGNERS).",
+)
+def verify(run: Path, allowed_signers: Path | None) -> None:
+    """Recompute every figure, verdict and table of the run folder RUN from its samples, and check its manifest.
+
+    RUN may also be the folder of a comparison (`specgate ab`). Nothing is measured and nothing is written. Exit code 0
+    if everything agrees, else 6; the file and the place of every difference are printed, and what could not be checked
+    is said. Exit code 3 if another version of specgate made RUN and only that version can tell: the version is named.
+    """
+    from specgate.ab.folder import is_comparison
+
+    if is_comparison(run):
+        verify_comparison(run, allowed_signers)
+        return
+    from specgate.analysis.verdict import in_words
+    from specgate.archive.verification import verify as verified
+    from specgate.run.recompute import ending
+
+    found = verified(run, allowed_signers)
+    for difference in found.differences:
+        echo(f"differs: {difference}")
+    for difference in found.untold:
+        echo(f"differs: {difference}")
+    for note in found.notes:
+        echo(f"note: {note}")
+    if found.differences:
+        echo(f"run {run.name} does not hold: {len(found.differences)} differences")
+        sys.exit(ExitCode.INVALID)
+    if found.untold:
+        count = len(found.untold)
+        places = f"{count} place{'s' * (count > 1)}"
+        echo(f"run {run.name} cannot be judged by this version: it computes {places} differently")
+        echo(f"next: {found.next_step}")
+        sys.exit(ExitCode.ENV_REJECTED)
+    assert found.run is not None
+    again = found.run
+    counted = f"{len(again.cells)} cells, {len(again.comparisons)} comparisons, {len(again.verdicts)} verdicts"
+    echo(f"run {run.name} holds: {found.files} files unchanged; {counted} recomputed, all as stored")
+    if "run" in again.failures:
+        echo("verdict not reached")
+    else:
+        verdict, code = ending(again, None)
+        echo(f"verdict {verdict} (exit {int(code)})")
+        for gap in again.not_judged:
+            echo(f"not judged: {in_words(gap)}")
+
+
+def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
+    """As `verify`, for the folder of a comparison of two builds."""
+    from specgate.archive.builds_check import verify_builds
+    from specgate.archive.ledger_check import comparison_differences
+
+    found = verify_builds(path)
+    beside, said = comparison_differences(path, found.result, allowed_signers)
+    found = replace(found, differences=(*found.differences, *beside), notes=(*found.notes, *said))
+    for difference in found.differences:
+        echo(f"differs: {difference}")
+    for difference in found.untold:
+        echo(f"differs: {difference}")
+    if found.differences:
+        echo(f"comparison {path.name} does not hold: {len(found.differences)} differences")
+        sys.exit(ExitCode.INVALID)
+    if found.untold:
+        count = len(found.untold)
+        places = f"{count} place{'s' * (count > 1)}"
+        echo(f"comparison {path.name} cannot be judged by this version: it computes {places} differently")
+        echo(f"next: {found.next_step}")
+        sys.exit(ExitCode.ENV_REJECTED)
+    assert found.result is not None
+    again = found.result
+    for note in found.notes:
+        echo(f"note: {note}")
+    echo(f"comparison {path.name} holds: {found.files} files unchanged; {len(again.quantities)} quantities recomputed")
+    echo(f"verdict {again.verdict} (exit {int(again.code)})")
+
+
+@click.command(short_help="Judge a stored run, or a result file, by a policy.")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--policy", metavar="FILE|NAME", required=True, help="Gates and their numbers.")
+@click.option(
+    "--baseline",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Benchmark JSON without speculation, to compare FILE with.",
+)
+@click.option("--scenario", metavar="NAME", help="Scenario of the policy that a benchmark JSON measured.")
+@click.option("--role", metavar="spec-N", help="Role of a benchmark JSON, if it does not state its draft length.")
+def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, role: str | None) -> None:
+    """Judge FILE by a policy. FILE is a run folder, a run.json, or a benchmark JSON of another tool.
+
+    A run folder is computed anew from its samples, near ties and figures too, as far as it was measured; nothing in it
+    changes. A run.json has the run's own figures. A policy that is chosen once the result is known proves less than one
+    that was chosen before: such a verdict counts towards no streak. A run that was cut short has none (exit code 3).
+    The folder of a comparison (`specgate ab`) is judged by its own margins, and not taken here.
+
+    A benchmark JSON holds `throughput_tokens_per_sec.mean` and, for a speculative run, an `eagle_speculation` block.
+    Gates that cannot be judged from it are named. A required gate that cannot be judged is never green (exit code 3),
+    and neither is a file of which the policy judges tokens, records, acceptance or speed nowhere (exit code 8).
+    """
+    from specgate import plugins
+    from specgate.analysis.verdict import overall
+    from specgate.archive.judging.result_file import judged_file
+    from specgate.archive.judging.run_folder import judged_anew
+    from specgate.errors import UsageError
+    from specgate.planning.policy import find_policy
+
+    held = find_policy(policy, plugins.gates())
+    if file.is_dir():
+        given = {"baseline": baseline, "scenario": scenario, "role": role}
+        for option in (f"--{name} {value}" for name, value in given.items() if value):
+            said = f"{option}: {file} is a run folder, which says itself what it measured"
+            raise UsageError(said, hint="leave it out")
+        run = judged_anew(file, held)
+        echo(plugins.report("details").render(run, held))
+    else:
+        run = judged_file(file, held, baseline=baseline, scenario=scenario, role=role)
+        for line in verdict_lines(run):
+            echo(line)
+    if run.status == "interrupted":
+        echo("verdict not reached: the run was cut short (micro --resume RUN continues it)")
+        sys.exit(ExitCode.INCONCLUSIVE)
+    state, code = overall(run)
+    echo(f"verdict {code.name if code is ExitCode.BACKEND_ERROR else state.value} (exit {int(code)})")
+    sys.exit(code)
+
+
+def verdict_lines(run: Run) -> Iterator[str]:
+    """Every verdict, and what nothing had to judge."""
+    from specgate.analysis.verdict import in_words
+
+    for v in run.verdicts:
+        kind = "" if v.required else " (advisory)"
+        yield f"{v.state.value}{kind} {f'{v.rule} on {v.cell}' if v.cell else v.rule}: {v.message}"
+        if v.next_step:
+            yield f"  next: {v.next_step}"
+    for gap in run.not_judged:
+        yield f"not judged: {in_words(gap)}"

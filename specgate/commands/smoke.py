@@ -1,0 +1,170 @@
+"""`specgate smoke`: is multi-token speculation really active on this engine, and if not, why not?"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from specgate.commands.numbers import TIME, count
+from specgate.commands.options import DRAFT, DTYPE, PROMPT, PROMPT_FILE, PROMPT_LENGTH, TARGET
+from specgate.commands.run import key_value
+from specgate.contract.types import DRAFT_TOKENS
+from specgate.errors import UsageError
+from specgate.terminal import echo, echo_json
+
+if TYPE_CHECKING:
+    from specgate.analysis.speculation.drafting import Drafting
+    from specgate.run.smoke.short_run import Smoke
+
+WIDTH = 100
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command(short_help="Is multi-token speculation active? If not, which known cause is it?")
+@click.option("--backend", metavar="NAME", help="Engine (default: the best one usable here).")
+@click.option(
+    "--pair", metavar="NAME|DIR", help="Pair: a name, or a folder that holds target and draft (default: demo)."
+)
+@TARGET
+@DRAFT
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path),
+    metavar="FILE|DIR",
+    help="Tokenizer of a running server (-o url=URL), in the place of a pair.",
+)
+@click.option("--spec", "k", default=3, show_default=True, type=count(1, DRAFT_TOKENS), help="Draft tokens per step.")
+@PROMPT
+@PROMPT_FILE
+@PROMPT_LENGTH
+@click.option("--tokens", default=64, show_default=True, type=count(2, 1 << 16), help="Tokens to decode.")
+@click.option("--ignore-eos", is_flag=True, help="Decode on past the end of the answer.")
+@click.option("--baseline", is_flag=True, help="Also decode without speculation, and compare the texts.")
+@DTYPE
+@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option, as for a run.")
+@click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=TIME, help="Seconds of one call.")
+@click.option("--logs", type=FOLDER, metavar="DIR", help="Keep the engine's logs in this new folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def smoke(logs: Path | None, as_json: bool, **wish: Any) -> None:
+    """Decode one prompt with speculation, and say whether several draft tokens per step are proposed and accepted.
+
+    If they are not, the known causes are checked one by one: what was looked at, what was there, and what would be
+    right. The engine runs in a process of its own, as in a measurement. Nothing is judged, and no run folder is made:
+    the speed that is shown is no measurement.
+
+    Exit code 0 if multi-token speculation is active, 1 if it is not, 7 if the engine failed.
+    """
+    from specgate.run.smoke.prompt import PromptWish
+    from specgate.run.smoke.short_run import Wish
+    from specgate.run.smoke.short_run import smoke as carry_out
+
+    prompt = PromptWish(wish.pop("text"), wish.pop("file"), wish.pop("context"))
+    if sum(part is not None for part in (prompt.text, prompt.file, prompt.context)) > 1:
+        raise UsageError("--prompt, --prompt-file and --context together", hint="give one of them")
+    options = dict(key_value(o) for o in wish.pop("options"))
+    asked = Wish(prompt=prompt, options=options, **wish)
+    if logs is not None and logs.exists() and any(logs.iterdir()):
+        raise UsageError(f"--logs {logs}: is not empty", hint="a new folder")
+    folder = logs or Path(tempfile.mkdtemp(prefix="specgate-smoke-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    done = None
+    try:
+        done = carry_out(asked, folder, lambda line: echo(line, err=True))
+    finally:
+        if logs is None and (done is None or done.active):
+            shutil.rmtree(folder, ignore_errors=True)
+    if as_json:
+        echo_json(as_data(done, folder if folder.exists() else None))
+    else:
+        echo("\n".join(lines(done)))
+        if folder.exists() and any(folder.iterdir()):
+            echo(f"logs {folder}")
+    sys.exit(done.exit_code)
+
+
+def as_data(done: Smoke, logs: Path | None) -> dict[str, object]:
+    """The result as stored: schema `specgate.smoke/v1`."""
+    from dataclasses import asdict
+
+    e, facts = done.evidence, done.evidence.facts
+    return {
+        "schema": "specgate.smoke/v1",
+        "active": done.active,
+        "exit_code": int(done.exit_code),
+        "state": e.drafting.state if e.drafting else "engine error" if done.failed else "no drafts",
+        "backend": e.backend,
+        "role": e.role.name,
+        "device": facts.device if facts else None,
+        "engine_version": facts.engine_version if facts else None,
+        "prompt_tokens": e.prompt_tokens,
+        "tokens": len(e.block.tokens[0]) if e.block else None,
+        "finish": e.block.finish[0].value if e.block else None,
+        "figures": asdict(e.drafting) if e.drafting else None,
+        "figures_are": "of one cold request: not a measurement",
+        "counters": dict(e.block.counters) if e.block else {},
+        "causes": [f.cause for f in done.causes],
+        "findings": [asdict(f) for f in done.findings],
+        "error": e.error,
+        "unreadable": list(e.pair.unreadable),
+        "logs": str(logs) if logs else None,
+    }
+
+
+def lines(done: Smoke) -> Iterator[str]:
+    """The result for readers: the answer, the figures, the causes found, and what was ruled out."""
+    e = done.evidence
+    yield headline(done)
+    if e.drafting is not None:
+        yield from figures(e.drafting)
+    if e.error:
+        yield from textwrap.wrap(f"error: {e.error}", WIDTH, subsequent_indent="  ")
+    from specgate.analysis.speculation.causes import TITLES
+
+    for finding in done.causes:
+        yield ""
+        yield f"found: {TITLES[finding.cause]} ({finding.cause})"
+        for what, text in (("checked", finding.checked), ("seen", finding.seen), ("do", finding.todo)):
+            yield from textwrap.wrap(f"{what}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+    if not done.active:
+        if not done.causes:
+            yield "none of the known causes: the engine's log is the next place to look"
+        for state in ("ruled out", "not checked"):
+            found = [f for f in done.findings if f.state == state]
+            if found:
+                yield ""
+                yield f"{state}:"
+            for f in found:
+                text = f"{f.cause}: {f.seen}"
+                yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
+def headline(done: Smoke) -> str:
+    e = done.evidence
+    what = f"{e.backend}, {e.role}"
+    if done.failed:
+        return f"engine error: {what}: nothing was decoded"
+    if done.active:
+        return f"active: {what}: several draft tokens per step are proposed and accepted"
+    state = e.drafting.state if e.drafting else "no drafts"
+    return f"NOT active: {what}: {state}"
+
+
+def figures(d: Drafting) -> Iterator[str]:
+    def shown(value: float | None, form: str) -> str:
+        return "–" if value is None else format(value, form)
+
+    undrafted = "not told" if d.undrafted is None else str(d.undrafted)
+    yield f"  num_drafts              {d.num_drafts} request-steps with a draft, {undrafted} without"
+    yield f"  draft tokens            {d.drafted}, accepted {d.accepted}"
+    yield f"  acceptance length       {shown(d.acceptance_length, '.3f')} tokens per step, bonus token included"
+    yield f"  steps that accepted     ≥ 1: {shown(d.steps_with_1, '.0%')}   ≥ 2: {shown(d.steps_with_2, '.0%')}"
+    if d.accepted_at_pos:
+        yield "  accepted, by position   " + "  ".join(f"{i}: {s:.2f}" for i, s in enumerate(d.accepted_at_pos, 1))
+    yield f"  tokens/s                {shown(d.tok_s, '.1f')}, of one cold request: not a measurement"
