@@ -60,8 +60,8 @@ def block_line(block: Block, scenarios: Mapping[str, Scenario]) -> str:
 
 
 def tokens_per_second(block: Block) -> float:
-    """Return the tokens per second that the block emitted while decoding, summed over all slots; of a server under load,
-    over the whole block. 0 if no time was recorded.
+    """Return the tokens per second that the block emitted while decoding, summed over all slots. Of a server under load
+    they are those of the whole block. 0 if no time was recorded.
     """
     if block.served is not None and len(block.tokens) > block.point.batch:
         return speed(block, whole_requests=True)

@@ -197,7 +197,9 @@ def test_a_floor_nearer_than_processes_differ_asks_for_a_calibration_and_says_wh
     assert middle is not None
     found = verdict(measured, middle * 0.995)
     assert found.state is State.INCONCLUSIVE
-    assert re.search(r"so near .*x two processes may differ by chance .* specgate machine calibrate measures", found.next_step or "")
+    assert re.search(
+        r"so near .*x two processes may differ by chance .* specgate machine calibrate measures", found.next_step or ""
+    )
 
 
 def test_noise_within_the_run_asks_for_rounds() -> None:
