@@ -26,7 +26,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.kv.modes import KV, MODES
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.kv.planes import Fp8Plane
+from specgate.backends.eagle3.reference.kv_planes import Fp8Plane
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import PairRef
 from specgate.contract.protocols import OpenRequest

@@ -24,9 +24,7 @@ from torch import Tensor
 from specgate.backends.eagle3.cupy.device import shared_gpus
 from specgate.backends.eagle3.cupy.engine.graph import captured
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
-from specgate.backends.eagle3.cupy.kernels.peers.all_reduce import AllReduce
-from specgate.backends.eagle3.cupy.kernels.peers.combine_choices import CombineChoices
-from specgate.backends.eagle3.cupy.kernels.peers.mailboxes import Mailboxes
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import AllReduce, CombineChoices, Mailboxes
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Slots
 from specgate.backends.eagle3.cupy.memory.peers import mailboxes
 from specgate.backends.eagle3.cupy.stream import Stream

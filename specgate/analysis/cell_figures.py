@@ -14,7 +14,7 @@ from specgate.analysis.requests.figures import request_values
 from specgate.analysis.requests.goodput import goodput_values
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING, decodes_in_company
 from specgate.analysis.requests.percentiles import ERROR
-from specgate.analysis.requests.timing import requests_of
+from specgate.analysis.requests.timing import TimedRequest
 from specgate.analysis.stats import planned_looks
 from specgate.contract import Block, Budget, Scenario, Value
 from specgate.contract.acceptance import AcceptanceRecord
@@ -31,13 +31,15 @@ def speed_values(blocks: Sequence[Block], whole_requests: bool) -> Iterator[Valu
         yield from (Value(name, None, n=len(live), reason_code=NO_JOINT_DECODING) for name in JOINT)
 
 
-def latency_values(blocks: Sequence[Block], scenario: Scenario) -> Iterator[Value]:
+def latency_values(
+    blocks: Sequence[Block], requests: Sequence[Sequence[TimedRequest]], scenario: Scenario
+) -> Iterator[Value]:
     """The times of the cell's requests, and of a server's its goodput where the scenario has limits.
 
+    `requests`: those of each of `blocks`.
     The error of an interval is split equally over the interim looks: a rule on the tail may decide at each.
     """
-    whole_requests, error = scenario.whole_requests, ERROR / len(planned_looks(scenario))
-    requests = [list(requests_of(block, whole_requests)) for block in blocks]
+    error = ERROR / len(planned_looks(scenario))
     yield from request_values(requests, error)
     if scenario.goodput is not None and all(block.served for block in blocks):
         seconds = sum(block.prefill_ns + block.elapsed_ns for block in blocks) / 1e9

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import chain
 from operator import add, itemgetter
 
 from specgate.analysis.stats import cluster_interval
@@ -21,10 +22,30 @@ PromptRecords = Mapping[tuple[int, int], AcceptanceRecord]
 
 def pooled(prompts: PromptRecords) -> AcceptanceRecord:
     """The record of all prompts of a spec cell. Raises InvalidResult where a step had a draft and an identity fails."""
-    total = reduce(add, prompts.values())
+    return summed(prompts.values())
+
+
+def summed(records: Iterable[AcceptanceRecord]) -> AcceptanceRecord:
+    """The sum of `records`. Raises InvalidResult where a step had a draft and an identity fails."""
+    total = reduce(add, records)
     if total.steps:
         total.check()
     return total
+
+
+def total_of(blocks: Iterable[Block]) -> AcceptanceRecord:
+    """The record that `pooled` makes of all prompts of `blocks`, which hold by themselves (`checks.identities`)."""
+    records, counts, emitted, truncated, k = list[AcceptanceRecord](), Counter[tuple[int, int]](), 0, 0, 0
+    for block in blocks:
+        if block.served is not None and block.served.acceptance is not None:
+            records.append(block.served.acceptance)
+            continue
+        k, truncated, emitted = block.role.k, truncated + sum(block.truncated), emitted + block.emitted
+        counts.update(zip(chain.from_iterable(block.accepted), chain.from_iterable(block.drafted), strict=True))
+    if k:
+        undrafted = sum(times for (_, d), times in counts.items() if d == 0)
+        records.append(AcceptanceRecord.from_counts(k, counts, emitted - undrafted, truncated))
+    return summed(records)
 
 
 def by_prompt(blocks: Sequence[Block]) -> PromptRecords:

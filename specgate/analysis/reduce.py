@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import chain
 
 from specgate.analysis.active_slots import by_active
 from specgate.analysis.cell_figures import (
@@ -25,8 +27,9 @@ from specgate.analysis.load.figures import load_values
 from specgate.analysis.load.text_selection import compared
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
-from specgate.analysis.prompt_acceptance import by_prompt, pooled
+from specgate.analysis.prompt_acceptance import by_prompt, total_of
 from specgate.analysis.requests.distributions import distributions
+from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.tokens.comparison import check_tokens, repeats_of, with_margins
 from specgate.analysis.tokens.continuations import check_followed, parted_texts
 from specgate.analysis.tokens.repetition import repeat_values
@@ -87,6 +90,26 @@ class Checked:
     drawn_by: NearTies | None = None
 
 
+class Deferred(Mapping[str, Value]):
+    """The figures of a cell, computed when the first of them is asked for."""
+
+    def __init__(self, compute: Callable[[], Mapping[str, Value]]) -> None:
+        self._compute = compute
+
+    @cached_property
+    def _values(self) -> Mapping[str, Value]:
+        return self._compute()
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """Cache of results per cell, keyed by the identity of its blocks. Keep the blocks alive as long as the cache.
@@ -110,6 +133,7 @@ def measure(
     known: Known | None = None,
     aside: SetAside | None = None,
     between: Mapping[str, BetweenRuns] = UNMEASURED,
+    brief: bool = False,
 ) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of `plan`, and every spec cell compared with its baseline. Warm-up blocks are left out.
 
@@ -120,6 +144,7 @@ def measure(
     `known`: what earlier calls over the same blocks and `grounds` have left; this call adds its own.
     `aside`: rounds whose times are left out. Their tokens and drafts count like those of any other.
     `between`: `Run.between_runs`.
+    `brief`: cells have what gates judge alone. What only pages show (`by_depth`, `distributions`, …) is left out.
 
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
@@ -164,7 +189,12 @@ def measure(
             )
         return known.results[key]
 
-    cells = tuple(reduced(cell) if of[cell] else failed(cell, broken.get(cell)) for cell in plan.cells)
+    def in_brief(cell: Cell) -> CellResult:
+        without = without_figures(cell, of[cell], measured_rounds[cell.point], aside)
+        return replace(without, values=Deferred(lambda: reduced(cell).values))
+
+    result_of = in_brief if brief else reduced
+    cells = tuple(result_of(cell) if of[cell] else failed(cell, broken.get(cell)) for cell in plan.cells)
     for_scoring = comparisons if records.drawn_by is None else by_near_ties(comparisons, margins, records.drawn_by)
     scores = {
         point: scores_of(by_point[point], for_scoring, rescoring, records)
@@ -258,6 +288,23 @@ def failed(cell: Cell, why: Contradiction | None) -> CellResult:
     return CellResult(cell, "failed", why.message, 0, None, {}, (), reason_code=why.reason_code)
 
 
+def without_figures(
+    cell: Cell, blocks: Sequence[Block], rounds: Sequence[tuple[int, int]], aside: SetAside
+) -> CellResult:
+    """The result of one cell with blocks, its `values` and all that only pages show left out. See `reduce_cell`."""
+    missing = len(rounds) - len(blocks)
+    return CellResult(
+        cell=cell,
+        status="partial" if missing else "ok",
+        reason=f"{missing} of {len(rounds)} blocks are missing" if missing else None,
+        blocks=len(blocks),
+        acceptance=total_of(blocks) if cell.role.speculative else None,
+        values={},
+        series_ms=(),
+        set_aside=len(blocks) - len(timed(blocks, aside)),
+    )
+
+
 def reduce_cell(
     plan: Plan,
     cell: Cell,
@@ -274,18 +321,18 @@ def reduce_cell(
     `rounds`: (prompt set, round) of every planned round, in running order. `texts_beside`: the untimed baseline texts,
     which a baseline cell has to repeat. `repeats`: see `repeat_values`. `aside`: see `measure`.
     """
-    clocked = timed(blocks, aside)
-    planned, scenario = len(rounds), plan.scenarios[cell.point.scenario]
+    result, clocked = without_figures(cell, blocks, rounds, aside), timed(blocks, aside)
+    scenario = plan.scenarios[cell.point.scenario]
     prompts = by_prompt(blocks) if cell.role.speculative else {}
-    acceptance = pooled(prompts) if cell.role.speculative else None
     whole_requests = scenario.whole_requests
+    requests = [list(requests_of(block, whole_requests)) for block in clocked]
     values = {
         v.metric: v
         for v in (
             *(load_values(clocked) if scenario.load is not None else speed_values(clocked, whole_requests)),
-            *(latency_values(clocked, scenario) if clocked else ()),
+            *(latency_values(clocked, requests, scenario) if clocked else ()),
             *active_values(blocks),
-            *draft_values(blocks, prompts, acceptance, scenario.budget),
+            *draft_values(blocks, prompts, result.acceptance, scenario.budget),
             *repeat_values(blocks, [] if cell.role.speculative else texts_beside, repeats),
             *cache_hits(blocks),
             *asked_again(blocks),
@@ -297,17 +344,11 @@ def reduce_cell(
         values |= {
             m: Value(m, None, v.stat, v.n, reason_code="token_mismatch") for m, v in values.items() if m in SPEEDS
         }
-    missing = planned - len(blocks)
-    return CellResult(
-        cell=cell,
-        status="partial" if missing else "ok",
-        reason=f"{missing} of {planned} blocks are missing" if missing else None,
-        blocks=len(blocks),
-        acceptance=acceptance,
+    return replace(
+        result,
         values=values,
         series_ms=series(rounds, clocked),
         by_depth=by_depth(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
         by_active=by_active(blocks, withhold=withhold, aside=aside.get(cell.point.key, frozenset())),
-        distributions={} if withhold else distributions(clocked, whole_requests=whole_requests),
-        set_aside=len(blocks) - len(clocked),
+        distributions={} if withhold else distributions(chain.from_iterable(requests)),
     )

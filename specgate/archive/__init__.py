@@ -1,4 +1,4 @@
-"""What is done with runs that are stored. Nothing in their folders is written.
+"""Read stored runs, check them and lay them side by side. Nothing in their folders is written.
 
 stored_runs.py           a run as it was left
 tables.py                a run as pandas tables (`specgate.open_run`)

@@ -30,7 +30,7 @@ WORTH_IT: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What a second process renders of the stored run. Without a second process there is nothing.
+    """Reports of the stored run that a second process renders. Without a second process there is nothing.
 
     `texts`: file → its text.
     """
@@ -89,5 +89,5 @@ def stored_run(folder: RunFolder, config: Config) -> Run:
 
 def report_files() -> dict[str, Report]:
     """File → report, for every installed report that is a file. Pages, whose pictures take long, come last."""
-    found = {r.filename: r for r in map(plugins.report, plugins.registered("specgate.reports")) if r.filename}
-    return {file: found[file] for file in sorted(found, key=lambda file: file.endswith(".html"))}
+    reports = {r.filename: r for r in map(plugins.report, plugins.registered("specgate.reports")) if r.filename}
+    return {file: reports[file] for file in sorted(reports, key=lambda file: file.endswith(".html"))}

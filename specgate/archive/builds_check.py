@@ -22,8 +22,11 @@ from specgate.machine import inventory
 
 @dataclass(frozen=True, slots=True)
 class BuildsVerification:
-    """What checking a comparison found. `result`: as it was recomputed; None if it could not be. `files`: how many
-    files the manifest lists. `notes`: what is worth knowing beside. `untold` and `next_step`: as in `Verification`.
+    """Result of checking a comparison.
+
+    `result`: as it was recomputed; None if it could not be.
+    `files`: how many files the manifest lists.
+    `notes`: what is worth knowing beside. `untold` and `next_step`: as in `Verification`.
     """
 
     result: TwoBuilds | None
@@ -43,13 +46,13 @@ def verify_builds(path: Path) -> BuildsVerification:
     differences, notes = list(manifest_differences(path, FOLDERS)), list[str]()
     files = len(listings(path / MANIFEST)) if (path / MANIFEST).is_file() else 0
     try:
-        asked = folder.asked()
-        result = result_of(folder, asked, folder.journals(), folder.processes())
+        request = folder.asked()
+        result = result_of(folder, request, folder.journals(), folder.processes())
         again = list(differences_of(RESULT, folder.result(), result_json(result)))
-        ours = asked.begun_with.get("source_tree_sha256") == inventory.source_tree_sha256()
+        ours = request.begun_with.get("source_tree_sha256") == inventory.source_tree_sha256()
         pages = list(page_differences(path, result))
         differences += [d for d in pages if ours or not (path / d.file).is_file()]
-        run = {"fingerprint": asked.begun_with}
+        run = {"fingerprint": request.begun_with}
         if not ours:
             notes.append(f"the comparison was made by {made_by(run)}")
         if pages and not ours:
@@ -66,7 +69,7 @@ def verify_builds(path: Path) -> BuildsVerification:
 
 
 def page_differences(path: Path, result: TwoBuilds) -> Iterator[Difference]:
-    """Where the stored pages say anything else than the same pages rendered again."""
+    """Yield the places where the stored pages say anything else than the same pages rendered again."""
     for format, file in FILES:
         if not (path / file).is_file():
             yield Difference(file, "", "is missing")

@@ -1,4 +1,4 @@
-"""Where the level of a figure changed over many runs, with a stated budget for false alarms.
+"""Find the places where the level of a figure changed over many runs, with a stated budget for false alarms.
 
 A series is searched by a permutation test. The statistic is the largest standardised difference between the means
 before and after a place (a CUSUM statistic), over all places with MIN_SIDE readings on either side:
@@ -63,14 +63,14 @@ def plan(lengths: Sequence[int]) -> tuple[int, int]:
 
 
 def long_enough(readings: int, alpha: float) -> bool:
-    """Whether a clean step in the middle of a series is rare enough: half the p that its first test may have, so that
-    random orders tell the two apart.
+    """True if a clean step in the middle of a series is rare enough to be told from random orders: at most half the p
+    that its first test may have.
     """
     return readings >= 2 * MIN_SIDE and least_p(readings) <= alpha / 4
 
 
 def fewest_readings() -> int:
-    """How many readings the only series of a history must have to be searched."""
+    """Number of readings that the only series of a history must have to be searched."""
     return next(n for n in count(2 * MIN_SIDE) if long_enough(n, BUDGET))
 
 
@@ -87,9 +87,9 @@ def changes_of(series: Series, alpha: float) -> Iterator[ChangePoint]:
     if min(values) <= 0:
         return
     logs = np.log(np.asarray(values, float))
-    found = sorted(splits(logs, 0, alpha / 2))
-    edges = [0, *(at for at, _ in found), len(values)]
-    for (at, p), start, end in zip(found, edges[:-2], edges[2:], strict=True):
+    changes = sorted(splits(logs, 0, alpha / 2))
+    edges = [0, *(at for at, _ in changes), len(values)]
+    for (at, p), start, end in zip(changes, edges[:-2], edges[2:], strict=True):
         before, after = (math.exp(float(part.mean())) for part in (logs[start:at], logs[at:end]))
         yield ChangePoint(at, before, after, p)
 
@@ -141,5 +141,5 @@ def standardised_steps(logs: Vector) -> Vector:
     k = np.arange(MIN_SIDE, n - MIN_SIDE + 1)
     centred = logs - logs.mean(axis=1, keepdims=True)
     sums = np.cumsum(centred, axis=1)[:, k - 1]
-    found: Vector = np.abs(sums) / np.sqrt(k * (n - k) / n)
-    return found
+    steps: Vector = np.abs(sums) / np.sqrt(k * (n - k) / n)
+    return steps

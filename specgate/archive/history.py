@@ -52,15 +52,15 @@ def trends_of(folder: Path) -> Trends:
 
 def series(runs: Sequence[Run]) -> Iterator[Series]:
     """One series per ground, cell and followed metric. `runs`: oldest first."""
-    found: dict[tuple[str, Cell, str], list[Reading]] = {}
+    readings_by_key: dict[tuple[str, Cell, str], list[Reading]] = {}
     for place, run in enumerate(runs):
         for result in run.cells:
             name, _ = ground(run, result.cell)
             for value in followed(run, result):
                 if value.value is not None:
                     reading = Reading(place, value.value, value.ci_low, value.ci_high)
-                    found.setdefault((name, result.cell, value.metric), []).append(reading)
-    for (name, cell, metric), readings in sorted(found.items(), key=order):
+                    readings_by_key.setdefault((name, result.cell, value.metric), []).append(reading)
+    for (name, cell, metric), readings in sorted(readings_by_key.items(), key=order):
         yield Series(cell, metric, name, tuple(readings))
 
 
@@ -107,7 +107,7 @@ def scenario_digest(scenario: Scenario, *, named: bool) -> str:
 
 def nested(facts: Mapping[str, object], *path: str) -> object:
     """The value under a path of keys, or None if one of the keys is missing."""
-    found: object = facts
+    value: object = facts
     for key in path:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

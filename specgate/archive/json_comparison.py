@@ -38,7 +38,7 @@ def _differing(file: str, place: str, was: object, now: object) -> Iterator[Diff
 
 
 def same_figure(was: float, now: float) -> bool:
-    """Whether two figures agree but for rounding: on another machine, linear algebra may add in another order."""
+    """True if two figures agree but for rounding: on another machine, linear algebra may add in another order."""
     return math.isclose(was, now, rel_tol=1e-9, abs_tol=1e-12)
 
 

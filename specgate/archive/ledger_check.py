@@ -29,12 +29,12 @@ def ledger_differences(path: Path, run: Run, signers: Path | None) -> tuple[list
         return [Difference(FILE, "", str(error))], []
     if entry is None:
         return _without_entry(path, signers)
-    found = [*entry_differences(path, run, entry), *signature_differences(entry, signers)]
-    return found, signature_notes(entry, signers, found)
+    differences = [*entry_differences(path, run, entry), *signature_differences(entry, signers)]
+    return differences, signature_notes(entry, signers, differences)
 
 
-def signature_notes(entry: Entry, signers: Path | None, found: Sequence[Difference]) -> list[str]:
-    """What is worth knowing about the signature of an entry in which `found` differs."""
+def signature_notes(entry: Entry, signers: Path | None, differences: Sequence[Difference]) -> list[str]:
+    """Notes on the signature of an entry that has `differences`."""
     if signers is None:
         signed = (
             "its entry is signed, but no --allowed-signers says whose keys are believed"
@@ -42,7 +42,7 @@ def signature_notes(entry: Entry, signers: Path | None, found: Sequence[Differen
             else "its entry is not signed"
         )
         return [f"{signed}: whoever can write to both the folder and the ledger can make them agree"]
-    if not found and entry.signature:
+    if not differences and entry.signature:
         return [f"the ledger entry is signed by {signer(entry.signature, signers, entry.time)}"]
     return []
 
@@ -56,21 +56,23 @@ def _without_entry(path: Path, signers: Path | None) -> tuple[list[Difference], 
 
 
 def entry_differences(path: Path, run: Run, entry: Entry) -> list[Difference]:
-    """Where the entry and the run folder contradict each other: manifest, state and exit code."""
-    where, found = f"{FILE} ({entry.run})", []
+    """List the contradictions between the entry and the run folder: manifest, state and exit code."""
+    where, differences = f"{FILE} ({entry.run})", []
     manifest = sha256_of(path / MANIFEST) if (path / MANIFEST).is_file() else None
     if manifest != entry.manifest_sha256:
-        found.append(Difference(where, "manifest_sha256", f"{entry.manifest_sha256}; {MANIFEST} has {manifest}"))
+        differences.append(Difference(where, "manifest_sha256", f"{entry.manifest_sha256}; {MANIFEST} has {manifest}"))
     if "run" in run.failures:  # the run was stopped, and the ledger has the exit code of what stopped it
         if entry.state in GREEN:
-            found.append(Difference(where, "state", f"{entry.state}; the run was stopped before it had a verdict"))
-        return found
+            differences.append(
+                Difference(where, "state", f"{entry.state}; the run was stopped before it had a verdict")
+            )
+        return differences
     state, code = recorded_as(run, None)
     if entry.exit_code != code:
-        found.append(Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(code)}"))
+        differences.append(Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(code)}"))
     if entry.state is not state:
-        found.append(Difference(where, "state", f"{entry.state}; recomputed: {state}"))
-    return found
+        differences.append(Difference(where, "state", f"{entry.state}; recomputed: {state}"))
+    return differences
 
 
 def comparison_differences(
@@ -87,18 +89,18 @@ def comparison_differences(
     entry = next((e for e in reversed(entries) if e.run == path.absolute().name), None)
     if entry is None:
         return _without_entry(path, signers)
-    where, found = f"{FILE} ({entry.run})", []
+    where, differences = f"{FILE} ({entry.run})", []
     manifest = sha256_of(path / MANIFEST) if (path / MANIFEST).is_file() else None
     if manifest != entry.manifest_sha256:
-        found.append(Difference(where, "manifest_sha256", f"{entry.manifest_sha256}; {MANIFEST} has {manifest}"))
+        differences.append(Difference(where, "manifest_sha256", f"{entry.manifest_sha256}; {MANIFEST} has {manifest}"))
     if result is not None and entry.exit_code != result.code:
-        found.append(Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(result.code)}"))
-    found += signature_differences(entry, signers)
-    return found, signature_notes(entry, signers, found)
+        differences.append(Difference(where, "exit_code", f"{entry.exit_code}; recomputed: {int(result.code)}"))
+    differences += signature_differences(entry, signers)
+    return differences, signature_notes(entry, signers, differences)
 
 
 def signature_differences(entry: Entry, signers: Path | None) -> list[Difference]:
-    """Why the signature of the entry is not one of the allowed signers'; [] if it is, or if none is asked for."""
+    """Reasons that the entry's signature is not an allowed signer's; [] if it is, or if none is asked for."""
     if signers is None:
         return []
     where = f"{FILE} ({entry.run})"

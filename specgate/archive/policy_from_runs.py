@@ -1,5 +1,5 @@
 """A policy for the scenarios of measured runs (`specgate policy init`): floors from what was measured, below it by a
-margin that the samples and the noise passport allow.
+margin that the samples and the noise profile allow.
 
 The floors are found by asking the gates themselves, so that they hold whatever the gates' statistics are: judged by the
 policy, every one of the runs passes.
@@ -30,7 +30,7 @@ from specgate.promotion.claim import digests
 from specgate.run.recompute import judge
 
 NOISE_MARGIN: Final = 2.0
-"""A margin is at least so many times the minimum detectable effect of the passport, as docs/statistics.md has it."""
+"""A margin is at least so many times the minimum detectable effect of the profile, as docs/statistics.md has it."""
 WIDEST: Final = 0.5
 """The largest share of a measured speed-up that a floor may lie below it. Samples that prove no more say nothing."""
 
@@ -118,7 +118,7 @@ def check_passes(text: str, stored: Sequence[StoredRun], folder: Path) -> None:
 
 
 def heading(stored: Sequence[StoredRun], margin_pct: float) -> Iterator[str]:
-    """What the policy rests on, as comments."""
+    """Yield the runs that the policy rests on, as comments."""
     config = stored[0].config
     what = f"{config.pair.name} on {config.backend}"
     yield f"# What {what} must keep showing, at least {margin_pct:g} % below what was measured by"
@@ -145,7 +145,7 @@ def micro_lines(stored: Sequence[StoredRun], folder: Path) -> Iterator[str]:
 
 
 def name_for(scenario: Scenario, folder: Path) -> str | None:
-    """How a policy in `folder` names a scenario; None where its file is gone."""
+    """Name of a scenario in a policy in `folder`; None if its file is gone."""
     if scenario.name in {s.name for s in shipped()}:
         return scenario.name
     file = scenario.source_file.expanduser() if scenario.source_file else None
@@ -153,7 +153,7 @@ def name_for(scenario: Scenario, folder: Path) -> str | None:
 
 
 def checks_lines(stored: Sequence[StoredRun]) -> Iterator[str]:
-    """How far tokens are checked: as in the run's own policy."""
+    """Yield the checks of tokens, as in the run's own policy."""
     checks = stored[0].policy.checks
     values = {name: getattr(checks, name) for name in checks.__slots__}
     yield f"checks: {flow({**values, 'rescored_by': checks.rescored_by or 'none'})}"
@@ -209,8 +209,8 @@ def speed_lines(stored: Sequence[StoredRun], scenario: str, role: str, margin_pc
         raise UsageError(f"{scenario} {role}: no run has a speed-up of it", hint="give a run whose tokens were equal")
     lowest = min(value for _, _, value in measured)
     effects = [mde for one, r, _ in measured if (mde := one.run.mde.get(r.cell.key)) is not None]
-    wanted = max(margin_pct / 100, NOISE_MARGIN * max(effects, default=0.0))
-    floor = rounded_down(lowest * (1 - wanted))
+    least_margin = max(margin_pct / 100, NOISE_MARGIN * max(effects, default=0.0))
+    floor = rounded_down(lowest * (1 - least_margin))
     rule = Rule(f"{scenario}-{role}-speed", "speed", True, scenario, role, {"min": floor})
     while not proven(rule, stored):
         floor = rounded_down(min(floor * 0.99, floor - 0.01))
@@ -221,11 +221,11 @@ def speed_lines(stored: Sequence[StoredRun], scenario: str, role: str, margin_pc
         rule = replace(rule, params={"min": floor})
     spans = "; ".join(dict.fromkeys(span_of(one.run, r) for one, r, _ in measured))
     reason = f"{100 * (1 - floor / lowest):.1f} % below"
-    if floor < rounded_down(lowest * (1 - wanted)):
+    if floor < rounded_down(lowest * (1 - least_margin)):
         reason += ": the intervals prove no more"
-    elif wanted > margin_pct / 100:
+    elif least_margin > margin_pct / 100:
         reason += f": twice the {100 * max(effects):.1f} % that this machine can tell"
-    unknown = "" if effects else "; no noise passport says what the machine can tell (specgate machine calibrate)"
+    unknown = "" if effects else "; no noise profile says what the machine can tell (specgate machine calibrate)"
     slower = "; slower than plain decoding" if lowest < 1 else ""
     yield f"  # {scenario} {role}: {spans}; {reason}{unknown}{slower}."
     yield from rule_line(rule)
@@ -233,11 +233,11 @@ def speed_lines(stored: Sequence[StoredRun], scenario: str, role: str, margin_pc
 
 def acceptance_lines(stored: Sequence[StoredRun], scenario: str, role: str, margin_pct: float) -> Iterator[str]:
     """The floor of an acceptance length: below its interval over prompts, and the margin below what was measured."""
-    found = [
+    values = [
         r.values["acceptance_length"] for _, r in cells_of(stored, scenario, role) if "acceptance_length" in r.values
     ]
-    lengths = [value.value for value in found if value.value is not None]
-    lows = [value.ci_low for value in found if value.ci_low is not None]
+    lengths = [value.value for value in values if value.value is not None]
+    lows = [value.ci_low for value in values if value.ci_low is not None]
     if not lengths:
         raise UsageError(f"{scenario} {role}: no run has an acceptance length of it", hint="was the draft used?")
     floor = max(1.0, rounded_down(min(*lows, min(lengths) * (1 - margin_pct / 100), min(lengths))))
@@ -295,7 +295,7 @@ def judged_cells(rule: Rule, run: Run) -> Iterator[Verdict]:
 
 
 def proven(rule: Rule, stored: Sequence[StoredRun]) -> bool:
-    """Whether every run passes the rule."""
+    """True if every run passes the rule."""
     return all(v.state is State.PASS for one in stored for v in judged_cells(rule, one.run))
 
 

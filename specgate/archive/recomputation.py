@@ -39,7 +39,7 @@ def recompute(folder: RunFolder) -> tuple[Run, Plan, Config]:
 
 
 def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) -> Iterator[Difference]:
-    """Where run.json and gates.json are not what was recomputed."""
+    """Yield the places where run.json and gates.json differ from what was recomputed."""
     again = {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -56,7 +56,7 @@ def result_differences(folder: RunFolder, run: Run, plan: Plan, config: Config) 
 
 
 def fingerprint_differences(folder: RunFolder, run: Run, config: Config) -> Iterator[Difference]:
-    """Where run.json says another thing of configuration, environment and engines than the files about these.
+    """Yield where run.json contradicts the files about configuration, environment and engines.
 
     Reports are compared line by line only if this source tree has written them, so a source tree that is stated in the
     fingerprint alone must not be believed. The name of a run holds the beginning of its source tree too.
@@ -89,9 +89,9 @@ def package_differences(run: Run) -> Iterator[Difference]:
         if kind == "package" and isinstance(packages, dict) and packages.get(name, stated) != stated:
             yield Difference("run.json", f"fingerprint.{key}", f"{stated}; env.json has {packages.get(name)}")
         if key == "interpreter" and isinstance(python, dict):
-            said = f"{python.get('implementation')} {python.get('version')} "
-            if not str(stated).startswith(said):
-                yield Difference("run.json", f"fingerprint.{key}", f"{stated}; env.json has {said.strip()}")
+            interpreter = f"{python.get('implementation')} {python.get('version')} "
+            if not str(stated).startswith(interpreter):
+                yield Difference("run.json", f"fingerprint.{key}", f"{stated}; env.json has {interpreter.strip()}")
 
 
 def device_differences(run: Run) -> Iterator[Difference]:

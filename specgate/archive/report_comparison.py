@@ -36,7 +36,7 @@ def report_differences(path: Path, run: Run, config: Config, ahead: Ahead) -> tu
     """(where the reports of the run folder `path` differ from those of this version, what is worth knowing of them)."""
     rendered, ours = report_files(), made_here({"fingerprint": run.fingerprint})
     drawn_alike = ours and plotting_library(run) == installed(PLOTTING)
-    found, notes = list[Difference](), list[str]()
+    differences, notes = list[Difference](), list[str]()
     for file in sorted(set(run.reports) - rendered.keys()):
         notes.append(f"{file} is not compared: the plug-in that renders it is not installed")
     for file, report in rendered.items():
@@ -46,13 +46,13 @@ def report_differences(path: Path, run: Run, config: Config, ahead: Ahead) -> tu
         again = as_stored(ahead.text(file, run) or report.render(run, config.policy))
         lines = list(line_differences(file, stored, again, pictures=drawn_alike))
         if ours:
-            found += lines
+            differences += lines
         elif lines and file.endswith(".csv"):
-            found += table_differences(file, stored, again)
+            differences += table_differences(file, stored, again)
             notes.append(f"{file} is not as this source tree would write it; its figures were compared one by one")
         elif lines:
             notes.append(f"{file} is not as this source tree would write it (from {lines[0].place} on)")
-    return found, notes
+    return differences, notes
 
 
 def made_here(run: Mapping[str, Any]) -> bool:
@@ -83,8 +83,8 @@ def foreign_files(path: Path, run: Run) -> Iterator[Difference]:
 def plotting_library(run: Run) -> str | None:
     """The version of the plotting library that drew the run's pictures, as env.json states it; None if it does not."""
     packages: Any = run.environment.get("packages")
-    found = packages.get(PLOTTING) if isinstance(packages, Mapping) else None
-    return found if isinstance(found, str) else None
+    version = packages.get(PLOTTING) if isinstance(packages, Mapping) else None
+    return version if isinstance(version, str) else None
 
 
 def installed(package: str) -> str | None:
@@ -114,21 +114,23 @@ def line_differences(file: str, stored: str, again: str, *, pictures: bool = Fal
 
 
 def _said(drawing: re.Match[str]) -> str:
-    """What a picture says in words and figures, each in a line: its text alternative, then its labels."""
+    """Text of a picture, one item per line: its text alternative, then its labels."""
     labels = [html.unescape(label).strip() for label in _LABEL.findall(drawing[0])]
     return f"<svg{drawing['head']}>\n" + "\n".join((*labels, "</svg>"))
 
 
 def same_line(was: str, now: str) -> bool:
-    """Whether two lines of a report agree. Decimal fractions are compared as numbers; see `same_figure`."""
+    """True if two lines of a report agree. Decimal fractions are compared as numbers; see `same_figure`."""
     if was == now:
         return True
     old, new = _DECIMAL.split(was), _DECIMAL.split(now)
     if old[::2] != new[::2]:
         return False
-    drawn = "<" in was and "class=" not in was and any(mark in was for mark in (" d=", " x=", " y=", "transform="))
+    coordinates = (
+        "<" in was and "class=" not in was and any(mark in was for mark in (" d=", " x=", " y=", "transform="))
+    )
     pairs = zip(map(float, old[1::2]), map(float, new[1::2]), strict=True)
-    return all(same_figure(a, b) or (drawn and abs(a - b) <= _PLACE) for a, b in pairs)
+    return all(same_figure(a, b) or (coordinates and abs(a - b) <= _PLACE) for a, b in pairs)
 
 
 # ── table by table ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -32,8 +32,10 @@ class StoredRun:
     def blocks(self) -> list[Block]:
         """The blocks behind the run's figures: those of whole measured rounds, without warm-up."""
         plan = build_plan(tuple(self.config.scenarios.values()), self.config.backend)
-        found = RunFolder.open(self.path, read_only=True).lines(Block)
-        return [b for b in whole_rounds(early_stop.truncated_plan(plan, self.run.ended_early), found) if not b.warmup]
+        recorded = RunFolder.open(self.path, read_only=True).lines(Block)
+        return [
+            b for b in whole_rounds(early_stop.truncated_plan(plan, self.run.ended_early), recorded) if not b.warmup
+        ]
 
 
 def load_run(path: Path) -> StoredRun:
@@ -66,9 +68,9 @@ def load_unended(folder: RunFolder) -> StoredRun:
 
 def load_runs(paths: Sequence[Path]) -> list[StoredRun]:
     """Load several runs. Raises UsageError if two of `paths` hold the same run, and whatever `load_run` raises."""
-    found = [load_run(path) for path in paths]
-    for i, one in enumerate(found):
-        for other in found[:i]:
+    runs = [load_run(path) for path in paths]
+    for i, one in enumerate(runs):
+        for other in runs[:i]:
             if one.run.id == other.run.id:
                 raise UsageError(f"{other.path} and {one.path} are the same run: {one.run.id}", hint="give it once")
-    return found
+    return runs

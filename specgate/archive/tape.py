@@ -41,7 +41,7 @@ def tape_of(path: Path, point_key: str | None) -> Tape:
 
 
 def origin(run: Run, point: Point, engine: EngineFacts) -> dict[str, str]:
-    """Where a tape comes from. `engine` is the journal's: a run that has not ended has no engines in its run.json."""
+    """Origin of a tape. `engine` is the journal's: a run that has not ended has no engines in its run.json."""
     return {
         "run": run.id,
         "point": point.key,
@@ -62,8 +62,8 @@ def pick_point(plan: Plan, key: str | None, path: Path) -> Point:
     if key is None and len(points) == 1:
         return next(iter(points.values()))
     if key not in points:
-        said = "has several points" if key is None else f"has no point {key!r}"
-        raise UsageError(f"{path}: {said}", hint=f"--point is one of: {', '.join(points)}")
+        problem = "has several points" if key is None else f"has no point {key!r}"
+        raise UsageError(f"{path}: {problem}", hint=f"--point is one of: {', '.join(points)}")
     return points[key]
 
 
@@ -79,15 +79,15 @@ def accept_counts(blocks: list[Block], role: Role, prompt_set: int) -> Slots:
             f"{same[0].cell.key}: a server does not say what each step accepted",
             hint="record a tape from an engine of specgate's own",
         )
-    found = {by_slot(block) for block in same}
-    if len(found) > 1:
+    counts = {by_slot(block) for block in same}
+    if len(counts) > 1:
         raise InvalidResult(
             f"{same[0].cell.key}: blocks of prompt set {prompt_set} accepted different counts",
             hint="a tape needs an engine that repeats itself",
         )
-    if not found:
+    if not counts:
         raise UsageError(f"prompt set {prompt_set} has no block of {role}", hint="finish the run: --resume")
-    return found.pop()
+    return counts.pop()
 
 
 def by_slot(block: Block) -> Slots:

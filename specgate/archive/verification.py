@@ -33,7 +33,7 @@ from specgate.run.earlier import earlier_differences
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What checking a run folder found.
+    """Result of checking a run folder.
 
     `run`: the run as it was recomputed, or None if it could not be. `files`: how many files the manifest lists.
     `notes`: what is no contradiction, but worth knowing.
@@ -74,18 +74,18 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
             computed += result_differences(folder, run, plan, config)
             differences += fingerprint_differences(folder, run, config)
             differences += without_clock(folder.journal().blocks)
-            found, said = report_differences(path, run, config, ahead)
-        computed += found
-        notes += said
+            report_problems, report_notes = report_differences(path, run, config, ahead)
+        computed += report_problems
+        notes += report_notes
         differences += [*missing_reports(path, run), *foreign_files(path, run)]
     except (SpecgateError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         # Samples that have the right form but break the arithmetic cannot have been measured.
         computed.append(Difference(path.name, "", f"cannot be recomputed: {error}"))
     if run is not None:
         differences += [*earlier_differences(path, run), *builds_differences(path, run)]
-        found, said = ledger_differences(path, run, signers)
-        differences += found
-        notes += said
+        report_problems, report_notes = ledger_differences(path, run, signers)
+        differences += report_problems
+        notes += report_notes
     if made_here(stored):
         return Verification(run, files, (*differences, *computed), tuple(notes))
     if not computed:

@@ -1,4 +1,4 @@
-"""What a harness must read of a pair on disk. Nothing here needs torch.
+"""Read from disk what a harness must know of a pair. Nothing here needs torch.
 
 geometry.py            every size and switch of a target and of a draft
 hf/                    Hugging Face `config.json` → geometry

@@ -36,7 +36,7 @@ class StoredArray:
 
     @property
     def is_float(self) -> bool:
-        """Whether the tensor holds floats of 16 to 64 bits."""
+        """True if the tensor holds floats of 16 to 64 bits."""
         return self.dtype in FLOATS
 
     def read(self) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Which auxiliary hidden-state layers feed the draft: the target's residual streams at certain boundaries.
+"""Auxiliary hidden-state layers that feed the draft: the target's residual streams at certain boundaries.
 
 Boundary b is the residual stream after b layers. So 0 is the embedding, and n (the number of layers) the stream before
 the final norm. Draft configs state boundaries in several ways. The rule that was applied is printed with every run.
@@ -47,14 +47,14 @@ def resolve_boundaries(config: Keys, target_layers: int, boundaries: Sequence[in
         capture = AuxiliaryLayers(tuple(boundaries), f"override: boundaries {shown(boundaries)}")
         check(capture, target_layers, f"{config.file}: capture override")
         return capture
-    found = [c for c in (top_level(config), nested(config, target_layers), nested_plain(config)) if c is not None]
-    if len({c.boundaries for c in found}) > 1:
+    stated = [c for c in (top_level(config), nested(config, target_layers), nested_plain(config)) if c is not None]
+    if len({c.boundaries for c in stated}) > 1:
         raise CheckpointError(
-            f"{config.file}: capture layers are ambiguous: {'; '.join(c.rule for c in found)}", hint=OVERRIDE_HINT
+            f"{config.file}: capture layers are ambiguous: {'; '.join(c.rule for c in stated)}", hint=OVERRIDE_HINT
         )
-    capture = found[0] if found else by_default(target_layers)
-    if len(found) > 1:
-        capture = AuxiliaryLayers(capture.boundaries, "; ".join(c.rule for c in found))
+    capture = stated[0] if stated else by_default(target_layers)
+    if len(stated) > 1:
+        capture = AuxiliaryLayers(capture.boundaries, "; ".join(c.rule for c in stated))
     check(capture, target_layers, f"{config.file}: {capture.rule}")
     return capture
 

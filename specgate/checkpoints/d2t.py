@@ -48,7 +48,7 @@ def check_d2t(d2t: Integers, t2d: Mask | None, target_vocab: int, where: str) ->
 
 
 def looks_absolute(d2t: Integers, ids: Integers, t2d: Mask | None, target_vocab: int) -> bool:
-    """Whether `d2t` holds absolute target ids, although offsets are expected. `ids` [W] is its reading as offsets.
+    """True if `d2t` holds absolute target ids, although offsets are expected. `ids` [W] is its reading as offsets.
 
     That is only possible where `d2t` itself lists distinct target ids. A mask `t2d` then settles the question: the ids
     are absolute if it marks all of them. Both readings cannot fit, because their sums differ.

@@ -79,12 +79,12 @@ class TargetGeometry:
     sinks: bool = False
 
     def window(self, layer: int) -> int | None:
-        """How many positions a query of `layer` sees; None: all."""
+        """Number of positions that a query of `layer` sees; None: all."""
         return self.windows[layer] if self.windows else None
 
 
 class TargetSizes(Protocol):
-    """What a draft has to know of its target, whatever that computes: `TargetGeometry` says so of a dense Llama."""
+    """Sizes of a target that its draft must know: `TargetGeometry` has them for a dense Llama."""
 
     @property
     def layers(self) -> int: ...

@@ -48,8 +48,8 @@ class Keys:
 
     def wrong(self, key: str, right: str) -> CheckpointError:
         """The error to raise about `key`. `right` says what would be right."""
-        said = f"= {_short(json.dumps(self.values[key]))}" if key in self.values else "is missing"
-        return CheckpointError(f"{self.file}: {self.path(key)} {said}", hint=right)
+        state = f"= {_short(json.dumps(self.values[key]))}" if key in self.values else "is missing"
+        return CheckpointError(f"{self.file}: {self.path(key)} {state}", hint=right)
 
     def refuse(self, key: str, harmless: object, reason: str) -> None:
         """Raise CheckpointError with `reason` where `key` is present and its value is not `harmless`."""
@@ -103,9 +103,9 @@ class Keys:
         value = self.values.get(key)
         if value is None:
             return ()
-        given = value if isinstance(value, list | tuple) else [value]
-        items = [i for i in given if is_integer(i) and i >= 0]
-        if len(items) < len(given):
+        entries = value if isinstance(value, list | tuple) else [value]
+        items = [i for i in entries if is_integer(i) and i >= 0]
+        if len(items) < len(entries):
             raise self.wrong(key, "an integer ≥ 0 or a list of them is needed")
         if len(items) > MOST_IDS or any(i > LARGEST_COUNT for i in items):
             raise self.wrong(key, f"at most {MOST_IDS} of at most {LARGEST_COUNT} are accepted")

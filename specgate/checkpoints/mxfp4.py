@@ -1,4 +1,4 @@
-"""What an MXFP4 number is, without arithmetic: the harness reads configs, and torch takes seconds to import.
+"""Format of an MXFP4 number, without arithmetic: the harness reads configs, and torch takes seconds to import.
 
 Source: OCP Microscaling Formats (MX) 1.0. A number is ±{0, 0.5, 1, 1.5, 2, 3, 4, 6} (E2M1), a scale byte s means
 2^(s − 127) (E8M0), and 255 is not a number. A byte holds two numbers, the first in its lower half.

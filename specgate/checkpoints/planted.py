@@ -12,7 +12,7 @@ from specgate.files.json_text import shown
 
 
 def from_seed(config: Keys) -> bool:
-    """Whether the folder of `config` holds no weights, because they are generated when loaded.
+    """True if the folder of `config` holds no weights, because they are generated when loaded.
 
     Raises CheckpointError for a planted pair's config that was edited.
     """
@@ -39,10 +39,10 @@ def check_digest(config: Keys) -> None:
 
     Another name of a draft's architecture changes nothing of that. LMDeploy 0.18 knows drafts under another one only.
     """
-    stated, found = config.part(PLANTED).text("sha256"), digest(config.values)
+    stated, computed = config.part(PLANTED).text("sha256"), digest(config.values)
     as_written = {**config.values, "architectures": [DRAFT_ARCHITECTURE]}
-    if stated not in (found, digest(as_written)):
+    if stated not in (computed, digest(as_written)):
         raise CheckpointError(
-            f"{config.file}: {PLANTED}.sha256 = {shown(stated)}, but the rest of the file has {found}",
+            f"{config.file}: {PLANTED}.sha256 = {shown(stated)}, but the rest of the file has {computed}",
             hint="the file was edited after the pair was calibrated: plant the pair anew",
         )

@@ -42,7 +42,7 @@ def init(runs: tuple[Path, ...], out: Path | None, margin_pct: float) -> None:
     """Write a policy for the scenarios of the run folders RUN: a floor for every speed-up and acceptance length that
     they measured, equal tokens, valid records, and rules for every other scenario.
 
-    Floors lie below what was measured by the margin, and by more where the intervals or the noise passport prove
+    Floors lie below what was measured by the margin, and by more where the intervals or the noise profile prove
     less; a comment beside each says so. Judged by the policy, the runs pass. Exit code 2 for a run from which no floor
     follows.
     """

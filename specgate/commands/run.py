@@ -42,7 +42,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "--policy",
         metavar="FILE|NAME",
-        help="Gates and their numbers (default: cpu or seed, by machine; of `load`: load).",
+        help="Gates and their numbers (default: by what is measured; `specgate policy`).",
     ),
     click.option(
         "--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder that holds target and draft."
@@ -212,9 +212,9 @@ def _measure(kind: RunKind, options: dict[str, Any]) -> None:
         from specgate.fleet.session import carry_out as carry_out_on
 
         sys.exit(carry_out_on(request, *machines))
-    from specgate.run.session import carry_out
+    from specgate.run.session import carry_out_each
 
-    sys.exit(carry_out(request))
+    sys.exit(carry_out_each(request))
 
 
 def request_of(kind: RunKind, options: dict[str, Any]) -> Request:

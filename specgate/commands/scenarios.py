@@ -55,8 +55,9 @@ def show(name: str | None, kind: Literal["micro", "full"], **options: Any) -> No
     With --context, --prompts and the like, the scenario that a run with these options would measure: written to a file,
     it can be named, changed and kept.
     """
-    from specgate.planning.resolution import chosen_scenarios, machine_size
+    from specgate.planning.resolution import chosen_scenarios
     from specgate.planning.scenario import dump, find
+    from specgate.planning.usual import machine_size
 
     question = take_question(options)
     if not question and name is None:

@@ -86,7 +86,7 @@ class AcceptanceRecord:
 
     @property
     def per_position(self) -> bool:
-        """Whether both the proposed and the accepted draft tokens are known position by position."""
+        """True if both the proposed and the accepted draft tokens are known position by position."""
         return bool(self.hist and self.drafted_at_pos)
 
     @property
@@ -179,15 +179,18 @@ class AcceptanceRecord:
         """
         if self.k != other.k:
             raise ValueError(f"records of spec-{self.k} and spec-{other.k} cannot be pooled")
-        sums = [Totals(r.steps, r.drafted, r.accepted) for r in (self, other)]
         return AcceptanceRecord(
             self.k,
             added(self.hist, other.hist),
             added(self.drafted_at_pos, other.drafted_at_pos),
             self.emitted + other.emitted,
             self.truncated + other.truncated,
-            sums[0] + sums[1] if self.totals or other.totals else None,
+            self._sums + other._sums if self.totals or other.totals else None,
         )
+
+    @property
+    def _sums(self) -> Totals:
+        return Totals(self.steps, self.drafted, self.accepted)
 
     @classmethod
     def from_steps(

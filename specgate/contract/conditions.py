@@ -1,4 +1,4 @@
-"""What the machine did while blocks were timed: single readings, samples of them, and a summary per point.
+"""State of the machine while blocks were timed: single readings, samples of them, and a summary per point.
 
 Data classes only. A figure that could not be read is None; for a GPU, `unread` says why.
 """
@@ -77,7 +77,7 @@ class GpuReading:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing could be read: the driver is gone."""
+        """True if nothing could be read: the driver is gone."""
         return self.processes is None and self.clock_event_reasons is None and self.memory_total_bytes is None
 
     @property
@@ -181,7 +181,7 @@ class ClockComparison:
 
 @dataclass(frozen=True, slots=True)
 class GpuConditions:
-    """What the samples of a point say about its GPU.
+    """State of a point's GPU by its samples.
 
     `missing`: samples without a reading.
     `unread`: field → the reason why it could not be read in some sample.
@@ -225,7 +225,7 @@ class GpuConditions:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What the machine did over the time of a point: its rounds, and columns of thinned-out samples.
+    """State of the machine over the time of a point: its rounds, and columns of thinned-out samples.
 
     Seconds count from the first measured block. A resumed run has several monitor processes, whose times are put end to
     end.
@@ -249,7 +249,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class CpuPace:
-    """How evenly fast the CPUs were (`analysis.machine.cpu_pace`), by the CPU time of a fixed piece of work.
+    """Evenness of the CPUs' speed (`analysis.machine.cpu_pace`), by the CPU time of a fixed piece of work.
 
     `readings`: samples that tell it. `fastest_ns`: the fastest tenth took this or less.
     `slow`: how many readings took much longer. `slowest`: the slowest twentieth took this many times as long as
@@ -276,8 +276,8 @@ OWN_THREADS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """What the CPUs did during one block: by how much the kernel's counters grew from right before the harness asked
-    for the block to right after its answer. Nanoseconds. A counter that was not read is None; `unread` says why.
+    """Use of the CPUs during one block: growth of the kernel's counters from right before the harness asked for the
+    block to right after its answer. Nanoseconds. A counter that was not read is None; `unread` says why.
 
     `wall_ns`: the time between the two readings.
     `cpus`: how many CPUs the run may use. `offered`: how many CPUs' time that is; less where a control group limits it.
@@ -306,7 +306,8 @@ class CpuUse:
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """When a block counts as disturbed, and how many rounds may be set aside for it. All are shares, 0 to 1.
+    """Limits beyond which a block counts as disturbed, and the share of rounds that may be set aside for it. All are
+    shares, 0 to 1.
 
     `max_other_cpu_share`: of the usable CPUs' time, that others may use during a block.
     `max_cpu_wait`: of a block's time, that a thread may wait for a CPU or a CPU may be stolen.
@@ -349,19 +350,18 @@ class Disturbance:
 
 @dataclass(frozen=True, slots=True)
 class HostJudgement:
-    """What the CPU use of each block of a point says. It follows from the host's counters alone, never from how long
-    a block took: leaving out what was disturbed is therefore no removal of outliers.
+    """Judgement of a point's blocks by their CPU use. It follows from the host's counters alone, never from a block's
+    time. So leaving out disturbed rounds is no removal of outliers.
 
     `rounds`: how many rounds were measured.
     `seen`: reason code → the number of blocks that could be judged by it.
     `unseen`: counter → why some block could not be judged by it.
     `disturbed`: the disturbed blocks.
-    `set_aside`: (prompt set, round) of the rounds whose times are left out; empty where there are too many of them.
-    `too_many`: how many rounds would have to be left out where those are more than the limits allow; else 0.
-    `other_cpu_share`, `cpu_wait`: the largest of any block, as shares; None where no block tells.
+    `set_aside`: (prompt set, round) of the rounds whose times are left out; empty if there are too many of them.
+    `too_many`: how many rounds would have to be left out, if that is more than the limits allow; else 0.
+    `other_cpu_share`, `cpu_wait`: the largest of any block, as shares; None if no block tells.
     `cpus`: how many CPUs' time the run may use.
-    `cpus_wanted`: how much the engine's threads wanted in the block in which they wanted most; None where no block
-        tells.
+    `cpus_wanted`: how much the engine's threads wanted in the block in which they wanted most; None if no block tells.
     """
 
     limits: HostLimits
@@ -379,18 +379,18 @@ class HostJudgement:
 
     @property
     def unjudged(self) -> bool:
-        """Whether no block could be judged by anything."""
+        """True if no block could be judged by anything."""
         return not self.seen
 
     @property
     def starved(self) -> bool:
-        """Whether the engine has more busy threads than there are CPUs, so that it waits for itself."""
+        """True if the engine has more busy threads than there are CPUs, so that it waits for itself."""
         return self.cpus is not None and self.cpus_wanted is not None and self.cpus_wanted > self.cpus + OWN_THREADS
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What the machine did from the first measured block of a point to its last.
+    """State of the machine from the first measured block of a point to its last.
 
     `watched`: how many of its `blocks` lie between samples.
     `longest_gap_s`: the longest time without a sample.

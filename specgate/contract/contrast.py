@@ -10,7 +10,7 @@ from specgate.contract import BetweenRuns, Cell, Run, Verdict
 
 
 class How(StrEnum):
-    """What the ratio of a figure between two runs rests on."""
+    """Basis of the ratio of a figure between two runs."""
 
     BY_PROMPT = "paired by prompt"
     """Both runs have the same prompts, so differences between prompts cancel. No time is involved."""
@@ -97,5 +97,5 @@ class Contrast:
         return [t.cell for t in self.tokens]
 
     def change(self, cell: Cell, metric: str) -> Change | None:
-        """How `metric` of `cell`, as A names it, changed; None if neither run has it."""
+        """Change of `metric` of `cell`, as A names it; None if neither run has it."""
         return next((c for c in self.changes if c.cell == cell and c.metric == metric), None)

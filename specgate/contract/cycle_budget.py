@@ -1,4 +1,4 @@
-"""Where the time of a cycle goes, how much of it memory bandwidth dictates, and what follows for the speed-up.
+"""Split of a cycle's time, the part of it that memory bandwidth dictates, and the limits of the speed-up.
 
 Data classes only. `specgate.analysis.cycle_accounting` computes them from blocks; a run carries one `CycleBudget` per
 cell. `docs/results.md` has the formulas.
@@ -121,7 +121,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What a speed gate with the floor `min` asks for, expressed as acceptance lengths.
+    """Acceptance lengths that a speed gate with the floor `min` needs.
 
     `needed`: the acceptance length at the measured cost; None where none would do, because prefill alone takes too
         long.
@@ -144,7 +144,7 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class LengthLimit:
-    """What drafts of `k` tokens could give with baseline and cycle at their floors, by a cell with longer ones.
+    """Speed-up of drafts of `k` tokens with baseline and cycle at their floors, by a cell with longer drafts.
 
     `acceptance`: the acceptance length, had the cell's drafts been cut off after `k` tokens.
     `touched`: experts per layer and pass, at the overlap that was measured.
@@ -195,7 +195,7 @@ class CycleBudget:
 
     @property
     def balanced(self) -> bool:
-        """Whether the parts add up to the cycle within TOLERANCE."""
+        """True if the parts add up to the cycle within TOLERANCE."""
         return abs(self.imbalance) <= TOLERANCE
 
     @property

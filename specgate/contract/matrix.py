@@ -26,12 +26,12 @@ class Column:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the engine itself says about how it decodes the pair."""
+        """Warnings of the engine itself about how it decodes the pair."""
         return tuple(dict.fromkeys(w for facts in self.run.engines.values() for w in facts.warnings))
 
     @property
     def cut_short(self) -> str | None:
-        """Why the run is incomplete; None where it is complete."""
+        """Reason that the run is incomplete; None if it is complete."""
         return next((why.splitlines()[0] for why in self.run.failures.values()), None)
 
 
@@ -62,7 +62,7 @@ class Row:
 
     @property
     def sources(self) -> list[AcceptanceSource]:
-        """Where the acceptance of the comparable entries comes from, each source once."""
+        """Sources of acceptance of the comparable entries, each once."""
         return list(dict.fromkeys(e.acceptance for e in self.entries if e.why_not is None))
 
 

@@ -43,13 +43,13 @@ class Rule:
     """Whether it judges only the cells that no other rule of its gate selects."""
 
     def matches(self, cell: Cell) -> bool:
-        """Whether the rule's `scenario` and `role` patterns select `cell`, and it is not left to another rule."""
+        """True if the rule's `scenario` and `role` patterns select `cell`, and it is not left to another rule."""
         return selects(self.scenario, self.role, cell) and not any(selects(s, r, cell) for s, r in self.unless)
 
 
 @dataclass(frozen=True, slots=True)
 class Exemption:
-    """What a policy does not judge, and why."""
+    """Judgement that a policy gives up, and the reason."""
 
     kind: Text
     """The kind of judgement that is given up."""
@@ -61,13 +61,14 @@ class Exemption:
     """A glob pattern of the roles that it speaks of."""
 
     def covers(self, kind: Kind, cell: Cell) -> bool:
-        """Whether it says that `kind` is not judged of `cell`."""
+        """True if it says that `kind` is not judged of `cell`."""
         return kind == self.kind and selects(self.scenario, self.role, cell)
 
 
 def selects(scenario: str, role: str, cell: Cell) -> bool:
-    """Whether two glob patterns select `cell`: one of scenarios, without their variants, and one of roles with them, so
-    that `spec-3` is the plain role alone, `spec-3*` has its variants too, and `*+kv-fp8` is every role of a variant.
+    """True if two glob patterns select `cell`: one of scenarios without variants, and one of roles with variants.
+
+    `spec-3` is the plain role alone, `spec-3*` has its variants too, and `*+kv-fp8` is every role of a variant.
     """
     return fnmatchcase(cell.point.unvaried, scenario) and fnmatchcase(cell.role_name, role)
 
@@ -79,7 +80,7 @@ def engine_or_none(name: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class TokenChecks:
-    """How far a run goes to check the tokens that an engine hands over. All of it happens outside the timed blocks."""
+    """Extent of a run's checks of the tokens that an engine hands over. All of it happens outside the timed blocks."""
 
     text: Literal["whole", "sampled"] = "whole"
     """`whole` compares every token of every speculative block with the baseline's. `sampled` does so too, until a run

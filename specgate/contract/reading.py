@@ -197,8 +197,8 @@ def _why(error: Any, kind: Any, key: KeyPath) -> str:
             return f"must be {words} {_number(context[name])}"
         case _:
             words = next((words for start, words in KINDS.items() if of.startswith(start)), "")
-            said = str(error["msg"])
-            return f"must be {words}" if words else said.replace("Input should", "must")[:1].lower() + said[1:]
+            message = str(error["msg"])
+            return f"must be {words}" if words else message.replace("Input should", "must")[:1].lower() + message[1:]
 
 
 def _number(limit: float) -> str:
@@ -233,8 +233,8 @@ def dotted(key: KeyPath) -> str:
 
 
 def _printable(text: str) -> str:
-    shown = text if text.isprintable() else ascii(text)
-    return shown if len(shown) <= 60 else shown[:57] + "…"
+    printable = text if text.isprintable() else ascii(text)
+    return printable if len(printable) <= 60 else printable[:57] + "…"
 
 
 @cache
@@ -287,6 +287,6 @@ def _surrogate(data: object, key: KeyPath = ()) -> KeyPath:
     for part, value in inner:
         if isinstance(value, str) and not value.isprintable() and any("\ud800" <= c <= "\udfff" for c in value):
             return (*key, part)
-        if found := _surrogate(value, (*key, part)):
-            return found
+        if place := _surrogate(value, (*key, part)):
+            return place
     return ()

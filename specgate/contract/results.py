@@ -74,7 +74,7 @@ class ActiveBin:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceDrift:
-    """How the acceptance length of a spec cell changes while its engine answers more and more requests.
+    """Drift of a spec cell's acceptance length while its engine answers more and more requests.
 
     The model is Lᵢ = m[prompt set of i] + slope · xᵢ + eᵢ over the cell's blocks: Lᵢ is the acceptance length of block
     i in tokens, xᵢ the requests of the cell's role that the engine's process had answered by the middle of the block,
@@ -103,7 +103,7 @@ class AcceptanceDrift:
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """What the blocks of one cell amount to.
+    """Result of the blocks of one cell.
 
     `reason`: why `status` is not `ok`; None where it is.
     `reason_code`: which kind of contradiction its records hold; None where they hold none.
@@ -161,7 +161,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class BetweenRuns:
-    """How much the log-ratio of a cell differs between runs that each see one process on one machine.
+    """Spread of a cell's log-ratio between runs that each see one process on one machine.
 
     `process_sd`: standard deviation between processes on one machine.
     `process_freedom`: its degrees of freedom, one less than the processes that were measured; None where it is assumed

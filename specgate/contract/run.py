@@ -21,7 +21,7 @@ from specgate.contract.verdict import Gap, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """How far a subject had come from micro to full when a run of it began.
+    """Progress of a subject from micro to full when a run of it began.
 
     `gates`: name → SHA-256 of the micro scenarios that must be green.
     `needed`: how many times in a row they must be green.
@@ -71,9 +71,9 @@ class RunView:
     conditions: Mapping[str, Conditions] = field(default_factory=dict)
     """Point key → what the machine did while its blocks were measured."""
     mde: Mapping[str, float] = field(default_factory=dict)
-    """Cell key → minimum detectable effect (ratio less 1), from this machine's noise passport; empty without one."""
+    """Cell key → minimum detectable effect (ratio less 1), from this machine's noise profile; empty without one."""
     between_runs: Mapping[str, BetweenRuns] = field(default_factory=dict)
-    """Cell key → what differs between processes and machines, from noise passports; cells without one are judged with
+    """Cell key → what differs between processes and machines, from noise profiles; cells without one are judged with
     what is assumed (`analysis.intervals.between_runs`).
     """
     required_decisions: int = 0
@@ -102,7 +102,7 @@ class RunView:
 
     @property
     def acceptance(self) -> AcceptanceSource:
-        """Where acceptance comes from: what an engine says, else what the pair says. A run has one back end."""
+        """Source of acceptance: as an engine says, else as the pair says. A run has one back end."""
         return next((f.acceptance for f in self.engines.values() if f.acceptance), self.pair.acceptance)
 
     def draft_trouble(self, result: CellResult) -> str | None:

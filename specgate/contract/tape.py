@@ -81,8 +81,8 @@ class Tape:
         except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{file}: not readable as a tape ({error})", hint=MADE_BY) from error
         if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-            said = content.get("schema") if isinstance(content, dict) else None
-            raise tape_error(file, "schema", said, f"{SCHEMA} is needed: {MADE_BY}")
+            schema = content.get("schema") if isinstance(content, dict) else None
+            raise tape_error(file, "schema", schema, f"{SCHEMA} is needed: {MADE_BY}")
         if unknown := [key for key in content if key not in KEYS]:
             raise tape_error(file, unknown[0], content[unknown[0]], f"no such key; known: {', '.join(KEYS)}")
         prompts = content.get("prompts_sha256")
@@ -104,8 +104,8 @@ MADE_BY: Final = "specgate engine tape RUN FILE writes one"
 
 def tape_error(file: Path, key: str, value: object, right: str) -> UsageError:
     """The error for `key` in `file`: it has `value`, and `right` says what would be right."""
-    name, shown = key if key.isprintable() else ascii(key), repr(value)
-    return UsageError(f"{file}: {name[:80]} = {shown if len(shown) <= 60 else shown[:57] + '…'}", hint=right)
+    name, text = key if key.isprintable() else ascii(key), repr(value)
+    return UsageError(f"{file}: {name[:80]} = {text if len(text) <= 60 else text[:57] + '…'}", hint=right)
 
 
 def checked_role(file: Path, role: str, sets: object, count: int) -> tuple[int, tuple[Slots, ...]]:
@@ -126,7 +126,7 @@ def checked_role(file: Path, role: str, sets: object, count: int) -> tuple[int, 
 
 
 def is_list_of(value: object, kind: type) -> bool:
-    """Whether `value` is a list of `kind`; a bool does not count as an int."""
+    """True if `value` is a list of `kind`; a bool does not count as an int."""
     return isinstance(value, list) and all(isinstance(v, kind) and not isinstance(v, bool) for v in value)
 
 

@@ -14,14 +14,14 @@ NO_TOKEN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class NearTies:
-    """When another token than the expected one is no defect: the gap between the target's two largest logits there is
-    so small that two shapes of a batch cannot be expected to agree.
+    """Limits below which another token than the expected one is no defect. The gap between the target's two largest
+    logits is then so small that two batch shapes need not agree.
 
-    `margin`: a gap below it is, in logits.
-    `ulps`: a gap of at most so many units in the last place is. The unit is the spacing of the engine's logits at that
-        place, as far as it can be seen in what the engine shows of them. 0 in runs of engines that are to be bit-exact.
-    `rare_ulps`: so is a larger one of at most so many units, as long as few partings are like that: rounding has no
-        sharp end, and of many partings one lies further out. 0 where none is.
+    `margin`: a gap below it is a near tie, in logits.
+    `ulps`: a gap of at most so many units in the last place is a near tie. The unit is the spacing of the engine's
+        logits at that place, as far as the engine shows it. 0 for engines that must be bit-exact.
+    `rare_ulps`: a few divergences may have a gap up to this. Rounding errors have a tail, so among many divergences one
+        is larger. 0 if none may.
     """
 
     margin: float = 0.0
@@ -29,20 +29,22 @@ class NearTies:
     rare_ulps: float = 0.0
 
     def __bool__(self) -> bool:
-        """Whether any gap is a near tie."""
+        """True if any gap is a near tie."""
         return bool(self.margin or self.ulps)
 
     def covers(self, gap: float | None, unit: float | None) -> bool:
-        """Whether `gap` is a near tie, `unit` being one unit in the last place. A negative or infinite gap is none."""
+        """True if `gap` is a near tie, `unit` being one unit in the last place. A negative or infinite gap is none."""
         return self._within(gap, unit, self.ulps)
 
     def rarely_covers(self, gap: float | None, unit: float | None) -> bool:
-        """Whether `gap` is a near tie only as long as few are so large."""
+        """True if `gap` is a near tie only as long as few are so large."""
         return not self.covers(gap, unit) and self._within(gap, unit, self.rare_ulps)
 
-    def allowed_rare(self, partings: int) -> int:
-        """How many of so many partings may be larger than `ulps`: one, and one more for every `RARE_ONE_IN`."""
-        return 1 + partings // RARE_ONE_IN if self.rare_ulps else 0
+    def allowed_rare(self, divergences: int) -> int:
+        """Number of divergences, of so many, that may be larger than `ulps`: one, and one more for every
+        `RARE_ONE_IN`.
+        """
+        return 1 + divergences // RARE_ONE_IN if self.rare_ulps else 0
 
     def _within(self, gap: float | None, unit: float | None, ulps: float) -> bool:
         if gap is None or not 0 <= gap < math.inf:
@@ -51,7 +53,7 @@ class NearTies:
 
 
 RARE_ONE_IN: Final = 50
-"""Of 79 partings of vLLM 0.25.1 on an H200, one lay beyond 4 units in the last place, at 5 (docs/statistics.md)."""
+"""Of 79 divergences of vLLM 0.25.1 on an H200, one lay beyond 4 units in the last place, at 5 (docs/statistics.md)."""
 ROUNDING: Final = 0.01
 """How far a gap between two log-probabilities, in float32, may be from a multiple of its unit, as a share."""
 
@@ -79,8 +81,8 @@ class Divergence:
     """One unit in the last place of the engine's logits there, in logits; None where it could not be seen."""
 
     @property
-    def parting(self) -> tuple[int, int, int, int, int]:
-        """Which parting it is: rounds over the same prompts that part alike have the same one."""
+    def key(self) -> tuple[int, int, int, int, int]:
+        """Key of the divergence: rounds over the same prompts that diverge alike have the same one."""
         return self.prompt_set, self.slot, self.position, self.expected, self.got
 
     def judged(self, margin: float | None, ties: NearTies, unit: float | None = None) -> Divergence:
@@ -123,7 +125,7 @@ class TopTokens:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """How plain decoding goes on from a speculative text, behind the token with which that left the baseline's.
+    """Continuation by plain decoding of a speculative text, behind the token with which that left the baseline's.
 
     `position`: the index of that token in the text of `slot`.
     `tokens`: what the baseline's role decodes greedily after the prompt and the text up to and including that token.
@@ -143,7 +145,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class FollowCheck:
-    """Whether texts that left the baseline's stay greedy behind that place, by plain decoding from there.
+    """Check that texts which left the baseline's stay greedy behind that place, by plain decoding from there.
 
     `sequences`: how many texts were followed. `tokens`: how many of their tokens plain decoding repeats.
     `near_ties`: texts that leave it once more, at a near tie. `wrong`: those that leave it elsewhere, or that nobody
@@ -196,7 +198,7 @@ class TokenCheck:
 
     @property
     def identical(self) -> bool:
-        """Whether no sequence differs."""
+        """True if no sequence differs."""
         return not self.divergences
 
     @property
@@ -221,7 +223,7 @@ class TokenCheck:
 
 @dataclass(frozen=True, slots=True)
 class ScoreCheck:
-    """What a second engine says of a sample of a cell's tokens.
+    """Result of a second engine's scores of a sample of a cell's tokens.
 
     `engine`: the engine, and what it computed with, in words.
     `scored`: how many tokens it scored. Each is its own greedy choice, a near tie or wrong.

@@ -1,4 +1,4 @@
-"""What a profiler saw of a decode loop, and the PERF_MODE invariants that follow.
+"""Profiles of a decode loop, and the PERF_MODE invariants that follow.
 
 Data classes only; `specgate.analysis.perf_invariants` judges.
 """
@@ -28,7 +28,7 @@ StatedInvariant = Literal["I1", "I2", "I3", "I4", "I6"]
 
 @dataclass(frozen=True, slots=True)
 class LoopFigures:
-    """How a traced part of a decode loop passed on the GPU. Times are in nanoseconds, of the profiler's clock.
+    """Use of the GPU's time in a traced part of a decode loop. Times are in nanoseconds, of the profiler's clock.
 
     `window_ns`: from the beginning of the first piece of work on the GPU to the end of the last.
     `busy_ns`: the part of it in which a kernel, a copy or a memory set ran.
@@ -56,7 +56,7 @@ class LoopFigures:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What an engine says itself about an invariant: in its log, or by flags that its kernels contradict.
+    """Statement of an engine about an invariant: in its log, or by flags that its kernels contradict.
 
     `breaks`: whether that breaks the invariant. Otherwise it is evidence that holds nothing, as it is the engine's own.
     `count`: how many lines say so. `where`: the file and the number of the first of them, or the flag.
@@ -74,8 +74,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class BlockTrace:
-    """What a profiler saw of one untimed block of a cell. The same engine decoded it from the same prompts as the timed
-    blocks.
+    """Profile of one untimed block of a cell. The same engine decoded it from the same prompts as the timed blocks.
 
     Everything is counted between the marks that the engine sets around a block's steps (`api.block_marker`). In a
     server's own trace, everything is counted from the beginning of its first decode step to that of its last.
@@ -107,7 +106,7 @@ class BlockTrace:
 
 
 class Held(StrEnum):
-    """Whether an invariant held."""
+    """State of an invariant."""
 
     HELD = "held"
     BROKEN = "broken"

@@ -95,8 +95,8 @@ class DraftTraffic:
 
 @dataclass(frozen=True, slots=True)
 class LinkTraffic:
-    """What `gpus` GPUs that share a target tell each other: each sends `row_bytes` per row of a target's pass, and
-    `draft_row_bytes` per token of the draft, which is 0 where each has the whole draft.
+    """Traffic between `gpus` GPUs that share a target: each sends `row_bytes` per row of a target's pass, and
+    `draft_row_bytes` per token of the draft, which is 0 if each has the whole draft.
     """
 
     gpus: Annotated[int, Range(ge=2, le=LARGEST)]
@@ -106,7 +106,7 @@ class LinkTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What the passes of an engine must move.
+    """Bytes that the passes of an engine must move.
 
     `target`: the target's pass, which verifies or decodes without a draft.
     `draft`: the draft's passes; None where there is no draft, or where the engine does not read what a draft would.
@@ -119,7 +119,7 @@ class Traffic:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs share the target."""
+        """Number of GPUs that share the target."""
         return self.link.gpus if self.link else 1
 
 
@@ -163,7 +163,7 @@ def pass_bytes(
     touched: float | None = None,
     overlap: float = 0.0,
 ) -> Bytes:
-    """What one pass over `slots` moves; nothing where there are no slots.
+    """Bytes that one pass over `slots` moves; none if there are no slots.
 
     `newest_only`: only the last row of each slot attends. `touched`: the experts that it reached, over all layers; None
     where nobody counted them. It is then what is expected at `overlap`.
@@ -194,7 +194,7 @@ def attended_positions(slot: Slot, query_rows: int, window: int | None) -> int:
 
 
 def draft_bytes(traffic: DraftTraffic, slots: Sequence[Slot], drafts: Sequence[int]) -> Bytes:
-    """What it takes to draft `drafts[i]` ≥ 1 tokens in `slots[i]`, each slot as its extension pass finds it."""
+    """Bytes that it takes to draft `drafts[i]` ≥ 1 tokens in `slots[i]`, each slot as its extension pass finds it."""
     total = pass_bytes(traffic.extension, slots, newest_only=True)
     for done in range(max(drafts, default=1) - 1):
         going_on = (slot for slot, k in zip(slots, drafts, strict=True) if k > done + 1)

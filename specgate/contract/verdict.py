@@ -55,7 +55,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What no required rule of the policy judged, though a run has to be judged by it.
+    """Judgement that a run must have and that no required rule of the policy gives.
 
     `cells`: keys of the cells, in the order of the plan.
     `why`: the reason that the policy gives; None where it gives none, which is what makes a run NOT_JUDGED.

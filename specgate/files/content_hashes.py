@@ -1,4 +1,4 @@
-"""What the harness itself has written to a run folder, so that whatever anybody else writes there is noticed.
+"""Hashes of what the harness itself has written to a run folder, so that foreign writes are noticed.
 
 An engine's process runs as the same user and can open every file of a run. The harness therefore keeps size and SHA-256
 of what it has written, in its own memory, and compares before it computes a figure.
@@ -40,27 +40,27 @@ class Content:
         return self.digest.copy().hexdigest()
 
     def mismatch(self, size: int, sha256: str) -> str | None:
-        """Why these are not `size` bytes with this SHA-256, as their writer says; None if they are."""
-        said = f"its writer wrote {size} bytes with the SHA-256 {sha256}"
+        """Reason that these are not `size` bytes with this SHA-256, as their writer says; None if they are."""
+        written = f"its writer wrote {size} bytes with the SHA-256 {sha256}"
         return (
             None
             if (self.size, self.sha256) == (size, sha256)
-            else f"{self.size} bytes with the SHA-256 {self.sha256}; {said}"
+            else f"{self.size} bytes with the SHA-256 {self.sha256}; {written}"
         )
 
-    def contradiction(self, found: bytes) -> str | None:
-        """Why `found` is not this content; None if it is."""
-        if len(found) < self.size or (len(found) > self.size and not self.open_end):
-            return f"has {len(found)} bytes; the harness wrote {self.size}"
-        sha256 = hashlib.sha256(found[: self.size]).hexdigest()
+    def contradiction(self, data: bytes) -> str | None:
+        """Reason that `data` is not this content; None if it is."""
+        if len(data) < self.size or (len(data) > self.size and not self.open_end):
+            return f"has {len(data)} bytes; the harness wrote {self.size}"
+        sha256 = hashlib.sha256(data[: self.size]).hexdigest()
         return None if sha256 == self.sha256 else f"its SHA-256 is {sha256}; the harness wrote {self.sha256}"
 
 
 def content_of(data: bytes, *, open_end: bool = False) -> Content:
     """The content of a file that holds `data`."""
-    found = Content(open_end=open_end)
-    found.append(data)
-    return found
+    content = Content(open_end=open_end)
+    content.append(data)
+    return content
 
 
 def changed(file: str, why: str) -> InvalidResult:

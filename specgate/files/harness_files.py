@@ -146,8 +146,8 @@ class OwnFiles:
         for name, known in self._written.items():
             if name.startswith("logs/"):
                 continue
-            found = (self.path / name).read_bytes() if name in present else b""
-            if why := known.contradiction(found):
+            data = (self.path / name).read_bytes() if name in present else b""
+            if why := known.contradiction(data):
                 raise changed(name, why)
         if foreign := sorted(present - self._written.keys()):
             raise changed(foreign[0], "no part of the harness wrote it")

@@ -75,7 +75,7 @@ class Journal:
 
     @property
     def forced(self) -> bool:
-        """Whether an engine was told how many drafts to accept, so that its tokens are wrong by design."""
+        """True if an engine was told how many drafts to accept, so that its tokens are wrong by design."""
         return any(facts.acceptance == "forced" for facts in self.engines.values())
 
 

@@ -23,9 +23,9 @@ def read_record(kind: type[T], file: Path, schema: str) -> T | None:
         raise InvalidResult(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise InvalidResult(f"{file}: not JSON: {error}") from error
-    found = data.pop("schema", None) if isinstance(data, dict) else None
-    if found != schema:
-        raise InvalidResult(f"{file}: schema: {shown(found)}; this specgate reads {schema!r}")
+    stored_schema = data.pop("schema", None) if isinstance(data, dict) else None
+    if stored_schema != schema:
+        raise InvalidResult(f"{file}: schema: {shown(stored_schema)}; this specgate reads {schema!r}")
     return from_plain(kind, data, file)
 
 
@@ -35,7 +35,7 @@ def write_record(kind: type[T], value: T, file: Path, schema: str) -> None:
 
 
 def stored_json(file: Path) -> object:
-    """What the JSON file of a run holds. Raises InvalidResult where it cannot be read as JSON."""
+    """Content of a JSON file of a run. Raises InvalidResult where it cannot be read as JSON."""
     try:
         return read_json(file)
     except (OSError, ValueError) as error:

@@ -63,8 +63,8 @@ def manifest_differences(path: Path, folders: frozenset[str] = FOLDERS) -> Itera
             continue
         if name not in present:
             yield Difference(name, "", f"is missing; {MANIFEST} lists it")
-        elif (found := sha256_of(path / name)) != sha256:
-            yield Difference(name, "", f"its SHA-256 is {found}; {MANIFEST} says {sha256}")
+        elif (sha256_now := sha256_of(path / name)) != sha256:
+            yield Difference(name, "", f"its SHA-256 is {sha256_now}; {MANIFEST} says {sha256}")
     for name in sorted(present - listed.keys()):
         yield Difference(name, "", f"is not in {MANIFEST}")
     yield from odd
@@ -79,17 +79,17 @@ def listings(file: Path) -> dict[str, str]:
 
 def malformed(file: Path) -> Iterator[Difference]:
     """Lines of a manifest that are no listing, that name a file twice, or that name one outside of the run folder."""
-    seen = set[str]()
+    listed = set[str]()
     for number, line in enumerate(_lines(file), 1):
         match = _LINE.fullmatch(line)
         name = match[2] if match else ""
         if match is None:
             yield Difference(file.name, f"line {number}", "is not a SHA-256, two spaces and the name of a file")
-        elif name in seen:
+        elif name in listed:
             yield Difference(file.name, f"line {number}", f"{name} is listed twice")
         elif PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             yield Difference(file.name, f"line {number}", f"{name} lies outside of the run folder")
-        seen.add(name)
+        listed.add(name)
 
 
 def _lines(file: Path) -> list[str]:
@@ -102,7 +102,9 @@ def plain_files(path: Path) -> set[str]:
 
 
 def odd_files(path: Path, folders: frozenset[str] = FOLDERS) -> Iterator[Difference]:
-    """What lies in a run folder and is no plain file, and a lock that holds anything. `folders`: what it may hold."""
+    """Yield entries of a run folder that are no plain files, and a lock that holds anything. `folders`: what it may
+    hold.
+    """
     for name, mode in _modes(path):
         if stat.S_ISLNK(mode):
             yield Difference(name, "", "is a symbolic link; a run folder holds plain files")
@@ -130,12 +132,12 @@ def _modes(path: Path) -> Iterator[tuple[str, int]]:
     for folder, folders, files in os.walk(path):
         folders.sort()
         for name in sorted((*folders, *files)):
-            found = Path(folder, name)
-            yield found.relative_to(path).as_posix(), found.lstat().st_mode
+            entry = Path(folder, name)
+            yield entry.relative_to(path).as_posix(), entry.lstat().st_mode
 
 
 def grown_differences(path: Path) -> Iterator[Difference]:
-    """Where a run that was killed after it had been resumed contradicts the manifest it had when it was resumed.
+    """Yield where a run, resumed and then killed, contradicts the manifest that it had when it was resumed.
 
     A journal may have grown since: some whole lines at its beginning must be what the manifest lists. Configuration and
     logs must be as they were. What a run writes anew at its end (env.json, run.json, gates.json, reports) may be

@@ -135,8 +135,8 @@ class RunFolder(Samples):
 
     def evidence_hashes(self) -> dict[str, str]:
         """File → SHA-256, for the files that reports may rest on. They are finished before any report is written."""
-        found = (p for pattern in EVIDENCE_FILES for p in sorted(self.path.glob(pattern)))
-        return {name: self._sha256(name) for name in (p.relative_to(self.path).as_posix() for p in found)}
+        files = (p for pattern in EVIDENCE_FILES for p in sorted(self.path.glob(pattern)))
+        return {name: self._sha256(name) for name in (p.relative_to(self.path).as_posix() for p in files)}
 
     def write_manifest(self) -> None:
         """Write MANIFEST.sha256, with the hash of every file of the run.

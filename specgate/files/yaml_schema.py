@@ -46,10 +46,10 @@ def parse(
     """
     data, problems = dict(document.data), list(known)
     if schema is not None:
-        said = data.pop("schema", ABSENT)
-        if said is ABSENT:
+        stated = data.pop("schema", ABSENT)
+        if stated is ABSENT:
             problems.append(Problem(("schema",), f"this key is required: schema: {schema}"))
-        elif said != schema:
+        elif stated != schema:
             problems.append(Problem(("schema",), f"not one of {schema!r}"))
     known_keys = [*keys_at(kind, ()), *other_keys, *(["schema"] if schema else [])]
     for key in [key for key in data if key not in known_keys]:
@@ -94,8 +94,8 @@ def refusal(document: Document, problems: Sequence[Problem]) -> UsageError:
 def _line(document: Document, problem: Problem) -> str:
     mark = document.where(problem.key)
     value: Any = value_at(document.data, problem.key) if problem.key else ABSENT
-    shown = "" if value is ABSENT else f" {_short(value)}:"
-    return f"{mark.file}:{mark.line}: {dotted(problem.key) or 'file'}:{shown} {problem.why}"
+    text = "" if value is ABSENT else f" {_short(value)}:"
+    return f"{mark.file}:{mark.line}: {dotted(problem.key) or 'file'}:{text} {problem.why}"
 
 
 def _short(value: object) -> str:

@@ -236,22 +236,22 @@ def _marks(node: yaml.Node, path: Path, key: KeyPath) -> Iterator[tuple[KeyPath,
             yield (*key, i), Mark(path, item.start_mark.line + 1)
             yield from _marks(item, path, (*key, i))
     elif isinstance(node, yaml.MappingNode):
-        seen: dict[str, int] = {}
+        lines: dict[str, int] = {}
         for name, value in node.value:
             line = name.start_mark.line + 1
             if not _is_text(name):
-                shown = _short(name.value) if isinstance(name, yaml.ScalarNode) else _kind(name)
-                raise UsageError(f"{path}:{line}: key {shown}: not text", hint="put the key in quotes")
-            if name.value in seen:
+                text = _short(name.value) if isinstance(name, yaml.ScalarNode) else _kind(name)
+                raise UsageError(f"{path}:{line}: key {text}: not text", hint="put the key in quotes")
+            if name.value in lines:
                 dotted_key = dotted((*key, name.value))
-                raise UsageError(f"{path}:{line}: {dotted_key}: this key is already on line {seen[name.value]}")
-            seen[name.value] = line
+                raise UsageError(f"{path}:{line}: {dotted_key}: this key is already on line {lines[name.value]}")
+            lines[name.value] = line
             yield (*key, name.value), Mark(path, line)
             yield from _marks(value, path, (*key, name.value))
 
 
 def _is_text(key: yaml.Node) -> bool:
-    """Whether a key is text in YAML 1.1 and 1.2."""
+    """True if a key is text in YAML 1.1 and 1.2."""
     if not isinstance(key, yaml.ScalarNode) or key.tag != _TAG + "str":
         return False
     return key.style is not None or _tag_in_yaml_1_1(key.value) == "str"

@@ -69,7 +69,7 @@ class Ended:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """What would end this process ends it after the body: a journal must not be left half written."""
+    """Delay signals that end this process until after the body: a journal must not be left half written."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -139,7 +139,7 @@ class Coordinator:
             self.machines.stop()
 
     def said(self) -> str:
-        """What the fleet did, in one line."""
+        """Summary of the fleet's work in one line."""
         lost = f", {self._lost} tasks lost" if self._lost else ""
         idle = self._idle_s / (self._idle_s + self._busy_s) if self._busy_s else 0.0
         return (
@@ -148,8 +148,8 @@ class Coordinator:
         )
 
     def _hand_out(self) -> None:
-        while (found := next(self._matches(), None)) is not None:
-            waiting, slot = found
+        while (match := next(self._matches(), None)) is not None:
+            waiting, slot = match
             self._waiting.remove(waiting)
             since, now = self._idle.pop(slot), time.monotonic()
             self._idle_s += now - since if since is not None else 0.0
@@ -256,8 +256,10 @@ class Coordinator:
             self._waiting.append(waiting)
             return
         self._say(f"{slot.name} lost {ended.task.name}: {why}; given up after {TRIES} tries")
-        said = "; ".join(f"{name}: {how}" for name, how in waiting.lost.items())
-        self.failures.update(dict.fromkeys(waiting.points, f"lost {TRIES} times by the machines of the fleet: {said}"))
+        reasons = "; ".join(f"{name}: {how}" for name, how in waiting.lost.items())
+        self.failures.update(
+            dict.fromkeys(waiting.points, f"lost {TRIES} times by the machines of the fleet: {reasons}")
+        )
 
     def _nobody_left(self) -> SpecgateError:
         retired = "; ".join(f"{name}: {why}" for name, why in self._why_retired.items())

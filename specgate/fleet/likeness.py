@@ -1,4 +1,4 @@
-"""Whether a machine is like the one that a run began on: cells of unlike machines are not mixed in a run."""
+"""Check that a machine is like the one that a run began on: cells of unlike machines are not mixed in a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ HOST: Final = ("machine", "cpu", "cpus_usable")
 
 
 def unlike(environment: Mapping[str, Any], facts: Mapping[str, str | None], here: Mapping[str, str]) -> Iterator[str]:
-    """How this machine differs from the one whose `environment` (env.json) and `facts` (the fingerprint of the run) are
-    given. `here`: the software of this machine.
+    """Yield the differences of this machine from the one with this `environment` (env.json) and these `facts` (the
+    run's fingerprint). `here`: the software of this machine.
     """
     for key, value in here.items():
         if (then := facts.get(key)) != value:

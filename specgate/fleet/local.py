@@ -125,9 +125,9 @@ def variables_of(folder: Path) -> dict[str, str]:
 def left_by(folder: Path, code: int) -> Files:
     """The files that a node left. Raises NodeLost where it did not end its task, with the end of what it said."""
     if not (folder / DONE).is_file():
-        said = (folder / LOG).read_text(errors="replace").strip().splitlines()
+        log = (folder / LOG).read_text(errors="replace").strip().splitlines()
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        raise NodeLost(f"its process {how}" + (f": {said[-1][:200]}" if said else ""))
+        raise NodeLost(f"its process {how}" + (f": {log[-1][:200]}" if log else ""))
     names = [DONE, *(f"{sub}/{file.name}" for sub in sorted(FOLDERS) for file in sorted((folder / sub).iterdir()))]
     return {name: (folder / name).read_bytes() for name in names}
 

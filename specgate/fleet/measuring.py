@@ -37,8 +37,8 @@ def carry_out(path: Path) -> Done:
     config = read_back(Request(kind=run.kind, argv=(), plain=True, out=path.parent, resume=path))
     software = software_of(config)
     facts = {key: value for key, value in run.fingerprint.items() if key != FLEET}
-    if found := tuple(unlike(run.environment, facts, software.facts)):
-        return Done(unlike=found)
+    if differences := tuple(unlike(run.environment, facts, software.facts)):
+        return Done(unlike=differences)
     whole = build_plan(tuple(config.scenarios.values()), config.backend)
     plan = only(whole, task.points)
     prompts = fitting_prompts(plan, config)
@@ -71,7 +71,7 @@ def samples_of(path: Path) -> dict[str, str]:
 
 
 def stop_of(stopped: Stopped) -> Stop | None:
-    """What stopped a node, in words; None for nothing."""
+    """Error that stopped a node, in words; None for nothing."""
     if isinstance(stopped, KeyboardInterrupt):
         raise stopped
     return Stop.of(stopped) if stopped is not None else None

@@ -32,10 +32,10 @@ Engines = dict[str, tuple[str, EngineFacts]]
 
 def engines_of(folder: RunFolder) -> Engines:
     """The engines that the samples of a run were measured with so far."""
-    found: Engines = {}
+    engines: Engines = {}
     for point, facts in folder.engines().items():
-        found.setdefault(scenario_of(point), (point, facts))
-    return found
+        engines.setdefault(scenario_of(point), (point, facts))
+    return engines
 
 
 def merge(
@@ -55,8 +55,8 @@ def merge(
     the run may not be measured with.
     """
     journals = {name: content for name, content in files.items() if name in JOURNALS and content}
-    told = {name: hashlib.sha256(content).hexdigest() for name, content in journals.items()}
-    if told != dict(done.samples):
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in journals.items()}
+    if digests != dict(done.samples):
         raise InvalidResult(f"{task.name}: the samples that arrived are not those that the node wrote")
     with tempfile.TemporaryDirectory(prefix="specgate-part-") as name:
         part = RunFolder(Path(name))

@@ -43,9 +43,9 @@ class RayMachines:
         """Each slot, with the number of its node and the resource that it takes: "GPU" or "CPU"."""
         alive = [node for node in self._ray.nodes() if node["Alive"]]
         kind = "GPU" if any(node["Resources"].get("GPU") for node in alive) else "CPU"
-        asked = {node["NodeID"]: self._on(node["NodeID"], who, num_cpus=0).remote() for node in alive}
+        identities = {node["NodeID"]: self._on(node["NodeID"], who, num_cpus=0).remote() for node in alive}
         for node in alive:
-            identity = self._ray.get(asked[node["NodeID"]])
+            identity = self._ray.get(identities[node["NodeID"]])
             for number in range(int(node["Resources"].get(kind, 0))):
                 name = f"{node['NodeManagerHostname']} {kind} {number} ({node['NodeID'][:6]})"
                 # Which of a host's GPUs a task gets is Ray's choice.
@@ -66,9 +66,9 @@ class RayMachines:
         with self._lock:
             if self._stopped:
                 raise NodeLost("the fleet is ending")
-            found = self._running[slot] = remote.remote(dict(files))
+            task = self._running[slot] = remote.remote(dict(files))
         try:
-            left = self._ray.get(found)
+            left = self._ray.get(task)
         except RayError as error:
             raise NodeLost(first_line(error)) from error
         finally:
@@ -83,9 +83,9 @@ class RayMachines:
             if self._stopped:
                 return
             self._stopped = True
-            for found in self._running.values():
+            for task in self._running.values():
                 with contextlib.suppress(Exception):  # it may just have ended
-                    self._ray.cancel(found, force=True)
+                    self._ray.cancel(task, force=True)
         self._ray.shutdown()
 
 

@@ -56,8 +56,8 @@ def refuse_shared(options: Mapping[str, str], slots: int) -> None:
 
 
 def taking_part(request: Request, machines: Machines) -> dict[str, str]:
-    """Who measures, as a key of the fingerprint. A run that is resumed keeps what it began with: machines may have been
-    lost meanwhile. Raises UsageError where others are to go on, or where it was begun by one machine alone.
+    """Machines that measure, as a key of the fingerprint. A run that is resumed keeps what it began with: machines may
+    have been lost meanwhile. Raises UsageError where others are to go on, or where it was begun by one machine alone.
     """
     if request.resume is None:
         return {FLEET: in_words(machines.slots)}
@@ -75,7 +75,7 @@ def taking_part(request: Request, machines: Machines) -> dict[str, str]:
 
 
 def in_words(slots: Sequence[Slot]) -> str:
-    """Who measures, for the fingerprint: another set of machines begins a new streak."""
+    """Machines that measure, for the fingerprint: another set of machines begins a new count of green runs."""
     return f"{len(slots)}: {', '.join(sorted(slot.identity for slot in slots))}"
 
 

@@ -1,4 +1,4 @@
-"""What a coordinator hands to a machine, and what it gets back."""
+"""Messages between a coordinator and a machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a task ended. `samples`: journal → SHA-256 of its bytes.
+    """Result of a task. `samples`: journal → SHA-256 of its bytes.
 
     `failures`: point key → why the point is missing or incomplete. `unlike`: how this machine differs from the one that
     the run began on; nothing was measured then. `stopped`: the error that ended the task before its plan was done.
@@ -76,8 +76,8 @@ class Stop:
 
 def only(plan: Plan, points: Sequence[str]) -> Plan:
     """`plan` without all points but these."""
-    wanted = set(points)
-    return Plan(plan.scenarios, tuple(r for r in plan.rounds if r.point.key in wanted))
+    keys = set(points)
+    return Plan(plan.scenarios, tuple(r for r in plan.rounds if r.point.key in keys))
 
 
 def parcelled(plan: Plan, points: Sequence[Point], slots: int, size: int | None = None) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The read bandwidth of this machine's memory. It is measured once and stored beside the noise passport; every run that
+"""The read bandwidth of this machine's memory. It is measured once and stored beside the noise profile; every run that
 begins later uses it.
 """
 
@@ -19,7 +19,7 @@ from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import ReadsMemory
 from specgate.errors import EnvironmentRefused
 from specgate.files.json_record import read_record, write_record
-from specgate.machine import host, inventory, noise_passport
+from specgate.machine import host, inventory, noise_profile
 
 T = TypeVar("T")
 
@@ -33,8 +33,8 @@ def measure() -> Bandwidth:
     Raises EnvironmentRefused where no back end can read it, or where the memory read is not that of the GPU to be
     measured.
     """
-    found = [(a.rank, name, b) for name, (b, a) in plugins.backends_available().items() if a.usable]
-    readers = [b for _, _, b in sorted(found, key=lambda entry: entry[:2]) if isinstance(b, ReadsMemory)]
+    candidates = [(a.rank, name, b) for name, (b, a) in plugins.backends_available().items() if a.usable]
+    readers = [b for _, _, b in sorted(candidates, key=lambda entry: entry[:2]) if isinstance(b, ReadsMemory)]
     if not readers:
         raise EnvironmentRefused(
             "no back end that is usable here can read memory", hint="see specgate machine backends"
@@ -75,7 +75,7 @@ def measure_apart(uuid: str) -> Bandwidth:
 
 
 def seeing_only(uuid: str, measure: Callable[[], T]) -> T:
-    """What `measure` returns in a new process that sees the GPU `uuid` alone."""
+    """Run `measure` in a new process that sees the GPU `uuid` alone."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), see_only, (uuid,)) as process:
         try:
             return process.submit(measure).result()
@@ -90,12 +90,12 @@ def see_only(uuid: str) -> None:
 
 def file_of(out: Path) -> Path:
     """The file for this machine's GPU, or for its CPU where it has no GPU, beside the folder of runs `out`."""
-    return beside(noise_passport.file_of(out))
+    return beside(noise_profile.file_of(out))
 
 
-def beside(passport: Path) -> Path:
-    """The file beside a noise passport of the same device."""
-    return passport.with_name(f"{passport.stem}-bandwidth.json")
+def beside(profile: Path) -> Path:
+    """The file beside a noise profile of the same device."""
+    return profile.with_name(f"{profile.stem}-bandwidth.json")
 
 
 def bandwidth_of(out: Path) -> Bandwidth | None:
@@ -105,8 +105,10 @@ def bandwidth_of(out: Path) -> Bandwidth | None:
     return read_record(Bandwidth, file_of(out), SCHEMA)
 
 
-def store(found: Bandwidth, out: Path) -> Path:
-    """Store `found` in the file of its device, and return that. Raises EnvironmentRefused if it cannot be written."""
-    file = beside(noise_passport.file_for(out, found.gpu_uuid))
-    write_record(Bandwidth, found, file, SCHEMA)
+def store(measured: Bandwidth, out: Path) -> Path:
+    """Store `measured` in the file of its device, and return that. Raises EnvironmentRefused where it cannot be
+    written.
+    """
+    file = beside(noise_profile.file_for(out, measured.gpu_uuid))
+    write_record(Bandwidth, measured, file, SCHEMA)
     return file

@@ -27,7 +27,7 @@ def checkout_of(folder: Path) -> Checkout | None:
 
 
 def git(folder: Path, *arguments: str) -> str | None:
-    """What git prints in `folder`; None where it fails or there is no git."""
+    """Output of git in `folder`; None if it fails or there is no git."""
     done = run(folder, *arguments)
     return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None
 

@@ -106,19 +106,19 @@ class CpuProbe:
 
     def _stat(self) -> dict[int, tuple[int, int]]:
         """Usable CPU → (time it was busy or stolen, time it was stolen)."""
-        found = {}
+        times = {}
         for line in (self._proc / "stat").read_text().splitlines():
             name, *values = line.split()
             if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in self._cpus:
                 ticks = [int(value) for value in values]
-                found[int(name[3:])] = (sum(ticks[i] for i in _BUSY) * TICK_NS, ticks[_STEAL] * TICK_NS)
-        if not any(busy for busy, _ in found.values()):
+                times[int(name[3:])] = (sum(ticks[i] for i in _BUSY) * TICK_NS, ticks[_STEAL] * TICK_NS)
+        if not any(busy for busy, _ in times.values()):
             raise ValueError(f"{self._proc / 'stat'} has no busy time of a usable CPU")
-        return found
+        return times
 
     def _parents(self) -> dict[int, int]:
         """Process number → the number of its parent, for all processes that are shown."""
-        found = {}
+        parents = {}
         for entry in os.scandir(self._proc):
             if entry.name.isdecimal():
                 try:
@@ -127,10 +127,10 @@ class CpuProbe:
                 except OSError:  # it has just ended
                     continue
                 # The name, in parentheses, may itself hold blanks and parentheses.
-                found[int(entry.name)] = int(stat.rpartition(b")")[2].split()[1])
-        if self._harness not in found:
+                parents[int(entry.name)] = int(stat.rpartition(b")")[2].split()[1])
+        if self._harness not in parents:
             raise ValueError(f"{self._proc} does not show this process")
-        return found
+        return parents
 
     def _spent_by(self, processes: Sequence[int]) -> Iterator[tuple[int, int]]:
         for pid in processes:
@@ -173,13 +173,13 @@ class CpuProbe:
 
 
 def ran_and_waited(file: Path) -> tuple[int, int]:
-    """How long a thread has run, and how long it has waited for a CPU while it could have run."""
+    """Times that a thread has run, and has waited for a CPU while it could have run."""
     ran, waited, _ = map(int, file.read_text().split())
     return ran, waited
 
 
 def asked(unread: dict[str, str], name: str, read: Callable[[], T]) -> T | None:
-    """What `read` returns; None where it fails, with the reason in `unread` under `name`."""
+    """Call `read` and return its result; None if it fails, with the reason in `unread` under `name`."""
     try:
         return read()
     except (OSError, ValueError, LookupError) as error:
@@ -232,7 +232,7 @@ def growth(before: Mapping[int, int] | None, after: Mapping[int, int] | None) ->
 
 
 def why(error: Exception) -> str:
-    """Why a counter could not be read, in a few words."""
+    """Reason that a counter could not be read, in a few words."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
     return f"no field {error}" if isinstance(error, KeyError) else str(error)
@@ -243,7 +243,7 @@ def descendants(root: int, parents: Mapping[int, int]) -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
-    found = [root]
-    for pid in found:
-        found += children.get(pid, ())
-    return found
+    tree = [root]
+    for pid in tree:
+        tree += children.get(pid, ())
+    return tree

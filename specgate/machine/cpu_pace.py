@@ -1,4 +1,4 @@
-"""How fast a CPU works: the CPU time that a fixed piece of work takes.
+"""Speed of a CPU: the CPU time that a fixed piece of work takes.
 
 Counters of CPU time do not tell that a core is shared with another thread, such as one of another guest of the same
 host, that it is of a slower kind, or that its clock is low. The thread runs all the while; it only gets less done.
@@ -48,15 +48,15 @@ def by_cpu(usable: Collection[int]) -> dict[int, int]:
     if not hasattr(os, "sched_setaffinity") or work_ns() is None:
         return {}
     before, cpus, many = os.sched_getaffinity(0), sorted(usable), min(len(usable), MOST_CPUS)
-    found = {}
+    times = {}
     try:
         for cpu in (cpus[i * len(cpus) // many] for i in range(many)):
             os.sched_setaffinity(0, {cpu})
             if (taken := work_ns()) is not None:
-                found[cpu] = taken
+                times[cpu] = taken
     except OSError:  # a CPU that was switched off meanwhile, or a sandbox that forbids to choose one
         return {}
     finally:
         with suppress(OSError):
             os.sched_setaffinity(0, before)
-    return found
+    return times

@@ -132,7 +132,7 @@ def plausibility_checks(gpu: GpuReading, limits: Limits) -> Iterator[Check]:
 
 
 def state_checks(gpu: GpuReading, settings: Mapping[str, Any], limits: Limits) -> Iterator[Check]:
-    """What comes and goes: processes, slow-downs, heat and memory errors."""
+    """Check what comes and goes: processes, slow-downs, heat and memory errors."""
     if gpu.processes is not None:
         who = ", ".join(f"pid {p.pid} ({p.name or p.owner})" for p in gpu.processes if p.owner != "ours")
         yield Check("GPU processes", who or "none", "none: end them, or wait", limits.gpu_level if who else "ok")
@@ -140,8 +140,8 @@ def state_checks(gpu: GpuReading, settings: Mapping[str, Any], limits: Limits) -
         level = limits.gpu_level if bits & THROTTLES else "ok"
         yield Check("clock events", ", ".join(clock_events(bits)) or "none", "no slow-down: let it cool", level)
     if (lost := gpu.thermal_violation_ns) is not None:
-        found = f"{lost / 1e9:.1f} s since the driver was loaded"
-        yield Check("thermal violations", found, "0 s; a run is judged by what is added", "warn" if lost else "ok")
+        state = f"{lost / 1e9:.1f} s since the driver was loaded"
+        yield Check("thermal violations", state, "0 s; a run is judged by what is added", "warn" if lost else "ok")
     if gpu.temperature_c is not None and settings["slowdown_c"]:
         margin = settings["slowdown_c"] - gpu.temperature_c
         level = "ok" if margin > NEAR_SLOWDOWN_C else "warn" if margin > 0 else limits.gpu_level
@@ -149,27 +149,27 @@ def state_checks(gpu: GpuReading, settings: Mapping[str, Any], limits: Limits) -
         yield Check("temperature", f"{gpu.temperature_c} °C", right, level)
     if gpu.ecc_uncorrected is not None:
         level = limits.gpu_level if gpu.ecc_uncorrected else "ok"
-        found = f"{gpu.ecc_uncorrected} uncorrected since the driver was loaded"
-        yield Check("memory errors", found, "0; otherwise its owner resets the GPU", level)
+        state = f"{gpu.ecc_uncorrected} uncorrected since the driver was loaded"
+        yield Check("memory errors", state, "0; otherwise its owner resets the GPU", level)
     if gpu.rows_in_trouble is not None:
-        found, level = ("pending or failed", limits.gpu_level) if gpu.rows_in_trouble else ("none pending", "ok")
-        yield Check("remapped rows", found, "none pending: its owner resets the GPU", level)
+        state, level = ("pending or failed", limits.gpu_level) if gpu.rows_in_trouble else ("none pending", "ok")
+        yield Check("remapped rows", state, "none pending: its owner resets the GPU", level)
 
 
 def setting_checks(gpu: GpuReading, settings: Mapping[str, Any], limits: Limits) -> Iterator[Check]:
-    """What an administrator has set. It is never changed here; the command that would change it is printed."""
+    """Check an administrator's settings. It is never changed here; the command that would change it is printed."""
     limit, default = gpu.power_limit_mw, gpu.default_power_limit_mw
     if limit and default:
         right = f"{default / 1000:.0f} W: nvidia-smi -i {gpu.uuid} -pl {default / 1000:.0f}"
         yield Check("power limit", f"{limit / 1000:.0f} W", right, limits.gpu_level if limit < default else "ok")
-    for name, right, wanted in (
+    for name, right, recommended in (
         ("ecc", "on: times without ECC cannot be compared with times with it", True),
         ("mig", "off: a MIG slice is not the whole GPU", False),
         ("persistence", f"on: nvidia-smi -i {gpu.uuid} -pm 1", True),
     ):
         if settings[name] is not None:
-            found = "on" if settings[name] else "off"
-            yield Check(_LABELS[name], found, right, "ok" if bool(settings[name]) is wanted else "warn")
+            setting = "on" if settings[name] else "off"
+            yield Check(_LABELS[name], setting, right, "ok" if bool(settings[name]) is recommended else "warn")
     width, widest = settings["pcie_width"], settings["max_pcie_width"]
     if width and widest:
         yield Check("PCIe width", f"x{width}", f"x{widest}", "ok" if width >= widest else "warn")
@@ -178,25 +178,25 @@ def setting_checks(gpu: GpuReading, settings: Mapping[str, Any], limits: Limits)
 _LABELS = {"ecc": "ECC", "mig": "MIG", "persistence": "persistence mode"}
 
 
-def bandwidth_check(found: Bandwidth, gpu: int | None = None) -> Check:
+def bandwidth_check(bandwidth: Bandwidth, gpu: int | None = None) -> Check:
     """The measured bandwidth. A wide spread means that others read the memory at the same time.
 
     `gpu`: which of several GPUs. Said in a word then, if it was steady.
     """
-    said = f"{found.bytes_per_s / 1e9:,.0f} GB/s"
+    rate = f"{bandwidth.bytes_per_s / 1e9:,.0f} GB/s"
     right = f"quartiles at most {STEADY_READS:.0%} apart: let the machine come to rest"
-    if gpu is not None and found.spread <= STEADY_READS:
-        return Check("read bandwidth", said, right, "ok", gpu)
-    said += f" (median of {found.repeats} reads of {found.size / 1e9:.1f} GB)" if gpu is None else ""
-    level: Level = "ok" if found.spread <= STEADY_READS else "warn"
-    return Check("read bandwidth", f"{said}, quartiles {found.spread:.1%} apart", right, level, gpu)
+    if gpu is not None and bandwidth.spread <= STEADY_READS:
+        return Check("read bandwidth", rate, right, "ok", gpu)
+    rate += f" (median of {bandwidth.repeats} reads of {bandwidth.size / 1e9:.1f} GB)" if gpu is None else ""
+    level: Level = "ok" if bandwidth.spread <= STEADY_READS else "warn"
+    return Check("read bandwidth", f"{rate}, quartiles {bandwidth.spread:.1%} apart", right, level, gpu)
 
 
 # ── between GPUs ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def equality_check(gpus: Sequence[Mapping[str, object]]) -> Check:
-    """Whether GPUs are alike. One run may use any of them alone, so a policy does not reject it."""
+    """Check that GPUs are alike. One run may use any of them alone, so a policy does not reject it."""
     unlike = []
     for number, gpu in enumerate(gpus):
         if key := next((key for key in ALIKE if gpu[key] != gpus[0][key]), None):
@@ -218,20 +218,20 @@ NAMED: Final = 4
 
 
 def peer_check(uuids: Sequence[str]) -> Check:
-    """Whether every GPU reaches the memory of every other, as those have to that share a target."""
+    """Check that every GPU reaches the memory of every other, as those have to that share a target."""
     name, right = "peer access", "each reaches each other's memory (needed for tp): nvidia-smi topo -p2p rw"
     try:
-        found = peers(uuids)
+        links = peers(uuids)
     except NvmlMissing as missing:
         return Check(name, str(missing), right, "warn")
-    if refused := [f"GPU {p.a} to {p.b}: {p.unread}" for p in found if p.unread]:
+    if refused := [f"GPU {p.a} to {p.b}: {p.unread}" for p in links if p.unread]:
         return Check(name, first_few(refused), right, "warn")
-    if cut := sorted({(min(p.a, p.b), max(p.a, p.b)) for p in found if not p.reached}):
+    if cut := sorted({(min(p.a, p.b), max(p.a, p.b)) for p in links if not p.reached}):
         pairs = [f"{a} and {b}" for a, b in cut]
-        none = "between no two GPUs" if 2 * len(cut) == len(found) else f"none between GPU {first_few(pairs, ', ')}"
+        none = "between no two GPUs" if 2 * len(cut) == len(links) else f"none between GPU {first_few(pairs, ', ')}"
         return Check(name, none, right, "warn")
-    linked = sum(p.nvlink for p in found)
-    how = "over NVLink" if linked == len(found) else "not all over NVLink" if linked else "not over NVLink"
+    linked = sum(p.nvlink for p in links)
+    how = "over NVLink" if linked == len(links) else "not all over NVLink" if linked else "not over NVLink"
     return Check(name, f"between all, {how}", right, "ok")
 
 
@@ -241,11 +241,11 @@ def first_few(findings: Sequence[str], mark: str = "; ") -> str:
     return mark.join(findings[:NAMED]) + more
 
 
-def equal_bandwidth_check(found: Sequence[Bandwidth]) -> Check:
-    """Whether the memories of several GPUs are read about equally fast. The slowest sets the pace of those that share a
-    target.
+def equal_bandwidth_check(bandwidths: Sequence[Bandwidth]) -> Check:
+    """Check that the memories of several GPUs are read about equally fast. The slowest sets the pace of those that
+    share a target.
     """
-    rates = [b.bytes_per_s for b in found]
+    rates = [b.bytes_per_s for b in bandwidths]
     apart = 1 - min(rates) / max(rates)
     slowest = f"GPU {rates.index(min(rates))} is {apart:.1%} below GPU {rates.index(max(rates))}"
     right = f"at most {EQUAL_READS:.0%} apart: look at what else GPU {rates.index(min(rates))} does"
@@ -256,7 +256,7 @@ def equal_bandwidth_check(found: Sequence[Bandwidth]) -> Check:
 
 
 def pace_check(taken: Mapping[int, int]) -> Check:
-    """Whether CPUs are equally fast. `taken`: CPU → nanoseconds of CPU time for the same work.
+    """Check that CPUs are equally fast. `taken`: CPU → nanoseconds of CPU time for the same work.
 
     One look of less than a millisecond at each: others who share the cores come and go.
     """
@@ -266,8 +266,8 @@ def pace_check(taken: Mapping[int, int]) -> Check:
     fastest = min(taken.values())
     slow = sum(ns * EVEN_CPUS > fastest for ns in taken.values())
     worst = fastest / max(taken.values())
-    found = f"{slow} of {len(taken)} CPUs tried are below {EVEN_CPUS:.0%} of the fastest, the slowest at {worst:.1%}"
-    return Check("CPU pace", found, right, "warn" if slow else "ok")
+    result = f"{slow} of {len(taken)} CPUs tried are below {EVEN_CPUS:.0%} of the fastest, the slowest at {worst:.1%}"
+    return Check("CPU pace", result, right, "warn" if slow else "ok")
 
 
 def host_checks(host: HostReading, limits: Limits) -> Iterator[Check]:
@@ -283,8 +283,8 @@ def host_checks(host: HostReading, limits: Limits) -> Iterator[Check]:
         level = "ok" if host.load_average <= cpus else "warn"
         yield Check("load average", f"{host.load_average:.2f}", f"at most {cpus}, the usable CPUs", level)
     free, total = host.available_memory_bytes, psutil.virtual_memory().total
-    found = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB"
-    yield Check("free memory", found, "2 GiB or more", "ok" if free >= LITTLE_MEMORY else "warn")
+    memory = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB"
+    yield Check("free memory", memory, "2 GiB or more", "ok" if free >= LITTLE_MEMORY else "warn")
     swap = host.swap_used_bytes
     yield Check("swap in use", f"{swap / 2**20:.0f} MiB", "0 MiB", "warn" if swap else "ok")
     governors = frequency_governors()

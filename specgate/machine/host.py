@@ -69,7 +69,7 @@ class HostProbe:
         )
 
     def owner(self, pid: int) -> GpuProcess:
-        """Who owns the process with number `pid`.
+        """Owner of the process with number `pid`.
 
         One of ours stays ours after it has ended, because the driver lists it a little longer.
         """
@@ -112,9 +112,13 @@ def listeners(ports: Sequence[int]) -> list[int]:
     if not ports:
         return []
     with suppress(psutil.AccessDenied, OSError):
-        found = psutil.net_connections(kind="tcp")
+        connections = psutil.net_connections(kind="tcp")
         return sorted(
-            {c.pid for c in found if c.status == psutil.CONN_LISTEN and c.pid and c.laddr and c.laddr.port in ports}
+            {
+                c.pid
+                for c in connections
+                if c.status == psutil.CONN_LISTEN and c.pid and c.laddr and c.laddr.port in ports
+            }
         )
     return []
 
@@ -147,17 +151,17 @@ def frequency_governors() -> set[str]:
     """The frequency governors of the usable CPUs; empty where the host does not show them, as in most virtual
     machines.
     """
-    found = set()
+    governors = set()
     for cpu in usable_cpus():
         try:
-            found.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor").read_text().strip())
+            governors.add(Path(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor").read_text().strip())
         except OSError:
             continue
-    return found
+    return governors
 
 
 def cpu_quota() -> float | None:
-    """How many CPUs' worth of time the control group allows; None where there is no limit."""
+    """Number of CPUs whose time the control group allows; None if there is no limit."""
     try:
         limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if limit == "max" else int(limit) / int(period)

@@ -1,4 +1,5 @@
-"""What this run happens on: host, packages, source tree and GPUs. Every probe is guarded, and nothing is changed.
+"""Inventory of the machine that a run happens on: host, packages, source tree and GPUs. Every probe is guarded, and
+nothing is changed.
 
 Imports neither torch nor cupy: versions come from package metadata, GPU facts from NVML (by UUID, never by index).
 """
@@ -76,13 +77,13 @@ def _source_files(root: str) -> Iterator[_SourceFile]:
         inner = folder[len(root) :].split(os.sep)[1:]
         for name in names:
             if name.endswith(_SOURCE_SUFFIXES):
-                found = os.stat(f"{folder}{os.sep}{name}")
-                state = (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino)
+                status = os.stat(f"{folder}{os.sep}{name}")
+                state = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino)
                 yield (*inner, name), state
 
 
 def has_cuda_gpu() -> bool:
-    """Whether there is a GPU and CUDA programs are allowed to see it."""
+    """True if there is a GPU and CUDA programs are allowed to see it."""
     return os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1") and bool(gpus())
 
 

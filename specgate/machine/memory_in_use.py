@@ -1,4 +1,4 @@
-"""How much memory a tree of processes holds, on the host and on the GPU. Nothing is changed."""
+"""Memory that a tree of processes holds, on the host and on the GPU. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -38,20 +38,22 @@ class MemoryProbe:
         for gpu in self._gpus:
             gpu.close()
 
-    def read(self, engine: int, told: EngineMemory | None = None) -> MemoryUse:
-        """The memory in use now. `engine`: the number of the engine's process. `told`: what the engine says of itself;
-        where it says anything, its processes are those that it names.
+    def read(self, engine: int, reported: EngineMemory | None = None) -> MemoryUse:
+        """Measure the memory in use now.
+
+        `engine`: the number of the engine's process.
+        `reported`: the engine's own account. If it names a process, that one's tree is measured.
         """
-        told = EngineMemory(process=engine) if told is None else told
-        tree = {} if told.process is None else resident_bytes(told.process)
-        found = [gpu.memory() for gpu in self._gpus]
-        used = [device for device, _ in found if device is not None]
-        mine = [sum(size for pid, size in held.items() if pid in tree) for _, held in found]
+        reported = EngineMemory(process=engine) if reported is None else reported
+        tree = {} if reported.process is None else resident_bytes(reported.process)
+        readings = [gpu.memory() for gpu in self._gpus]
+        used = [device for device, _ in readings if device is not None]
+        mine = [sum(size for pid, size in by_process.items() if pid in tree) for _, by_process in readings]
         return MemoryUse(
-            **fields_of(EngineMemory, told),
+            **fields_of(EngineMemory, reported),
             host_bytes=sum(tree.values()) or None,
             gpu_bytes=max(mine, default=0) or None,
-            device_bytes=max(used) if found and len(used) == len(found) else None,
+            device_bytes=max(used) if readings and len(used) == len(readings) else None,
         )
 
 

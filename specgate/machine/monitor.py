@@ -57,7 +57,7 @@ class Sampler:
 
     @property
     def sees_gpu(self) -> bool:
-        """Whether there is a GPU to sample."""
+        """True if there is a GPU to sample."""
         return self._gpu is not None
 
     def read_clock(self) -> None:
@@ -83,7 +83,7 @@ def snapshot(uuids: Sequence[str]) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Watch:
-    """What a monitor process has written from byte `start` of its file on, by its own account: bytes and SHA-256.
+    """Output of a monitor process from byte `start` of its file on, by its own account: bytes and SHA-256.
 
     Both are None until it has ended, and stay None if it was killed.
     """

@@ -71,43 +71,43 @@ class GpuProbe:
 
     def read(self) -> GpuReading:
         """Everything that the monitor samples."""
-        asked = _Asked(self._nvml, self._handle)
-        processes = asked("processes", "ComputeRunningProcesses")
-        drawing = asked("graphics_processes", "GraphicsRunningProcesses")
-        held = None if processes is None else {p.pid for p in (*processes, *(drawing or ()))}
-        memory = asked("memory_total_bytes", "MemoryInfo")
-        use = asked("utilization_pct", "UtilizationRates")
+        query = _Asked(self._nvml, self._handle)
+        processes = query("processes", "ComputeRunningProcesses")
+        drawing = query("graphics_processes", "GraphicsRunningProcesses")
+        pids = None if processes is None else {p.pid for p in (*processes, *(drawing or ()))}
+        memory = query("memory_total_bytes", "MemoryInfo")
+        use = query("utilization_pct", "UtilizationRates")
         thermal, power = (
-            asked(f"{name}_violation_ns", "ViolationStatus", policy)
+            query(f"{name}_violation_ns", "ViolationStatus", policy)
             for name, policy in (("thermal", _THERMAL), ("power", _POWER))
         )
-        rows = asked("rows_in_trouble", "RemappedRows")
+        rows = query("rows_in_trouble", "RemappedRows")
         return GpuReading(
             uuid=self.uuid,
-            processes=None if held is None else tuple(map(self._owner, sorted(held))),
-            clock_event_reasons=asked("clock_event_reasons", "CurrentClocksEventReasons"),
+            processes=None if pids is None else tuple(map(self._owner, sorted(pids))),
+            clock_event_reasons=query("clock_event_reasons", "CurrentClocksEventReasons"),
             thermal_violation_ns=None if thermal is None else thermal.violationTime,
             power_violation_ns=None if power is None else power.violationTime,
-            sm_clock_mhz=asked("sm_clock_mhz", "ClockInfo", _SM_CLOCK),
-            max_sm_clock_mhz=asked("max_sm_clock_mhz", "MaxClockInfo", _SM_CLOCK),
-            power_mw=asked("power_mw", "PowerUsage"),
-            power_limit_mw=asked("power_limit_mw", "EnforcedPowerLimit"),
-            default_power_limit_mw=asked("default_power_limit_mw", "PowerManagementDefaultLimit"),
-            temperature_c=asked("temperature_c", "Temperature", _GPU_SENSOR),
+            sm_clock_mhz=query("sm_clock_mhz", "ClockInfo", _SM_CLOCK),
+            max_sm_clock_mhz=query("max_sm_clock_mhz", "MaxClockInfo", _SM_CLOCK),
+            power_mw=query("power_mw", "PowerUsage"),
+            power_limit_mw=query("power_limit_mw", "EnforcedPowerLimit"),
+            default_power_limit_mw=query("default_power_limit_mw", "PowerManagementDefaultLimit"),
+            temperature_c=query("temperature_c", "Temperature", _GPU_SENSOR),
             utilization_pct=None if use is None else use.gpu,
             memory_used_bytes=None if memory is None else memory.used,
             memory_total_bytes=None if memory is None else memory.total,
-            ecc_uncorrected=asked("ecc_uncorrected", "TotalEccErrors", _UNCORRECTED, _SINCE_DRIVER_LOAD),
+            ecc_uncorrected=query("ecc_uncorrected", "TotalEccErrors", _UNCORRECTED, _SINCE_DRIVER_LOAD),
             rows_in_trouble=None if rows is None else bool(rows[2] or rows[3]),
-            unread=asked.refused,
+            unread=query.refused,
         )
 
     def clock(self) -> ClockReading:
         """The SM clock and what lowers it: two calls, where `read` makes twenty."""
-        asked = _Asked(self._nvml, self._handle)
+        query = _Asked(self._nvml, self._handle)
         at = time.monotonic_ns()
         return ClockReading(
-            at, asked("sm_clock_mhz", "ClockInfo", _SM_CLOCK), asked("reasons", "CurrentClocksEventReasons")
+            at, query("sm_clock_mhz", "ClockInfo", _SM_CLOCK), query("reasons", "CurrentClocksEventReasons")
         )
 
     def memory(self) -> tuple[int | None, dict[int, int]]:
@@ -115,37 +115,37 @@ class GpuProbe:
 
         In another PID namespace than the driver's, its numbers are not those of this host's processes.
         """
-        asked = _Asked(self._nvml, self._handle)
-        used = asked("memory_used_bytes", "MemoryInfo")
-        listed = asked("processes", "ComputeRunningProcesses") or ()
-        held = {process.pid: process.usedGpuMemory for process in listed if process.usedGpuMemory}
-        return None if used is None else used.used, held
+        query = _Asked(self._nvml, self._handle)
+        used = query("memory_used_bytes", "MemoryInfo")
+        listed = query("processes", "ComputeRunningProcesses") or ()
+        by_process = {process.pid: process.usedGpuMemory for process in listed if process.usedGpuMemory}
+        return None if used is None else used.used, by_process
 
     def reaches(self, other: GpuProbe, a: int, b: int) -> Peers:
-        """Whether this GPU, called `a`, reaches the memory of `other`, called `b`."""
-        asked = _Asked(self._nvml, self._handle)
-        read, write, link = (asked(str(way), "P2PStatus", other._handle, way) for way in (_READ, _WRITE, _NVLINK))
-        unread = next((asked.refused[str(way)] for way in (_READ, _WRITE) if str(way) in asked.refused), None)
+        """Check if this GPU, called `a`, reaches the memory of `other`, called `b`."""
+        query = _Asked(self._nvml, self._handle)
+        read, write, link = (query(str(way), "P2PStatus", other._handle, way) for way in (_READ, _WRITE, _NVLINK))
+        unread = next((query.refused[str(way)] for way in (_READ, _WRITE) if str(way) in query.refused), None)
         return Peers(a, b, read == write == _REACHED, link == _REACHED, unread)
 
     def settings(self) -> dict[str, Any]:
-        """What does not change during a run; None where the driver does not say."""
-        asked = _Asked(self._nvml, self._handle)
-        ecc, mig = asked("ecc", "EccMode"), asked("mig", "MigMode")
+        """Settings that do not change during a run; None if the driver does not tell."""
+        query = _Asked(self._nvml, self._handle)
+        ecc, mig = query("ecc", "EccMode"), query("mig", "MigMode")
         return {
-            "name": asked("name", "Name"),
+            "name": query("name", "Name"),
             "driver": self._nvml.nvmlSystemGetDriverVersion(),
             "ecc": None if ecc is None else bool(ecc[0]),
             "mig": None if mig is None else bool(mig[0]),
-            "persistence": asked("persistence", "PersistenceMode"),
-            "slowdown_c": asked("slowdown_c", "TemperatureThreshold", _SLOWDOWN_THRESHOLD),
-            "pcie_width": asked("pcie_width", "CurrPcieLinkWidth"),
-            "max_pcie_width": asked("max_pcie_width", "MaxPcieLinkWidth"),
+            "persistence": query("persistence", "PersistenceMode"),
+            "slowdown_c": query("slowdown_c", "TemperatureThreshold", _SLOWDOWN_THRESHOLD),
+            "pcie_width": query("pcie_width", "CurrPcieLinkWidth"),
+            "max_pcie_width": query("max_pcie_width", "MaxPcieLinkWidth"),
         }
 
 
 class Peers(NamedTuple):
-    """Whether GPU `a` reaches the memory of GPU `b`, to read and to write, and whether NVLink is the way.
+    """Link from GPU `a` to the memory of GPU `b`: if it can be read and written, and if NVLink is the way.
 
     `a`, `b`: positions in the list that was asked about. `unread`: the driver's reason for not telling.
     """
@@ -158,7 +158,7 @@ class Peers(NamedTuple):
 
 
 def peers(uuids: Sequence[str]) -> list[Peers]:
-    """How every two of these GPUs reach each other, in either direction. Raises NvmlMissing where one is missing."""
+    """Links between every two of these GPUs, in either direction. Raises NvmlMissing where one is missing."""
     probes: list[GpuProbe] = []
     try:
         for uuid in uuids:
@@ -206,8 +206,8 @@ def worst_of(readings: Sequence[GpuReading]) -> GpuReading:
         return None if any(value is None for value in values) else joined(values)
 
     def union(lists: Sequence[Sequence[GpuProcess]]) -> tuple[GpuProcess, ...]:
-        found = {process.pid: process for processes in lists for process in processes}
-        return tuple(found[pid] for pid in sorted(found))
+        by_pid = {process.pid: process for processes in lists for process in processes}
+        return tuple(by_pid[pid] for pid in sorted(by_pid))
 
     def bits(values: Sequence[int]) -> int:
         return reduce(or_, values)

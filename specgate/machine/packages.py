@@ -31,7 +31,7 @@ TOOLKIT: Final = "/usr/local/cuda"
 def packages(also: Iterable[str] = ()) -> dict[str, str]:
     """Distribution → version of what is installed of `PACKAGES`, of `FAMILIES` and of `also`, sorted by name."""
     names = {re.sub(r"[-_.]+", "-", name).lower() for name in (*PACKAGES, *_of_families(), *also)}
-    return {name: found for name in sorted(names) if (found := _version(name)) is not None}
+    return {name: version for name in sorted(names) if (version := _version(name)) is not None}
 
 
 def interpreter() -> str:
@@ -87,9 +87,14 @@ def _of_families() -> Iterator[str]:
 def _version(package: str) -> str | None:
     """From the headers of the metadata, which `importlib.metadata.version` would parse with the description below."""
     try:
-        found = distribution(package)
+        package_metadata = distribution(package)
     except PackageNotFoundError:
         return None
-    stated = found.read_text("METADATA") or found.read_text("PKG-INFO") or found.read_text("") or ""
+    stated = (
+        package_metadata.read_text("METADATA")
+        or package_metadata.read_text("PKG-INFO")
+        or package_metadata.read_text("")
+        or ""
+    )
     version = re.search(r"^Version:[ \t]*(.*?)[ \t]*$", stated.partition("\n\n")[0], re.MULTILINE | re.IGNORECASE)
     return version[1] if version else None

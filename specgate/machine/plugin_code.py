@@ -22,6 +22,8 @@ from pathlib import Path
 from specgate import plugins
 from specgate.errors import EnvironmentRefused
 
+DISTRIBUTION = "specgate-bench"
+"""The name that this package is installed under."""
 _IMPORT = re.compile(rb"(?:^|[;:])[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([^#;\n]+))", re.MULTILINE)
 
 
@@ -67,24 +69,24 @@ def code_of(entry: EntryPoint) -> PluginCode:
     """
     owner = entry.dist
     left = [module_name(entry), *(modules_of(owner) if owner else ())]
-    looked_at, found = set[str](), dict[str, tuple[str, str]]()
+    looked_at, sources = set[str](), dict[str, tuple[str, str]]()
     while left:
         name = left.pop()
         place = place_of(name) if name not in looked_at else None
         looked_at.add(name)
         for inside, file in files_at(place) if place else ():
             sha256, imported = _read(file)
-            found[f"{name}: {inside}"] = file, sha256
+            sources[f"{name}: {inside}"] = file, sha256
             left += [other for other in imported if not is_pinned(other)]
     registered = owner.read_text("entry_points.txt") if owner else entry.value
     whole = hashlib.sha256(f"{registered}\0".encode())
-    for inside, (_, sha256) in sorted(found.items()):
+    for inside, (_, sha256) in sorted(sources.items()):
         whole.update(f"{inside}\0{sha256}\0".encode())
     says = f"{owner.name} {owner.version}" if owner else "no distribution"
     return PluginCode(
         key=f"plugin:{entry.group.rpartition('.')[2].rstrip('s')}:{entry.name}",
-        said=f"{says}, SHA-256 {whole.hexdigest()}" if found else f"{says}, no files found",
-        files=dict(found.values()),
+        said=f"{says}, SHA-256 {whole.hexdigest()}" if sources else f"{says}, no files found",
+        files=dict(sources.values()),
         requires=requirements(owner) if owner else (),
     )
 
@@ -130,14 +132,14 @@ def files_at(place: Path) -> Iterator[tuple[str, str]]:
     if place.is_file():
         yield place.name, str(place)
         return
-    seen = set[str]()
+    visited = set[str]()
     for folder, inner, names in os.walk(place, followlinks=True):
         # A link may lead back to a folder above it.
         inner[:] = [n for n in inner if n != "__pycache__" and not n.startswith(".")]
-        if (real := os.path.realpath(folder)) in seen:
+        if (real := os.path.realpath(folder)) in visited:
             inner.clear()
             continue
-        seen.add(real)
+        visited.add(real)
         for name in names:
             file = os.path.join(folder, name)
             if not name.startswith(".") and os.path.isfile(file):
@@ -155,8 +157,8 @@ def imports_of(source: bytes) -> set[str]:
 
 
 def is_pinned(module: str) -> bool:
-    """Whether a version number stands for the content of a top-level module: it is Python's or specgate's own, or part
-    of a distribution that is not installed in place. A namespace package has no content.
+    """True if a version number stands for the content of a top-level module. It is then Python's or specgate's own, or
+    part of a distribution that is not installed in place. A namespace package has no content.
     """
     if module in sys.stdlib_module_names or module == "specgate" or _is_namespace(_spec(module)):
         return True
@@ -167,7 +169,7 @@ def is_pinned(module: str) -> bool:
 def requirements(distribution: Distribution) -> tuple[str, ...]:
     """The distributions that the metadata names under `Requires-Dist`, optional ones included, without specgate."""
     names = (re.match(r"[\w.-]+", text.strip()) for text in distribution.requires or ())
-    return tuple(m[0] for m in names if m and m[0].lower() != "specgate")
+    return tuple(m[0] for m in names if m and m[0].lower() != DISTRIBUTION)
 
 
 @cache

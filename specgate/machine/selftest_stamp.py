@@ -1,4 +1,4 @@
-"""When the self-test was last green, in a file beside the run folders. Every run records it."""
+"""Record of the self-test's last green run, in a file beside the run folders. Every run records it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ NAME: Final = "selftest.json"
 def write(runs: Path, checks: int) -> None:
     """Record that all `checks` came out right, with this source tree, now."""
     runs.mkdir(parents=True, exist_ok=True)
-    said = {
+    stamp = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "source_tree_sha256": inventory.source_tree_sha256(),
     }
-    (runs / NAME).write_text(json.dumps({**said, "checks": checks}) + "\n", encoding="utf-8")
+    (runs / NAME).write_text(json.dumps({**stamp, "checks": checks}) + "\n", encoding="utf-8")
 
 
 def last_green(runs: Path) -> str:
     """One sentence for a run's page: when the self-test was last green, and on which source tree."""
     try:
-        said = read_json(runs / NAME)
-        if not isinstance(said, dict):
+        stamp = read_json(runs / NAME)
+        if not isinstance(stamp, dict):
             raise ValueError("a JSON object is needed")
-        time, tree, checks = said["time"], said["source_tree_sha256"], said["checks"]
+        time, tree, checks = stamp["time"], stamp["source_tree_sha256"], stamp["checks"]
     except FileNotFoundError:
         return "never beside these runs"
     except (OSError, ValueError, KeyError, TypeError) as error:

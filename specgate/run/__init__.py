@@ -21,5 +21,5 @@ early_stop.py     stops a point at the first interim look where every rule that 
 progress.py       a bar on a terminal, one line per block elsewhere
 recompute.py      samples → figures → verdicts, pure
 ending.py         after the last block: what the run amounts to, its reports, its entry in the ledger
-calibration.py    `specgate machine calibrate`: the same role in both places of every pair, reduced to a noise passport
+calibration.py    `specgate machine calibrate`: the same role in both places of every pair, reduced to a noise profile
 """

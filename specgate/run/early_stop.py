@@ -83,6 +83,7 @@ def decided(
         known=known,
         aside=aside,
         between=run.between_runs,
+        brief=True,
     )
     times = cell_times(plan, cells, journal.blocks, aside) if needs_earlier_run(policy) else {}
     cells = with_drifts(cells, answered, journal.blocks, journal.engines)

@@ -5,6 +5,8 @@ Request ─► Config, Plan ─► Runner (journal) ─► figures ─► gates 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from specgate.contract import (
     Promotion,
     Run,
 )
-from specgate.contract.protocols import DrivesAnotherEngine
+from specgate.contract.protocols import DrivesAnotherEngine, TunesItself
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
@@ -31,6 +33,8 @@ from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
 from specgate.planning.resolution import read_back, resolve
+from specgate.planning.scenario import find
+from specgate.planning.usual import machine_size, runs_of
 from specgate.promotion.admission import admission, promotion_of, record, sampling
 from specgate.promotion.claim import software_of
 from specgate.promotion.ledger import Entry, Ledger
@@ -68,6 +72,31 @@ class Resolved:
 Measuring = Callable[[Resolved, RunFolder, Run], Measured]
 """Runs the rounds of a plan that the journal of a run folder lacks. The run is the one that began, without figures."""
 NOBODY: Final[Mapping[str, str]] = {}
+
+
+def carry_out_each(request: Request, measuring: Measuring | None = None) -> ExitCode:
+    """Carry out every run that a request takes here (`usual.runs_of`). Returns the first code that is not 0."""
+    codes, requests = [], runs_of(request, machine_size())
+    for each in requests:
+        if len(requests) > 1:
+            echo(f"specgate {each.kind} {' '.join(each.argv[1:])}")
+            tune(each)
+        codes.append(carry_out(each, measuring))
+    return next((code for code in codes if code), ExitCode.PASS)
+
+
+def tune(request: Request) -> None:
+    """Let the back end tune itself for the pair of the request's scenario, in a process of its own.
+
+    A run without it is slower and no less right, so that a failure is said and nothing else.
+    """
+    backend = plugins.backend(request.backend) if request.backend else plugins.default_backend()
+    if request.perf_mode is False or not isinstance(backend, TunesItself):
+        return
+    words = backend.tuning(find(request.scenarios[0]).pair)
+    echo(f"specgate {' '.join(words)}")
+    if subprocess.run([sys.executable, "-m", "specgate", *words], check=False).returncode:
+        echo("tuning did not end: going on without it", err=True)
 
 
 def carry_out(

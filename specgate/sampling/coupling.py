@@ -32,8 +32,8 @@ def scores(target: Floats, keys: Keys) -> Floats:
     be drawn have IMPOSSIBLE.
     """
     with np.errstate(divide="ignore"):
-        found = np.log(target) - np.log(-np.log(uniforms(keys, Purpose.TARGET, target.shape[1])))
-    possible: Floats = np.maximum(found, IMPOSSIBLE)
+        race = np.log(target) - np.log(-np.log(uniforms(keys, Purpose.TARGET, target.shape[1])))
+    possible: Floats = np.maximum(race, IMPOSSIBLE)
     return possible
 
 

@@ -1,4 +1,4 @@
-"""What a distribution must be. Nothing is renormalised silently: what does not sum to 1 is refused."""
+"""Check that distributions are valid. Nothing is renormalised silently: what does not sum to 1 is refused."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ TOLERANCE: Final = 1e-9
 """How far the sum of a distribution in float64 may be from 1. Rounding of 200,000 tokens gives 1e-11 at most."""
 
 
-def check_distribution(found: Floats, what: str) -> None:
-    """Raise BackendError unless every row of `found` [..., V] is a distribution. `what` names it in the message."""
-    if np.isnan(found).any():
-        token = int(np.argwhere(np.isnan(found))[0][-1])
+def check_distribution(probabilities: Floats, what: str) -> None:
+    """Raise BackendError unless every row of `probabilities` [..., V] is a distribution. `what` names it in the
+    message.
+    """
+    if np.isnan(probabilities).any():
+        token = int(np.argwhere(np.isnan(probabilities))[0][-1])
         raise BackendError(f"{what}: the probability of token {token} is NaN")
-    if (found < 0).any():
-        token = int(np.argwhere(found < 0)[0][-1])
-        raise BackendError(f"{what}: the probability of token {token} is {found[found < 0][0]:g}, less than 0")
-    sums = found.sum(axis=-1)
+    if (probabilities < 0).any():
+        token = int(np.argwhere(probabilities < 0)[0][-1])
+        raise BackendError(
+            f"{what}: the probability of token {token} is {probabilities[probabilities < 0][0]:g}, less than 0"
+        )
+    sums = probabilities.sum(axis=-1)
     if (np.abs(sums - 1) > TOLERANCE).any():
         worst = float(sums.flat[np.abs(sums - 1).argmax()])
         raise BackendError(f"{what}: the probabilities sum to {worst:.9g}, not to 1", hint="they are not renormalised")

@@ -1,5 +1,5 @@
-"""Which tokens a text has, for penalties. A row of a draft has those of the rows before it; nothing is counted twice or
-left behind when a draft is rejected, because only committed tokens are kept.
+"""Tokens that a text has, for penalties. A row of a draft has those of the rows before it. Only committed tokens are
+kept, so nothing is counted twice or left behind when a draft is rejected.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class History:
     @classmethod
     def of(cls, prompt: Iterable[int], output: Iterable[int], vocabulary: int) -> History:
         """The history of a text."""
-        seen = np.zeros(vocabulary, bool)
-        seen[list(prompt)] = True
-        return cls(seen, np.bincount(np.asarray(list(output), np.int64), minlength=vocabulary))
+        in_prompt = np.zeros(vocabulary, bool)
+        in_prompt[list(prompt)] = True
+        return cls(in_prompt, np.bincount(np.asarray(list(output), np.int64), minlength=vocabulary))
 
     def rows(self, drafts: Iterable[int]) -> Iterator[History]:
         """The history before each of `drafts`, and the one after all of them: K + 1 of them.

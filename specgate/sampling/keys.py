@@ -1,4 +1,4 @@
-"""Which random numbers a draw takes: those of its seed, request, position and purpose.
+"""Random numbers of a draw: they follow from its seed, request, position and purpose.
 
 So a request's sample does not depend on what shares its step, nor on how its text was cut into steps, and a replay is
 exact.
@@ -29,7 +29,7 @@ BITS: Final = 26
 
 
 class Purpose(IntEnum):
-    """What a number is for. Numbers of different purposes are independent.
+    """Use of a random number. Numbers of different purposes are independent.
 
     TARGET: a token of the target's distribution. DRAFT: one of the draft's. ACCEPT: whether a draft token is accepted.
     RESIDUAL: the token in the place of a rejected one.
@@ -43,7 +43,7 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Where in its text each of B requests stands.
+    """Places of B requests in their texts.
 
     `seed`: below 2**64. `requests` uint64 [B]: who they are. `positions` int64 [B]: index of the next token in the
     request's text, the prompt included.
@@ -63,7 +63,7 @@ class Keys:
 
 
 def requests_of(prompts: Sequence[Sequence[int]]) -> NDArray[np.uint64]:
-    """Who a request is, by its prompt: uint64 [B]. So equal prompts draw equal texts, as greedy decoding has it."""
+    """Identify requests by their prompts: uint64 [B]. So equal prompts draw equal texts, as greedy decoding has it."""
     digests = (sha256(np.asarray(prompt, "<i8").tobytes()).digest() for prompt in prompts)
     return np.array([int.from_bytes(digest[:8], "little") for digest in digests], np.uint64)
 
@@ -84,8 +84,8 @@ def words(keys: Keys, purpose: Purpose, blocks: int) -> Words:
 def uniforms(keys: Keys, purpose: Purpose, count: int) -> Floats:
     """float64 [B, count]: numbers strictly between 0 and 1, two from each block of four words."""
     blocks = -(-count // 2)
-    drawn = words(keys, purpose, blocks).reshape(len(keys.requests), 2 * blocks, 2) >> np.uint32(32 - BITS)
-    whole = drawn[..., 0].astype(np.float64) * 2.0**BITS + drawn[..., 1]
+    halves = words(keys, purpose, blocks).reshape(len(keys.requests), 2 * blocks, 2) >> np.uint32(32 - BITS)
+    whole = halves[..., 0].astype(np.float64) * 2.0**BITS + halves[..., 1]
     return (whole[:, :count] + 0.5) * 2.0 ** (-2 * BITS)
 
 

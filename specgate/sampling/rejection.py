@@ -49,11 +49,11 @@ def verify_by_rejection(target: Floats, draft: Floats, drafts: Integers, keys: K
             raise BackendError(
                 f"draft token {token[slot]} of request {slot} has the probability 0 in its own distribution"
             )
-        kept = uniforms(keys.after(i), Purpose.ACCEPT, 1)[:, 0] * q < p
-        if len(left := np.flatnonzero(alive & ~kept)):
+        accepts = uniforms(keys.after(i), Purpose.ACCEPT, 1)[:, 0] * q < p
+        if len(left := np.flatnonzero(alive & ~accepts)):
             residual = np.maximum(target[left, i] - draft[left, i], 0)
             tokens[left, i:] = race(residual, keys.of(left).after(i), Purpose.RESIDUAL)[:, None]
-        alive &= kept
+        alive &= accepts
         tokens[alive, i] = token[alive]
         accepted += alive
     if len(whole := np.flatnonzero(alive)):

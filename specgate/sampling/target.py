@@ -17,7 +17,7 @@ from specgate.sampling.keys import Floats, Integers
 Logits = NDArray[np.floating]
 
 
-def target_distribution(logits: Logits, asked: Sampling, history: History | None = None) -> Floats:
+def target_distribution(logits: Logits, settings: Sampling, history: History | None = None) -> Floats:
     """The probabilities float64 [V] of the token that follows, from `logits` [V].
 
     At temperature 0 the largest logit has all of it; of equal ones the lowest id. `history` is what penalties count; it
@@ -26,18 +26,18 @@ def target_distribution(logits: Logits, asked: Sampling, history: History | None
     Raises BackendError for logits that are NaN or +infinity, or all −infinity; UsageError for a bias of a token that
     the target has not.
     """
-    scores = penalised(checked(logits), asked, history)
-    if asked.temperature == 0:
+    scores = penalised(checked(logits), settings, history)
+    if settings.temperature == 0:
         return point_mass(int(np.argmax(scores)), len(scores))
     scores = scores - scores.max()
-    scores = scores / asked.temperature
-    if 0 < asked.top_k < len(scores):
-        scores[scores < np.partition(scores, -asked.top_k)[-asked.top_k]] = -np.inf
-    if asked.top_p < 1:
-        scores[~nucleus(softmax(scores), asked.top_p)] = -np.inf
-    if asked.min_p > 0:
-        found = softmax(scores)
-        scores[found < asked.min_p * found.max()] = -np.inf
+    scores = scores / settings.temperature
+    if 0 < settings.top_k < len(scores):
+        scores[scores < np.partition(scores, -settings.top_k)[-settings.top_k]] = -np.inf
+    if settings.top_p < 1:
+        scores[~nucleus(softmax(scores), settings.top_p)] = -np.inf
+    if settings.min_p > 0:
+        probabilities = softmax(scores)
+        scores[probabilities < settings.min_p * probabilities.max()] = -np.inf
     return softmax(scores)
 
 
@@ -50,33 +50,33 @@ def checked(logits: Logits) -> Floats:
     return scores
 
 
-def penalised(scores: Floats, asked: Sampling, history: History | None) -> Floats:
+def penalised(scores: Floats, settings: Sampling, history: History | None) -> Floats:
     """`scores` [V] after bias and penalties."""
-    if asked.logit_bias:
-        tokens = np.array([token for token, _ in asked.logit_bias], np.int64)
+    if settings.logit_bias:
+        tokens = np.array([token for token, _ in settings.logit_bias], np.int64)
         if tokens.max() >= len(scores):
             raise UsageError(
                 f"sampling.logit_bias: token {tokens.max()}", hint=f"the target has {len(scores)} tokens, from 0 on"
             )
-        scores[tokens] += [bias for _, bias in asked.logit_bias]
-    if not asked.penalises:
+        scores[tokens] += [bias for _, bias in settings.logit_bias]
+    if not settings.penalises:
         return scores
     assert history is not None
-    if asked.repetition_penalty != 1:
-        seen = history.prompt | (history.output > 0)
-        lowered = np.where(scores < 0, scores * asked.repetition_penalty, scores / asked.repetition_penalty)
-        scores = np.where(seen, lowered, scores)
-    scores = scores - asked.presence_penalty * (history.output > 0)
-    return scores - asked.frequency_penalty * history.output
+    if settings.repetition_penalty != 1:
+        present = history.prompt | (history.output > 0)
+        lowered = np.where(scores < 0, scores * settings.repetition_penalty, scores / settings.repetition_penalty)
+        scores = np.where(present, lowered, scores)
+    scores = scores - settings.presence_penalty * (history.output > 0)
+    return scores - settings.frequency_penalty * history.output
 
 
 def nucleus(probabilities: Floats, top_p: float) -> NDArray[np.bool_]:
     """bool [V]: the likeliest tokens that together reach `top_p`; of equally likely ones those of lower ids first."""
     order = np.argsort(-probabilities, kind="stable")
     sorted_ = probabilities[order]
-    kept = np.empty(len(order), bool)
-    kept[order] = np.cumsum(sorted_) - sorted_ < top_p
-    return kept
+    chosen = np.empty(len(order), bool)
+    chosen[order] = np.cumsum(sorted_) - sorted_ < top_p
+    return chosen
 
 
 def softmax(scores: Floats) -> Floats:
@@ -88,9 +88,9 @@ def softmax(scores: Floats) -> Floats:
 
 def point_mass(token: int, vocabulary: int) -> Floats:
     """float64 [V]: all of the probability on one token."""
-    found = np.zeros(vocabulary)
-    found[token] = 1.0
-    return found
+    probabilities = np.zeros(vocabulary)
+    probabilities[token] = 1.0
+    return probabilities
 
 
 def log_probabilities(logits: Logits, tokens: Integers) -> Floats:
@@ -98,8 +98,8 @@ def log_probabilities(logits: Logits, tokens: Integers) -> Floats:
 
     The model's own: before bias, penalties, temperature and filters, as inference engines report it.
     """
-    found = [log_softmax(checked(row))[token] for row, token in zip(logits, tokens, strict=True)]
-    return np.array(found)
+    values = [log_softmax(checked(row))[token] for row, token in zip(logits, tokens, strict=True)]
+    return np.array(values)
 
 
 def log_softmax(scores: Floats) -> Floats:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t
 
-from specgate.analysis.prompt_acceptance import by_prompt, pooled, position_values
+from specgate.analysis.prompt_acceptance import by_prompt, pooled, position_values, total_of
+from specgate.contract import Block, Served, ServedRequest
 from specgate.contract.acceptance import AcceptanceRecord
 from tests.support.factories import blocks_of, plan_of, run_of, scenario
 
@@ -22,6 +25,23 @@ def test_there_is_one_record_per_prompt_and_together_they_are_the_pooled_one() -
     assert sum(r.steps for r in records) == pooled(by_prompt(blocks)).steps == sum(len(b.step_ns) * 2 for b in blocks)
     for record in records:
         record.check()
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.data())
+def test_the_total_of_blocks_is_the_sum_of_their_prompts_with_and_without_a_servers_records(
+    accept: list[int], data: st.DataObject
+) -> None:
+    blocks = [b for b in blocks_of(PLAN, accept=accept) if b.role.speculative and not b.warmup]
+    some = data.draw(st.lists(st.sampled_from(blocks), min_size=1, unique_by=id))
+    records = [served(total_of([b]), b) if data.draw(st.booleans()) else b for b in some]
+    assert total_of(records) == pooled(by_prompt(records))
+    assert total_of(records).accepted == sum(a for b in some for row in b.accepted for a in row)
+
+
+def served(record: AcceptanceRecord, block: Block) -> Block:
+    """The block as one of a server that counted `record`."""
+    requests = tuple(ServedRequest(0, (1, 2), (1, len(tokens) - 1)) for tokens in block.tokens)
+    return replace(block, served=Served(requests, record))
 
 
 @settings(max_examples=20, deadline=None)

@@ -6,15 +6,27 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specgate.analysis.eagle_speculation import eagle_speculation
-from specgate.analysis.reduce import SPEEDS, Checked, measure
+from specgate.analysis.reduce import SPEEDS, Checked, Known, measure
+from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import find_divergences
-from specgate.contract import BaselineText, Block, Budget, Finish, Margin, NearTies, Scenario
+from specgate.contract import (
+    BaselineText,
+    Block,
+    Budget,
+    CellResult,
+    Comparison,
+    Finish,
+    Margin,
+    NearTies,
+    Scenario,
+)
 from specgate.contract.token_check import NO_TOKEN
 from tests.support.factories import blocks_of, corrupt, margins_of, plan_of, run_of, scenario
 
@@ -47,6 +59,27 @@ def test_acceptance_is_what_counting_the_steps_gives(accept: list[int], k: int, 
     assert 1 + sum(x for x in at if x is not None) == pytest.approx(value.value)
     wasted = result.values["wasted_verify_ratio"].value
     assert wasted == pytest.approx(1 - (sum(counts) + len(counts)) / (len(counts) * (k + 1)))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=5), st.integers(0, 11), st.booleans(), st.booleans())
+def test_a_look_in_brief_has_the_same_figures_and_comparisons(
+    accept: list[int], missing: int, wrong: bool, first: bool
+) -> None:
+    """Also where blocks are missing, tokens are wrong, rounds are set aside, and the figures were computed before."""
+    plan = plan_of(scenario(batch=(2,), spec=(2, 3), rounds=3, steps=4))
+    made = blocks_of(plan, accept=accept, steps=4, change=partial(corrupt, at=3) if wrong else lambda b: b)
+    blocks, known = whole_rounds(plan, made[missing:]), Known()
+    aside = {plan.points[0].key: frozenset({(1, 0), (1, 1)})}
+
+    def of(brief: bool) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
+        return measure(plan, blocks, (), NearTies(), Checked(), known=known, aside=aside, brief=brief)
+
+    results = {brief: of(brief) for brief in (first, not first)}
+    (whole, of_whole), (brief, of_brief) = results[False], results[True]
+    assert of_whole == of_brief
+    for one, other in zip(whole, brief, strict=True):
+        bare = replace(one, values={}, series_ms=(), by_depth=(), by_active=(), distributions={})
+        assert replace(other, values={}) == bare and dict(other.values) == dict(one.values)
 
 
 def test_speed_is_the_median_over_blocks() -> None:
@@ -287,7 +320,7 @@ def test_a_near_tie_excuses_the_token_that_is_one_and_no_other_at_the_same_place
     margin = Margin(timed.cell.key, timed.prompt_set, timed.round, 0, at, top[0], top[1], top, shown)
 
     def counts(*came: int) -> tuple[float | None, float | None]:
-        """(blocks and texts that do not repeat, partings that a near tie excuses)."""
+        """(blocks and texts that do not repeat, divergences that a near tie excuses)."""
         row = timed.tokens[0]
         texts = [
             BaselineText(timed.point, timed.prompt_set, 0, ((*row[:at], token, *row[at + 1 :]),), timed.finish, (0, 1))

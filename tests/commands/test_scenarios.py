@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from specgate.analysis.experts.byte_costs import cycle_cost, step_bytes
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.pair import open_draft, open_target
-from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.tiny import write_draft
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.checkpoints.geometry import DraftGeometry

@@ -149,15 +149,17 @@ def load_bin(file: Path) -> dict[str, Tensor]:
     return {str(name): tensor for name, tensor in content.items()}
 
 
-def check_tensors(found: Mapping[str, Entry], wanted: Mapping[str, Wanted], other: str, where: Path) -> None:
-    """Raise one CheckpointError that names every missing, misshapen, wrongly typed and left-over tensor.
+def check_tensors(entries: Mapping[str, Entry], expected: Mapping[str, Wanted], other: str, where: Path) -> None:
+    """Raise one CheckpointError that names every missing, misshapen, wrongly typed and left-over tensor of `entries`.
 
     Tensors whose names match the regular expression `other` are optional and not checked.
     """
     problems = {
-        "missing": [name for name in wanted if name not in found],
-        "wrong": [text for name, want in wanted.items() if name in found and (text := misfit(name, found[name], want))],
-        "left over": [name for name in found if name not in wanted and not re.fullmatch(other, name)],
+        "missing": [name for name in expected if name not in entries],
+        "wrong": [
+            text for name, want in expected.items() if name in entries and (text := misfit(name, entries[name], want))
+        ],
+        "left over": [name for name in entries if name not in expected and not re.fullmatch(other, name)],
     }
     if any(problems.values()):
         text = "; ".join(f"{kind}: {listed(items)}" for kind, items in problems.items() if items)
@@ -168,7 +170,7 @@ def check_tensors(found: Mapping[str, Entry], wanted: Mapping[str, Wanted], othe
 
 
 def misfit(name: str, entry: Entry, want: Wanted) -> str:
-    """What is wrong with a tensor that was found; "" where nothing is."""
+    """Describe the misfit of a tensor's entry; "" if it fits."""
     if entry.shape != want.shape:
         reason = f" ({want.meaning})" if want.meaning else ""
         return f"{name} is {list(entry.shape)}, not {list(want.shape)}{reason}"

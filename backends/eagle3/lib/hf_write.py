@@ -90,8 +90,8 @@ def rope_keys(rope: RopeSpec) -> dict[str, object]:
         scaling |= {"low_freq_factor": rope.low_freq_factor, "high_freq_factor": rope.high_freq_factor}
     if rope.kind == "yarn":
         scaling |= {"beta_fast": rope.beta_fast, "beta_slow": rope.beta_slow, "truncate": rope.truncate}
-        given = {key: getattr(rope, key) for key in ("attention_factor", "mscale", "mscale_all_dim")}
-        scaling |= {key: value for key, value in given.items() if value is not None}
+        optional = {key: getattr(rope, key) for key in ("attention_factor", "mscale", "mscale_all_dim")}
+        scaling |= {key: value for key, value in optional.items() if value is not None}
     return {"rope_theta": rope.base, "rope_scaling": scaling}
 
 

@@ -13,18 +13,18 @@ from specgate.checkpoints.mxfp4 import BLOCK, BYTES
 
 def target_tensors(g: TargetGeometry) -> dict[str, Wanted]:
     """Every tensor of the target with its shape."""
-    wanted = {"model.embed_tokens.weight": Wanted((g.vocab, g.hidden)), "model.norm.weight": Wanted((g.hidden,))}
+    tensors = {"model.embed_tokens.weight": Wanted((g.vocab, g.hidden)), "model.norm.weight": Wanted((g.hidden,))}
     if not g.tied_embeddings:
-        wanted["lm_head.weight"] = Wanted((g.vocab, g.hidden))
+        tensors["lm_head.weight"] = Wanted((g.vocab, g.hidden))
     for i in range(g.layers):
         prefix = f"model.layers.{i}."
-        wanted |= attention_tensors(prefix, g, g.hidden)
-        wanted |= feed_forward_tensors(prefix, g) if g.experts is None else expert_tensors(prefix, g, g.experts)
+        tensors |= attention_tensors(prefix, g, g.hidden)
+        tensors |= feed_forward_tensors(prefix, g) if g.experts is None else expert_tensors(prefix, g, g.experts)
         if g.biases:
-            wanted |= bias_tensors(prefix, g)
+            tensors |= bias_tensors(prefix, g)
         if g.sinks:
-            wanted[f"{prefix}self_attn.sinks"] = Wanted((g.heads,), "one logit per query head")
-    return wanted
+            tensors[f"{prefix}self_attn.sinks"] = Wanted((g.heads,), "one logit per query head")
+    return tensors
 
 
 def draft_tensors(g: DraftGeometry, has_d2t: bool, has_t2d: bool) -> dict[str, Wanted]:
@@ -35,22 +35,22 @@ def draft_tensors(g: DraftGeometry, has_d2t: bool, has_t2d: bool) -> dict[str, W
     """
     width = g.features * g.target_hidden
     streams = f"{g.features} captured streams of the target's hidden size {g.target_hidden}"
-    wanted = {"fc.weight": Wanted((g.hidden, width), streams), "norm.weight": Wanted((g.hidden,))}
-    wanted |= layer_tensors("midlayer.", g, 2 * g.hidden, "the attention input is [embedding, feature]")
-    wanted["midlayer.hidden_norm.weight"] = Wanted((g.hidden,))
+    tensors = {"fc.weight": Wanted((g.hidden, width), streams), "norm.weight": Wanted((g.hidden,))}
+    tensors |= layer_tensors("midlayer.", g, 2 * g.hidden, "the attention input is [embedding, feature]")
+    tensors["midlayer.hidden_norm.weight"] = Wanted((g.hidden,))
     if g.norm_before_fc:
-        wanted["input_norm.weight"] = Wanted((width,), streams)
+        tensors["input_norm.weight"] = Wanted((width,), streams)
     if g.fc_norm:
-        wanted |= {f"fc_norm.{i}.weight": Wanted((g.target_hidden,), streams) for i in range(g.features)}
+        tensors |= {f"fc_norm.{i}.weight": Wanted((g.target_hidden,), streams) for i in range(g.features)}
     if g.own_embedding:
-        wanted["embed_tokens.weight"] = Wanted((g.vocab, g.hidden), "one row per target token")
+        tensors["embed_tokens.weight"] = Wanted((g.vocab, g.hidden), "one row per target token")
     if g.own_lm_head:
-        wanted["lm_head.weight"] = Wanted((g.draft_vocab, g.hidden), f"draft_vocab_size {g.draft_vocab} rows")
+        tensors["lm_head.weight"] = Wanted((g.draft_vocab, g.hidden), f"draft_vocab_size {g.draft_vocab} rows")
     if has_d2t or g.draft_vocab != g.vocab:
-        wanted["d2t"] = Wanted((g.draft_vocab,), "one offset per row of lm_head.weight", "I64")
+        tensors["d2t"] = Wanted((g.draft_vocab,), "one offset per row of lm_head.weight", "I64")
     if has_t2d:
-        wanted["t2d"] = Wanted((g.vocab,), "one mark per target token", "BOOL")
-    return wanted
+        tensors["t2d"] = Wanted((g.vocab,), "one mark per target token", "BOOL")
+    return tensors
 
 
 def layer_tensors(prefix: str, g: DraftGeometry, attention_input: int, meaning: str) -> dict[str, Wanted]:
@@ -90,7 +90,7 @@ def feed_forward_tensors(prefix: str, g: TargetGeometry | DraftGeometry) -> dict
 
 def expert_tensors(prefix: str, g: TargetGeometry, experts: ExpertGeometry) -> dict[str, Wanted]:
     """A router and its experts. Float matrices are stored transposed, as transformers multiplies with them."""
-    wanted = {
+    tensors = {
         "router.weight": Wanted((experts.count, g.hidden), f"{experts.count} experts"),
         "router.bias": Wanted((experts.count,), f"{experts.count} experts"),
     }
@@ -99,11 +99,11 @@ def expert_tensors(prefix: str, g: TargetGeometry, experts: ExpertGeometry) -> d
         ("down_proj", g.hidden, g.intermediate),
     ):
         matrix, of = f"experts.{name}", f"{experts.count} experts of {rows} x {columns}"
-        wanted[f"{matrix}_bias"] = Wanted((experts.count, rows), of)
+        tensors[f"{matrix}_bias"] = Wanted((experts.count, rows), of)
         if experts.mxfp4:
             count = columns // BLOCK
-            wanted[f"{matrix}_blocks"] = Wanted((experts.count, rows, count, BYTES), of, "U8")
-            wanted[f"{matrix}_scales"] = Wanted((experts.count, rows, count), of, "U8")
+            tensors[f"{matrix}_blocks"] = Wanted((experts.count, rows, count, BYTES), of, "U8")
+            tensors[f"{matrix}_scales"] = Wanted((experts.count, rows, count), of, "U8")
         else:
-            wanted[matrix] = Wanted((experts.count, columns, rows), of)
-    return {f"{prefix}mlp.{name}": want for name, want in wanted.items()}
+            tensors[matrix] = Wanted((experts.count, columns, rows), of)
+    return {f"{prefix}mlp.{name}": want for name, want in tensors.items()}

@@ -1,4 +1,4 @@
-"""Which logits the tokens at some positions were chosen from, noted while a decode run goes on."""
+"""Digests of the logits that the tokens at some positions were chosen from, noted during a decode run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class LogitWatch:
 
     @property
     def complete(self) -> bool:
-        """Whether every position of every slot was seen."""
-        return all(len(seen) == len(self.positions) for seen in self._seen)
+        """True once every position of every slot was seen."""
+        return all(len(digests) == len(self.positions) for digests in self._seen)
 
     def shown(self) -> tuple[tuple[tuple[int, str], ...], ...]:
         """Per slot and position: the token and its digest. Raises KeyError where one was not seen."""
-        return tuple(tuple(seen[position] for position in self.positions) for seen in self._seen)
+        return tuple(tuple(digests[position] for position in self.positions) for digests in self._seen)
 
 
 def digest_of(logits: Tensor) -> str:

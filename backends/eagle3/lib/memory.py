@@ -14,13 +14,13 @@ from specgate.errors import EnvironmentRefused
 
 
 def require_room(
-    wanted: Mapping[str, Wanted], dtype: torch.dtype, device: torch.device | str, what: str, more: int = 0
+    tensors: Mapping[str, Wanted], dtype: torch.dtype, device: torch.device | str, what: str, more: int = 0
 ) -> None:
-    """Raise EnvironmentRefused, with the figures, where the weights do not fit into the free memory of `device`.
+    """Raise EnvironmentRefused, with the figures, if the weights do not fit into the free memory of `device`.
 
-    Counted are the tensors `wanted` stored in `dtype`, and `more` further bytes. `what` names the model in the message.
+    Counted are the `tensors` stored in `dtype`, and `more` further bytes. `what` names the model in the message.
     """
-    weights, free = weight_bytes(wanted, dtype), free_bytes(torch.device(device))
+    weights, free = weight_bytes(tensors, dtype), free_bytes(torch.device(device))
     if weights + more > free:
         name = str(dtype).removeprefix("torch.")
         beside = f" and {more / 1e9:.2f} GB beside them" if more else ""
@@ -39,9 +39,9 @@ def refusing_overflow(what: str, hint: str = "ask for a shorter context") -> Ite
         raise EnvironmentRefused(f"{what}: {str(error).splitlines()[0]}", hint=hint) from error
 
 
-def weight_bytes(wanted: Mapping[str, Wanted], dtype: torch.dtype) -> int:
-    """Bytes of the tensors `wanted` when stored in `dtype`, quantised ones as they are."""
-    return sum(math.prod(w.shape) * (1 if w.dtype == "U8" else dtype.itemsize) for w in wanted.values())
+def weight_bytes(tensors: Mapping[str, Wanted], dtype: torch.dtype) -> int:
+    """Bytes of the `tensors` when stored in `dtype`, quantised ones as they are."""
+    return sum(math.prod(w.shape) * (1 if w.dtype == "U8" else dtype.itemsize) for w in tensors.values())
 
 
 def free_bytes(device: torch.device) -> int:

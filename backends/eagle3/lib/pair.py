@@ -17,8 +17,8 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.checkpoint import TensorFiles, TensorSource, Wanted, check_finite, check_tensors
 from specgate.backends.eagle3.lib.layout import draft_tensors, target_tensors
 from specgate.backends.eagle3.lib.memory import require_room
-from specgate.backends.eagle3.lib.parallel.shard import WHOLE, Shard, shards
 from specgate.backends.eagle3.lib.planted.source import planted_draft, planted_target
+from specgate.backends.eagle3.lib.shard import WHOLE, Shard, shards
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.d2t import check_d2t
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry, TargetSizes
@@ -123,12 +123,12 @@ def open_target(folder: Path, rope: Mapping[str, float | str] | None = None) -> 
         geometry = with_generation_eos(geometry, read_json(generation))
         hashed.append(generation)
     files = target_source(config, geometry)
-    wanted = target_tensors(geometry)
+    expected = target_tensors(geometry)
     other = f"{RECOMPUTED}|lm_head.weight" if geometry.tied_embeddings else RECOMPUTED
-    check_tensors(files.entries, wanted, other, folder)
+    check_tensors(files.entries, expected, other, folder)
     if geometry.tied_embeddings and "lm_head.weight" in files.entries:
         refuse_untied(files, config)
-    return TargetFiles(geometry, config, files, wanted, tuple(hashed))
+    return TargetFiles(geometry, config, files, expected, tuple(hashed))
 
 
 def load_target(
@@ -156,8 +156,8 @@ def load_target_parts(
     parts = [
         (shard, device, shard.wanted(files.wanted)) for shard, device in zip(shards(len(devices)), devices, strict=True)
     ]
-    for _, device, wanted in parts:
-        require_room(wanted, dtype, device, str(folder))
+    for _, device, expected in parts:
+        require_room(expected, dtype, device, str(folder))
     loaded = [
         {
             name: stored(read_part(files.source, name, whole.shape, shard, device), dtype)
@@ -177,7 +177,7 @@ def load_target_parts(
 def read_part(
     source: TensorSource, name: str, shape: tuple[int, ...], shard: Shard, device: torch.device | str
 ) -> Tensor:
-    """What the rank of `shard` has of a tensor that is whole of `shape`."""
+    """Return the part of a tensor that the rank of `shard` holds. `shape`: that of the whole tensor."""
     if (span := shard.span(name, shape)) is not None:
         return source.read_part(name, span.axis, span.start, span.stop, device)
     whole = source.read(name, device)
@@ -217,13 +217,13 @@ def open_draft(
     files = draft_source(config, target)
     names = canonical_names(files)
     geometry, capture = draft_geometry(config, target, names, capture_override)
-    wanted = draft_tensors(geometry, "d2t" in names, "t2d" in names)
-    check_tensors({name: files.entries[names[name]] for name in names}, wanted, RECOMPUTED, folder)
-    d2t, t2d = (files.read(names[name]) if name in wanted else None for name in ("d2t", "t2d"))
+    expected = draft_tensors(geometry, "d2t" in names, "t2d" in names)
+    check_tensors({name: files.entries[names[name]] for name in names}, expected, RECOMPUTED, folder)
+    d2t, t2d = (files.read(names[name]) if name in expected else None for name in ("d2t", "t2d"))
     warnings = position_warnings(geometry, target) + target_warnings(config, target_sha256)
     if d2t is not None:
         warnings += check_d2t(d2t.numpy(), None if t2d is None else t2d.numpy(), target.vocab, str(folder))
-    return DraftFiles(geometry, capture, config, files, names, wanted, d2t, t2d, warnings)
+    return DraftFiles(geometry, capture, config, files, names, expected, d2t, t2d, warnings)
 
 
 def load_draft(
@@ -251,14 +251,14 @@ def load_draft(
 
 
 def target_source(config: Keys, geometry: TargetGeometry) -> TensorSource:
-    """Where the target's tensors come from: the files beside its config, or a seed."""
+    """Return the source of the target's tensors: the files beside its config, or a seed."""
     return planted_target(config, geometry) if from_seed(config) else TensorFiles(config.file.parent)
 
 
 def draft_source(config: Keys, target: TargetSizes) -> TensorSource:
-    """Where the draft's tensors come from: the files beside its config, or a seed.
+    """Return the source of the draft's tensors: the files beside its config, or a seed.
 
-    Raises CheckpointError for a seed where no more than the target's sizes is known.
+    Raises CheckpointError for a seed if no more than the target's sizes is known.
     """
     if not from_seed(config):
         return TensorFiles(config.file.parent)

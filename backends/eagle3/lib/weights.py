@@ -79,7 +79,7 @@ class ExpertTargetWeights(Generic[Matrices]):
 
 
 class Vocabulary(Protocol):
-    """What a draft may borrow of any target: `embed` and `lm_head` [V, H]."""
+    """Weights that a draft may borrow of any target: `embed` and `lm_head` [V, H]."""
 
     @property
     def embed(self) -> Tensor: ...
@@ -115,8 +115,8 @@ def pack_layer(tensors: MutableMapping[str, Tensor], prefix: str) -> LayerWeight
     """
 
     def take(*names: str) -> Tensor:
-        found = [tensors.pop(f"{prefix}{name}.weight") for name in names]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        parts = [tensors.pop(f"{prefix}{name}.weight") for name in names]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     return LayerWeights(
         input_norm=take("input_layernorm"),
@@ -141,8 +141,8 @@ def pack_expert_target(
 
     def layer(prefix: str) -> ExpertLayerWeights[Matrices]:
         def take(*names: str) -> Tensor:
-            found = [tensors.pop(prefix + name) for name in names]
-            return found[0] if len(found) == 1 else torch.cat(found)
+            parts = [tensors.pop(prefix + name) for name in names]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
 
         projections = [f"self_attn.{part}_proj" for part in "qkv"]
         return ExpertLayerWeights(

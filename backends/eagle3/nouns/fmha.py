@@ -1,4 +1,4 @@
-"""What a sweep over the configurations of an engine's attention finds. Data classes only."""
+"""Results of a sweep over the configurations of an engine's attention. Data classes only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AttentionConfig = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class TileStatistics:
-    """How many tiles of the KV cache the attention kernels of one step were launched for.
+    """Numbers of KV-cache tiles that the attention kernels of one step were launched for.
 
     `span_empty`: tiles beyond a slot's length.
     `mask_empty`: tiles whose positions were all hidden by the length or the window.
@@ -87,7 +87,7 @@ class PointSweep:
 
     @property
     def default_loss(self) -> float | None:
-        """How far the default's score lies below the best one, as a share of the best; None where either was not
+        """Return the distance of the default's score below the best one, as a share of the best; None if either was not
         measured.
         """
         own = [t.score for t in self.trials if dict(t.config) == dict(self.default) and t.score > 0]

@@ -1,4 +1,4 @@
-"""What a benchmark of single kernels asks and finds. Data classes only."""
+"""Requests and results of a benchmark of single kernels, or of a prefill's parts. Data classes only."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class KernelTiming:
 
     @property
     def right(self) -> bool:
-        """Whether the result was within the tolerance."""
+        """True if the result was within the tolerance."""
         return self.error <= self.tolerance  # false for NaN
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.trees.accepting import compact
-from specgate.backends.eagle3.reference.kv.planes import Plane, allocate, clear, plain, slots_of
+from specgate.backends.eagle3.reference.kv_planes import Plane, allocate, clear, plain, slots_of
 
 # Attention runs over whole blocks of this many keys, at fixed absolute positions and with the tail masked. torch's CPU
 # kernel uses the same blocks. So a row sums over its keys in the same order, however far the rows beside it look.
@@ -80,7 +80,7 @@ class View:
 
 
 def view(positions: Tensor, window: int | None, *, causal: bool = True) -> View:
-    """What query rows at `positions` [B, T] see; positions ascend within a slot.
+    """Return the positions that query rows at `positions` [B, T] see; positions ascend within a slot.
 
     A row sees itself and earlier positions, at most `window` in all. Without `causal` there is a mask in any case. The
     first and last positions are read back to the host, which the reference engine can afford.
@@ -102,7 +102,7 @@ def view(positions: Tensor, window: int | None, *, causal: bool = True) -> View:
 
 @dataclass(frozen=True, slots=True)
 class TreeRows:
-    """Where T rows of a tree are kept in a cache, and the path along which each of them looks.
+    """Cache rows of a tree's T rows, and the path along which each of them looks.
 
     rows     [B, T]     the cache row that takes the key and value of each
     paths    [B, P, J]  per path, the cache rows whose keys and values belong at positions start … start + J − 1

@@ -33,7 +33,7 @@ def draft_input(w: DraftWeights, geometry: DraftGeometry, tokens: Tensor, hidden
 
 
 class LayerOutput(NamedTuple):
-    """What the decoder layer gives, each [B, T, Hd]: the two branches before they are added, and their sum."""
+    """Output of the decoder layer, each [B, T, Hd]: the two branches before they are added, and their sum."""
 
     attn_out: Tensor
     ffn_out: Tensor
@@ -57,9 +57,9 @@ def draft_layer(
     """
     mixed_input, residual = draft_input(w, geometry, tokens, hidden)
     qkv = matmul_rows(mixed_input, w.layer.qkv)
-    seen = seen_by(positions, geometry.window, tree)
+    span = seen_by(positions, geometry.window, tree)
     rows = rope_rows(table, positions)
-    mixed = attend(qkv, rows, cache.k[0], cache.v[0], positions, seen, geometry.heads, geometry.kv_heads, tree)
+    mixed = attend(qkv, rows, cache.k[0], cache.v[0], positions, span, geometry.heads, geometry.kv_heads, tree)
     attn_out = matmul_rows(mixed, w.layer.o)
     middle = residual + attn_out
     ffn_out = feed_forward(w.layer, middle, geometry.rms_eps)

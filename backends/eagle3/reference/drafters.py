@@ -56,7 +56,7 @@ class Drafter(Protocol):
 
 
 class StandInDrafter:
-    """What the stand-ins share: they need no features."""
+    """Base of the stand-ins: they need no features."""
 
     boundaries: Sequence[int] = ()
 

@@ -9,26 +9,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.weights import TargetWeights, pack_target
 from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.backends.eagle3.reference.drafters import StandIn
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.facts import engine_facts, with_partial
-from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
-from specgate.backends.eagle3.reference.gpt_oss_weights import pack_gpt_oss
+from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget, pack_gpt_oss
 from specgate.backends.eagle3.reference.loop import SpeculativeLoop
-from specgate.backends.eagle3.reference.playback import Playback
-from specgate.backends.eagle3.reference.sampling.draws import draw_texts, show_distribution
-from specgate.backends.eagle3.reference.sampling.log_probs import LogProbabilities
-from specgate.backends.eagle3.reference.sampling.sampler import Sampler
+from specgate.backends.eagle3.reference.recorder import Playback
+from specgate.backends.eagle3.reference.sampling import LogProbabilities, Sampler, draw_texts, show_distribution
 from specgate.backends.eagle3.reference.stages import show_stages
 from specgate.backends.eagle3.reference.target import LlamaTarget, rope_table
-from specgate.backends.eagle3.reference.tree.options import TreePlan
+from specgate.backends.eagle3.reference.tree import TreePlan
 from specgate.contract import Budget, EngineFacts, Role
 from specgate.contract.draws import TokenLaw
 from specgate.errors import BackendError
@@ -112,7 +109,7 @@ class ReferenceEngine(SpeculativeLoop):
         watch = LogProbabilities(len(self.prompts))
         decoded = self._decode(role, budget, (), watch)
         emitted = (len(tokens) - 1 for tokens in decoded.tokens)
-        return tuple(tuple(found[:count]) for found, count in zip(watch.found, emitted, strict=True))
+        return tuple(tuple(of_slot[:count]) for of_slot, count in zip(watch.by_slot, emitted, strict=True))
 
     def draw(
         self, role: Role, prompt: Sequence[int], tokens: int, first: int, count: int
@@ -131,7 +128,7 @@ class ReferenceEngine(SpeculativeLoop):
 
     def facts(self) -> EngineFacts:
         tape = self.playback.tape if self.playback else None
-        found = engine_facts(
+        facts = engine_facts(
             self.target, self.drafts, self.dtype, self.device, tape, self.tree, self.lengths, self.kv, self.warnings
         )
-        return found if self.partial is None else with_partial(found, self.partial, self.max_positions)
+        return facts if self.partial is None else with_partial(facts, self.partial, self.max_positions)

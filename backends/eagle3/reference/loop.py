@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
-from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import Growth
 from specgate.backends.eagle3.lib.trees.masks import broken_rows
 from specgate.backends.eagle3.lib.weights import Vocabulary
@@ -26,13 +26,10 @@ from specgate.backends.eagle3.reference.drafters import Drafter, StandIn, stand_
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.ops import accept, check_finite, target_argmax
 from specgate.backends.eagle3.reference.partial.verifying import LooksElsewhere, PartialVerifier
-from specgate.backends.eagle3.reference.playback import Playback, as_accepted
-from specgate.backends.eagle3.reference.recorder import Recorder
-from specgate.backends.eagle3.reference.sampling.drafter import SampledDrafter
-from specgate.backends.eagle3.reference.sampling.sampler import Sampler
+from specgate.backends.eagle3.reference.recorder import Playback, Recorder, as_accepted
+from specgate.backends.eagle3.reference.sampling import SampledDrafter, Sampler
 from specgate.backends.eagle3.reference.state import Slots, StopRule, commit
-from specgate.backends.eagle3.reference.tree.options import TreePlan
-from specgate.backends.eagle3.reference.tree.verifying import VerifiesTrees, packed_masks, verify_tree
+from specgate.backends.eagle3.reference.tree import TreePlan, VerifiesTrees, packed_masks, verify_tree
 from specgate.contract import Budget, Role, Score
 from specgate.contract.protocols import Decoded, Text, block_marker
 from specgate.contract.samples.counters import ENDED_EARLY
@@ -84,7 +81,7 @@ class RoutesTokens(Protocol):
 
 
 class Verified(NamedTuple):
-    """What a cycle has verified.
+    """Tokens that a cycle has verified.
 
     `accepted` [B]: draft tokens. `tokens` [B, K + 1]: the first `accepted + 1` are to be emitted. `features` [B, K + 1,
     n·H]: the target's auxiliary hidden states that precede each; None without boundaries. `drafted` [B]: draft tokens
@@ -98,11 +95,11 @@ class Verified(NamedTuple):
 
 
 class Watch(Protocol):
-    """What sees the tokens that steps commit, such as `eagle3.logit_watch.LogitWatch`."""
+    """Observer of the tokens that steps commit, such as `eagle3.logit_watch.LogitWatch`."""
 
     @property
     def complete(self) -> bool:
-        """Whether it has seen all it waits for."""
+        """True once it has seen all it waits for."""
 
     def see(self, slot: int, first: int, tokens: Sequence[int], logits: Tensor) -> None:
         """A step is about to commit `tokens`, the first of them at index `first`, from `logits` [≥ len(tokens), V]."""
@@ -337,10 +334,10 @@ class SpeculativeLoop:
             tokens, features = self._verify(slots, nothing, drafter.boundaries)
             recorder.phase("verify")
             return Verified(accept(nothing, tokens), tokens, features, torch.zeros_like(slots.last_token))
-        found = verify_tree(self.model, tree, masks, slots.last_token, slots.length, growth.levels, drafter.boundaries)
-        self._logits = found.logits
+        result = verify_tree(self.model, tree, masks, slots.last_token, slots.length, growth.levels, drafter.boundaries)
+        self._logits = result.logits
         recorder.phase("verify")
-        return Verified(found.accepted, found.tokens, found.features)
+        return Verified(result.accepted, result.tokens, result.features)
 
     def _verifier(self, recorder: Recorder) -> PartialVerifier | None:
         if self.partial is None:
@@ -353,9 +350,9 @@ class SpeculativeLoop:
     ) -> Verified:
         """Draft and verify as SpecPV does."""
         assert drafter is not None
-        found = verifier.cycle(slots, drafter, recorder.k)
-        self._logits = found.logits
-        return Verified(found.accepted, found.tokens, found.features)
+        result = verifier.cycle(slots, drafter, recorder.k)
+        self._logits = result.logits
+        return Verified(result.accepted, result.tokens, result.features)
 
     def _watch(self, watch: Watch, slots: Slots, tokens: Tensor, accepted: Tensor) -> None:
         """Show `watch` what a step is about to commit."""
@@ -425,15 +422,15 @@ class SpeculativeLoop:
 
         Raises BackendError where they do not fit.
         """
-        wanted = {len(prompt) + p - 1: continuation[p] for p in positions}  # the row that chooses it → the token
-        tokens = [*prompt, *continuation][: max(wanted) + 1]
+        row_tokens = {len(prompt) + p - 1: continuation[p] for p in positions}  # the row that chooses it → the token
+        tokens = [*prompt, *continuation][: max(row_tokens) + 1]
         self._check_fit([tokens], draft=False)
         self.prompts, self._last = [], None  # the cache holds another text from now on
         scores = list[Score]()
         for start in range(0, len(tokens), self.model.prefill_rows):
             chunk = torch.tensor([tokens[start : start + self.model.prefill_rows]], device=self.device)
             at = torch.arange(start, start + chunk.shape[1], device=self.device)[None]
-            rows = [row for row in sorted(wanted) if start <= row < start + chunk.shape[1]]
+            rows = [row for row in sorted(row_tokens) if start <= row < start + chunk.shape[1]]
             stream, _ = self.model.forward(slice(0, 1), chunk, at, (), [row - start for row in rows] or LAST)
             if rows:
                 logits = self.model.logits(stream)[0]
@@ -441,9 +438,9 @@ class SpeculativeLoop:
                 if self.sampler:
                     self.sampler.begin([prompt])
                     before = (continuation[: row + 1 - len(prompt)] for row in rows)
-                    drawn = [self.sampler.drawn_scores(x, 0, text) for x, text in zip(logits, before, strict=True)]
-                    logits = torch.stack(drawn).to(self.device)
-                emitted = torch.tensor([wanted[row] for row in rows], device=self.device)
+                    sampled = [self.sampler.drawn_scores(x, 0, text) for x, text in zip(logits, before, strict=True)]
+                    logits = torch.stack(sampled).to(self.device)
+                emitted = torch.tensor([row_tokens[row] for row in rows], device=self.device)
                 best = target_argmax(logits)
                 of = (best, logits.gather(1, best[:, None])[:, 0], logits.gather(1, emitted[:, None])[:, 0])
                 scores += [Score(*row) for row in zip(*(column.tolist() for column in of), strict=True)]

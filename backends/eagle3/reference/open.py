@@ -7,18 +7,16 @@ from pathlib import Path
 
 import torch
 
-from specgate.backends.eagle3.lib.chains.lengths import BY_BATCH, CONFIDENCE, GREEDY_ALONE, lengths_of
-from specgate.backends.eagle3.lib.kv.asked import kv_modes
-from specgate.backends.eagle3.lib.kv.calibration import calibration_warnings
-from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, check_head
+from specgate.backends.eagle3.lib.chains import BY_BATCH, CONFIDENCE, GREEDY_ALONE, lengths_of
+from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, calibration_warnings, check_head, kv_modes
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, load_draft, load_target
-from specgate.backends.eagle3.lib.specpv.asked import NAMES as PARTIAL_NAMES
-from specgate.backends.eagle3.lib.specpv.asked import SPECPV, check_target, plan_partial
+from specgate.backends.eagle3.lib.specpv.plan import NAMES as PARTIAL_NAMES
+from specgate.backends.eagle3.lib.specpv.plan import SPECPV, check_target, plan_partial
 from specgate.backends.eagle3.reference.drafters import STAND_INS, StandIn
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.playback import Playback
-from specgate.backends.eagle3.reference.sampling.sampler import Sampler
-from specgate.backends.eagle3.reference.tree.options import check_ranks, plan_tree
+from specgate.backends.eagle3.reference.recorder import Playback
+from specgate.backends.eagle3.reference.sampling import Sampler
+from specgate.backends.eagle3.reference.tree import check_ranks, plan_tree
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetSizes
 from specgate.checkpoints.spec_config.launch_checks import check_chain
@@ -44,7 +42,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     of accept counts to replay), `tree` (a tree file, or dynamic:NODES) and `tree_width`, `confidence` (a chain ends
     where the draft is less sure), `k_by_batch` (the most draft tokens by how many requests run), `kv` and `draft_kv`
     (the formats of the caches of target and draft: bf16, fp8, nvfp4), `specpv` (lossy or lossless: verification over a
-    part of the cache) and what `specpv.asked` has beside it.
+    part of the cache) and what `specpv.plan` has beside it.
 
     Raises UsageError for options, draft lengths and contexts that make no sense, CheckpointError for a bad pair,
     EnvironmentRefused where it does not fit into memory, BackendError for a missing draft.
@@ -53,7 +51,7 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     device = pick_device(request.options.get("device", "auto"))
     tree, lengths = plan_tree(request.options, request.max_k, device), lengths_of(request.options)
     instead, playback, kv = *what_drafts(request), kv_modes(request.options)
-    partial, sampler = plan_partial(request.options), what_samples(request)
+    partial, sampler = plan_partial(request.options), sampler_for(request)
     dtype = DTYPES[request.dtype]
     target = load_target(request.pair.target, dtype, device, request.pair.rope)
     if request.max_positions > target.geometry.max_positions:
@@ -91,8 +89,8 @@ def open_engine(request: OpenRequest) -> ReferenceEngine:
     )
 
 
-def what_samples(request: OpenRequest) -> Sampler | None:
-    """What draws tokens; None for greedy decoding. Raises UsageError for settings and options that make no sense."""
+def sampler_for(request: OpenRequest) -> Sampler | None:
+    """Return the sampler; None for greedy decoding. Raises UsageError for settings and options that make no sense."""
     if request.sampling is None:
         return None
     check_settings(request.sampling)
@@ -155,22 +153,22 @@ def own_draft(
     return draft
 
 
-def pick_drafter(asked: str) -> StandIn | None:
+def pick_drafter(option: str) -> StandIn | None:
     """The stand-in of that name; None for the pair's own draft. Raises UsageError for any other name."""
     for name in STAND_INS:
-        if asked == name:
+        if option == name:
             return name
-    if asked != OWN:
-        raise UsageError(f"option drafter = {asked!r}", hint=f"known: {', '.join((OWN, *STAND_INS))}")
+    if option != OWN:
+        raise UsageError(f"option drafter = {option!r}", hint=f"known: {', '.join((OWN, *STAND_INS))}")
     return None
 
 
-def pick_device(asked: str) -> str:
+def pick_device(option: str) -> str:
     """Resolve `auto`, `cpu` or `cuda`. Raises EnvironmentRefused where CUDA is asked for and absent."""
-    if asked == "auto":
+    if option == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if asked not in ("cpu", "cuda"):
-        raise UsageError(f"option device = {asked!r}", hint="known: auto, cpu, cuda")
-    if asked == "cuda" and not torch.cuda.is_available():
+    if option not in ("cpu", "cuda"):
+        raise UsageError(f"option device = {option!r}", hint="known: auto, cpu, cuda")
+    if option == "cuda" and not torch.cuda.is_available():
         raise EnvironmentRefused("option device = 'cuda', but torch sees no CUDA GPU here")
-    return asked
+    return option

@@ -1,4 +1,4 @@
-"""What every stage of both passes gives for one prompt: the tensors that `specgate diagnose parity` compares.
+"""Outputs of every stage of both passes for one prompt: the tensors that `specgate diagnose parity` compares.
 
 They come from the functions that an engine decodes with. The target's hidden states are asked for as auxiliary ones of
 every boundary; the draft's layer returns its branches anyway. So decoding pays nothing for this.
@@ -36,29 +36,29 @@ def show_stages(
     loop.prompts, loop._last = [], None  # the caches hold this prompt from now on
     tokens = torch.tensor([list(prompt)], device=loop.device)
     drafter = loop.drafter if isinstance(loop.drafter, EagleDrafter) else None
-    kept = Tail(rows)
+    tail = Tail(rows)
     for start in range(0, len(prompt), loop.model.prefill_rows):
         end = min(start + loop.model.prefill_rows, len(prompt))
         positions = torch.arange(start, end, device=loop.device)[None]
-        wanted = range(max(start, len(prompt) - rows), end)
+        tail_rows = range(max(start, len(prompt) - rows), end)
         stream, states = loop.model.forward(
-            SLOT, tokens[:, start:end], positions, range(layers + 1), [row - start for row in wanted] or [-1]
+            SLOT, tokens[:, start:end], positions, range(layers + 1), [row - start for row in tail_rows] or [-1]
         )
         assert states is not None
         streams = states.chunk(layers + 1, dim=-1)
-        if wanted:
-            kept.add({hidden(b): streams[b] for b in range(layers + 1)} | {"target.logits": loop.model.logits(stream)})
+        if tail_rows:
+            tail.add({hidden(b): streams[b] for b in range(layers + 1)} | {"target.logits": loop.model.logits(stream)})
         if drafter and (following := tokens[:, start + 1 : end + 1]).numel():
             known = following.shape[1]
             features = torch.cat([streams[b][:, :known] for b in drafter.boundaries], dim=-1)
-            draft_rows(drafter, kept, following, features, positions[:, :known])
-    shown = kept.shown()
+            draft_rows(drafter, tail, following, features, positions[:, :known])
+    tensors = tail.shown()
     if drafter:
         if len(prompt) >= SHORTEST["step"]:
-            shown |= draft_step(drafter, kept.handed_on, tokens, len(prompt) - 2)
+            tensors |= draft_step(drafter, tail.handed_on, tokens, len(prompt) - 2)
         if len(prompt) >= SHORTEST["draft"]:
-            shown[TARGET_IDS] = drafter.weights.target_ids.cpu().numpy()
-    return shown
+            tensors[TARGET_IDS] = drafter.weights.target_ids.cpu().numpy()
+    return tensors
 
 
 class Tail:
@@ -83,14 +83,14 @@ class Tail:
         return {name: tensor.numpy() for name, tensor in self._kept.items()}
 
 
-def draft_rows(drafter: EagleDrafter, kept: Tail, following: Tensor, features: Tensor, positions: Tensor) -> None:
+def draft_rows(drafter: EagleDrafter, tail: Tail, following: Tensor, features: Tensor, positions: Tensor) -> None:
     """The draft over rows of the prompt with the target's hidden states."""
     projected = project_features(drafter.weights, drafter.geometry, features)
     layer = run_layer(drafter, following, projected, positions)
-    layer = LayerOutput(*(branch[:, -max(kept.rows, 2) :] for branch in layer))  # the head is wide: only what is kept
-    kept.add({"draft.features": features, "draft.fc_out": projected} | after_layer(drafter, "draft", layer))
+    layer = LayerOutput(*(branch[:, -max(tail.rows, 2) :] for branch in layer))  # the head is wide: only what is kept
+    tail.add({"draft.features": features, "draft.fc_out": projected} | after_layer(drafter, "draft", layer))
     fed = fed_back(drafter, layer)
-    kept.handed_on = torch.cat((kept.handed_on, fed), dim=1)[:, -2:] if kept.handed_on.numel() else fed[:, -2:]
+    tail.handed_on = torch.cat((tail.handed_on, fed), dim=1)[:, -2:] if tail.handed_on.numel() else fed[:, -2:]
 
 
 def draft_step(drafter: EagleDrafter, handed_on: Tensor, tokens: Tensor, position: int) -> dict[str, Any]:
@@ -98,9 +98,9 @@ def draft_step(drafter: EagleDrafter, handed_on: Tensor, tokens: Tensor, positio
     own = handed_on[:, :1]
     at = torch.tensor([[position]], device=tokens.device)
     layer = run_layer(drafter, tokens[:, position + 1 : position + 2], own, at)
-    kept = Tail(1)
-    kept.add({"step.hidden": own} | after_layer(drafter, "step", layer))
-    return kept.shown()
+    tail = Tail(1)
+    tail.add({"step.hidden": own} | after_layer(drafter, "step", layer))
+    return tail.shown()
 
 
 def run_layer(drafter: EagleDrafter, tokens: Tensor, states: Tensor, positions: Tensor) -> LayerOutput:

@@ -70,7 +70,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """When a slot ends: at an EOS id, at a stop id, or at `limit` tokens, the prefill token included.
+    """Rule for the end of a slot: an EOS id, a stop id, or `limit` tokens, the prefill token included.
 
     `eos` and `stop` are empty where EOS is ignored.
     """
@@ -81,8 +81,8 @@ class StopRule:
 
     @classmethod
     def make(cls, eos: Sequence[int], stop: Sequence[int], limit: int, ignore: bool, device: str) -> StopRule:
-        def ids(given: Sequence[int]) -> Tensor:
-            return torch.tensor([] if ignore else list(given), dtype=torch.long, device=device)
+        def ids(token_ids: Sequence[int]) -> Tensor:
+            return torch.tensor([] if ignore else list(token_ids), dtype=torch.long, device=device)
 
         return cls(ids(eos), ids(stop), limit)
 

@@ -15,7 +15,7 @@ from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.backends.eagle3.lib.trees.accepting import compact
 from specgate.backends.eagle3.lib.weights import LayerWeights, TargetWeights, Vocabulary
 from specgate.backends.eagle3.reference.cache import KVCache, TreeRows, View, along_paths, view
-from specgate.backends.eagle3.reference.kv.planes import Plane, plain, read_rows
+from specgate.backends.eagle3.reference.kv_planes import Plane, plain, read_rows
 from specgate.backends.eagle3.reference.ops import (
     attention,
     feature_capture,
@@ -38,29 +38,29 @@ def attend(
     k_cache: Plane,
     v_cache: Plane,
     positions: Tensor,
-    seen: View,
+    span: View,
     heads: int,
     kv_heads: int,
     tree: TreeRows | None = None,
     look: Callable[[Tensor, Plane, Plane], Tensor] | None = None,
 ) -> Tensor:
-    """Append the new keys and values, then attend to what each row may see: [B, T, (N + 2G)·D] → [B, T, N·D].
+    """Append the new keys and values, then attend to the visible positions: [B, T, (N + 2G)·D] → [B, T, N·D].
 
-    With a `tree`, it says where the rows are kept, and `seen` is what the queries of a path see. `look` is attention in
-    the place of that over what is `seen`.
+    A `tree` names the cache rows of the new rows; `span` then holds the positions that the queries of a path see.
+    `look` replaces the attention over `span`.
     """
     q = rope_append(qkv, *rope_rows, k_cache, v_cache, positions if tree is None else tree.rows, heads, kv_heads)
     if look is not None:
         return look(q, k_cache, v_cache)
     if tree is None:
-        return look_at(q, k_cache, v_cache, seen)
-    return along_paths(tree, q, k_cache, v_cache, lambda rows: look_at(rows, k_cache, v_cache, seen))
+        return look_at(q, k_cache, v_cache, span)
+    return along_paths(tree, q, k_cache, v_cache, lambda rows: look_at(rows, k_cache, v_cache, span))
 
 
-def look_at(q: Tensor, k_cache: Plane, v_cache: Plane, seen: View) -> Tensor:
-    """Attention of q [B, N, T, D] over what is `seen`: [B, T, N·D]."""
-    k, v = (read_rows(plane, seen.start, seen.stop, q.dtype) for plane in (k_cache, v_cache))
-    return attention(q, k, v, seen.mask, seen.causal)
+def look_at(q: Tensor, k_cache: Plane, v_cache: Plane, span: View) -> Tensor:
+    """Attention of q [B, N, T, D] over `span`: [B, T, N·D]."""
+    k, v = (read_rows(plane, span.start, span.stop, q.dtype) for plane in (k_cache, v_cache))
+    return attention(q, k, v, span.mask, span.causal)
 
 
 def feed_forward(w: LayerWeights, x: Tensor, eps: float) -> Tensor:
@@ -74,7 +74,7 @@ def mlp(w: LayerWeights, x: Tensor, eps: float) -> Tensor:
 
 
 def seen_by(positions: Tensor, window: int | None, tree: TreeRows | None) -> View:
-    """What rows at `positions` [B, T] see, or with a `tree` what the queries of its paths do."""
+    """Return the positions that rows at `positions` [B, T] see, or with a `tree` the queries of its paths."""
     return view(positions, window) if tree is None else view(tree.at, window, causal=False)
 
 
@@ -102,12 +102,12 @@ def target_forward(
     len(boundaries)·H], or None without boundaries. Boundary b is the residual stream after b layers (0: the embedding).
     """
     x = w.embed[tokens]
-    rows, seen, eps = rope_rows(table, positions), seen_by(positions, None, tree), geometry.rms_eps
+    rows, span, eps = rope_rows(table, positions), seen_by(positions, None, tree), geometry.rms_eps
     streams = {0: x}
     for i, layer in enumerate(w.layers):
         qkv = matmul_rows(rms_norm(x, layer.input_norm, eps), layer.qkv)
         heads, of_layer = (geometry.heads, geometry.kv_heads), partial(look, i) if look else None
-        mixed = attend(qkv, rows, cache.k[i], cache.v[i], positions, seen, *heads, tree, of_layer)
+        mixed = attend(qkv, rows, cache.k[i], cache.v[i], positions, span, *heads, tree, of_layer)
         x = mlp(layer, x + matmul_rows(mixed, layer.o), eps)
         if i + 1 in boundaries:
             streams[i + 1] = x
@@ -126,7 +126,7 @@ def rope_table(spec: RopeSpec, positions: int, dtype: torch.dtype, device: str) 
 
 
 class Weights(Vocabulary, Protocol):
-    """What every target has around its layers: beside its vocabulary, the final `norm` [H]."""
+    """Tensors that every target has around its layers: beside its vocabulary, the final `norm` [H]."""
 
     @property
     def norm(self) -> Tensor: ...

@@ -25,12 +25,12 @@ class TransformersBackend:
             why = f"not installed: {', '.join(missing)} (in specgate's checkout: pip install '.[{what}]')"
             return Availability(False, why, rank=-1)
         try:
-            found = version("transformers")
+            installed = version("transformers")
         except PackageNotFoundError:
             return Availability(False, "transformers has no version", rank=-1)
-        if int(found.partition(".")[0]) < OLDEST:
-            return Availability(False, f"transformers {found} is installed, {OLDEST}.0 or later is needed", rank=-1)
-        return Availability(True, f"transformers {found}", rank=-1)
+        if int(installed.partition(".")[0]) < OLDEST:
+            return Availability(False, f"transformers {installed} is installed, {OLDEST}.0 or later is needed", rank=-1)
+        return Availability(True, f"transformers {installed}", rank=-1)
 
     def attaches(self, options: Mapping[str, str]) -> bool:
         """As `protocols.DrivesAnotherEngine`: weights are always here."""
@@ -42,7 +42,7 @@ class TransformersBackend:
 
     def check_options(self, options: Mapping[str, str]) -> None:
         """Raise UsageError for bad options."""
-        from specgate.backends.eagle3.transformers.options import Options
+        from specgate.backends.eagle3.transformers.open import Options
 
         Options.parse(options)
 

@@ -11,8 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from specgate.backends.eagle3.transformers.ragged_cache import RaggedCache
-from specgate.backends.eagle3.transformers.ragged_masks import rows_at
+from specgate.backends.eagle3.transformers.ragged_cache import RaggedCache, rows_at
 from specgate.errors import CheckpointError
 
 FEW_ROWS: Final = 1024
@@ -21,7 +20,7 @@ FEW_ROWS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a draft has to know of its target (`checkpoints.geometry.TargetSizes`)."""
+    """Sizes of a target that a draft depends on (`checkpoints.geometry.TargetSizes`)."""
 
     layers: int
     hidden: int
@@ -72,10 +71,10 @@ class TransformersTarget:
         self.cache.begin(slots, positions)
         keep = None if rows is None else torch.tensor(list(rows), device=tokens.device)
         with rows_at(positions), captured(self.layers, boundaries) as streams:
-            given: dict[str, Any] = {self._cache_name: self.cache}
+            options: dict[str, Any] = {self._cache_name: self.cache}
             if self._keeps and keep is not None:
-                given["logits_to_keep"] = keep
-            logits = self.model(input_ids=tokens, position_ids=positions, use_cache=True, **given).logits
+                options["logits_to_keep"] = keep
+            logits = self.model(input_ids=tokens, position_ids=positions, use_cache=True, **options).logits
         if keep is not None and not self._keeps:
             logits = logits[:, keep]
         if not boundaries:
@@ -100,8 +99,8 @@ def captured(layers: Sequence[nn.Module], boundaries: Sequence[int]) -> Iterator
 
         return hook
 
-    def keep_input(_: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
-        streams[0] = args[0] if args else given["hidden_states"]
+    def keep_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        streams[0] = args[0] if args else kwargs["hidden_states"]
 
     with ExitStack() as hooks:
         for b in boundaries:
@@ -118,13 +117,13 @@ def decoder_layers(model: Any) -> Sequence[nn.Module]:
     """The decoder layers, first to last: the one list of as many modules as the config has layers."""
     config = model.config.get_text_config(decoder=True)
     decoder = model.get_decoder()
-    found = [m for m in decoder.children() if isinstance(m, nn.ModuleList) and len(m) == config.num_hidden_layers]
-    if len(found) != 1:
+    lists = [m for m in decoder.children() if isinstance(m, nn.ModuleList) and len(m) == config.num_hidden_layers]
+    if len(lists) != 1:
         raise CheckpointError(
             f"{config.model_type}: its {config.num_hidden_layers} decoder layers are not found in one list",
             hint="a decoder whose layers are a list of modules is needed",
         )
-    return list(found[0])
+    return list(lists[0])
 
 
 def matrix(model: Any, side: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""How many tokens to draft at each batch size: from the speed-ups of measured runs."""
+"""Number of tokens to draft at each batch size, from the speed-ups of measured runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specgate.analysis.speculation.decoding import decoding_of
-from specgate.backends.eagle3.lib.chains.table import SCHEMA, ChainTable
+from specgate.backends.eagle3.lib.chains import SCHEMA, ChainTable
 from specgate.contract import Comparison, Point, Run
 from specgate.errors import UsageError
 
@@ -34,12 +34,12 @@ class Choice:
 
     @property
     def is_told(self) -> bool:
-        """Whether no other's interval reaches the best's."""
+        """True if no other's interval reaches the best's."""
         return all(other.high < self.best.low for other in self.others)
 
     @property
     def pays(self) -> bool:
-        """Whether speculation is proven to be faster than plain decoding."""
+        """True if speculation is proven to be faster than plain decoding."""
         return self.best.low > 1
 
 
@@ -49,12 +49,12 @@ def choices(runs: Sequence[Run], context: int | None) -> tuple[Choice, ...]:
     Raises UsageError for runs that differ in what `measured_with` names, several contexts, or without any speed-up.
     """
     refuse_unlike(runs)
-    found = [(run.id, c) for run in runs for c in run.comparisons if is_quotable(c)]
-    contexts = sorted({c.cell.point.context for _, c in found})
+    quotable = [(run.id, c) for run in runs for c in run.comparisons if is_quotable(c)]
+    contexts = sorted({c.cell.point.context for _, c in quotable})
     if context is None and len(contexts) > 1:
         raise UsageError(f"contexts {', '.join(map(str, contexts))}: one table is of one", hint="--context N")
     by_batch: dict[int, list[Measured]] = defaultdict(list)
-    for run, comparison in found:
+    for run, comparison in quotable:
         if context in (None, comparison.cell.point.context):
             by_batch[comparison.cell.point.batch].append(measured(run, comparison))
     if not by_batch:
@@ -70,12 +70,12 @@ def refuse_unlike(runs: Iterable[Run]) -> None:
             own = measured_with(run, point)
             first = first or own
             if unlike := [key for key in own if own[key] != first[key]]:
-                said = "; ".join(f"{key} {first[key]} and {own[key]}" for key in unlike)
-                raise UsageError(f"{run.id}: {said}: a table is of one", hint="give runs of one of them")
+                differences = "; ".join(f"{key} {first[key]} and {own[key]}" for key in unlike)
+                raise UsageError(f"{run.id}: {differences}: a table is of one", hint="give runs of one of them")
 
 
 def measured_with(run: Run, point: Point) -> dict[str, str]:
-    """What must be the same of all the speed-ups that one table is chosen from."""
+    """Return the settings that all speed-ups of one table must share."""
     facts = run.engines.get(point.key)
     return {
         "pair": run.pair.name,
@@ -100,24 +100,24 @@ def measured(run: str, comparison: Comparison) -> Measured:
     return Measured(cell.point.batch, cell.role.k, value.value, value.ci_low, value.ci_high, run)
 
 
-def choice(found: Sequence[Measured]) -> Choice:
+def choice(measurements: Sequence[Measured]) -> Choice:
     """Of several measurements of one chain, that with the narrowest interval counts."""
     narrowest: dict[int, Measured] = {}
-    for one in sorted(found, key=lambda m: m.high - m.low, reverse=True):
+    for one in sorted(measurements, key=lambda m: m.high - m.low, reverse=True):
         narrowest[one.drafts] = one
     best, *others = sorted(narrowest.values(), key=lambda m: (-m.speedup, m.drafts))
     return Choice(best, tuple(others))
 
 
-def table_of(found: Iterable[Choice]) -> ChainTable:
-    return ChainTable(tuple((one.best.batch, one.best.drafts) for one in found))
+def table_of(chosen: Iterable[Choice]) -> ChainTable:
+    return ChainTable(tuple((one.best.batch, one.best.drafts) for one in chosen))
 
 
-def as_record(found: Sequence[Choice]) -> Mapping[str, Any]:
+def as_record(chosen_lengths: Sequence[Choice]) -> Mapping[str, Any]:
     """The file of the table, with what it rests on."""
     return {
         "schema": SCHEMA,
-        "drafts": [{"requests": requests, "drafts": drafts} for requests, drafts in table_of(found).rows],
+        "drafts": [{"requests": requests, "drafts": drafts} for requests, drafts in table_of(chosen_lengths).rows],
         "measured": [
             {
                 "batch": one.batch,
@@ -127,7 +127,7 @@ def as_record(found: Sequence[Choice]) -> Mapping[str, Any]:
                 "ci_high": round(one.high, 4),
                 "run": one.run,
             }
-            for chosen in found
+            for chosen in chosen_lengths
             for one in (chosen.best, *chosen.others)
         ],
     }

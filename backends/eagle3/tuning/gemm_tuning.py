@@ -7,8 +7,16 @@ from pathlib import Path
 
 from specgate import plugins
 from specgate.backends.eagle3.nouns.abilities import GemmTuner, TunesGemms
-from specgate.backends.eagle3.nouns.gemms import GemmShape, StepsRequest, TunedGemm, TunedGemms
-from specgate.backends.eagle3.nouns.tuned_gemms import read_shapes, read_tuned, user_file, write_tuned
+from specgate.backends.eagle3.nouns.gemms import (
+    GemmShape,
+    StepsRequest,
+    TunedGemm,
+    TunedGemms,
+    read_shapes,
+    read_tuned,
+    user_file,
+    write_tuned,
+)
 from specgate.contract import PairRef
 from specgate.errors import EnvironmentRefused, UsageError
 
@@ -21,15 +29,15 @@ def tuning_backend(name: str | None, *, here: bool) -> TunesGemms:
     """
     if name and not isinstance(plugins.backend(name), TunesGemms):
         raise UsageError(f"back end {name!r} has no products to tune", hint="see specgate machine backends")
-    found = [(a, known, b) for known, (b, a) in plugins.backends_available().items() if name in (None, known)]
-    able = {(a.usable, a.rank, known): b for a, known, b in found if isinstance(b, TunesGemms)}
+    candidates = [(a, known, b) for known, (b, a) in plugins.backends_available().items() if name in (None, known)]
+    able = {(a.usable, a.rank, known): b for a, known, b in candidates if isinstance(b, TunesGemms)}
     if not able:
         raise EnvironmentRefused(
             "no back end that is known here has products to tune", hint="see specgate machine backends"
         )
     best = max(able)
     if here and not best[0]:
-        reasons = "; ".join(f"{known}: {a.reason}" for a, known, b in found if isinstance(b, TunesGemms))
+        reasons = "; ".join(f"{known}: {a.reason}" for a, known, b in candidates if isinstance(b, TunesGemms))
         raise EnvironmentRefused(f"no product can be tuned on this machine ({reasons})")
     return able[best]
 
@@ -71,14 +79,16 @@ def refine_into(file: Path | None, tuner: GemmTuner, request: StepsRequest, seco
 def store_each(file: Path, tuner: GemmTuner, results: Iterator[TunedGemm]) -> Iterator[TunedGemm]:
     """Yield each of `results` after it has been written to `file`."""
     known = known_in(file, tuner)
-    for found in results:
-        known = known.with_(found)
+    for tuned in results:
+        known = known.with_(tuned)
         write_tuned(file, known)
-        yield found
+        yield tuned
 
 
 def known_in(file: Path, tuner: GemmTuner) -> TunedGemms:
-    """What `file` holds; nothing if it does not exist. Raises UsageError if it was tuned on another device."""
+    """Read the products tuned in `file`; none if it does not exist. Raises UsageError if it was tuned on another
+    device.
+    """
     if not file.exists():
         return TunedGemms(tuner.device, tuner.compute_capability)
     known = read_tuned(file)

@@ -41,8 +41,8 @@ def as_record(bench: KernelBench) -> dict[str, Any]:
 def show(bench: KernelBench, console: Console) -> None:
     """Print one table per role, at most WIDTH columns wide, and what went wrong."""
     for role, kernels in bench.roles():
-        said = "".join(f", {name}={value}" for name, value in bench.options.items())
-        console.print(Text(f"{role}: {bench.pair}, {bench.batch} × {bench.context} positions{said}, {bench.device}"))
+        options = "".join(f", {name}={value}" for name, value in bench.options.items())
+        console.print(Text(f"{role}: {bench.pair}, {bench.batch} × {bench.context} positions{options}, {bench.device}"))
         console.print(table_of(bench, kernels))
         console.print(Text(f"all launches of a step, each as fast as it is alone: {step_us(kernels) / 1e3:.3f} ms"))
     console.print(
@@ -88,7 +88,7 @@ def beside(kernel: KernelTiming, peer: PeerTiming) -> str:
 
 
 def notes(bench: KernelBench) -> Iterator[str]:
-    """What went wrong: results that differ from the oracle's, and, each reason once, peers that did not run."""
+    """Yield the problems: results that differ from the oracle's, and, each reason once, peers that did not run."""
     for k in bench.kernels:
         if not k.right:
             yield f"{k.role} {name_of(k)} {k.shape}: relative error {k.error:.3g}, at most {k.tolerance:g} is right"

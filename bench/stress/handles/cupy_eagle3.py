@@ -18,8 +18,7 @@ from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.graph import STEPS_PER_GRAPH
 from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import FREE, SHARED, KVBlocks
-from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
+from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, SHARED, Fault, KVBlocks
 
 NO_BLOCK = "no cache block left in the middle of a graph"
 FOREIGN_BLOCK = "another slot's block on the free stack"

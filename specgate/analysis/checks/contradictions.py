@@ -12,7 +12,7 @@ from specgate.analysis.checks.clocks import check_pairs, check_times, check_unex
 from specgate.analysis.checks.floors import check_floor
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.checks.verification import check_verification
-from specgate.analysis.prompt_acceptance import by_prompt, pooled
+from specgate.analysis.prompt_acceptance import total_of
 from specgate.analysis.rounds import pairs_of
 from specgate.analysis.speculation.draft_counts import check_draft_counts
 from specgate.contract import BASELINE, Block, Budget, Cell, EngineFacts, Margin, Plan
@@ -114,7 +114,7 @@ def check_records(blocks: Sequence[Block], unseen: Sequence[Block], budget: Budg
     for block in unseen:
         check_block(block, budget, facts)
     if blocks[0].role.speculative:
-        pooled(by_prompt(blocks))
+        total_of(blocks)
 
 
 def check_clocks(blocks: Sequence[Block], whole: bool, unseen: Sequence[Block] | None = None) -> None:

@@ -33,6 +33,8 @@ def lag_values(served: Iterable[Served]) -> Iterator[Value]:
 
 def fell_behind(result: CellResult) -> str | None:
     """Return, with the figures, the reason that a cell's latencies are not the server's alone; None if they are."""
+    if result.cell.point.rate is None:  # only in an open loop are requests due at a time
+        return None
     lag, whole = (
         latency.value if (latency := result.values.get(name)) else None for name in ("p99_send_lag_ms", "mean_e2e_ms")
     )

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from specgate.analysis.requests.figures import SAMPLES
-from specgate.analysis.requests.timing import requests_of
+from specgate.analysis.requests.timing import TimedRequest, requests_of
 from specgate.contract import Block, Distribution
 
 RANKS: Final = 64
 """Order statistics kept per distribution: enough to draw it, and small enough for run.json."""
 
 
-def distributions(blocks: Sequence[Block], *, whole_requests: bool) -> dict[str, Distribution]:
+def distributions(requests: Iterable[TimedRequest]) -> dict[str, Distribution]:
     """`tpot_ms` of every request, `ttft_ms` where whole requests were measured, and `itl_ms` of every output token. A
     quantity without samples has no entry.
 
     The requests of a block are prefilled together, so their first tokens come at the same time. The requests of a
     server each have their own clock.
     """
-    requests = [request for block in blocks for request in requests_of(block, whole_requests)]
+    requests = list(requests)
     samples = {f"{q}_ms": [ms for request in requests for ms in SAMPLES[q](request)] for q in ("tpot", "ttft", "itl")}
     return {name: distribution(values) for name, values in samples.items() if values}
 

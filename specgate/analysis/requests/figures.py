@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.analysis.requests.percentiles import ERROR, quantile
+from specgate.analysis.requests.percentiles import ERROR, quantiles
 from specgate.analysis.requests.timing import TimedRequest
 from specgate.contract import Value
 from specgate.contract.metrics import PERCENTILES, per_request
@@ -40,9 +40,8 @@ def request_values(blocks: Sequence[Sequence[TimedRequest]], error: float = ERRO
         if not flat:
             continue
         yield Value(per_request("mean", quantity), statistics.fmean(flat), "mean", len(flat))
-        for percent in PERCENTILES:
-            estimate = quantile(groups, percent / 100, error)
-            assert estimate is not None
+        estimates = quantiles(groups, [percent / 100 for percent in PERCENTILES], error)
+        for percent, estimate in zip(PERCENTILES, estimates, strict=True):
             few = None if estimate.low is not None and estimate.high is not None else "few_samples"
             name = per_request(f"p{percent}", quantity)
             yield Value(name, estimate.value, f"p{percent}", estimate.samples, estimate.low, estimate.high, few)

@@ -25,6 +25,8 @@ def goodput_values(
     The interval is Clopper and Pearson's for a binomial share (Biometrika 26, 1934), for as many independent requests
     as the requests of a block, which wait for each other, are worth. `error`: its chance on each side to be wrong.
     """
+    import numpy as np
+
     lost = refused or [0] * len(blocks)
     missed = [
         [0.0 if keeps(request, limits) else 1.0 for request in block] + [1.0] * more
@@ -36,7 +38,8 @@ def goodput_values(
         return
     share = good / n
     # Where all requests did the same, nothing shows how alike those of a block are: a block then counts once.
-    worth = effective_number(groups, 0.0, share, error) if 0 < good < n else len(groups)
+    sizes = np.array([len(group) for group in groups], float)
+    worth = effective_number(np.concatenate(groups), sizes, 0.0, share, error) if 0 < good < n else len(groups)
     low, high = share_interval(share * worth, worth, error) if worth else (None, None)
     yield Value("goodput_share", share, "mean", n, low, high, None if worth else "few_samples")
     if seconds > 0:

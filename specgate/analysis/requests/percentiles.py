@@ -13,11 +13,17 @@ scaled down because that variance is itself estimated from few groups (Korn and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from specgate.analysis.stats import t_quantile
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
 
 ERROR: Final = 0.0035
 """The chance, on each side, that the interval leaves the true percentile out. A rule on the tail decides by it."""
@@ -38,8 +44,9 @@ class Quantile:
     samples: int
 
 
-def quantile(groups: Sequence[Sequence[float]], q: float, error: float = ERROR) -> Quantile | None:
-    """The quantile `q` (0 < q < 1) of all samples, linearly between the two nearest; None where there is no sample.
+def quantiles(groups: Sequence[Sequence[float]], shares: Sequence[float], error: float = ERROR) -> Iterator[Quantile]:
+    """The quantile of all samples for each of `shares` (between 0 and 1), linearly between the two nearest samples.
+    Nothing where there is no sample.
 
     `groups`: the samples, as they depend on each other: those of two groups do not.
     """
@@ -47,43 +54,43 @@ def quantile(groups: Sequence[Sequence[float]], q: float, error: float = ERROR) 
 
     filled = [group for group in groups if group]
     if not filled:
-        return None
-    ordered = np.sort(np.concatenate([np.asarray(group, float) for group in filled]))
-    value = float(np.quantile(ordered, q))
-    ranks = rank_shares(effective_number(filled, value, q, error), q, error)
-    n = len(ordered)
-    low, high = ranks
-    return Quantile(
-        value,
-        None if low is None else float(ordered[int(low * n + 1e-9)]),
-        None if high is None else float(ordered[min(n, int(np.ceil(high * n - 1e-9))) - 1]),
-        n,
-    )
+        return
+    samples = np.concatenate([np.asarray(group, float) for group in filled])
+    sizes, ordered, n = np.array([len(group) for group in filled], float), np.sort(samples), len(samples)
+    for q in shares:
+        value = float(np.quantile(ordered, q))
+        low, high = rank_shares(effective_number(samples, sizes, value, q, error), q, error)
+        yield Quantile(
+            value,
+            None if low is None else float(ordered[int(low * n + 1e-9)]),
+            None if high is None else float(ordered[min(n, int(np.ceil(high * n - 1e-9))) - 1]),
+            n,
+        )
 
 
-def effective_number(groups: Sequence[Sequence[float]], value: float, q: float, error: float) -> int:
+def effective_number(samples: Array, sizes: Array, value: float, q: float, error: float) -> int:
     """So many independent samples would say as much about the quantile `q`, estimated as `value`. 0: nothing is known
     of how alike the samples of a group are.
+
+    `samples`: those of all groups, one group after another. `sizes`: how many each group has, at least one.
     """
     import numpy as np
 
-    sizes = np.array([len(group) for group in groups], float)
     n, count = float(sizes.sum()), len(sizes)
     if n == count:
         return count
     if count < MIN_GROUPS:
         return 0
 
-    def between(below: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    starts = np.concatenate([[0], np.cumsum(sizes[:-1], dtype=int)])
+
+    def between(counted: NDArray[np.bool_]) -> float:
+        below = np.add.reduceat(counted.astype(float), starts)
         residual = below - below.sum() / n * sizes
         return count / (count - 1) * float(residual @ residual)
 
-    arrays = [np.asarray(group, float) for group in groups]
     # Where many samples have the same value, either side of it may be what sets the groups apart.
-    sides = (
-        np.array([float((x <= value).sum()) for x in arrays]),
-        np.array([float((x < value).sum()) for x in arrays]),
-    )
+    sides = (samples <= value, samples < value)
     design_effect = max(1.0, *(between(side) / (n * q * (1 - q)) for side in sides))
     few_groups = (t_quantile(1 - error, n - 1) / t_quantile(1 - error, count - 1)) ** 2
     return max(int(n / design_effect * few_groups), 1)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from specgate.analysis.intervals.slope import reach, slope_of
-from specgate.analysis.prompt_acceptance import by_prompt, pooled
+from specgate.analysis.prompt_acceptance import total_of
 from specgate.contract import AcceptanceDrift, Block, CellResult, EngineFacts
 
 THOUSAND: Final = 1000.0
@@ -131,7 +131,7 @@ def drift_of(blocks: Sequence[Block], requests: Mapping[int, Answered]) -> Accep
 
 def length_of(block: Block) -> float | None:
     """The acceptance length of one block, in tokens; None where no step had a draft."""
-    return pooled(by_prompt([block])).acceptance_length
+    return total_of([block]).acceptance_length
 
 
 def fall_pct(drift: AcceptanceDrift, error: float) -> tuple[float, float]:

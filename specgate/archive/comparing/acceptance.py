@@ -23,21 +23,21 @@ Weights = tuple[str, ...]
 _DIGITS: Final = 8
 
 
-def acceptance_of(stored: Sequence[StoredRun], asked: Sequence[tuple[Key, ...]] = ()) -> Acceptance:
-    """The acceptance of the runs over all their requests, in the tables `asked` for (default: the usual ones).
+def acceptance_of(stored: Sequence[StoredRun], tables: Sequence[tuple[Key, ...]] = ()) -> Acceptance:
+    """The acceptance of the runs over all their requests, in the tables `tables` for (default: the usual ones).
 
     Raises UsageError where no run measured a spec block, and InvalidResult where counts contradict each other.
     """
     names = pair_names([one.run for one in stored])
-    found = [(one.run, list(requests_of(one, names))) for one in stored]
-    requests = [request for _, of_run in found for request in of_run]
+    by_run = [(one.run, list(requests_of(one, names))) for one in stored]
+    requests = [request for _, of_run in by_run for request in of_run]
     if not requests:
-        ids = ", ".join(run.id for run, _ in found)
+        ids = ", ".join(run.id for run, _ in by_run)
         raise UsageError(
             f"no spec block that can be summed up was measured in {ids}", hint="give runs that have a role spec-N"
         )
-    runs = [about(run, names, sum(r.requests for r in of_run)) for run, of_run in found]
-    return Acceptance(tuple(runs), layouts_of(requests, asked))
+    runs = [about(run, names, sum(r.requests for r in of_run)) for run, of_run in by_run]
+    return Acceptance(tuple(runs), layouts_of(requests, tables))
 
 
 # ── one run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -50,9 +50,9 @@ def requests_of(stored: StoredRun, names: Mapping[Weights, str]) -> Iterator[Req
     for block in stored.blocks():
         if not block.role.speculative or block.cell.key in broken:
             continue
-        found = list(counted(block))
-        together = len(found) < len(block.tokens)
-        for slot, record in found:
+        records = list(counted(block))
+        together = len(records) < len(block.tokens)
+        for slot, record in records:
             slots = range(len(block.tokens)) if together else (slot,)
             prompts = prompts_in(block, slots)
             yield Request(
@@ -112,7 +112,7 @@ def engine_name(facts: EngineFacts | None, backend: str) -> str:
 
 
 def about(run: Run, names: Mapping[Weights, str], requests: int) -> SummedRun:
-    """What is said of a run beside the figures."""
+    """Facts of a run beside the figures."""
     facts, broken = next(iter(run.engines.values()), None), left_out(run)
     return SummedRun(
         id=run.id,
@@ -136,7 +136,7 @@ def left_out(run: Run) -> dict[str, str]:
 
 
 def weights(run: Run, facts: EngineFacts | None) -> Weights:
-    """What tells the pair that an engine decodes with from another: the same files may have two names."""
+    """Key of the pair that an engine decodes with: the same files may have two names."""
     if facts is None or facts.target is None:
         return (run.pair.name,)
     return (facts.target, facts.draft_sha256 or "", facts.tape_sha256 or "")
@@ -144,18 +144,18 @@ def weights(run: Run, facts: EngineFacts | None) -> Weights:
 
 def pair_names(runs: Sequence[Run]) -> dict[Weights, str]:
     """Weights → the name of the pair; where several have one name, with what tells them apart."""
-    found: dict[Weights, str] = {}
+    pair_of: dict[Weights, str] = {}
     for run in runs:
         for facts in (None, *run.engines.values()):
-            found.setdefault(weights(run, facts), run.pair.name)
+            pair_of.setdefault(weights(run, facts), run.pair.name)
     known: dict[str, list[Weights]] = defaultdict(list)
-    for key, name in found.items():
+    for key, name in pair_of.items():
         if len(key) > 1:
             known[name].append(key)
     for name, keys in known.items():
         if len(keys) > 1:
-            found.update({key: f"{name} ({' '.join(shortened(part) for part in key if part)})" for key in keys})
-    return found
+            pair_of.update({key: f"{name} ({' '.join(shortened(part) for part in key if part)})" for key in keys})
+    return pair_of
 
 
 def shortened(part: str) -> str:

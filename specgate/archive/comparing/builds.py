@@ -59,8 +59,8 @@ class Partners:
 
     @property
     def between_speedups(self) -> tuple[BetweenRuns, BetweenRuns]:
-        """What differs from process to process in the ratio to the baseline: what each run stored, else ASSUMED."""
-        a, b = (found or ASSUMED for found in self._between)
+        """Spread from process to process in the ratio to the baseline: as each run stored it, else ASSUMED."""
+        a, b = (stored or ASSUMED for stored in self._between)
         return a, b
 
     @property
@@ -112,8 +112,8 @@ def judged(contrast: Contrast, policy: str) -> Contrast:
 
 def check_comparable(a: StoredRun, b: StoredRun) -> None:
     if a.run.kind != b.run.kind:
-        said = f"{a.path} is a {a.run.kind} run, {b.path} a {b.run.kind} run"
-        raise UsageError(said, hint="micro blocks time engine steps, full ones whole requests: compare like with like")
+        kinds = f"{a.path} is a {a.run.kind} run, {b.path} a {b.run.kind} run"
+        raise UsageError(kinds, hint="micro blocks time engine steps, full ones whole requests: compare like with like")
 
 
 def cell_in_words(cell: Cell) -> str:
@@ -195,9 +195,11 @@ def of_logs(stated: Change, a: Logs, b: Logs) -> Change:
     if not a or not b:
         return replace(stated, reason_code="no_interval")
     mean_a, mean_b = (math.exp(math.fsum(side.values()) / len(side)) for side in (a, b))
-    found = replace(stated, mean_a=mean_a, mean_b=mean_b, ratio=mean_b / mean_a, reason_code=None)
+    estimated = replace(stated, mean_a=mean_a, mean_b=mean_b, ratio=mean_b / mean_a, reason_code=None)
     estimate, n = log_ratio(a, b, paired=stated.same_prompts), min(len(a), len(b))
-    return replace(found, reason_code="few_prompt_sets") if estimate is None else with_interval(found, estimate, n)
+    return (
+        replace(estimated, reason_code="few_prompt_sets") if estimate is None else with_interval(estimated, estimate, n)
+    )
 
 
 def with_interval(bare: Change, estimate: Estimate, n: int) -> Change:
@@ -233,8 +235,8 @@ def speedup_change(partners: Partners) -> Change | None:
     if mine is None or other is None:
         return None
     bare = change(partners, other.speedup.metric, mine.speedup, other.speedup)
-    found = replace(bare, how=How.OVER_BASELINES, between=partners.between_speedups)
-    return found if found.ratio is None else of_logs(found, per_pair(mine), per_pair(other))
+    stated = replace(bare, how=How.OVER_BASELINES, between=partners.between_speedups)
+    return stated if stated.ratio is None else of_logs(stated, per_pair(mine), per_pair(other))
 
 
 def per_pair(comparison: Comparison) -> Logs:
@@ -272,7 +274,9 @@ def tokens(partners: Partners) -> TokenContrast:
 
 
 def incomparable(partners: Partners) -> str | None:
-    """Why a cell's tokens may differ between the two runs for good reason. None if they must agree."""
+    """Reason for which a cell's tokens may differ between the two runs; None if they must agree. None if they must
+    agree.
+    """
     run_a, run_b = partners.run_a, partners.run_b
     if not partners.same_prompts:
         return "prompts_differ"

@@ -56,8 +56,8 @@ def margins_at(places: Sequence[Place], reference: StoredRun, folder: Path) -> d
     margins = {}
     for point in plan.points:
         here = sorted({p for p in places if p[0][:3] == (point.scenario, point.context, point.batch)})
-        for found, top2 in answers(plan, point, here, prompts[point.key], texts, reference, folder) if here else ():
-            margins[found] = top2[0] - top2[1]
+        for place, top2 in answers(plan, point, here, prompts[point.key], texts, reference, folder) if here else ():
+            margins[place] = top2[0] - top2[1]
     return margins
 
 
@@ -76,11 +76,11 @@ def answers(
     with closing(engine):
         for prompt_set, of_set in groupby(sorted(places, key=itemgetter(1)), key=itemgetter(1)):
             engine.prefill(prompts.measured[prompt_set].token_ids, draft=False)
-            for found in of_set:
-                cell, _, round_, slot, position = found
+            for place in of_set:
+                cell, _, round_, slot, position = place
                 top2 = engine.top2(slot, texts[cell, prompt_set, round_][slot][:position])
                 if top2 is not None:
-                    yield found, top2
+                    yield place, top2
 
 
 def the_same_prompts(plan: Plan, reference: StoredRun) -> dict[str, Prompts]:

@@ -20,8 +20,8 @@ MIXED: Final = "mixed"
 
 def class_of(run: Run, point: Point, prompt_set: int, slots: Sequence[int]) -> str:
     """The class that the prompts in these slots of a prompt set have in common, by what run.json says of them."""
-    found = {class_in(run, point, prompt_set, slot) for slot in slots}
-    return found.pop() if len(found) == 1 else SEVERAL
+    classes = {class_in(run, point, prompt_set, slot) for slot in slots}
+    return classes.pop() if len(classes) == 1 else SEVERAL
 
 
 def class_in(run: Run, point: Point, prompt_set: int, slot: int) -> str:
@@ -38,8 +38,8 @@ def class_in(run: Run, point: Point, prompt_set: int, slot: int) -> str:
 
 def element(value: object, index: int) -> Sequence[object]:
     """The list at `index` of a stored list; () where there is none."""
-    found = value[index] if isinstance(value, list | tuple) and index < len(value) else ()
-    return found if isinstance(found, list | tuple) else ()
+    entry = value[index] if isinstance(value, list | tuple) and index < len(value) else ()
+    return entry if isinstance(entry, list | tuple) else ()
 
 
 def kind_of(excerpt: object) -> str | None:

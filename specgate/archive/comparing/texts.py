@@ -45,10 +45,10 @@ def agreement_of(runs: Sequence[StoredRun], margin_pct: float) -> Agreement:
     matches: list[Match] = []
     for other in others:
         side = sides.get(other.run.id)
-        found = list(matches_of(reference.run, theirs, other, side.label, margin_pct)) if side else []
-        if not found:
+        own_matches = list(matches_of(reference.run, theirs, other, side.label, margin_pct)) if side else []
+        if not own_matches:
             raise UsageError(f"{other.path}: no cell of it is also in {reference.path}")
-        matches += found
+        matches += own_matches
     return Agreement(tuple(sides[run.run.id] for run in runs), tuple(matches), margin_pct)
 
 
@@ -70,7 +70,9 @@ def matches_of(
 
 
 def incomparable(reference: Run, mine: Cell, other: Run, cell: Cell) -> str | None:
-    """Why a cell's texts and acceptance may differ between the two runs for good reason. None if they must agree."""
+    """Reason for which a cell's texts and acceptance may differ between the two runs; None if they must agree. None if
+    they must agree.
+    """
     if not same_prompts(reference, mine.point, other, cell.point):
         return "other prompts"
     if target_of(reference, mine.point) != target_of(other, cell.point):
@@ -121,7 +123,7 @@ def divergences_of(reference: Block, engine: Block) -> Iterator[Divergence]:
 
 
 def has_short_chains(block: Block) -> bool:
-    """Whether a server drafted chains shorter than K, as llama.cpp does when a request has fewer tokens left."""
+    """True if a server drafted chains shorter than K, as llama.cpp does when a request has fewer tokens left."""
     record = block.served.acceptance if block.served is not None else None
     return record is not None and record.drafted < record.k * record.steps
 
@@ -142,7 +144,7 @@ def records(blocks: Iterator[Block], cut: bool) -> Records:
     of: dict[int, list[AcceptanceRecord]] = defaultdict(list)
     for block in blocks:
         of[block.prompt_set] += records_of(block, cut)
-    return {prompt_set: reduce(add, found) for prompt_set, found in of.items()}
+    return {prompt_set: reduce(add, of_set) for prompt_set, of_set in of.items()}
 
 
 def records_of(block: Block, cut: bool) -> list[AcceptanceRecord]:

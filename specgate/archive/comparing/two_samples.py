@@ -56,7 +56,7 @@ def by_prompt_set(logs: Iterable[tuple[int, float]]) -> Logs:
     of: dict[int, list[float]] = defaultdict(list)
     for prompt_set, log in logs:
         of[prompt_set].append(log)
-    return {prompt_set: math.fsum(found) / len(found) for prompt_set, found in of.items()}
+    return {prompt_set: math.fsum(set_logs) / len(set_logs) for prompt_set, set_logs in of.items()}
 
 
 def log_ratio(a: Logs, b: Logs, *, paired: bool) -> Estimate | None:

@@ -59,11 +59,11 @@ def read(file: Path) -> object:
 
 def benchmarks(file: Path, data: object, name: str = "") -> Iterator[Benchmark]:
     """Every result in `data`. Raises InvalidResult if there is none, or if one lacks a figure."""
-    found = list(_benchmarks(file, data, name))
-    if not found:
+    results = list(_benchmarks(file, data, name))
+    if not results:
         hint = "it must be a run.json of specgate, or a JSON with throughput_tokens_per_sec.mean"
         raise InvalidResult(f"{file}: holds no result that is known", hint=hint)
-    yield from found
+    yield from results
 
 
 def _benchmarks(file: Path, data: object, name: str) -> Iterator[Benchmark]:
@@ -88,8 +88,10 @@ def _benchmark(file: Path, data: Mapping[str, Any], key: str) -> Benchmark:
     if speculation is not None and not isinstance(speculation, dict):
         raise InvalidResult(f"{file}: {name}: eagle_speculation: a mapping was expected")
     tokens = data.get("num_spec_tokens", data.get("num_speculative_tokens"))
-    said = _TOKENS.search(name)
-    stated = tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else int(said[1]) if said else None
+    in_name = _TOKENS.search(name)
+    stated = (
+        tokens if isinstance(tokens, int) and not isinstance(tokens, bool) else int(in_name[1]) if in_name else None
+    )
     k = None if stated is None else _draft_length(f"{file}: {name}", stated)
     return Benchmark(name, scenario_of(name), 0 if speculation is None else k, tok_s, speculation)
 
@@ -110,10 +112,10 @@ def scenario_of(name: str) -> str | None:
 
     It is a full scenario, since the benchmarks measure whole requests. None if the name does not tell.
     """
-    said = _NAME.search(name)
-    if said is None:
+    match = _NAME.search(name)
+    if match is None:
         return None
-    return f"full-{said['kilo']}k-" + (f"b{said['batch']}" if said["batch"] else "single")
+    return f"full-{match['kilo']}k-" + (f"b{match['batch']}" if match["batch"] else "single")
 
 
 def with_answers(result: Benchmark, scenario: str | None, role: str | None, file: Path) -> Benchmark:
@@ -145,8 +147,8 @@ def acceptance_length(file: Path, result: Benchmark) -> float | None:
     if drafts == 0:
         return None
     if not accepted <= drafted <= drafts * result.k:
-        said = f"total_accepted_tokens ≤ total_draft_tokens ≤ num_drafts · {result.k}"
-        raise InvalidResult(f"{where}: {said} does not hold: {accepted:g}, {drafted:g}, {drafts:g} · {result.k}")
+        order = f"total_accepted_tokens ≤ total_draft_tokens ≤ num_drafts · {result.k}"
+        raise InvalidResult(f"{where}: {order} does not hold: {accepted:g}, {drafted:g}, {drafts:g} · {result.k}")
     length, rate = 1 + accepted / drafts, accepted / drafted if drafted else 0.0
     stated = _stated(where, result.speculation, "mean_acceptance_length")
     if stated is not None and not any(math.isclose(stated, right, abs_tol=TOLERANCE) for right in (length, length - 1)):

@@ -91,9 +91,9 @@ def with_near_ties(run: Run, ties: NearTies) -> Run:
 
 
 def _with_near_ties(comparison: Comparison, ties: NearTies) -> Comparison:
-    found = comparison.tokens.divergences
-    rare = {i for i, d in enumerate(found) if d.near_tie and ties.rarely_covers(d.margin, d.unit)}
-    divergences = but_for_rare((d.judged(d.margin, ties, d.unit) for d in found), rare, ties)
+    recorded = comparison.tokens.divergences
+    rare = {i for i, d in enumerate(recorded) if d.near_tie and ties.rarely_covers(d.margin, d.unit)}
+    divergences = but_for_rare((d.judged(d.margin, ties, d.unit) for d in recorded), rare, ties)
     tokens = replace(comparison.tokens, divergences=divergences)
     speedup = comparison.speedup
     if tokens.defects and speedup.value is not None:

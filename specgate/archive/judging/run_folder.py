@@ -22,18 +22,18 @@ def judged_anew(path: Path, policy: Policy) -> Run:
     (`checks`). Raises InvalidResult where the folder does not hold (`runs verify`), or where the policy asks how
     near a tie was and the run did not; and what opening the folder raises.
     """
-    found = verify(path, None)
-    if wrong := (*found.differences, *found.untold):
+    check = verify(path, None)
+    if wrong := (*check.differences, *check.untold):
         hint = f"first: {wrong[0]}; `specgate runs verify {path}` has all"
         raise InvalidResult(f"{path}: the run does not hold, so that nothing follows from its samples", hint=hint)
     folder = RunFolder.open(path)
     config = folder.read_config()
     plan = build_plan(tuple(config.scenarios.values()), config.backend)
-    asked = replace(policy, checks=config.policy.checks)
+    judging = replace(policy, checks=config.policy.checks)
     stored = stored_run(folder, config)
-    run = judge(with_figures(stored, plan, asked, folder.journal(), stopped_by=config.policy), asked)
+    run = judge(with_figures(stored, plan, judging, folder.journal(), stopped_by=config.policy), judging)
     parted = [c.cell.key for c in run.comparisons if c.tokens.divergences]
-    if near_ties(asked).ulps and not near_ties(config.policy).ulps and parted:
+    if near_ties(judging).ulps and not near_ties(config.policy).ulps and parted:
         raise InvalidResult(
             f"{path}: texts part in {parted[0]}, and policy {config.policy.name}, which the run was made with, has no "
             "near_tie_ulps: nobody asked for the log-probabilities there",

@@ -1,4 +1,4 @@
-"""What must be known of a target that somebody else's engine runs, whatever its architecture: a few sizes.
+"""Sizes of a target that somebody else's engine runs, whatever its architecture.
 
 `target.py` refuses what specgate's own engines cannot compute. An engine behind a server has its own reader: here
 nothing is asked of the arithmetic. Keys are those of Hugging Face's configs, with the older spellings that vLLM's
@@ -95,8 +95,8 @@ def vocabulary(config: Keys, text: Keys, folder: Path) -> int:
 
 def count(config: Keys, text: Keys, names: tuple[str, ...]) -> int:
     """The first of `names` that the text's section states, or else the config. Raises CheckpointError without any."""
-    found = next(((s, key) for s in (text, config) for key in names if key in s), (text, names[0]))
-    return found[0].count(found[1])
+    place = next(((s, key) for s in (text, config) for key in names if key in s), (text, names[0]))
+    return place[0].count(place[1])
 
 
 def positions(config: Keys, text: Keys) -> int | None:
@@ -118,10 +118,10 @@ def positions(config: Keys, text: Keys) -> int | None:
 
 def ends(section: Keys, vocab: int) -> tuple[int, ...]:
     """End-of-sequence ids. Raises CheckpointError where one is outside of the vocabulary."""
-    found = section.ids(ENDS)
-    if any(i >= vocab for i in found):
+    token_ids = section.ids(ENDS)
+    if any(i >= vocab for i in token_ids):
         raise section.wrong(ENDS, f"token ids must be below the vocabulary of {vocab}")
-    return found
+    return token_ids
 
 
 def architecture(config: Keys) -> str | None:

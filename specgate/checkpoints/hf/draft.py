@@ -31,7 +31,7 @@ RENAMED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DraftKeys:
-    """Where to look keys up: `head` for keys of the draft as a whole, `layer` for those of its decoder layer."""
+    """Places of keys: `head` for keys of the draft as a whole, `layer` for those of its decoder layer."""
 
     head: Keys
     layer: Keys
@@ -141,13 +141,13 @@ def refuse_other_target(keys: DraftKeys, target: TargetSizes) -> None:
     """Raise CheckpointError where the draft was made for another target; the message lists everything that differs."""
     head, layer, note = keys.head, keys.layer, keys.head.part(TRAINED_FOR)
     hidden_key = "target_hidden_size" if "target_hidden_size" in head else "hidden_size"
-    said = {
+    stated = {
         hidden_key: (head if hidden_key == "target_hidden_size" else layer).count(hidden_key),
         "vocab_size": layer.count("vocab_size", target.vocab),
         note.path("num_hidden_layers"): note.count("num_hidden_layers", target.layers),
     }
     is_so = (target.hidden, target.vocab, target.layers)
-    differing = [f"{k} = {v}, the target has {t}" for (k, v), t in zip(said.items(), is_so, strict=True) if v != t]
+    differing = [f"{k} = {v}, the target has {t}" for (k, v), t in zip(stated.items(), is_so, strict=True) if v != t]
     if differing:
         name = named_target(keys)
         made_for = f" (its config names {name})" if name else ""

@@ -1,4 +1,4 @@
-"""What the config of a gpt-oss target says beyond a Llama's: experts, sinks, windows, biases.
+"""Keys that the config of a gpt-oss target has beyond a Llama's: experts, sinks, windows, biases.
 
 Keys and defaults are those of transformers' `GptOssConfig`, in the older spelling of the published checkpoints too.
 """
@@ -54,7 +54,9 @@ def windows_of(config: Keys, layers: int) -> tuple[int | None, ...]:
 
 
 def config_keys(g: TargetGeometry) -> dict[str, object]:
-    """What the config of a target with experts says in addition to `hf.write.target_config`, or otherwise."""
+    """Keys that the config of a target with experts has in addition to `hf.write.target_config`, or with other
+    values.
+    """
     assert g.experts is not None
     return {
         "architectures": [ARCHITECTURE],

@@ -41,7 +41,7 @@ class Alignment:
 
     @property
     def aligned(self) -> bool:
-        """Whether figures of the two engines can be compared, as far as their configs tell."""
+        """True if figures of the two engines can be compared, as far as their configs tell."""
         return not self.broken and all(difference.breaks == "nothing" for difference in self.differences)
 
 
@@ -64,9 +64,9 @@ def align(first: StatedConfig, second: StatedConfig) -> Alignment:
                 same.append((TERMS[term].title, in_words(pair[0])))
             else:
                 differences.append(difference_of(term, first, second, pair[0], pair[1]))
-        elif (said := pair[0] or pair[1]) is not None and first.speculative and second.speculative:
+        elif (only_one := pair[0] or pair[1]) is not None and first.speculative and second.speculative:
             haver, lacker = (0, 1) if pair[0] is not None else (1, 0)
-            one_sided += lacking(term, said, names[haver], names[lacker], (first, second)[lacker])
+            one_sided += lacking(term, only_one, names[haver], names[lacker], (first, second)[lacker])
     broken = [
         f"{name}: {rule}" for name, config in zip(names, (first, second), strict=True) for rule in config.broken()
     ]
@@ -75,14 +75,14 @@ def align(first: StatedConfig, second: StatedConfig) -> Alignment:
 
 
 def labels(first: StatedConfig, second: StatedConfig) -> tuple[str, str]:
-    """What the two are called: their engines, and which of the two where it is the same engine."""
+    """Names of the two: their engines, with (A) and (B) if both are of the same engine."""
     if first.engine != second.engine:
         return first.engine, second.engine
     return f"{first.engine} (A)", f"{second.engine} (B)"
 
 
 def unknown(term: str, first: StatedConfig, second: StatedConfig, a: Said, b: Said) -> str:
-    """Why nothing can be said of a term of which both say something; "" where something can."""
+    """Reason that a term stated by both cannot be compared; "" if it can."""
     if "auto" in (a.value, b.value) and a.value != b.value:
         return "auto is whatever the checkpoint has"
     if term == "capture" and (first.boundaries is None) != (second.boundaries is None):
@@ -116,17 +116,17 @@ def one_speculates(first: StatedConfig, second: StatedConfig) -> Difference:
     return Difference("speculation", "speculation", values, "acceptance", "one of the two does not speculate at all")
 
 
-def lacking(term: str, said: Said, haver: str, lacker: str, config: StatedConfig) -> Iterator[str]:
-    """What to say of a term that only one config says something about; nothing where that is a mere default."""
+def lacking(term: str, setting: Said, haver: str, lacker: str, config: StatedConfig) -> Iterator[str]:
+    """Yield a sentence about a term that only one config states; nothing if that is a mere default."""
     title = TERMS[term].title
-    if said.how != "stated":
+    if setting.how != "stated":
         return
-    what = f"{title}: {haver} says {shown(said.value)}"
+    what = f"{title}: {haver} says {shown(setting.value)}"
     if term not in config.expresses:
         yield f"{what}, {lacker} cannot express it"
     else:
         yield f"{what}, {lacker} does not say"
 
 
-def in_words(said: Said) -> str:
-    return shown(said.value) + {"stated": "", "default": " (default)", "fixed": " (always)"}[said.how]
+def in_words(setting: Said) -> str:
+    return shown(setting.value) + {"stated": "", "default": " (default)", "fixed": " (always)"}[setting.how]

@@ -26,7 +26,7 @@ NEEDED: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What was found: key → value, what each was called, and what nobody knows."""
+    """Parsed flags or keys: key → value, the name under which each was written, and notes on unknown ones."""
 
     values: Mapping[str, object]
     names: Mapping[str, str]
@@ -41,13 +41,15 @@ def from_mapping(values: Mapping[str, object], known: Mapping[str, Kind], where:
 
     Raises UsageError with every value of the wrong type.
     """
-    found = {key: checked(value, known[key]) for key, value in values.items() if key in known and value is not None}
+    values_by_key = {
+        key: checked(value, known[key]) for key, value in values.items() if key in known and value is not None
+    }
     if wrong := [
-        f"{key} = {shown(values[key])}: {NEEDED[known[key]]} is needed" for key, v in found.items() if v is NO
+        f"{key} = {shown(values[key])}: {NEEDED[known[key]]} is needed" for key, v in values_by_key.items() if v is NO
     ]:
         raise UsageError(f"{where}: {'; '.join(wrong)}")
     notes = tuple(unknown(key, known) for key in values if key not in known)
-    return Given(found, {key: key for key in found}, notes)
+    return Given(values_by_key, {key: key for key in values_by_key}, notes)
 
 
 def from_argv(argv: Sequence[str], known: Mapping[str, tuple[str, Kind]], about: tuple[str, ...], where: str) -> Given:
@@ -61,7 +63,7 @@ def from_argv(argv: Sequence[str], known: Mapping[str, tuple[str, Kind]], about:
     notes: list[str] = []
     words = iter(enumerate(argv))
     for at, word in words:
-        flag, equals, said = word.partition("=")
+        flag, equals, text = word.partition("=")
         flag = f"--{flag[2:].replace('_', '-')}" if flag.startswith("--") else flag
         if flag not in known:
             if flag.startswith(about):
@@ -75,10 +77,10 @@ def from_argv(argv: Sequence[str], known: Mapping[str, tuple[str, Kind]], about:
         if not equals:
             if at + 1 >= len(argv):
                 raise UsageError(f"{where}: {flag} has no value", hint=f"{NEEDED[kind]} is needed")
-            _, said = next(words)
-        value = checked(parsed(said, kind), kind)
+            _, text = next(words)
+        value = checked(parsed(text, kind), kind)
         if value is NO:
-            raise UsageError(f"{where}: {flag} = {shown(said)}: {NEEDED[kind]} is needed")
+            raise UsageError(f"{where}: {flag} = {shown(text)}: {NEEDED[kind]} is needed")
         values[key] = value
     return Given(values, names, tuple(dict.fromkeys(notes)))
 
@@ -124,10 +126,10 @@ def dotted(argv: Sequence[str], flag: str, where: str) -> Iterator[tuple[str, ob
     """(key, value) of flags such as `--speculative-config.method eagle3`, which spell out one key of an object."""
     words = iter(argv)
     for word in words:
-        name, equals, said = word.partition("=")
+        name, equals, inline = word.partition("=")
         if name.replace("_", "-").startswith(f"{flag}."):
             key = name[len(flag) + 1 :].replace("-", "_")
-            text = said if equals else next(words, None)
+            text = inline if equals else next(words, None)
             if text is None:
                 raise UsageError(f"{where}: {name} has no value")
             try:

@@ -1,4 +1,4 @@
-"""What is checked right before an engine is loaded or a server is started: its sizes against the role that is asked."""
+"""Check an engine's sizes against the role, right before it is loaded or a server is started."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def other_sizes(config: StatedConfig, k: int, tp: int | None = None) -> Iterator
     if not config.speculative:
         yield "it does not ask for speculation"
         return
-    said = config.count("k")
-    if said is not None and said != k and config.value("method") != "ngram":
-        yield f"{by(config, 'k')} = {said}, the role asks for {k}"
+    stated = config.count("k")
+    if stated is not None and stated != k and config.value("method") != "ngram":
+        yield f"{by(config, 'k')} = {stated}, the role asks for {k}"
     if (topk := config.count("topk")) is not None and topk != 1:
         yield f"{by(config, 'topk')} = {topk}: a tree, and only chains are measured"
     verified = config.count("verified")
-    if said == k and verified is not None and verified != k + 1 and (topk is None or topk == 1):
+    if stated == k and verified is not None and verified != k + 1 and (topk is None or topk == 1):
         yield f"{by(config, 'verified')} = {verified}, a chain of {k} drafts has {k + 1} tokens to verify"
     gpus = config.stated_count("tp")
     if tp is not None and gpus is not None and gpus != tp:

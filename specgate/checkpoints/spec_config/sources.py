@@ -1,4 +1,4 @@
-"""Which format a file, a folder or a text on the command line has, and the config in it."""
+"""Detect the format of a file, a folder or a text on the command line, and read the config in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNQUOTED_JSON: Final = re.compile(r"(?<=[\s=])\{[^{}']*(?:\{[^{}']*\}[^{}']*)*\}
 
 
 class Format(NamedTuple):
-    """How an engine's config is read: from a command line, and from a mapping."""
+    """Readers of an engine's config: from a command line, and from a mapping."""
 
     flags: Callable[[Sequence[str], str], StatedConfig] | None
     mapping: Callable[[Mapping[str, object], str], StatedConfig] | None
@@ -86,16 +86,16 @@ def read_source(text: str) -> StatedConfig:
 
 def named(text: str) -> tuple[str | None, str]:
     """(the engine that a prefix `ENGINE:` names, the rest)."""
-    found = re.match(r"([A-Za-z]+):(?!//)(.*)", text, re.DOTALL)
-    if found is None or len(found[1]) < 2 or exists(text):
+    match = re.match(r"([A-Za-z]+):(?!//)(.*)", text, re.DOTALL)
+    if match is None or len(match[1]) < 2 or exists(text):
         return None, text
-    if found[1].lower() not in FORMATS:
-        near = get_close_matches(found[1].lower(), FORMATS, 1)
+    if match[1].lower() not in FORMATS:
+        near = get_close_matches(match[1].lower(), FORMATS, 1)
         raise UsageError(
-            f"{found[1]}: is no engine whose config is known" + (f" (did you mean {near[0]}?)" if near else ""),
+            f"{match[1]}: is no engine whose config is known" + (f" (did you mean {near[0]}?)" if near else ""),
             hint=HINT,
         )
-    return found[1].lower(), found[2].strip()
+    return match[1].lower(), match[2].strip()
 
 
 def of_folder(folder: Path) -> StatedConfig:
@@ -153,7 +153,7 @@ def whose_keys(keys: set[str], inner: object) -> str | None:
 
 def of_command(text: str, engine: str | None, where: str) -> StatedConfig:
     """Raises UsageError where the words cannot be split, or their engine is not known."""
-    joined = UNQUOTED_JSON.sub(lambda found: shlex.quote(found[0]), re.sub(r"\\\r?\n", " ", text))
+    joined = UNQUOTED_JSON.sub(lambda match: shlex.quote(match[0]), re.sub(r"\\\r?\n", " ", text))
     try:
         argv = shlex.split(joined, comments=True)
     except ValueError as error:

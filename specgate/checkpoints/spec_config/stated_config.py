@@ -1,4 +1,4 @@
-"""What the speculative config of one engine says, in the terms of `terms.py`."""
+"""Speculative config of one engine, in the terms of `terms.py`."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class StatedConfig:
     """Boundaries of the target's layers that feed the draft, where these follow from files on this machine."""
 
     def value(self, term: str) -> object:
-        """What the config says of `term`; None where it says nothing."""
-        said = self.terms.get(term)
-        return said.value if said else None
+        """Value of `term`; None if the config does not state it."""
+        setting = self.terms.get(term)
+        return setting.value if setting else None
 
     def count(self, term: str) -> int | None:
         """The value of a term that is a number of something; None where it is not known or no single number."""
@@ -54,12 +54,12 @@ class StatedConfig:
 
     def stated_count(self, term: str) -> int | None:
         """As `count`, where the config itself says it."""
-        said = self.terms.get(term)
-        return self.count(term) if said is not None and said.how == "stated" else None
+        setting = self.terms.get(term)
+        return self.count(term) if setting is not None and setting.how == "stated" else None
 
     @property
     def speculative(self) -> bool:
-        """Whether the config asks for speculation at all."""
+        """True if the config asks for speculation at all."""
         return "method" in self.terms
 
     def broken(self) -> Iterator[str]:

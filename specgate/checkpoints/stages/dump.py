@@ -31,7 +31,7 @@ TABLE: Final = "docs/engine.md has every name and shape"
 
 @dataclass(frozen=True, slots=True)
 class StageDump:
-    """What one engine computed for one prompt.
+    """Tensors that one engine computed for one prompt.
 
     `source` names the engine or the file, `dtype` is what it computed in. `tensors` are the stages by name, float32
     [rows, width]: the rows of the last positions, as many as were kept. `target_ids` int64 [draft vocabulary] is
@@ -52,8 +52,8 @@ class StageDump:
     @property
     def layers(self) -> int | None:
         """The target's layers; None where it has no hidden states of the target."""
-        found = [b for name in self.tensors if (b := boundary_of(name)) is not None]
-        return max(found) if found else None
+        boundaries = [b for name in self.tensors if (b := boundary_of(name)) is not None]
+        return max(boundaries) if boundaries else None
 
 
 def check_dump(dump: StageDump) -> None:
@@ -75,12 +75,12 @@ def check_dump(dump: StageDump) -> None:
 
 def check_complete(dump: StageDump, part: Part) -> None:
     """Raise UsageError where stages of a part are missing, or the prompt is too short to have the part."""
-    wanted = [stage.name for stage in STAGES if stage.part == part and not stage.optional]
+    required = [stage.name for stage in STAGES if stage.part == part and not stage.optional]
     if part == "target":
-        wanted = [hidden(b) for b in range((dump.layers or 0) + 1)] + wanted
-    if missing := [name for name in wanted if name not in dump.tensors]:
-        shown = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
-        raise UsageError(f"{dump.source}: missing {shown}", hint=f"the part {part} is compared whole or not at all")
+        required = [hidden(b) for b in range((dump.layers or 0) + 1)] + required
+    if missing := [name for name in required if name not in dump.tensors]:
+        names = ", ".join(missing[:4]) + (f" and {len(missing) - 4} more" if len(missing) > 4 else "")
+        raise UsageError(f"{dump.source}: missing {names}", hint=f"the part {part} is compared whole or not at all")
     if len(dump.prompt_ids) < SHORTEST[part]:
         raise UsageError(
             f"{dump.source}: {PROMPT} has {len(dump.prompt_ids)} tokens", hint=f"{part}: at least {SHORTEST[part]}"
@@ -150,9 +150,9 @@ def check_target_ids(dump: StageDump, widths: Mapping[Width, int]) -> None:
     """Raise UsageError for a map of another length than the draft's vocabulary, or to tokens that there are not."""
     if dump.target_ids is None:
         return
-    wanted = widths.get("draft vocabulary")
-    if wanted is None or dump.target_ids.shape != (wanted,):
-        right = "draft.logits beside it" if wanted is None else f"[{wanted}], as draft.logits is wide"
+    length = widths.get("draft vocabulary")
+    if length is None or dump.target_ids.shape != (length,):
+        right = "draft.logits beside it" if length is None else f"[{length}], as draft.logits is wide"
         raise UsageError(f"{dump.source}: {TARGET_IDS} is {list(dump.target_ids.shape)}", hint=right)
 
 

@@ -61,7 +61,7 @@ def check_names(file: Path, types: dict[str, str]) -> None:
     """Raise UsageError for a tensor that is no stage, one of a type that it cannot have, and a missing prompt."""
     if PROMPT not in types:
         raise UsageError(f"{file}: missing {PROMPT}", hint="int64 [L]: the prompt that the tensors are of")
-    for name, found in types.items():
+    for name, stored_type in types.items():
         if name in (PROMPT, TARGET_IDS):
             known: tuple[str, ...] = INTEGERS
         elif part_of(name) is not None:
@@ -69,17 +69,17 @@ def check_names(file: Path, types: dict[str, str]) -> None:
         else:
             near = get_close_matches(name, [*BY_NAME, PROMPT, TARGET_IDS, "target.hidden.0"], 1, 0.5)
             raise UsageError(f"{file}: tensor {name} is no stage", hint=(f"{near[0]}? " if near else "") + TABLE)
-        if found not in known:
-            raise UsageError(f"{file}: {name} is of type {found}", hint=f"one of {', '.join(known)}")
+        if stored_type not in known:
+            raise UsageError(f"{file}: {name} is of type {stored_type}", hint=f"one of {', '.join(known)}")
 
 
 def dtype_of(file: Path, metadata: dict[str, str], types: dict[str, str]) -> Dtype:
-    """What the engine computed in. Raises UsageError where the metadata names nothing that is known."""
-    if (said := metadata.get("dtype")) is not None:
+    """Dtype that the engine computed in. Raises UsageError where the metadata names nothing that is known."""
+    if (stated := metadata.get("dtype")) is not None:
         for known in DTYPES:
-            if said.removeprefix("torch.") == known:
+            if stated.removeprefix("torch.") == known:
                 return known
-        raise UsageError(f"{file}: metadata dtype = {said[:80]!r}", hint=f"one of {', '.join(DTYPES)}")
+        raise UsageError(f"{file}: metadata dtype = {stated[:80]!r}", hint=f"one of {', '.join(DTYPES)}")
     stored = {FLOATS[kind] for kind in types.values() if kind in FLOATS}
     return next((known for known in ("bfloat16", "float16") if known in stored), "float32")
 

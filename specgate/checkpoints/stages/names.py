@@ -79,8 +79,8 @@ def hidden(boundary: int) -> str:
 
 def boundary_of(name: str) -> int | None:
     """The boundary of a hidden state of the target; None for any other name."""
-    found = re.fullmatch(re.escape(HIDDEN) + r"(0|[1-9]\d{0,3})", name)
-    return int(found[1]) if found else None
+    match = re.fullmatch(re.escape(HIDDEN) + r"(0|[1-9]\d{0,3})", name)
+    return int(match[1]) if match else None
 
 
 def part_of(name: str) -> Part | None:
@@ -92,6 +92,6 @@ def part_of(name: str) -> Part | None:
 
 def in_order(names: Iterable[str]) -> list[str]:
     """The stages among `names`, in the order of the pass."""
-    found = set(names)
-    layers = sorted((b, name) for name in found if (b := boundary_of(name)) is not None)
-    return [name for _, name in layers] + [stage.name for stage in STAGES if stage.name in found]
+    present = set(names)
+    layers = sorted((b, name) for name in present if (b := boundary_of(name)) is not None)
+    return [name for _, name in layers] + [stage.name for stage in STAGES if stage.name in present]

@@ -48,11 +48,11 @@ def read_tree(path: Path) -> TreeShape:
 def tree_of(document: Document) -> TreeShape:
     """As `read_tree`, of a document that was read."""
     file = parse(TreeFile, document)
-    given = [key for key in (*LISTS, "parents") if getattr(file, key) is not None]
-    if len(given) != 1:
-        what = f"{' and '.join(given)} are both given" if given else "no tree in this file"
+    keys = [key for key in (*LISTS, "parents") if getattr(file, key) is not None]
+    if len(keys) != 1:
+        what = f"{' and '.join(keys)} are both given" if keys else "no tree in this file"
         raise UsageError(f"{document.path}: {what}", hint=HINT)
-    key: str = given[0]
+    key: str = keys[0]
     nodes: Sequence[object] = getattr(file, key)
     if not nodes:
         raise refusal(document, [Problem((key,), "empty: a tree has at least one node")])
@@ -145,11 +145,11 @@ def in_a_circle(circle: list[int]) -> str:
 
 def ranks_of(above: Sequence[int]) -> list[int]:
     """The rank of every node among its siblings, in the order of their numbers; the root's is 0."""
-    seen: Counter[int] = Counter()
+    siblings: Counter[int] = Counter()
     ranks = [0]
     for parent in above[1:]:
-        ranks.append(seen[parent])
-        seen[parent] += 1
+        ranks.append(siblings[parent])
+        siblings[parent] += 1
     return ranks
 
 

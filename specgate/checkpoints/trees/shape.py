@@ -76,7 +76,7 @@ class TreeShape:
 
     @cached_property
     def children(self) -> tuple[int, ...]:
-        """How many children every node has, the root first."""
+        """Number of children of every node, the root first."""
         counted = Counter(self.parents[1:])
         return tuple(counted[node] for node in range(self.rows))
 

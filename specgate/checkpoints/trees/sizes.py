@@ -1,4 +1,4 @@
-"""What a tree takes in an engine, and what it may give: sizes, buffers, cache and logits, expected acceptance length.
+"""Costs of a tree in an engine, and its gain: sizes, buffers, cache and logits, expected acceptance length.
 
 The names of the sizes are those of TensorRT-LLM and TurboMind (`spec_config/sizes.py`). Buffers are those of
 `topology.py`, `masks.py` and `accepting.py` in the dtypes that kernels use for them.
@@ -73,9 +73,9 @@ def too_small(shape: TreeShape, room: Room) -> Iterator[str]:
     """One sentence for every size of `room` that does not hold the tree."""
     needed = advised(shape)
     for name in ("num_speculative_tokens", "max_path_len", "max_decoding_tokens", "max_non_leaves_per_layer"):
-        given, least = getattr(room, name), getattr(needed, name)
-        if given is not None and given < least:
-            yield f"{name} = {given} does not hold this tree, which needs {least}"
+        available, least = getattr(room, name), getattr(needed, name)
+        if available is not None and available < least:
+            yield f"{name} = {available} does not hold this tree, which needs {least}"
 
 
 def buffers(shape: TreeShape, room: Room) -> tuple[Buffer, ...]:
@@ -107,10 +107,10 @@ def memory(shape: TreeShape, room: Room, target: TargetGeometry, draft: DraftGeo
     drafting = 2 * draft.kv_heads * draft.head_dim * element
     rows = room.max_decoding_tokens or shape.rows
     # The draft keeps keys and values of the nodes that it runs on, which are those with children.
-    kept = sum(shape.non_leaves[1:])
+    cached_nodes = sum(shape.non_leaves[1:])
     return Memory(
         position + drafting,
-        room.batch * (rows * position + kept * drafting),
+        room.batch * (rows * position + cached_nodes * drafting),
         room.batch * ((shape.depth + 1) * position + (shape.depth - 1) * drafting),
         room.batch * rows * target.vocab * 4,
     )
@@ -130,19 +130,19 @@ def likeliest_tree(nodes: int, depth: int, ranks: Sequence[float]) -> TreeShape:
 
     A child is never likelier than its parent, so that the likeliest paths are found one after the other.
     """
-    found: list[Ranks] = []
+    paths: list[Ranks] = []
     open_: list[tuple[float, Ranks]] = [(-1.0, ())]
-    while open_ and len(found) < nodes:
+    while open_ and len(paths) < nodes:
         score, path = heappop(open_)
-        found += [path] if path else []
+        paths += [path] if path else []
         if len(path) < depth:
             for rank, share in enumerate(ranks[:WIDEST]):
                 heappush(open_, (score * share, (*path, rank)))
-    return TreeShape.of(found)
+    return TreeShape.of(paths)
 
 
 def as_data(shape: TreeShape) -> dict[str, object]:
-    """What a tree is, by name."""
+    """Describe a tree by name."""
     mean, most = shape.branching
     return {
         "draft_tokens": shape.nodes,

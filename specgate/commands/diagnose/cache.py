@@ -152,7 +152,7 @@ def as_data(done: Pair) -> dict[str, object]:
         "shared_prefix": done.prefix,
         "limits": asdict(done.limits),
         "checks": [{**asdict(check), "state": check.state.value} for check in done.checks],
-        "partings": [{**asdict(p), "gap": finite(p.gap), "unit": finite(p.unit)} for p in done.partings],
+        "partings": [{**asdict(p), "gap": finite(p.gap), "unit": finite(p.unit)} for p in done.divergences],
         "samples": [asdict(sample) for sample in done.samples],
     }
 

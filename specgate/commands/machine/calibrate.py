@@ -42,9 +42,9 @@ from specgate.commands.run import key_value
 @click.option("--plain", is_flag=True, help="Plain lines instead of tables and progress bars.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def calibrate(**options: Any) -> None:
-    """Measure this machine's noise with an A/A run, and write the noise passport.
+    """Measure this machine's noise with an A/A run, and write the noise profile.
 
-    In an A/A run, both blocks of a pair have the same role, so that every difference is noise. The passport
+    In an A/A run, both blocks of a pair have the same role, so that every difference is noise. The profile
     (noise/<device>.json beside the folder of runs) holds the smallest difference that this machine can tell. From then
     on, policies with smaller margins are refused.
 

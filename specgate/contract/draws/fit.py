@@ -1,4 +1,4 @@
-"""How well draws fit a distribution."""
+"""Fit of draws to a distribution."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FitTest:
 
 @dataclass(frozen=True, slots=True)
 class DrawCheck:
-    """What the draws of a cell amount to.
+    """Result of the tests of a cell's draws.
 
     `draws`: texts that were drawn. `law_engine`, `own_engine`, `unshown`, `undrawn`: as in `DrawnTexts`.
     """

@@ -1,4 +1,4 @@
-"""What was drawn, as it is stored. Texts are counted: their order says nothing, since each is a request of its own."""
+"""Drawn texts, as they are stored. Texts are counted: their order says nothing, since each is a request of its own."""
 
 from __future__ import annotations
 

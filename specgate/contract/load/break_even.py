@@ -35,7 +35,7 @@ class LevelRatio:
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Where the ratio of speeds crosses 1 between the levels of one sweep: one scenario, context and draft length.
+    """Level at which the ratio of speeds crosses 1 within one sweep: one scenario, context and draft length.
 
     `open_loop`: levels are requests per second, and the ratio is of latencies; else levels are clients, and it is of
         throughputs.

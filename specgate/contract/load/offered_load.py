@@ -1,4 +1,4 @@
-"""What a scenario of `kind: load` offers a server, and what an engine is asked to serve in one block."""
+"""Load that a scenario of `kind: load` offers a server, and that an engine is asked to serve in one block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EARLY_NS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many requests a block of a load scenario has, and how they arrive."""
+    """Number of requests in a block of a load scenario, and their arrival."""
 
     requests: Requests
     """At least so many requests per block."""
@@ -31,7 +31,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class OfferedLoad:
-    """How the requests of one block are to be sent. Exactly one of the two fields is set.
+    """Arrival of the requests of one block. Exactly one of the two fields is set.
 
     `clients`: a closed loop. So many clients share the list of requests; each sends the next one as soon as it has the
         whole answer to its last one.

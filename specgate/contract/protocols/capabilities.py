@@ -1,4 +1,4 @@
-"""What an engine or a back end may be able to do besides. The harness asks by `isinstance` whether it can."""
+"""Optional abilities of an engine or a back end. The harness asks by `isinstance` whether it can."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class OffersSampling(Protocol):
 class ChecksSampling(Protocol):
     """Optional for a back end that is `OffersSampling`: its engines cannot draw in every way."""
 
-    def check_sampling(self, asked: Sampling, where: str) -> None:
+    def check_sampling(self, sampling: Sampling, where: str) -> None:
         """Raises UsageError for a setting that its engines cannot be asked for, before anything is loaded or started.
         `where`: what has these settings, for the message.
         """
@@ -252,6 +252,23 @@ class UsesGpus(Protocol):
 
 
 @runtime_checkable
+class IsBitExact(Protocol):
+    """Optional for a back end: speculation emits the baseline's tokens bit for bit. Then the usual policy is `seed` or
+    `cpu`, which grant no near ties in bfloat16; that of other engines is `engine`.
+    """
+
+    bit_exact: Literal[True]
+
+
+@runtime_checkable
+class TunesItself(Protocol):
+    """Optional for a back end: a command makes it faster on this machine, once for each pair."""
+
+    def tuning(self, pair: str) -> Sequence[str]:
+        """Return the words of that specgate command. It does nothing for a pair that is tuned already."""
+
+
+@runtime_checkable
 class HasUsualPair(Protocol):
     """Optional for a back end that needs no weights: have a pair of its own, in the place of the demo pair."""
 
@@ -267,7 +284,7 @@ class DrivesAnotherEngine(Protocol):
     """
 
     def attaches(self, options: Mapping[str, str]) -> bool:
-        """Whether these options name a program that runs already, so that its weights need not be on this machine."""
+        """True if these options name a program that runs already, so that its weights need not be on this machine."""
 
     def local_ports(self, options: Mapping[str, str]) -> tuple[int, ...]:
         """The ports of this machine on which such programs listen: on its GPUs they are no strangers."""

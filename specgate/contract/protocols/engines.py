@@ -1,4 +1,4 @@
-"""What a back end implements: it says whether it can run here, loads a pair, prefills prompts and decodes."""
+"""Protocol of a back end: it says if it can run here, loads a pair, prefills prompts and decodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def block_marker() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether a back end can run on this machine.
+    """Ability of a back end to run on this machine.
 
     `reason`: why it can or cannot, in one sentence.
     `rank`: of several usable back ends, the one with the highest rank is the default. A negative rank is never the
@@ -49,8 +49,8 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
-    """What a loaded engine must be able to do. The engine checks it when it loads, and refuses with numbers what it
-    cannot.
+    """Request to load an engine, with all that it must be able to do. The engine checks it when it loads, and refuses
+    with numbers what it cannot.
 
     `dtype`: `float32`, `bfloat16` or `float16`.
     `max_batch`: slots at a time.
@@ -82,8 +82,7 @@ class OpenRequest:
 
 @dataclass(frozen=True, slots=True)
 class Decoded(DecodeRun):
-    """What one decode run returns. The runner makes a `contract.Block` of it; `contract.DecodeRun` explains most
-    fields.
+    """Result of one decode run. The runner makes a `contract.Block` of it; `contract.DecodeRun` explains most fields.
 
     An engine that prefills and decodes in one go, as a server does, sets `prefill_ns`. What its `prefill` returned is
     then ignored. It may set `began_ns` too: the clocks of the GPU in prefill are compared from then on, and what else
@@ -98,7 +97,7 @@ class Decoded(DecodeRun):
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What was observed of a block: kernels, memory copies and CUDA functions called by the host, counted by name.
+    """Observations of a block: kernels, memory copies and CUDA functions called by the host, counted by name.
 
     `unseen`: why nothing could be observed; None where something was.
 
@@ -124,7 +123,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """What was emitted, without times: `tokens[slot]` and `finish[slot]`, as in `Decoded`."""
+    """Emitted text without times: `tokens[slot]` and `finish[slot]`, as in `Decoded`."""
 
     tokens: Tokens
     finish: Finishes
@@ -137,7 +136,7 @@ class Engine(Protocol):
     """
 
     def facts(self) -> EngineFacts:
-        """What was loaded, on which device."""
+        """Facts of what was loaded, and on which device."""
 
     def prefill(self, prompts: Sequence[Sequence[int]], *, draft: bool) -> int:
         """Fill the KV caches from `prompts`, token ids of one prompt per slot. Their lengths may differ. Returns
@@ -171,7 +170,7 @@ class Backend(Protocol):
     description: str
 
     def available(self) -> Availability:
-        """Whether it can run on this machine, and why or why not."""
+        """Say if it can run on this machine, and why or why not."""
 
     def open(self, request: OpenRequest) -> Engine:
         """Load the pair. Raises BackendError (CheckpointError) with file, tensor or key, and what would be right."""

@@ -1,4 +1,4 @@
-"""What a gate implements, and what it may declare besides.
+"""Protocol of a gate, and further declarations that it may make.
 
 A gate says itself which question it answers. The harness asks by `isinstance` for each declaration below, and never
 looks at a gate's name.
@@ -58,7 +58,8 @@ class Sequential(Protocol):
     """Marks a gate whose verdict rests on samples and is INCONCLUSIVE as long as there are too few.
 
     Such a gate is asked at the interim looks of a scenario (`stats.planned_looks`). A point ends early at the first
-    look where every such gate has decided.
+    look where every such gate has decided. A cell then has its figures, its comparison and its drift. What only
+    pages show of it (`series_ms`, `by_depth`, `by_active`, `distributions`) is empty.
     """
 
     sequential: Literal[True]
@@ -69,8 +70,8 @@ class Counting(Sequential, Protocol):
     """A `Sequential` gate that does not decide exactly one thing of every spec cell."""
 
     def decisions(self, rule: Rule, cell: Cell, scenario: Scenario) -> int:
-        """How many decisions `rule` takes by the samples of `cell`. The required decisions of a run share the error of
-        a FAIL.
+        """Number of decisions that `rule` takes by the samples of `cell`. The required decisions of a run share the
+        error of a FAIL.
         """
 
 

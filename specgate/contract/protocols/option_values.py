@@ -10,9 +10,9 @@ from specgate.errors import UsageError
 LONGEST_BUILD: Final = 200
 
 
-def choice(given: Mapping[str, str], key: str, values: tuple[str, ...]) -> str:
+def choice(options: Mapping[str, str], key: str, values: tuple[str, ...]) -> str:
     """The chosen one of `values`, the first where the option is not given. Raises UsageError for any other value."""
-    value = given.get(key, values[0])
+    value = options.get(key, values[0])
     if value not in values:
         raise UsageError(f"option {key} = {value!r}", hint=f"it is one of: {', '.join(values)}")
     return value

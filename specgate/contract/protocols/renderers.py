@@ -1,4 +1,4 @@
-"""What a report, a view of several runs and an export implement."""
+"""Protocols of a report, a view of several runs and an export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plug-ins give the harness besides engines, judges and reports: pairs by name, and a profiler."""
+"""Protocols of the other plug-ins of the harness: pairs by name, and a profiler."""
 
 from __future__ import annotations
 

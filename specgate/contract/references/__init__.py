@@ -1,4 +1,4 @@
-"""What a run is held against that is not part of it. It is copied into the run, so that judging needs nothing else.
+"""References of a run that are not part of it. It is copied into the run, so that judging needs nothing else.
 
 earlier_run.py     the last green run of the same subject on the same machine
 compared_build.py  comparisons of this build with another by `specgate ab`

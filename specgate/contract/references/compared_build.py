@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What a revision that a rule names is in the checkout that the run was started in.
+    """Commit of a revision that a rule names, in the checkout that the run was started in.
 
     `commit`: its commit; None where there is no such revision, or no checkout.
     `branched_at`: the newest commit that it has in common with what is checked out; None where there is none.
@@ -45,7 +45,7 @@ class ComparedBuild:
 
 @dataclass(frozen=True, slots=True)
 class Builds:
-    """What rules about comparisons rest on. It is settled when the run begins.
+    """Comparisons and revisions that rules about builds rest on. It is settled when the run begins.
 
     `revisions`: revision that a rule names → what that is. `compared`: newest first.
     """

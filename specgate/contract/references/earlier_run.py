@@ -10,7 +10,7 @@ from specgate.contract.scenarios.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """What one prompt of a spec cell became, over all blocks of the cell.
+    """Text of one prompt of a spec cell, over all blocks of the cell.
 
     `slot`: its place in the batch. A server counts all slots of a block together: they are slot 0.
     `blocks`: how many blocks decoded it. `steps`: request-steps that had a draft, over all of them. `accepted`: draft
@@ -72,7 +72,7 @@ class EarlierRun:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What the scenarios of a run are held against. It is settled when the run begins.
+    """Earlier runs that the scenarios of a run are compared with. It is settled when the run begins.
 
     `runs`: scenario → the last green run of it. `missing`: scenario → why there is none.
     """

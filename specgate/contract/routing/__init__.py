@@ -1,4 +1,4 @@
-"""Which of a mixture's experts the target's passes reach.
+"""Experts of a mixture that the target's passes reach.
 
 counts.py  what an engine counts of a block
 use.py     what follows from it for a cell: experts per layer and pass, and how far neighbouring tokens share them

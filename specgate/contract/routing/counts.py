@@ -1,4 +1,4 @@
-"""What an engine counts of the experts that the target's passes over a block reached.
+"""Counts, by the engine, of the experts that the target's passes over a block reached.
 
 A pass has a row per token: of every slot that is active, its newest token and its drafts. An expert of a layer is
 touched if the router sends a row to it; its weights are read then, once, however many rows it gets.
@@ -46,12 +46,12 @@ def counts_of(by_step: Sequence[Sequence[int]], rows: Sequence[int], fresh: Sequ
     """
     passes = []
     for n in sorted({n for n, _ in zip(rows, by_step, strict=True) if n}):
-        of_layers = zip(*(step for step, found in zip(by_step, rows, strict=True) if found == n), strict=True)
+        of_layers = zip(*(step for step, rows_there in zip(by_step, rows, strict=True) if rows_there == n), strict=True)
         passes.append(PassCounts(n, tuple(map(histogram, of_layers))))
     return ExpertCounts(tuple(map(sum, by_step)), tuple(passes), tuple(fresh))
 
 
 def histogram(values: Sequence[int]) -> tuple[int, ...]:
-    """How often 0, 1, … occur among `values`, as far as the largest of them."""
-    found = Counter(values)
-    return tuple(found[n] for n in range(max(found, default=-1) + 1))
+    """Counts of 0, 1, … among `values`, as far as the largest of them."""
+    counts = Counter(values)
+    return tuple(counts[n] for n in range(max(counts, default=-1) + 1))

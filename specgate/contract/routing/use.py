@@ -1,4 +1,4 @@
-"""How a cell's target passes used the experts, as figures over all its measured blocks.
+"""Use of the experts by a cell's target passes, as figures over all its measured blocks.
 
 `docs/definitions.md` defines the overlap, `ExpertTraffic.distinct` has its formula.
 """

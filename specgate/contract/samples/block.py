@@ -76,7 +76,7 @@ class RefusedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a block has in the place of steps where the engine runs behind a server.
+    """Records of a block in the place of steps, if the engine runs behind a server.
 
     `requests`: one per slot.
     `acceptance`: what the server counted over these requests; None in a baseline block.
@@ -91,7 +91,7 @@ class Served:
 
 
 class Finish(StrEnum):
-    """Why a slot stopped emitting within a block."""
+    """Reason that a slot stopped emitting within a block."""
 
     STEPS = "steps"
     LENGTH = "length"
@@ -187,7 +187,7 @@ class Block(DecodeRun):
 
     @property
     def answered_all(self) -> bool:
-        """Whether slot i is prompt i of the set, in every slot: false where a server under load refused requests."""
+        """True if slot i is prompt i of the set, in every slot; False if a server under load refused requests."""
         return self.served is None or not self.served.refused
 
     @property

@@ -60,9 +60,12 @@ def speculation_counters(
     A rejected draft token is rewound. A slot leaves multi-token mode when it finishes; whether it did so for another
     reason (`disabled_multitoken_other`) is not for an engine to say: the harness counts it from the steps.
     """
-    said = [(drafted,) * len(step) for step in accepted] if isinstance(drafted, int) else drafted
+    proposals = [(drafted,) * len(step) for step in accepted] if isinstance(drafted, int) else drafted
     rejected = [
-        d - a for of, proposed in zip(accepted, said, strict=True) for a, d in zip(of, proposed, strict=True) if a >= 0
+        d - a
+        for of, proposed in zip(accepted, proposals, strict=True)
+        for a, d in zip(of, proposed, strict=True)
+        if a >= 0
     ]
     ended = Counter(finish)
     return {

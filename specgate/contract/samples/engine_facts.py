@@ -56,7 +56,7 @@ the attention and of the experts. `cuda_graphs`: what is captured, in the engine
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What a running server says that it serves. It is the server's word: nothing of it was seen on this machine.
+    """Model that a running server says it serves. It is the server's word: nothing of it was seen on this machine.
 
     `name`: what requests call it. `path`: where the server loaded it from. `max_positions`: its longest context.
     `architecture`, `vocab`: of its config. None where the server does not tell.
@@ -71,7 +71,7 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class EngineIdentity:
-    """Which build of somebody else's engine ran, and how it was set up.
+    """Build and settings of somebody else's engine.
 
     `build`: the commit, or the digest of a wheel or an image; None where nobody told.
     `told_by`: where the build is known from: the engine's version, or the user's option.
@@ -90,21 +90,21 @@ class EngineIdentity:
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """What is not known of it."""
+        """Names of the facts that are not known of it."""
         return (*(() if self.build else ("build",)), *(name for name in SETTINGS if name not in self.settings))
 
     @property
     def fingerprint(self) -> dict[str, str | None]:
         """Key → value, for the fingerprint of a run: another build, setting or model is another engine."""
-        found = {"build": self.build, **{name: self.settings.get(name) for name in SETTINGS}}
-        others = {f"{role}.{name}": told for role, part in self.differing.items() for name, told in part.items()}
+        own = {"build": self.build, **{name: self.settings.get(name) for name in SETTINGS}}
+        others = {f"{role}.{name}": setting for role, part in self.differing.items() for name, setting in part.items()}
         models = {f"{role}.serves": model.path or model.name for role, model in self.served.items()}
-        return {OF_ENGINE + key: value or UNKNOWN for key, value in {**found, **others, **models}.items()}
+        return {OF_ENGINE + key: value or UNKNOWN for key, value in {**own, **others, **models}.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What a loaded engine is, for the fingerprint and the report.
+    """Facts of a loaded engine, for the fingerprint and the report.
 
     `target_sha256`: None where the weights are a server's, and not on this machine.
     `details`: further printable facts, in the order in which they are printed.
@@ -151,7 +151,7 @@ class EngineFacts:
 
     @property
     def target(self) -> str | None:
-        """What tells one target from another: the SHA-256 of its weights, or what a server says that it serves."""
+        """Identity of the target: the SHA-256 of its weights, or the model that a server says it serves."""
         if self.target_sha256 is not None or self.identity is None:
             return self.target_sha256
         return "; ".join(f"served {m.path or m.name}" for m in self.identity.served.values()) or None

@@ -9,7 +9,7 @@ from specgate.contract.types import Size
 
 @dataclass(frozen=True, slots=True)
 class EngineMemory:
-    """What an engine tells of the memory that a role decodes in. None: it does not tell.
+    """Memory that a role decodes in, as the engine tells it. None: it does not tell.
 
     `process`: the number of the process that holds it, with all that this one has started. None where nobody knows it,
         as of a server on another machine.

@@ -52,7 +52,7 @@ class LogitSample:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a target model says of one token of a text, all tokens before it given.
+    """Score of one token of a text by a target model, all tokens before it given.
 
     `best`: the token with the largest logit.
     `best_logit`, `logit`: of `best` and of the token itself, in float32. Log-probabilities will do, since only their
@@ -82,7 +82,7 @@ class RescoredText:
 
 @dataclass(frozen=True, slots=True)
 class SecondLook:
-    """What a second engine says in float32 of tokens that lay too far from its choice in the dtype of the scenario.
+    """Scores in float32 of tokens that lay too far from the second engine's choice in the scenario's dtype.
 
     `texts`: these tokens alone.
     `unscored`: why they were not scored in float32; None where they were.
@@ -96,7 +96,7 @@ class SecondLook:
 
 @dataclass(frozen=True, slots=True)
 class Rescoring:
-    """How the tokens of one point were scored by a second engine, after all timing.
+    """Scores of one point's tokens by a second engine, after all timing.
 
     `engine`: the back end that scored. `device` and `dtype`: what it computed with; None where it did not load.
     `unscored`: why nothing was scored; None where something was.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from specgate.contract.scenarios.roles import BASELINE, VARIANT_MARK, Role
 from specgate.contract.scenarios.scenario import Scenario
@@ -96,23 +97,30 @@ class Round:
         return f"{self.point.key}/s{self.prompt_set}/{kind}{self.index}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """Everything a run will do, in order, before it does any of it."""
 
     scenarios: Mapping[str, Scenario]
     rounds: tuple[Round, ...]
 
+    @cached_property
+    def _of_point(self) -> Mapping[Point, Sequence[Round]]:
+        found: dict[Point, list[Round]] = {}
+        for round_ in self.rounds:
+            found.setdefault(round_.point, []).append(round_)
+        return found
+
     @property
     def points(self) -> tuple[Point, ...]:
         """Every point, in running order."""
-        return tuple(dict.fromkeys(r.point for r in self.rounds))
+        return tuple(self._of_point)
 
-    @property
+    @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """Every cell, in running order of the points."""
         return tuple(Cell(p, role) for p in self.points for role in self.scenarios[p.scenario].roles)
 
     def rounds_of(self, point: Point) -> Iterator[Round]:
         """The rounds of one point, warm-up included, in running order."""
-        return (r for r in self.rounds if r.point == point)
+        return iter(self._of_point.get(point, ()))

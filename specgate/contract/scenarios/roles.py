@@ -8,7 +8,9 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, order=True)
 class Role:
-    """How a block decodes: `k = 0` is `baseline` (no draft), `k > 0` is `spec-k` (a chain of k draft tokens)."""
+    """Way in which a block decodes: `k = 0` is `baseline` (no draft), `k > 0` is `spec-k` (a chain of k draft
+    tokens).
+    """
 
     k: int
 
@@ -19,7 +21,7 @@ class Role:
 
     @property
     def speculative(self) -> bool:
-        """Whether blocks of this role draft."""
+        """True if blocks of this role draft."""
         return self.k > 0
 
     @classmethod

@@ -36,10 +36,10 @@ class Rope:
 
     def __post_init__(self) -> None:
         of_type = ROPE_KEYS[self.rope_type]
-        given = self.keys.keys() - {"rope_type", "factor", "original_max_position_embeddings"}
-        if given - of_type:
-            raise ValueError(f"rope_type {self.rope_type} has no {', '.join(sorted(given - of_type))}")
-        if self.rope_type == "llama3" and given != of_type:
+        extra = self.keys.keys() - {"rope_type", "factor", "original_max_position_embeddings"}
+        if extra - of_type:
+            raise ValueError(f"rope_type {self.rope_type} has no {', '.join(sorted(extra - of_type))}")
+        if self.rope_type == "llama3" and extra != of_type:
             raise ValueError("rope_type llama3 needs low_freq_factor and high_freq_factor")
 
     @property

@@ -40,7 +40,7 @@ Bias = tuple[Annotated[int, Range(ge=0, le=POSITIONS)], Penalty]
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are drawn. The defaults are the target's own distribution, with coupled verification."""
+    """Settings by which tokens are drawn. The defaults are the target's own distribution, with coupled verification."""
 
     temperature: Annotated[float, Range(ge=0, le=FACTOR)] = 1.0
     """What logits are divided by; 0 is greedy."""
@@ -65,12 +65,12 @@ class Sampling:
 
     @property
     def filters(self) -> bool:
-        """Whether some tokens may not be drawn."""
+        """True if some tokens may not be drawn."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
     @property
     def penalises(self) -> bool:
-        """Whether a token's chance depends on which tokens came before, beyond what the model makes of them."""
+        """True if a token's chance depends on the tokens before it beyond what the model makes of them."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
 

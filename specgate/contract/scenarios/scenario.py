@@ -43,7 +43,7 @@ Options = Annotated[Mapping[OptionName, Annotated[Text, Convert(option_text, {"t
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a variant of a scenario's roles does otherwise. Everything else is as the scenario has it."""
+    """Differences of a variant from its scenario. Everything else is as the scenario has it."""
 
     options: Options = field(default_factory=dict)
     """Options of the engine, beside those of the scenario and of the command line."""
@@ -65,7 +65,7 @@ Milliseconds = Annotated[float, Range(gt=0, le=1000 * SECONDS)]
 
 @dataclass(frozen=True, slots=True)
 class LatencyLimits:
-    """What a request must keep to for it to count as goodput, in ms; None where nothing is asked."""
+    """Limits that a request must keep to for it to count as goodput, in ms; None if there is none."""
 
     ttft_ms: Milliseconds | None = None
     """Until its first token."""
@@ -133,7 +133,7 @@ class Scenario:
 
     @property
     def repeats_baseline(self) -> bool:
-        """Whether speculation must emit the baseline's tokens: greedy ones, or drawn with the same random numbers."""
+        """True if speculation must emit the baseline's tokens: greedy ones, or drawn with the same random numbers."""
         return self.sampling is None or self.sampling.method == "coupled"
 
     @property
@@ -143,7 +143,7 @@ class Scenario:
 
     @property
     def whole_requests(self) -> bool:
-        """Whether blocks are whole requests, each with its own prefill."""
+        """True if blocks are whole requests, each with its own prefill."""
         return self.kind != "micro"
 
     def prompts_in_set(self, batch: int) -> int:

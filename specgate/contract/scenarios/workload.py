@@ -84,7 +84,7 @@ class Workload:
 
     @property
     def own(self) -> bool:
-        """Whether the prompts come from a file, and then have lengths of their own."""
+        """True if the prompts come from a file, and then have lengths of their own."""
         return self.source == "file"
 
 
@@ -119,7 +119,7 @@ PASS_ROUNDS = 2
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How often a point is measured."""
+    """Number of measurements of a point."""
 
     rounds: Repeats
     """At most so many rounds per prompt set. A round is one block of every role; the order of the roles is reversed

@@ -1,4 +1,4 @@
-"""What was found of two builds: a word for every quantity, and one for the whole."""
+"""Findings about two builds: a word for every quantity, and one for the whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specgate.errors import ExitCode
 
 
 class Word(StrEnum):
-    """What can be said of the new build beside the old one.
+    """Verdict on the new build beside the old one.
 
     `SAME`: the two differ by less than the margin, and that is proven.
     `SLOWER`, `FASTER`: a difference is proven that is not proven to be smaller than the margin. Of acceptance, SLOWER
@@ -54,7 +54,7 @@ NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """How large a difference must be to matter, in percent. A smaller one is SAME once that is proven.
+    """Size, in percent, that a difference must have to matter. A smaller one is SAME once that is proven.
 
     `error`: the chance, on each side, that a difference is found where there is none, over all quantities that decide;
         and that SAME is said of a difference as large as the margin.
@@ -188,7 +188,7 @@ class TwoBuilds:
 
     @property
     def one_build(self) -> bool:
-        """Whether both sides are one build: the same code, interpreter, back end and options."""
+        """True if both sides are one build: the same code, interpreter, back end and options."""
         old, new = (self.sides[name] for name in SIDES)
         return replace(old, name="new", source=new.source, revision=new.revision, changed=new.changed) == new
 

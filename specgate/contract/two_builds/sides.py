@@ -40,7 +40,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a process took its code from.
+    """Source of a process's code.
 
     `backend_file`, `specgate_file`: paths of the modules that it imported.
     `python`: version of its interpreter.

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.requests.distributions import RANKS, distribution, distributions, request_tpot_ms
+from specgate.analysis.requests.timing import requests_of
 from specgate.contract import Finish
 from tests.support.factories import block, blocks_of, plan_of, scenario
 
@@ -41,11 +42,11 @@ def test_a_request_that_emitted_nothing_has_no_time_per_token() -> None:
 
 def test_first_tokens_are_timed_in_whole_requests_only() -> None:
     blocks = [b for b in blocks_of(PLAN) if b.role == BASE and not b.warmup]
-    micro, full = distributions(blocks, whole_requests=False), distributions(blocks, whole_requests=True)
+    micro, full = (distributions(r for b in blocks for r in requests_of(b, whole)) for whole in (False, True))
     assert set(micro) == {"tpot_ms", "itl_ms"} and set(full) == {"tpot_ms", "itl_ms", "ttft_ms"}
     assert full["ttft_ms"].n == 2 * len(blocks)
     assert set(full["ttft_ms"].values) == {50.0}
-    assert distributions([], whole_requests=True) == {}
+    assert distributions([]) == {}
 
 
 @given(st.lists(st.floats(0, 1e4), min_size=1, max_size=400))

@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.requests.percentiles import ERROR, quantile, rank_shares
+from specgate.analysis.requests.percentiles import ERROR, Quantile, effective_number, quantiles, rank_shares
+from specgate.analysis.stats import t_quantile
+
+
+def quantile(groups: list[list[float]], q: float, error: float = ERROR) -> Quantile | None:
+    return next(quantiles(groups, [q], error), None)
 
 
 def below(k: int, n: int, q: Fraction) -> Fraction:
@@ -84,3 +89,24 @@ def test_an_interval_misses_the_true_percentile_as_seldom_as_it_says(q: float, b
         misses[0] += found.low > true
         misses[1] += found.high < true
     assert max(misses) / 600 <= 0.045
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([1.0, 1.5, 2.0, 7.25]), max_size=6), min_size=1, max_size=12),
+    st.sampled_from([0.5, 0.9, 0.99]),
+)
+def test_samples_are_worth_what_counting_them_group_by_group_gives(groups: list[list[float]], q: float) -> None:
+    """Korn and Graubard's effective number, counted in lists."""
+    filled = [group for group in groups if group]
+    n, count = sum(map(len, filled)), len(filled)
+    if n == count or count < 3:
+        return
+    value = float(np.quantile(np.concatenate(filled), q))
+    effects = []
+    for below in ([sum(x <= value for x in g) for g in filled], [sum(x < value for x in g) for g in filled]):
+        residual = np.array([b - sum(below) / n * len(g) for b, g in zip(below, filled, strict=True)])
+        effects.append(count / (count - 1) * float(residual @ residual) / (n * q * (1 - q)))
+    scale = (t_quantile(1 - ERROR, n - 1) / t_quantile(1 - ERROR, count - 1)) ** 2
+    expected = max(int(n / max(1.0, *effects) * scale), 1)
+    sizes = np.array([len(group) for group in filled], float)
+    assert effective_number(np.concatenate(filled), sizes, value, q, ERROR) == expected

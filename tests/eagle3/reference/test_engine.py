@@ -14,7 +14,7 @@ from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.kv.planes import plain
+from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.backends.eagle3.reference.state import Slots
 from specgate.backends.eagle3.reference.target import target_forward, target_logits
 from specgate.contract import BASELINE, Budget, Role

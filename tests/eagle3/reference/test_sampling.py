@@ -12,7 +12,7 @@ import torch
 from specgate.analysis.draws.fit_tests import check_draws, often_drawn
 from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.open import open_engine, what_samples
+from specgate.backends.eagle3.reference.open import open_engine, sampler_for
 from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling
 from specgate.contract.draws import DrawnTexts
 from specgate.contract.protocols import OpenRequest
@@ -154,7 +154,7 @@ def test_draws_have_the_targets_distribution(pair: PairRef, method: str) -> None
 @pytest.mark.parametrize("fault", ["verify that is always greedy", "verify that accepts one draft too many"])
 def test_draws_of_a_faulty_verify_do_not(pair: PairRef, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The faults that show whatever the draft is worth: an untrained one hides a forgotten residual."""
-    monkeypatch.setattr("specgate.backends.eagle3.reference.sampling.sampler.verify_by_rejection", FAULTS[fault])
+    monkeypatch.setattr("specgate.backends.eagle3.reference.sampling.verify_by_rejection", FAULTS[fault])
     engine = opened(pair, replace(PEAKED, method="rejection"), batch=64, positions=40)
     assert check_draws(drawn(engine, SPEC, 1_280), SPEC).p < 1e-9
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_sampled_is_refused(pair: PairRef, asked: Sampling, draft
 def test_a_tape_is_refused(pair: PairRef) -> None:
     request = OpenRequest(pair, "float32", 1, 100, 3, False, {"tape": "counts.json"}, sampling=FLAT)
     with pytest.raises(UsageError, match="option tape with sampling"):
-        what_samples(request)
+        sampler_for(request)
 
 
 def test_a_greedy_engine_draws_nothing(pair: PairRef) -> None:

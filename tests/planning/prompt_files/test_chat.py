@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from specgate.backends.eagle3.lib.tiny import write_tokenizer
-from specgate.backends.eagle3.pairs.demo import demo_target
+from specgate.backends.eagle3.pairs.shipped import demo_target
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.planning.prompt_files.chat import ChatTemplate
 

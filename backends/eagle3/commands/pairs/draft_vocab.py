@@ -14,7 +14,7 @@ from specgate.errors import UsageError
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
-    from specgate.backends.eagle3.pair_tools.draft_vocab.command import Choice, Found, Wish
+    from specgate.backends.eagle3.pair_tools.draft_vocab.command import Choice, VocabReport, Wish
     from specgate.backends.eagle3.pair_tools.draft_vocab.cost import Cost
     from specgate.backends.eagle3.pair_tools.draft_vocab.coverage import Tail
     from specgate.contract import PairRef
@@ -64,11 +64,11 @@ def draft_vocab(
     """
     from specgate.backends.eagle3.pair_tools.draft_vocab.command import Wish
     from specgate.backends.eagle3.pair_tools.draft_vocab.command import draft_vocab as run
-    from specgate.backends.eagle3.pair_tools.draft_vocab.sources import Asked
+    from specgate.backends.eagle3.pair_tools.draft_vocab.sources import TokenSources
     from specgate.pairs.resolve import refuse_two_names, resolve_pair
 
     refuse_two_names(pair, target, draft)
-    asked = Asked(prompts, texts, corpora, runs)
+    asked = TokenSources(prompts, texts, corpora, runs)
     if not asked.any:
         raise UsageError("nothing to count", hint="name what: --prompts, --text, --corpus or --run")
     if size is not None and cover is not None:
@@ -84,7 +84,7 @@ def draft_vocab(
         echo(line)
 
 
-def in_lines(ref: PairRef, found: Found, wish: Wish) -> Iterator[str]:
+def in_lines(ref: PairRef, found: VocabReport, wish: Wish) -> Iterator[str]:
     """The figures as text of 80 columns, and the commands that measure them."""
     counts = found.counts
     vocab, occurring, once = len(counts.of), int((counts.of > 0).sum()), int((counts.of == 1).sum())
@@ -94,7 +94,7 @@ def in_lines(ref: PairRef, found: Found, wish: Wish) -> Iterator[str]:
     for source in counts.sources:
         yield from wrapped(f"  {source.name}: {source.tokens:,} tokens")
     lacking = f"; this draft has no row for {found.lacking} more" if found.lacking else ""
-    yield from wrapped(f"always kept: {found.own.kept} ends of text and special tokens{lacking}")
+    yield from wrapped(f"always kept: {found.own.special} ends of text and special tokens{lacking}")
     yield ""
     yield from table(found, wish.target_rows)
     yield ""
@@ -108,7 +108,7 @@ def in_lines(ref: PairRef, found: Found, wish: Wish) -> Iterator[str]:
     yield from measuring(ref, wish)
 
 
-def table(found: Found, target_rows: bool) -> Iterator[str]:
+def table(found: VocabReport, target_rows: bool) -> Iterator[str]:
     """A line per size: what it covers, and what it reads."""
     own = "with target rows" if target_rows else "of its own rows"
     top = ("draft", "covered by", "covered by draft", "LM head", "draft step", "cycle")
@@ -128,7 +128,7 @@ def table(found: Found, target_rows: bool) -> Iterator[str]:
     )
 
 
-def choice_lines(choice: Choice, found: Found) -> Iterator[str]:
+def choice_lines(choice: Choice, found: VocabReport) -> Iterator[str]:
     """What changes with the chosen vocabulary."""
     yield from tail_lines(f"{len(choice.ids):,} draft tokens", choice.share, choice.tail, found)
     before, after = found.present.cost, choice.cost
@@ -151,7 +151,7 @@ def amounts(before: Cost, after: Cost) -> str:
     )
 
 
-def tail_lines(what: str, share: float, tail: Tail, found: Found) -> Iterator[str]:
+def tail_lines(what: str, share: float, tail: Tail, found: VocabReport) -> Iterator[str]:
     """What share of positions can never be drafted, and the tokens that this is mostly."""
     yield from wrapped(
         f"{what}: {share:.2%} covered. {tail.tokens:,} positions ({tail.tokens / found.counts.total:.2%}) hold a token "
@@ -170,7 +170,7 @@ def measuring(ref: PairRef, wish: Wish) -> Iterator[str]:
     if wish.out is None:
         return
     yield f"written: {wish.out}"
-    own = [part for file in wish.asked.prompts[:1] for part in ("--prompts", str(file))]
+    own = [part for file in wish.sources.prompts[:1] for part in ("--prompts", str(file))]
     for what, draft in (("before", ref.draft), ("after", wish.out)):
         command = ["specgate", "micro", "--backend", "reference", "--target", str(ref.target), "--draft", str(draft)]
         yield f"\nacceptance length {what}, on the reference engine:"
@@ -182,7 +182,7 @@ def wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def as_data(ref: PairRef, found: Found, out: Path | None) -> dict[str, object]:
+def as_data(ref: PairRef, found: VocabReport, out: Path | None) -> dict[str, object]:
     """All figures. Shares are fractions of the counted tokens, sizes are tokens."""
     choice = found.choice
 
@@ -202,7 +202,7 @@ def as_data(ref: PairRef, found: Found, out: Path | None) -> dict[str, object]:
             "sha256": found.counts.sha256,
             "sources": [{"name": s.name, "tokens": s.tokens, "sha256": s.sha256} for s in found.counts.sources],
         },
-        "always_kept": found.own.kept,
+        "always_kept": found.own.special,
         "always_kept_without_row": found.lacking,
         "curve": [
             {"size": n.size, "covered_by_any": n.any, "covered_by_own_rows": n.own, **costs(n.cost)}

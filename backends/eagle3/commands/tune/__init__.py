@@ -1,9 +1,8 @@
 """`specgate engine tune`: search what is fastest on this GPU.
 
-steps.py      `specgate engine tune steps`: configurations of products, chosen by whole steps
 drafts.py     `specgate engine tune drafts`: how many tokens to draft at each batch size?
 fmha.py       `specgate engine tune fmha`: which tiling of attention decodes fastest?
-options.py    options that the commands for matrix products share
+steps.py      `specgate engine tune steps`: which configurations of products make whole steps fastest?
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import click
 
 from specgate.backends.eagle3.commands.tune.drafts import drafts
 from specgate.backends.eagle3.commands.tune.fmha import fmha
-from specgate.backends.eagle3.commands.tune.options import BACKEND, BUDGET
-from specgate.backends.eagle3.commands.tune.steps import steps
+from specgate.backends.eagle3.commands.tune.steps import BACKEND, BUDGET, steps
 from specgate.commands.numbers import BATCHES, DRAFTED
 from specgate.errors import ExitCode
 from specgate.terminal import echo
@@ -89,7 +87,7 @@ def shapes(
     N and K are the rows and columns of a weight, M is the largest number of tokens in a step. Of a mixture of experts,
     whose two products are among them, each expert has such a weight. Only configs are read, and no GPU is needed.
     """
-    from specgate.backends.eagle3.nouns.tuned_gemms import write_shapes
+    from specgate.backends.eagle3.nouns.gemms import write_shapes
     from specgate.backends.eagle3.tuning.gemm_tuning import tuning_backend, wanted
 
     named = named_pairs(pairs, target, draft)

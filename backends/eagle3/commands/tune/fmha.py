@@ -62,8 +62,7 @@ def fmha(
     Exit code 7 if no configuration works for some point.
     """
     from specgate.backends.eagle3.nouns.fmha import parse_config
-    from specgate.backends.eagle3.tuning.fmha_points import read_grid
-    from specgate.backends.eagle3.tuning.fmha_run import SweepRequest, carry_out
+    from specgate.backends.eagle3.tuning.fmha_sweep import SweepRequest, carry_out, read_grid
 
     configs = (*map(parse_config, texts), *(read_grid(grid) if grid else ()))
     named = dict(map(key_value, options))

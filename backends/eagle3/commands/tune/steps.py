@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specgate.backends.eagle3.commands.tune.options import BACKEND, BUDGET
-from specgate.commands.numbers import DRAFTED
+from specgate.commands.numbers import DRAFTED, TIME
 from specgate.errors import ExitCode
 from specgate.terminal import echo
 
@@ -18,6 +17,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from specgate.backends.eagle3.nouns.gemms import InSteps, TunedGemm
+
+
+BACKEND = click.option(
+    "--backend", metavar="NAME", help="Back end whose kernels are tuned (default: the best one that has any)."
+)
+BUDGET = click.option(
+    "--budget-seconds",
+    type=TIME,
+    default=600.0,
+    show_default=True,
+    metavar="S",
+    help="Begin no weight after that time.",
+)
+
 
 LEAST_CONTEXT = 64
 

@@ -16,14 +16,15 @@ from typing import Any, Final
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, Epilogue, MatmulRows
-from specgate.backends.eagle3.cupy.kernels.rows.draft_input import DraftInput
-from specgate.backends.eagle3.cupy.kernels.rows.draft_token import DraftToken
-from specgate.backends.eagle3.cupy.kernels.rows.embed_rows import EmbedRows
-from specgate.backends.eagle3.cupy.kernels.rows.feature_capture import FeatureCapture
-from specgate.backends.eagle3.cupy.kernels.rows.feature_rows import FeatureNorm, FeatureRows
-from specgate.backends.eagle3.cupy.kernels.state.accept import Accept
-from specgate.backends.eagle3.cupy.kernels.state.commit import Commit
-from specgate.backends.eagle3.cupy.kernels.state.kv_reserve import KVReserve
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import (
+    DraftInput,
+    DraftToken,
+    EmbedRows,
+    FeatureCapture,
+    FeatureNorm,
+    FeatureRows,
+)
+from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, Commit, KVReserve
 from specgate.backends.eagle3.cupy.step.recording import Call
 
 BF16: Final = 2

@@ -11,8 +11,7 @@ from typing import Final
 import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import IdleWatch, StopRule, read, run, text_of
-from specgate.backends.eagle3.cupy.engine.partial.counting import counters_of
-from specgate.backends.eagle3.cupy.engine.partial.schedule import graphs_of, kinds_of, looks_of
+from specgate.backends.eagle3.cupy.engine.partial import counters_of, graphs_of, kinds_of, looks_of
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import (
     FirstTokens,
@@ -26,9 +25,8 @@ from specgate.backends.eagle3.cupy.engine.prefilled import (
 from specgate.backends.eagle3.cupy.engine.ranks.prefill import Prefill
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, whole_logits
 from specgate.backends.eagle3.cupy.engine.sampled import name_requests
-from specgate.backends.eagle3.cupy.kernels.peers.mailboxes import LIMIT_MS
-from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import KVBlocks
-from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Slots
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import LIMIT_MS
+from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, KVBlocks, Slots
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout, assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
@@ -38,10 +36,10 @@ from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind, bound_prompts
 from specgate.backends.eagle3.cupy.step.verify import Verify
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
-from specgate.backends.eagle3.cupy.tuned.shape_log import ShapeLog
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
+from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.memory import refusing_overflow
-from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.contract import Budget, EngineFacts, Role
 from specgate.contract.protocols import Decoded, Text
 from specgate.contract.samples.counters import ENDED_EARLY

@@ -8,20 +8,20 @@ from dataclasses import asdict
 import torch
 
 from specgate import __version__
-from specgate.backends.eagle3.cupy.engine.memory_plan import in_gb
+from specgate.backends.eagle3.cupy.engine.limits import in_gb
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import TRIAL, said_of
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import entry_points
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.describe import describe_rope, draft_details
 from specgate.backends.eagle3.lib.kv.modes import mode_in_words
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.parallel.shard import Shard
-from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.shard import Shard
+from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.traffic import pair_traffic
-from specgate.backends.eagle3.lib.trees.asked import described, warning
+from specgate.backends.eagle3.lib.trees.options import described, warning
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.contract import EngineFacts, Sampling
 from specgate.contract.traffic import LinkTraffic

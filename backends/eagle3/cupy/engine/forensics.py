@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, rows_of_slots
-from specgate.backends.eagle3.cupy.engine.partial.schedule import kinds_of
+from specgate.backends.eagle3.cupy.engine.partial import kinds_of
 from specgate.backends.eagle3.cupy.engine.prefilled import first_tokens
 from specgate.backends.eagle3.cupy.engine.ranks.rank import whole_logits
 from specgate.backends.eagle3.cupy.engine.retile import RetilingEngine

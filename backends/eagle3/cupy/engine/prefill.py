@@ -27,17 +27,18 @@ from specgate.backends.eagle3.cupy.engine.prefill_attention import (
 from specgate.backends.eagle3.cupy.kernels.experts.packing import Order
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, function
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_down import PrefillDown
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_gate_up import PrefillGateUp
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_row_groups import PrefillRowGroups
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_decode import PrefillDecode
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_draft import PrefillDraft
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_gate import PrefillGate
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_heads import PrefillHeads
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_mixture import PrefillMixture, PrefillMixtureSum
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_route import PrefillRoute
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_stream import PrefillStream
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_swiglu import PrefillSwiglu
+from specgate.backends.eagle3.cupy.kernels.prefill.launchers import (
+    PrefillDecode,
+    PrefillDraft,
+    PrefillGate,
+    PrefillHeads,
+    PrefillMixture,
+    PrefillMixtureSum,
+    PrefillRoute,
+    PrefillStream,
+    PrefillSwiglu,
+)
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import PrefillDown, PrefillGateUp, PrefillRowGroups
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
 from specgate.backends.eagle3.cupy.memory.coded_pages import held, made_pages
 from specgate.backends.eagle3.cupy.memory.model import Draft, RopeTable, Target

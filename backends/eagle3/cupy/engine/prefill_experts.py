@@ -28,10 +28,9 @@ from specgate.backends.eagle3.cupy.engine.prefill import (
 from specgate.backends.eagle3.cupy.engine.prefill_attention import split_heads
 from specgate.backends.eagle3.cupy.engine.prefill_mixture import ROWS, Part, add_mixtures, decoded_bytes
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import RECORD, most_row_groups
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import RECORD, most_row_groups
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
-from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights
-from specgate.backends.eagle3.cupy.memory.model import Target
+from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights, Target
 from specgate.backends.eagle3.lib.weights import TargetWeights
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 

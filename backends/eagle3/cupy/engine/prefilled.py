@@ -12,13 +12,12 @@ from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode, prefill_draft, prefill_target
 from specgate.backends.eagle3.cupy.engine.prefill_experts import prefill_expert_prompts, together
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
-from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import KVBlocks
-from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
+from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, KVBlocks
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
 from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.step.verify import Verify
-from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
-from specgate.backends.eagle3.cupy.kernels.state.kv_reserve import KVReserve
+from specgate.backends.eagle3.cupy.kernels.state.launchers import KVReserve
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Slots
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, DraftBuffers, LayerBuffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target

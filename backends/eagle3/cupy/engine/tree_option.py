@@ -7,7 +7,8 @@ from specgate.backends.eagle3.cupy.kernels.attention.attention import MOST_NODES
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import STATIC_SHARED_BYTES
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import MAX_ROWS
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
-from specgate.backends.eagle3.lib.trees.asked import (
+from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
+from specgate.backends.eagle3.lib.trees.options import (
     TREE,
     WIDTH,
     check_ranks,
@@ -17,7 +18,6 @@ from specgate.backends.eagle3.lib.trees.asked import (
     refuse_others,
     tree_of_roles,
 )
-from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError

@@ -16,10 +16,9 @@ from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConf
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
-from specgate.backends.eagle3.cupy.kernels.peers.mailboxes import Mailboxes
-from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import KVBlocks
-from specgate.backends.eagle3.cupy.kernels.state.slots import Slots
-from specgate.backends.eagle3.cupy.memory.nvfp4_pages import blank
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import Mailboxes
+from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks, Slots
+from specgate.backends.eagle3.cupy.memory.coded_pages import blank
 from specgate.backends.eagle3.cupy.memory.partial import PartialBuffers
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import FREE, SHARED, KVBlocks
+from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, SHARED, KVBlocks
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 
 

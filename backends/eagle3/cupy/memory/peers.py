@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.peers.mailboxes import COLUMNS, Mailboxes, choices_shape, sums_shape
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import COLUMNS, Mailboxes, choices_shape, sums_shape
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 

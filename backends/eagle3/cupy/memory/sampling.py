@@ -9,9 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.sampling.blocks import Division
-from specgate.backends.eagle3.cupy.kernels.sampling.cut_rows import LISTED, Weighed
-from specgate.backends.eagle3.cupy.kernels.sampling.weigh_rows import BUCKETS, EDGE
+from specgate.backends.eagle3.cupy.kernels.sampling.launchers import BUCKETS, EDGE, LISTED, Division, Weighed
 from specgate.contract import Sampling
 
 IN_PROMPT: Final = -(1 << 31)

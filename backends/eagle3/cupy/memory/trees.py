@@ -15,8 +15,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import TreeNodes
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import maxima_of
-from specgate.backends.eagle3.cupy.kernels.trees.pool import Pool
-from specgate.backends.eagle3.cupy.kernels.trees.tree_top import parts_of
+from specgate.backends.eagle3.cupy.kernels.trees.launchers import Pool, parts_of
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.geometry import DraftGeometry

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.peers.combine_choices import CombineChoices
-from specgate.backends.eagle3.cupy.kernels.rows.draft_token import DraftToken
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import CombineChoices
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftToken
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, LayerBuffers
 from specgate.backends.eagle3.cupy.memory.model import Draft
 from specgate.backends.eagle3.cupy.memory.sampling import draws, rejects
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
 from specgate.backends.eagle3.cupy.step.extension import Extension, draft_layer
 from specgate.backends.eagle3.cupy.step.layer import RowPositions
 from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 
 

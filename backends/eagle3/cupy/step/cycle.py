@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.state.commit import Commit
-from specgate.backends.eagle3.cupy.kernels.state.kv_reserve import KVReserve
+from specgate.backends.eagle3.cupy.kernels.state.launchers import Commit, KVReserve
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
 from specgate.backends.eagle3.cupy.step.chain import Chain
 from specgate.backends.eagle3.cupy.step.partial import FULL, PLAIN, Kind
 from specgate.backends.eagle3.cupy.step.tree import Tree
 from specgate.backends.eagle3.cupy.step.verify import Verify
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Configurations, Gemms
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import TreeNodes
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.rows.draft_input import DraftInput
-from specgate.backends.eagle3.cupy.kernels.rows.feature_rows import FeatureRows
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftInput, FeatureRows
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, norm_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
 from specgate.backends.eagle3.cupy.step.layer import Layer, RowPositions
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.checkpoints.geometry import DraftGeometry
 

@@ -11,15 +11,14 @@ from torch import Tensor
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows, PreNormRows
-from specgate.backends.eagle3.cupy.kernels.partial.wide_attention import WideAttention
-from specgate.backends.eagle3.cupy.kernels.peers.all_reduce import AllReduce
-from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import KVBlocks
-from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
+from specgate.backends.eagle3.cupy.kernels.partial.launchers import WideAttention
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import AllReduce
+from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks, Rows
 from specgate.backends.eagle3.cupy.memory.buffers import LayerBuffers, Pages
 from specgate.backends.eagle3.cupy.memory.model import RopeTable
 from specgate.backends.eagle3.cupy.memory.partial import PartialBuffers
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.backends.eagle3.lib.weights import LayerWeights
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry

@@ -10,9 +10,7 @@ import torch
 from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT, KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.partial.block_bounds import BlockBounds
-from specgate.backends.eagle3.cupy.kernels.partial.block_scores import BlockScores
-from specgate.backends.eagle3.cupy.kernels.partial.choose_blocks import ChooseBlocks
+from specgate.backends.eagle3.cupy.kernels.partial.launchers import BlockBounds, BlockScores, ChooseBlocks
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes

@@ -8,17 +8,14 @@ from dataclasses import replace
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
-from specgate.backends.eagle3.cupy.kernels.trees.tree_choose import TreeChoose
-from specgate.backends.eagle3.cupy.kernels.trees.tree_grow import TreeGrow
-from specgate.backends.eagle3.cupy.kernels.trees.tree_token import TreeToken
-from specgate.backends.eagle3.cupy.kernels.trees.tree_top import TreeTop
+from specgate.backends.eagle3.cupy.kernels.trees.launchers import TreeChoose, TreeGrow, TreeToken, TreeTop
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, LayerBuffers
 from specgate.backends.eagle3.cupy.memory.model import Draft
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.memory.trees import Level, levels_of
-from specgate.backends.eagle3.cupy.nvtx import mark
 from specgate.backends.eagle3.cupy.step.extension import Extension, draft_layer
 from specgate.backends.eagle3.cupy.step.layer import RowPositions
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.trees.shape import TreeShape

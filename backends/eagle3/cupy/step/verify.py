@@ -6,26 +6,23 @@ from collections.abc import Mapping
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention, TreeNodes
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.partial.accept_replayed import AcceptReplayed
-from specgate.backends.eagle3.cupy.kernels.partial.wide_attention import WideAttention
-from specgate.backends.eagle3.cupy.kernels.peers.combine_choices import CombineChoices
-from specgate.backends.eagle3.cupy.kernels.penalties.count_tokens import CountTokens
-from specgate.backends.eagle3.cupy.kernels.rejection.drafted import DraftedRows
-from specgate.backends.eagle3.cupy.kernels.rows.embed_rows import EmbedRows, Replay
-from specgate.backends.eagle3.cupy.kernels.rows.feature_capture import FeatureCapture
-from specgate.backends.eagle3.cupy.kernels.state.accept import Accept
+from specgate.backends.eagle3.cupy.kernels.partial.launchers import AcceptReplayed, WideAttention
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import CombineChoices
+from specgate.backends.eagle3.cupy.kernels.penalties.launchers import CountTokens
+from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import EmbedRows, FeatureCapture, Replay
+from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Rows
-from specgate.backends.eagle3.cupy.kernels.trees.tree_settle import TreeSettle
+from specgate.backends.eagle3.cupy.kernels.trees.launchers import TreeSettle
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, partial_attention
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sampling import penalises, rejects
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
 from specgate.backends.eagle3.cupy.step.expert_layer import ExpertLayer
 from specgate.backends.eagle3.cupy.step.layer import Layer, RowPositions
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind, Selection
-from specgate.backends.eagle3.cupy.step.rejection import Rejection
-from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
+from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.backends.eagle3.lib.weights import ExpertLayerWeights, LayerWeights
 

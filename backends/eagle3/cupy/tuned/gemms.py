@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, Unpack
 
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
-from specgate.backends.eagle3.cupy.kernels.experts.expert_down import ExpertDown
-from specgate.backends.eagle3.cupy.kernels.experts.expert_gate_up import ExpertGateUp
+from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows, Switches
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP, NOTHING_TUNED

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, cast
 
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
-from specgate.backends.eagle3.cupy.kernels.experts.expert_gate_up import TILES as USUAL_TILES
+from specgate.backends.eagle3.cupy.kernels.experts.launchers import EXPERT_GATE_UP_TILES as USUAL_TILES
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.loader import OPTIONS, with_headers
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import ROW_TILE, GemmConfig
@@ -99,7 +99,7 @@ class Tuned:
 
         Raises UsageError, with file, line and key, where a file cannot be read.
         """
-        from specgate.backends.eagle3.nouns.tuned_gemms import file_name, read_tuned, user_file
+        from specgate.backends.eagle3.nouns.gemms import file_name, read_tuned, user_file
 
         files = [file] if file else [user_file(device), SHIPPED / file_name(device)]
         sources = tuple(Source(f, read_tuned(f)) for f in files if f == file or f.is_file())

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
-from specgate.backends.eagle3.cupy.kernels.experts.expert_down import ExpertDown
-from specgate.backends.eagle3.cupy.kernels.experts.expert_gate_up import ExpertGateUp
+from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE, Order, PackedExperts
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_GATE_UP

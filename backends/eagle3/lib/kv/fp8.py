@@ -47,7 +47,7 @@ def encoded(numbers: Tensor, scales: Tensor) -> Tensor:
 
 
 def decoded(codes: Tensor, scales: Tensor) -> Tensor:
-    """What `encoded` has made `codes` of, float32."""
+    """Return the float32 numbers that `encoded` has made `codes` of."""
     return codes.view(torch.float8_e4m3fn).float() * scales
 
 

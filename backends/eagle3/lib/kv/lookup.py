@@ -1,4 +1,4 @@
-"""What codes stand for, from tables: two numbers at a time.
+"""Numbers behind codes, read from tables, two at a time.
 
 torch turns E4M3 into wider numbers one by one on a CPU. A table that holds the numbers of every byte, or of every two
 bytes, is read many times as fast, and gives the same bits: it is made by that very conversion.

@@ -51,8 +51,8 @@ def encoded(numbers: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     magnitude = blocks.abs()
     # A product: torch on a GPU makes one of a quotient by a number, too, and every machine is to round alike. Where the
     # quotient is a float32, the product is that.
-    wanted = magnitude.amax(dim=-1) * (1 / LARGEST) / scale
-    stored = wanted.clamp(SMALLEST_SCALE, LARGEST_SCALE).to(torch.float8_e4m3fn)
+    ideal = magnitude.amax(dim=-1) * (1 / LARGEST) / scale
+    stored = ideal.clamp(SMALLEST_SCALE, LARGEST_SCALE).to(torch.float8_e4m3fn)
     step = (stored.float() * scale)[..., None]
     codes = torch.signbit(blocks).view(torch.uint8) << 3
     for index, middle in enumerate(MIDDLES):
@@ -63,7 +63,7 @@ def encoded(numbers: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def decoded(codes: Tensor, blocks: Tensor, scale: Tensor) -> Tensor:
-    """What `encoded` has made `codes` [..., D/2] and `blocks` [..., D/16] of, float32 [..., D]."""
+    """Return the numbers that `encoded` has made `codes` [..., D/2] and `blocks` [..., D/16] of, float32 [..., D]."""
     out = torch.empty(*codes.shape[:-1], 2 * codes.shape[-1], device=codes.device)
     decode_into(codes, blocks, scale, out)
     return out

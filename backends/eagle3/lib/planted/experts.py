@@ -1,4 +1,4 @@
-"""What a planted gpt-oss target has beyond a dense one: experts in MXFP4, a router, sinks and biases.
+"""Additions of a planted gpt-oss target to a dense one: experts in MXFP4, a router, sinks and biases.
 
 The first coordinates of the residual stream are reserved for routing: a token's embedding holds its choices there
 (`routing.py`), one coordinate per expert and group, and no layer writes to them. The router of a layer reads those of
@@ -18,11 +18,23 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.planted.bits import Key, hash32, key_of, shifted, shuffled, uniform_rows
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.planted.routing import GROUPS, choices
-from specgate.backends.eagle3.lib.planted.rows import bfloat16_matrix, filled
-from specgate.backends.eagle3.lib.planted.scales import ATTENTION, MLP, SCORE, branch_scale, stream_rms
+from specgate.backends.eagle3.lib.planted.rows import (
+    ATTENTION,
+    MLP,
+    SCORE,
+    Key,
+    bfloat16_matrix,
+    branch_scale,
+    filled,
+    hash32,
+    key_of,
+    shifted,
+    shuffled,
+    stream_rms,
+    uniform_rows,
+)
 from specgate.backends.eagle3.lib.planted.tables import Tables
 from specgate.backends.eagle3.lib.rope import inverse_frequencies
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
@@ -49,7 +61,7 @@ FOUR_BITS: Final = math.sqrt(sum(value * value for value in VALUES) / len(VALUES
 
 
 def routing_coordinates(experts: ExpertGeometry) -> int:
-    """How many coordinates of the residual stream are reserved."""
+    """Return the number of coordinates of the residual stream that are reserved."""
     return GROUPS * experts.count
 
 

@@ -1,4 +1,6 @@
-"""What determines a planted pair: the section `planted` in the configs of its target and its draft. Needs no torch."""
+"""Settings that determine a planted pair: the section `planted` in the configs of its target and its draft. Needs no
+torch.
+"""
 
 from __future__ import annotations
 

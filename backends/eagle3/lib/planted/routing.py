@@ -1,4 +1,4 @@
-"""Which experts the tokens of a planted mixture choose, and how many of them neighbouring tokens touch.
+"""Experts that the tokens of a planted mixture choose, and the number of them that neighbouring tokens touch.
 
 A token has k places for experts, the likeliest first. With probability q a place is taken from a list of k experts, and
 otherwise drawn at random from the experts that are left. All classes of a stretch of the planted cycle have the same
@@ -22,8 +22,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.planted.bits import draws, hash32, key_of, shifted, shuffled
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
+from specgate.backends.eagle3.lib.planted.rows import draws, hash32, key_of, shifted, shuffled
 from specgate.backends.eagle3.lib.planted.tables import Tables, cycle
 from specgate.checkpoints.geometry import ExpertGeometry
 
@@ -43,7 +43,7 @@ def list_share(recipe: Recipe) -> float:
 
 
 def stretches(experts: ExpertGeometry) -> int:
-    """How many stretches the cycle has: as many as there are lists without a common expert."""
+    """Return the number of stretches in the cycle: one for each list without a common expert."""
     return experts.count // experts.per_token
 
 
@@ -67,15 +67,15 @@ def group_choices(recipe: Recipe, experts: ExpertGeometry, stretch: Tensor, grou
     own = draws(key("experts of their own"), tokens * k, 1 << 31).view(tokens, k)
     for place in range(k):
         taken = torch.where(chosen < 0, count + k, chosen).sort(dim=1).values
-        drawn = own[:, place] % (count - (chosen >= 0).sum(dim=1)).clamp(min=1)
+        picks = own[:, place] % (count - (chosen >= 0).sum(dim=1)).clamp(min=1)
         for other in taken.unbind(dim=1):  # ascending: the n-th expert that is left comes after each that it passes
-            drawn += drawn >= other
-        chosen[:, place] = torch.where(chosen[:, place] < 0, drawn, chosen[:, place])
+            picks += picks >= other
+        chosen[:, place] = torch.where(chosen[:, place] < 0, picks, chosen[:, place])
     return chosen
 
 
 def expected_touched(recipe: Recipe, experts: ExpertGeometry, tokens: int) -> float:
-    """How many distinct experts of a layer a chain of `tokens` planted successors touches on average.
+    """Return the mean number of distinct experts of a layer that a chain of `tokens` planted successors touches.
 
     Of n tokens of one stretch, all miss an expert of its list with probability (1 − i)ⁿ and any other expert with
     (1 − o)ⁿ, where i and o are a token's chances to choose it (`chances`). At q = 0 that makes E · (1 − (1 − k/E)ⁿ), at
@@ -99,7 +99,7 @@ def expected_touched(recipe: Recipe, experts: ExpertGeometry, tokens: int) -> fl
 
 
 def independent_touched(experts: ExpertGeometry, tokens: int) -> float:
-    """How many distinct experts of a layer `tokens` tokens touch that choose independently."""
+    """Return the mean number of distinct experts of a layer that `tokens` tokens touch if they choose independently."""
     return experts.count * (1 - (1 - experts.per_token / experts.count) ** tokens)
 
 

@@ -28,9 +28,9 @@ Maker = Callable[[str, tuple[int, ...]], Tensor]
 class PlantedTensors:
     """The tensors of a folder with a config and no weights; `read` generates them on the device that is asked for."""
 
-    def __init__(self, config: Keys, wanted: Mapping[str, Wanted], maker: Callable[[torch.device], Maker]) -> None:
+    def __init__(self, config: Keys, expected: Mapping[str, Wanted], maker: Callable[[torch.device], Maker]) -> None:
         self.folder = config.file.parent
-        self.entries = {n: Entry(config.file, w.shape, w.dtype or "BF16") for n, w in wanted.items()}
+        self.entries = {n: Entry(config.file, w.shape, w.dtype or "BF16") for n, w in expected.items()}
         self._maker = maker
         self._makers: dict[torch.device, Maker] = {}
 

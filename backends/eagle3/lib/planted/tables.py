@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.planted.bits import draws, key_of, shuffled
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
+from specgate.backends.eagle3.lib.planted.rows import draws, key_of, shuffled
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ def two_maps(seed: int, sign: Tensor, tau: Tensor) -> Tensor:
     permutation.
     """
     successor = torch.empty(2, len(sign), dtype=torch.int64)
-    for b, wanted in enumerate((1, -1)):
-        rows = (sign == wanted).nonzero().squeeze(1)
+    for b, side in enumerate((1, -1)):
+        rows = (sign == side).nonzero().squeeze(1)
         for t in (1, -1):
             classes = (tau == t).nonzero().squeeze(1)
             successor[b, classes] = rows[shuffled(key_of(seed, f"map {b} of bit {t}"), len(rows))]

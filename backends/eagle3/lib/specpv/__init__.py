@@ -2,5 +2,5 @@
 
 After Tan et al., arXiv 2512.02337. See backends/eagle3/docs/specpv.md.
 
-asked.py  what `-o specpv…` asks for, what it does not go with, and how it is stated
+plan.py  the option `-o specpv…`, options that it does not go with, and how it is stated
 """

@@ -1,10 +1,10 @@
-"""Trees of draft tokens on a device: asked for, laid out as tensors, grown from the draft's choices, accepted and
-compacted. `specgate.checkpoints.trees` has their shapes and files, and says how nodes are numbered.
+"""Trees of draft tokens on a device: read from options, laid out, grown from the draft's choices, accepted, compacted.
+`specgate.checkpoints.trees` has their shapes and files, and says how nodes are numbered.
 
-    asked.py       the option `tree` of an engine
+    options.py     the option `tree` of an engine
     topology.py    parents → ancestor mask, depths, leaves, paths
     masks.py       ancestor masks packed into words, and whether they are whole
-    growing.py     which candidates of the draft become nodes: those of a file, or the likeliest
+    growing.py     choice of the draft's candidates that become nodes: those of a file, or the likeliest
     accepting.py   the longest accepted path, packed paths with offsets, compaction of cache rows
 
 Everything from `topology.py` to `accepting.py` is a function of tensors without a loop over nodes and without a copy to

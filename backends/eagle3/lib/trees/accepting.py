@@ -14,10 +14,10 @@ from specgate.backends.eagle3.lib.trees.topology import NOBODY, at_their_depths,
 
 
 class Accepted(NamedTuple):
-    """What a verification accepts.
+    """Tokens and path that a verification accepts.
 
     `length` [B]: draft tokens accepted. `path` [B, L + 1]: their rows behind the root's, then -1. `tokens` [B, L + 1]:
-    what the target says behind each row of the path. The first `length + 1` are emitted: the accepted draft tokens and
+    the target's choice behind each row of the path. The first `length + 1` are emitted: the accepted draft tokens and
     the bonus token. Those behind have no meaning.
     """
 

@@ -1,4 +1,5 @@
-"""Which of the draft's candidates become nodes: those that a file names, or the likeliest by cumulative probability.
+"""Choice of the draft's candidates that become nodes: those that a file names, or the likeliest by cumulative
+probability.
 
 The draft runs level by level. At each level it runs on F nodes, the *frontier*, and gives the T likeliest tokens behind
 each: F · T candidates, ordered by frontier node and then by rank. The candidates of all levels, one level after the
@@ -21,7 +22,7 @@ from specgate.checkpoints.trees.shape import TreeShape
 
 
 class Growth(Protocol):
-    """How a tree of `levels` levels and `nodes` draft tokens grows."""
+    """Rule by which a tree of `levels` levels and `nodes` draft tokens grows."""
 
     @property
     def levels(self) -> int: ...
@@ -29,7 +30,7 @@ class Growth(Protocol):
     def nodes(self) -> int: ...
 
     def ranks(self, level: int) -> int:
-        """How many of the likeliest tokens behind each frontier node are candidates of `level`, from 1 on."""
+        """Return the number of likeliest tokens behind each frontier node that are candidates of `level`, from 1 on."""
 
     def frontier(self, level: int, scores: Tensor) -> Tensor:
         """int64 [B, F]: the candidates of `level`, with `scores` [B, candidates], that the draft runs on next."""
@@ -133,7 +134,7 @@ class DynamicGrowth:
         return False
 
     def first_levels(self, count: int) -> DynamicGrowth:
-        """What a role of `count` draft tokens drafts."""
+        """Return the tree of a role of `count` draft tokens."""
         return DynamicGrowth(count, self.width, self.most)
 
     def ranks(self, level: int) -> int:

@@ -21,12 +21,12 @@ def ancestors(parents: Tensor, levels: int) -> Tensor:
     Every row climbs one level at a time, all rows together.
     """
     batch, rows = parents.shape
-    seen = torch.zeros(batch, rows, rows, dtype=torch.bool, device=parents.device)
+    visible = torch.zeros(batch, rows, rows, dtype=torch.bool, device=parents.device)
     at = torch.arange(rows, device=parents.device).expand(batch, rows)
     for _ in range(levels + 1):
-        seen.scatter_(2, at[..., None], True)
+        visible.scatter_(2, at[..., None], True)
         at = parents.gather(1, at)
-    return seen
+    return visible
 
 
 def depths(mask: Tensor) -> Tensor:

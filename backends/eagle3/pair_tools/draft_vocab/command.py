@@ -13,7 +13,7 @@ from specgate.backends.eagle3.lib.pair import DraftFiles, TargetFiles, open_draf
 from specgate.backends.eagle3.pair_tools.draft_vocab.cost import Cost, cost
 from specgate.backends.eagle3.pair_tools.draft_vocab.coverage import Ranking, Tail, ranking, reached, tail_of
 from specgate.backends.eagle3.pair_tools.draft_vocab.head import Heads, require_rows
-from specgate.backends.eagle3.pair_tools.draft_vocab.sources import Asked, CountedTarget, Counts, count
+from specgate.backends.eagle3.pair_tools.draft_vocab.sources import CountedTarget, Counts, TokenSources, count
 from specgate.backends.eagle3.pair_tools.draft_vocab.write import Papers, refuse_occupied, write_draft
 from specgate.checkpoints.geometry import DraftGeometry
 from specgate.checkpoints.tokenizer_file import read_tokenizer
@@ -24,12 +24,12 @@ from specgate.files.json_text import shown
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asks for. `size`: tokens of the vocabulary; `cover`: the share of the counted tokens that it is to
-    hold; at most one of the two. `target_rows`: tokens may be chosen that the draft has no row for. `out`: where the
-    draft is written; None: nothing is.
+    """The user's request. `size`: tokens of the vocabulary; `cover`: the share of the counted tokens that it is to
+    hold; at most one of the two. `target_rows`: tokens may be chosen that the draft has no row for. `out`: the folder
+    for the new draft; None: nothing is written.
     """
 
-    asked: Asked
+    sources: TokenSources
     size: int | None = None
     cover: float | None = None
     target_rows: bool = False
@@ -60,15 +60,15 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What the counts say. `kept`: special tokens, which every vocabulary holds; `lacking` of them have no row in this
-    draft. `present`: the line of the draft as it is. `reached`: share → the smallest vocabulary that holds it.
+class VocabReport:
+    """Results of the counts. `special`: special tokens, which every vocabulary holds; `lacking` of them have no row in
+    this draft. `present`: the line of the draft as it is. `reached`: share → the smallest vocabulary that holds it.
     `words`: id → text, for the tokens that are named.
     """
 
     counts: Counts
     own: Ranking
-    kept: tuple[int, ...]
+    special: tuple[int, ...]
     lacking: int
     lines: tuple[Line, ...]
     present: Line
@@ -78,7 +78,7 @@ class Found:
     words: dict[int, str]
 
 
-def draft_vocab(ref: PairRef, wish: Wish) -> Found:
+def draft_vocab(ref: PairRef, wish: Wish) -> VocabReport:
     """Count, choose, and write if `wish.out` says where.
 
     Raises UsageError for what is wrong with the sources, the size or the folder, and for rows that neither head may
@@ -91,18 +91,18 @@ def draft_vocab(ref: PairRef, wish: Wish) -> Found:
     if wish.out is not None:
         refuse_occupied(wish.out)
     tokenizer = ref.target / "tokenizer.json"
-    sha256 = target.sha256() if wish.asked.runs or wish.out else None
-    counts = count(wish.asked, CountedTarget(target.geometry.vocab, tokenizer, sha256))
-    kept = kept_ids(target, tokenizer)
+    sha256 = target.sha256() if wish.sources.runs or wish.out else None
+    counts = count(wish.sources, CountedTarget(target.geometry.vocab, tokenizer, sha256))
+    special = special_ids(target, tokenizer)
     heads = Heads.of(target, draft)
-    found = judged(target, draft, heads, counts, kept, wish)
+    report = judged(target, draft, heads, counts, special, wish)
     if wish.out is not None:
-        assert found.choice is not None and sha256 is not None
-        write_draft(wish.out, target.geometry, draft, heads, found.choice.ids, papers(ref, draft, sha256, found))
-    return found
+        assert report.choice is not None and sha256 is not None
+        write_draft(wish.out, target.geometry, draft, heads, report.choice.ids, papers(ref, draft, sha256, report))
+    return report
 
 
-def kept_ids(target: TargetFiles, tokenizer_file: Path) -> tuple[int, ...]:
+def special_ids(target: TargetFiles, tokenizer_file: Path) -> tuple[int, ...]:
     """The tokens that every draft vocabulary holds: ends of text, and the tokenizer's special tokens. A corpus of text
     has few of them, and each answer of a chat ends with one.
     """
@@ -114,11 +114,11 @@ def kept_ids(target: TargetFiles, tokenizer_file: Path) -> tuple[int, ...]:
 
 
 def judged(
-    target: TargetFiles, draft: DraftFiles, heads: Heads, counts: Counts, kept: tuple[int, ...], wish: Wish
-) -> Found:
+    target: TargetFiles, draft: DraftFiles, heads: Heads, counts: Counts, special: tuple[int, ...], wish: Wish
+) -> VocabReport:
     """Rank the tokens, and reckon every size."""
     every = ranking(counts.of)
-    own = ranking(counts.of, kept, None if wish.target_rows else heads.known)
+    own = ranking(counts.of, special, None if wish.target_rows else heads.known)
     g, size = draft.geometry, chosen_size(own, wish)
 
     def line(n: int) -> Line:
@@ -138,11 +138,11 @@ def judged(
     present = present_ids(g, draft)
     present_share = int(counts.of[present].sum()) / counts.total
     tails = tail_of(counts.of, present), *([choice.tail] if choice else [])
-    return Found(
+    return VocabReport(
         counts=counts,
         own=own,
-        kept=kept,
-        lacking=len(kept) - own.kept,
+        special=special,
+        lacking=len(special) - own.special,
         lines=tuple(map(line, every.sizes(g.draft_vocab, *([size] if size else [])))),
         present=Line(g.draft_vocab, every.share(g.draft_vocab), present_share, line(g.draft_vocab).cost),
         reached=tuple(reached(own)),
@@ -184,15 +184,15 @@ def words(target: TargetFiles, ids: set[int]) -> dict[int, str]:
 # ── papers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def papers(ref: PairRef, draft: DraftFiles, target_sha256: str, found: Found) -> Papers:
+def papers(ref: PairRef, draft: DraftFiles, target_sha256: str, report: VocabReport) -> Papers:
     """The record and the card of the new draft."""
-    assert ref.draft is not None and found.choice is not None
-    choice, counts = found.choice, found.counts
+    assert ref.draft is not None and report.choice is not None
+    choice, counts = report.choice, report.counts
     record: dict[str, object] = {
         "made_by": f"specgate {__version__}",
         "source": {
             "target": {"name": ref.target.name, "sha256": target_sha256},
-            "draft": {"name": ref.draft.name, "sha256": draft.sha256(), "draft_vocab_size": found.present.size},
+            "draft": {"name": ref.draft.name, "sha256": draft.sha256(), "draft_vocab_size": report.present.size},
         },
         "draft_vocab_size": len(choice.ids),
         "rows": {"from_draft": len(choice.ids) - choice.from_target, "from_target": choice.from_target},
@@ -201,21 +201,21 @@ def papers(ref: PairRef, draft: DraftFiles, target_sha256: str, found: Found) ->
             "sha256": counts.sha256,
             "sources": [{"name": s.short, "tokens": s.tokens, "sha256": s.sha256} for s in counts.sources],
         },
-        "always_kept": found.own.kept,
+        "always_kept": report.own.special,
         "covered": choice.share,
-        "covered_before": found.present.own,
+        "covered_before": report.present.own,
         "head_bytes": choice.cost.head,
-        "head_bytes_before": found.present.cost.head,
+        "head_bytes_before": report.present.cost.head,
     }
     card = CARD.format(
         name=ref.draft.name,
         size=len(choice.ids),
-        before=found.present.size,
+        before=report.present.size,
         total=counts.total,
         sources="; ".join(s.short for s in counts.sources),
         sha256=counts.sha256,
         share=f"{choice.share:.2%}",
-        share_before=f"{found.present.own:.2%}",
+        share_before=f"{report.present.own:.2%}",
         rows=rows_in_words(choice),
     )
     return Papers(record, card)

@@ -1,4 +1,4 @@
-"""What the size of a draft's vocabulary costs in memory traffic: of its LM head, a draft step, and a whole cycle."""
+"""Memory traffic that the size of a draft's vocabulary costs: of its LM head, a draft step, and a whole cycle."""
 
 from __future__ import annotations
 

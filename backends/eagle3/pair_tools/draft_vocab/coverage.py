@@ -1,4 +1,4 @@
-"""Which tokens a draft vocabulary of n holds, what share of the counted tokens that is, and what remains.
+"""Tokens in a draft vocabulary of n, their share of the counted tokens, and the rest.
 
 FR-Spec (Zhao et al., 2025, arXiv 2502.14856) chooses draft tokens by frequency in the same way.
 """
@@ -26,19 +26,19 @@ NAMED: Final = 8
 class Ranking:
     """Tokens in the order in which a growing draft vocabulary takes them.
 
-    `ids`, int64 [C]: the `kept` tokens first, which every vocabulary holds, then the others by count. `covered`, int64
-    [C]: how many of the `total` counted tokens the first n of `ids` are, for n = 1 … C.
+    `ids`, int64 [C]: the `special` tokens first, which every vocabulary holds, then the others by count. `covered`,
+    int64 [C]: the number of the `total` counted tokens that the first n of `ids` are, for n = 1 … C.
     """
 
     ids: Tensor
     covered: Tensor
-    kept: int
+    special: int
     total: int
 
     @property
     def least(self) -> int:
         """The smallest vocabulary."""
-        return max(1, self.kept)
+        return max(1, self.special)
 
     def share(self, n: int) -> float:
         """The share of the counted tokens that a vocabulary of `n` holds."""
@@ -62,19 +62,19 @@ class Ranking:
         if not self.least <= size <= len(self.ids):
             raise UsageError(
                 f"draft vocabulary of {size} tokens: {self.least} to {len(self.ids)} are possible",
-                hint=f"{self.kept} special tokens are always kept" if size < self.least else None,
+                hint=f"{self.special} special tokens are always kept" if size < self.least else None,
             )
         return self.ids[:size].sort().values
 
 
-def ranking(counts: Tensor, kept: Sequence[int] = (), among: Tensor | None = None) -> Ranking:
+def ranking(counts: Tensor, special: Sequence[int] = (), among: Tensor | None = None) -> Ranking:
     """Rank the tokens of `counts` int64 [V], those of the ids `among` where they are given. Of tokens that are counted
     as often, the lower id comes first, so that equal counts give equal vocabularies.
     """
     allowed = torch.ones(len(counts), dtype=torch.bool)
     if among is not None:
         allowed = torch.zeros_like(allowed).index_fill(0, among, True)
-    first = torch.zeros_like(allowed).index_fill(0, torch.tensor(kept, dtype=torch.int64), True) & allowed
+    first = torch.zeros_like(allowed).index_fill(0, torch.tensor(special, dtype=torch.int64), True) & allowed
     ranked = counts.masked_fill(first, int(counts.max()) + 1).sort(descending=True, stable=True).indices
     ids = ranked[allowed[ranked]]
     return Ranking(ids, counts[ids].cumsum(0), int(first.sum()), int(counts.sum()))
@@ -82,7 +82,8 @@ def ranking(counts: Tensor, kept: Sequence[int] = (), among: Tensor | None = Non
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """What a vocabulary leaves out: `tokens` of the counted ones, of `distinct` ids, `once` of them counted once.
+    """Tokens that a vocabulary leaves out: `tokens` of the counted ones, of `distinct` ids, `once` of them counted
+    once.
 
     `most`: (id, count) of the ids that are left out most often.
     """
@@ -101,6 +102,6 @@ def tail_of(counts: Tensor, ids: Tensor) -> Tail:
     return Tail(int(left.sum()), int((left > 0).sum()), int((left == 1).sum()), most)
 
 
-def reached(found: Ranking) -> Iterator[tuple[float, int | None]]:
+def reached(order: Ranking) -> Iterator[tuple[float, int | None]]:
     """(share, smallest vocabulary that reaches it) for every one of `SHARES`."""
-    return ((share, found.size_for(share)) for share in SHARES)
+    return ((share, order.size_for(share)) for share in SHARES)

@@ -40,7 +40,7 @@ class Heads:
         return (self.own or self.target).dtype
 
     def missing(self, ids: Tensor) -> int:
-        """How many of `ids` the draft has no row for."""
+        """Return the number of `ids` that the draft has no row for."""
         return int((~torch.isin(ids, self.known)).sum())
 
     def rows(self, ids: Tensor) -> LazyTensor:
@@ -54,10 +54,10 @@ class Heads:
             return self.target.read()[ids]
         row_of = torch.full((self.target.shape[0],), -1).index_copy(0, self.known, torch.arange(len(self.known)))
         rows = row_of[ids]
-        found = self.own.read()[rows.clamp(min=0)]
+        gathered = self.own.read()[rows.clamp(min=0)]
         if (absent := rows < 0).any():
-            found[absent] = self.target.read()[ids[absent]].to(found.dtype)
-        return found
+            gathered[absent] = self.target.read()[ids[absent]].to(gathered.dtype)
+        return gathered
 
 
 def require_rows(draft: DraftFiles, target: TargetFiles, target_rows: bool) -> None:

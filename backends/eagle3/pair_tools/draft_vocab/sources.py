@@ -1,4 +1,4 @@
-"""How often each token occurs in prompt files, plain texts, corpora, and in what stored runs emitted."""
+"""Counts of each token in prompt files, plain texts, corpora, and in the emitted tokens of stored runs."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ PIECE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Where tokens are counted. `prompts`: files as `micro --prompts` reads them. `texts`: plain UTF-8 text.
+class TokenSources:
+    """Sources whose tokens are counted. `prompts`: files as `micro --prompts` reads them. `texts`: plain UTF-8 text.
 
     `corpora`: names as `train-draft --corpus` takes them, of whose documents the `train` share counts. `runs`: folders
     of stored runs, of which the emitted tokens count.
@@ -87,8 +87,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class CountedTarget:
-    """What has to be known of the target: the size of its vocabulary, its tokenizer's file, and the SHA-256 of its
-    weights, which is computed only where a run names one.
+    """Facts about the target for counting: the size of its vocabulary, its tokenizer's file, and the SHA-256 of its
+    weights. The SHA-256 is computed only if a run names one.
     """
 
     vocab: int
@@ -96,23 +96,23 @@ class CountedTarget:
     sha256: str | None
 
 
-def count(asked: Asked, target: CountedTarget) -> Counts:
+def count(wish: TokenSources, target: CountedTarget) -> Counts:
     """Count the tokens of all sources. A file that is named twice counts twice.
 
     Raises UsageError for a source without tokens, a token that the target does not have, a run of another target, text
     where the target has no tokenizer, and for files that cannot be read.
     """
     counts, sources = torch.zeros(target.vocab, dtype=torch.int64), list[Source]()
-    for name, sequences in sequences_of(asked, target):
-        found, digest = torch.zeros_like(counts), hashlib.sha256()
+    for name, sequences in sequences_of(wish, target):
+        of_source, digest = torch.zeros_like(counts), hashlib.sha256()
         for ids in in_chunks(sequences):
             if outside := ids[(ids < 0) | (ids >= target.vocab)].tolist():
                 raise UsageError(f"{name}: token id {outside[0]}: {beyond(target.vocab)}")
-            found += torch.bincount(ids, minlength=target.vocab)
+            of_source += torch.bincount(ids, minlength=target.vocab)
             digest.update(ids.numpy().astype("<i4").tobytes())
-        if not (tokens := int(found.sum())):
+        if not (tokens := int(of_source.sum())):
             raise UsageError(f"{name}: no tokens in it", hint="a draft vocabulary is chosen from tokens that occur")
-        counts += found
+        counts += of_source
         sources.append(Source(name, tokens, digest.hexdigest()))
     return Counts(counts, tuple(sources))
 
@@ -133,17 +133,17 @@ def in_chunks(sequences: Iterable[Sequence[int]]) -> Iterator[Tensor]:
         yield torch.tensor(chunk)
 
 
-def sequences_of(asked: Asked, target: CountedTarget) -> Iterator[tuple[str, Iterator[Sequence[int]]]]:
+def sequences_of(wish: TokenSources, target: CountedTarget) -> Iterator[tuple[str, Iterator[Sequence[int]]]]:
     """(name, token sequences) of every source."""
-    for file in asked.prompts:
+    for file in wish.prompts:
         yield f"prompts {file}", prompt_ids(file, target)
-    for file in asked.texts:
+    for file in wish.texts:
         yield f"text {file}", encoded(pieces(text_of(file)), str(file), target)
-    for named in asked.corpora:
+    for named in wish.corpora:
         corpus = find_corpus(named)
         text = (document.text for document in documents(corpus, "train"))
         yield f"corpus {corpus.name} {corpus.version}".rstrip(), encoded(text, f"--corpus {named}", target)
-    for folder in asked.runs:
+    for folder in wish.runs:
         yield f"run {folder}", emitted_ids(folder, target)
 
 
@@ -152,13 +152,13 @@ def sequences_of(asked: Asked, target: CountedTarget) -> Iterator[tuple[str, Ite
 
 def prompt_ids(file: Path, target: CountedTarget) -> Iterator[Sequence[int]]:
     """The tokens of every prompt of a file, as `micro --prompts` would measure them."""
-    found = recognise(file, "auto")
-    entries = entries_of(file, found.sha256, found.format)
+    recognised = recognise(file, "auto")
+    entries = entries_of(file, recognised.sha256, recognised.format)
     check_ids(entries, target.vocab)
     tokenizer = chat = None
     if target.tokenizer_file.is_file():
         tokenizer, chat = read_tokenizer(target.tokenizer_file), ChatTemplate.beside(target.tokenizer_file)
-    tokens = Tokens(Workload(0, 1, 1, file=file, format=found.format), tokenizer, chat, target.vocab)
+    tokens = Tokens(Workload(0, 1, 1, file=file, format=recognised.format), tokenizer, chat, target.vocab)
     return (tokens.of(entry).token_ids for entry in entries)
 
 
@@ -187,8 +187,8 @@ def encoded(texts: Iterable[str], where: str, target: CountedTarget) -> Iterator
     tokenizer = tokenizer_for(where, target)
     for batch in batched(texts, TOKENISED_AT_ONCE):
         with refusing(lambda why: UsageError(f"{where}: the tokenizer cannot encode it: {why}")):
-            found = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
-        for encoding in found:
+            encodings = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+        for encoding in encodings:
             yield encoding.ids
 
 
@@ -208,7 +208,7 @@ def tokenizer_for(where: str, target: CountedTarget) -> Tokenizer:
 
 
 def emitted_ids(folder: Path, target: CountedTarget) -> Iterator[Sequence[int]]:
-    """What the engine of a stored run said to every prompt, each text once: the longest that any role emitted of it.
+    """Yield the tokens that a stored run emitted for every prompt, each text once: the longest one of any role.
 
     The first token of a text comes from the prefill and is never drafted, so it does not count.
     """

@@ -32,8 +32,8 @@ OF_ACCEPTANCE: Final = ("asked", "predicted_acceptance_length", "measured")
 
 @dataclass(frozen=True, slots=True)
 class Papers:
-    """What is written beside the weights. `record`: `DRAFT_VOCAB.json`. `card`: `README.md`; the card of the draft that
-    this one was made from stays beside it as `README.source.md`.
+    """Files beside the weights. `record`: `DRAFT_VOCAB.json`. `card`: `README.md`; the card of the source draft stays
+    beside it as `README.source.md`.
     """
 
     record: Mapping[str, object]
@@ -90,6 +90,6 @@ def config_of(config: Keys, size: int) -> dict[str, object]:
     section = config.part(PLANTED).values
     if not section:
         return keys
-    kept = {key: value for key, value in section.items() if key not in OF_ACCEPTANCE}
-    keys[PLANTED] = {**kept, "weights": "written"}
-    return {**keys, PLANTED: {**kept, "weights": "written", "sha256": digest(keys)}}
+    planted = {key: value for key, value in section.items() if key not in OF_ACCEPTANCE}
+    keys[PLANTED] = {**planted, "weights": "written"}
+    return {**keys, PLANTED: {**planted, "weights": "written", "sha256": digest(keys)}}

@@ -26,7 +26,7 @@ from specgate.contract import PairRef
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asks for. `out` is absolute. `dtype` None keeps the weights as they are stored."""
+    """The user's request. `out` is absolute. `dtype` None keeps the weights as they are stored."""
 
     layout: Format
     out: Path
@@ -36,7 +36,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export leads to.
+    """Result of an export.
 
     `differences` are sentences. `commands` are pairs of a purpose and a command, wrapped to 80 columns.
     """

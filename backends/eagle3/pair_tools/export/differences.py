@@ -1,4 +1,4 @@
-"""How a pair changes when other engines run it from an export: one sentence per difference."""
+"""Differences of a pair when other engines run it from an export: one sentence each."""
 
 from __future__ import annotations
 

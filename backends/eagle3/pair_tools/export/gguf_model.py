@@ -79,14 +79,14 @@ def refuse_inexpressible(pair: OpenPair, dtype: torch.dtype | None) -> None:
     """
     require_dense(pair.target.geometry, pair.target.config.file, "the GGUF export")
     target, draft = pair.target.geometry, pair.draft.geometry
-    asked = {
+    features = {
         "fc_norm": draft.fc_norm,
         "norm_output": draft.norm_output,
         f"drafts over {draft.features} captured streams, it wants 3": draft.features != 3,
         "YaRN with truncate = false": not (target.rope.truncate and draft.rope.truncate),
     }
-    if any(asked.values()):
-        lacking = ", no ".join(what for what, there in asked.items() if there)
+    if any(features.values()):
+        lacking = ", no ".join(what for what, there in features.items() if there)
         raise UsageError(
             f"{pair.draft.config.file.parent}: llama.cpp has no {lacking}",
             hint="use --format hf or --format speculators",

@@ -82,10 +82,10 @@ def pre_tokenizer(content: Mapping[str, Any], file: Path) -> str:
     model = content["model"]
     if model["type"] != "BPE" or content["normalizer"] or not model["merges"]:
         raise unknown(file, f"a {model['type']} model")
-    found = tuple(steps(content["pre_tokenizer"]))
-    name, skips = PRE_TOKENIZERS.get(found, (None, False))
+    key = tuple(steps(content["pre_tokenizer"]))
+    name, skips = PRE_TOKENIZERS.get(key, (None, False))
     if name is None or bool(model.get("ignore_merges")) != skips:
-        raise unknown(file, f"pre-tokenizer {found}, ignore_merges {bool(model.get('ignore_merges'))}")
+        raise unknown(file, f"pre-tokenizer {key}, ignore_merges {bool(model.get('ignore_merges'))}")
     return name
 
 
@@ -128,7 +128,7 @@ def tokens(tokenizer: Tokenizer, size: int, file: Path) -> tuple[list[str], list
 
 
 def added(tokenizer: Tokenizer, folder: Path) -> dict[str, bool]:
-    """Which special tokens the tokenizer adds around a text, found by encoding one.
+    """Return the special tokens that the tokenizer adds around a text, found by encoding one.
 
     What its files claim is not used. Raises UsageError where it adds more than one token on either side.
     """

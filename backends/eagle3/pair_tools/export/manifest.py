@@ -49,7 +49,7 @@ def write_manifest(folder: Path, pair: OpenPair, layout: Format, dtype: str, dif
 
 
 def conventions(pair: OpenPair, layout: Format) -> dict[str, object]:
-    """What a reader must know to compare two engines that run the same draft."""
+    """Return the conventions that a reader needs to compare two engines with the same draft."""
     draft, boundaries = pair.draft.geometry, pair.draft.capture.boundaries
     return {
         "tensor_names": NAMES[layout],

@@ -75,9 +75,9 @@ def calibrate(recipe: Recipe, shape: PairGeometry, share: float, context: int, d
         recipe = with_signal(recipe, rounds[-1], share)
         prompts = [text[:context] for text in walks(turn)]
         rounds.append(needed_signals(recipe, shape, own_texts(recipe, shape, prompts, decoder), decoder))
-    found = torch.cat((rounds[1:] or rounds)[-2:])
-    recipe = with_signal(recipe, found, share)
-    return Calibrated(recipe, float((found <= recipe.signal).double().mean()), len(found))
+    needs = torch.cat((rounds[1:] or rounds)[-2:])
+    recipe = with_signal(recipe, needs, share)
+    return Calibrated(recipe, float((needs <= recipe.signal).double().mean()), len(needs))
 
 
 def amount(shape: PairGeometry) -> tuple[int, int]:
@@ -85,12 +85,14 @@ def amount(shape: PairGeometry) -> tuple[int, int]:
     return (2 * TEXTS, WALK // 2) if shape.target.experts else (TEXTS, WALK)
 
 
-def with_signal(recipe: Recipe, found: Tensor, share: float) -> Recipe:
-    """The recipe with the signal that is enough for a `share` of the states, whose needs are `found` [T]."""
-    reachable = float((found < torch.inf).double().mean())
+def with_signal(recipe: Recipe, needs: Tensor, share: float) -> Recipe:
+    """Return the recipe with the signal that is enough for a `share` of the states. `needs` [T]: each state's least
+    signal.
+    """
+    reachable = float((needs < torch.inf).double().mean())
     if share >= reachable:
         raise OutOfReach(reachable)
-    return replace(recipe, signal=round(float(found.quantile(share)), 6))
+    return replace(recipe, signal=round(float(needs.quantile(share)), 6))
 
 
 class OutOfReach(ValueError):
@@ -165,7 +167,7 @@ def last_states(checkpoint: TargetCheckpoint, texts: Sequence[Sequence[int]], wa
     assert isinstance(model, TorchTarget)
     if isinstance(model, GptOssTarget):
         model.decode_ahead()
-    found = []
+    states = []
     for start in range(0, len(texts), together):
         tokens = torch.tensor([text[:-1] for text in texts[start : start + together]], device=device)
         positions = torch.arange(tokens.shape[1], device=device).expand_as(tokens)
@@ -174,5 +176,5 @@ def last_states(checkpoint: TargetCheckpoint, texts: Sequence[Sequence[int]], wa
             for t, p in zip(torch.split(tokens, rows, 1), torch.split(positions, rows, 1), strict=True)
         ]
         last = torch.cat(streams, dim=1)[:, -walk:].flatten(0, 1)
-        found.append(rms_norm(last, model.weights.norm, g.rms_eps).float())
-    return torch.cat(found)
+        states.append(rms_norm(last, model.weights.norm, g.rms_eps).float())
+    return torch.cat(states)

@@ -22,7 +22,7 @@ from specgate.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is decoded: `prompts` prompts of `context` random tokens in one batch, for `steps` cycles."""
+    """Decoding for a check: `prompts` prompts of `context` random tokens in one batch, for `steps` cycles."""
 
     context: int
     prompts: int
@@ -100,7 +100,7 @@ def check(pair: PairRef, ks: Sequence[int], load: Load, decoder: Decoder) -> Ite
 
 
 def measured(orbit: Orbit, prompts: Sequence[Sequence[int]], decoded: Decoded, k: int) -> Measured:
-    """What a decode run says about the pair."""
+    """Measure the pair on a decode run."""
     record = AcceptanceRecord.from_steps(
         k, decoded.accepted, decoded.drafted, sum(len(t) - 1 for t in decoded.tokens), sum(decoded.truncated)
     )

@@ -32,8 +32,8 @@ CHECK_PROMPTS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What the user asks for. `context` None and `written` None leave the choice to the geometry. `expert_overlap`
-    None is 0 where there are experts.
+    """The user's request. `context` None and `written` None leave the choice to the geometry. `expert_overlap` None is
+    0 if there are experts.
     """
 
     geometry: str
@@ -67,29 +67,29 @@ def plant(wish: Wish, out: Path, decoder: Decoder, say: Callable[[str], object])
     texts, walk = amount(shape)
     say(f"calibrating on {texts} texts of {context} + {walk} tokens")
     try:
-        found = calibrate(start, shape, share, context, decoder)
+        calibrated = calibrate(start, shape, share, context, decoder)
     except OutOfReach as error:
         raise out_of_reach(wish, share, error.reachable) from None
-    recipe = found.recipe
-    say(f"signal {recipe.signal:g}: {found.share:.1%} of {found.states} states say the planted token")
+    recipe = calibrated.recipe
+    say(f"signal {recipe.signal:g}: {calibrated.share:.1%} of {calibrated.states} states say the planted token")
 
     calibration = {
         "context": context,
         "dtype": decoder.dtype,
-        "states": found.states,
-        "planted_share": round(found.share, 4),
+        "states": calibrated.states,
+        "planted_share": round(calibrated.share, 4),
     }
     write_target(out / "target", shape.target, recipe, {"calibration": calibration}, written)
     sha256 = target_source(read_config(out / "target"), shape.target).sha256(out / "target" / "config.json")
-    notes = draft_notes(wish, found.share)
+    notes = draft_notes(wish, calibrated.share)
     write_draft(out / "draft", shape, recipe, notes, written, sha256)
     say(f"checking spec-{wish.spec} on {CHECK_PROMPTS} prompts of {context} tokens")
     pair = PairRef(out.name, out / "target", out / "draft", "planted")
     (measured,) = check(pair, [wish.spec], Load(context, CHECK_PROMPTS, CHECK_STEPS), decoder)
     release(decoder.device)
     experts = touched_keys(touched(pair, recipe, decoder.dtype, decoder.device))
-    seen = {"measured": {**measured.keys(), **experts}}
-    write_draft(out / "draft", shape, recipe, {**notes, **seen}, written, sha256)
+    notes_of_check = {"measured": {**measured.keys(), **experts}}
+    write_draft(out / "draft", shape, recipe, {**notes, **notes_of_check}, written, sha256)
     return measured
 
 
@@ -135,7 +135,7 @@ def out_of_reach(wish: Wish, share: float, reachable: float) -> UsageError:
 
 
 def draft_notes(wish: Wish, realised: float) -> Mapping[str, object]:
-    """What the draft's config says about the request and the acceptance lengths to expect."""
+    """Return the notes in the draft's config on the request and the expected acceptance lengths."""
     share = realised * (1 - wish.draft_error)
     return {
         "asked": {"spec": wish.spec, "acceptance_length": wish.length},

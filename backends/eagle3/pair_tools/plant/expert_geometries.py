@@ -64,7 +64,7 @@ def geometry_of(name: str) -> PairGeometry:
 
 
 def published(layers: int, experts: int) -> TargetGeometry:
-    """What both published models have in common, with so many layers and experts in each."""
+    """Return the geometry that both published models share, with so many layers and experts in each."""
     return mixture(
         dense(layers, 2880, 2880, heads=64, kv_heads=8, head_dim=64, vocab=201088, positions=131072),
         ExpertGeometry(experts, 4, mxfp4=True),

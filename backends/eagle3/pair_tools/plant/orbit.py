@@ -37,7 +37,7 @@ class Orbit:
         return self.ids[self.planted_row(tokens, at)]
 
     def drafted(self, tokens: Sequence[int], at: int) -> int:
-        """What a faithful draft proposes to follow tokens[at]: the planted token, except for planted errors."""
+        """Return a faithful draft's proposal to follow tokens[at]: the planted token, except for planted errors."""
         return self.ids[self.answer[self.planted_row(tokens, at)]]
 
     def text(self, prompt: int, walk: int, share: float, seed: str) -> list[int]:

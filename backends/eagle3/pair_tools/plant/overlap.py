@@ -1,4 +1,4 @@
-"""How many distinct experts neighbouring tokens of a planted pair touch, by the reference engine's own router."""
+"""Number of distinct experts that neighbouring tokens of a planted pair touch, by the reference engine's own router."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def touched(pair: PairRef, recipe: Recipe, dtype: str, device: str) -> list[Touc
     ]
 
 
-def touched_keys(found: Sequence[Touched]) -> dict[str, object]:
+def touched_keys(counts: Sequence[Touched]) -> dict[str, object]:
     """Config keys of what was measured: none for a dense target, else the distinct experts of 1, 2, … neighbours."""
-    return {"experts_touched": [round(one.measured, 4) for one in found]} if found else {}
+    return {"experts_touched": [round(one.measured, 4) for one in counts]} if counts else {}
 
 
 @torch.inference_mode()
@@ -80,7 +80,7 @@ def routed(target: TargetCheckpoint, texts: list[list[int]], device: str) -> Ten
     """
     longest = len(texts[0])
     engine = ReferenceEngine(target, None, max_batch=1, max_positions=longest, device=device)
-    model, found = engine.model, []
+    model, experts = engine.model, []
     assert isinstance(model, GptOssTarget)
     for text in texts:
         passes = list[Tensor]()
@@ -89,8 +89,8 @@ def routed(target: TargetCheckpoint, texts: list[list[int]], device: str) -> Ten
             positions = torch.arange(start, start + tokens.shape[1], device=device)[None]
             model.forward(slice(0, 1), tokens, positions, ())
             passes.append(model.chosen[:, 0].cpu())
-        found.append(torch.cat(passes, dim=1))
-    return torch.stack(found)
+        experts.append(torch.cat(passes, dim=1))
+    return torch.stack(experts)
 
 
 def distinct(chosen: Tensor, count: int, tokens: int) -> float:

@@ -1,4 +1,4 @@
-"""What a text of a planted pair implies: a faithful draft's accept counts, cycle by cycle, without a forward pass."""
+"""Accept counts that a text of a planted pair implies for a faithful draft, cycle by cycle, without a forward pass."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def expected_accepts(orbit: Orbit, prompt: Sequence[int], tokens: Sequence[int],
 
 
 def chain_hits(orbit: Orbit, text: Sequence[int], last: int, k: int) -> int:
-    """How many draft tokens proposed after text[last] the text goes on to say; `last` is the position of the last
+    """Count the draft tokens proposed after text[last] that the text goes on with. `last`: the position of the last
     token.
     """
     hits = 0

@@ -71,7 +71,7 @@ def agreement(
     steps: int,
     draft_rows: RopeTable,
 ) -> Tensor:
-    """Which draft tokens of which chains the target agrees with: bool [steps, B, chains].
+    """Mark the draft tokens of the chains that the target agrees with: bool [steps, B, chains].
 
     Entry [j, b, i] is draft token j + 1 of the chain that starts from the features at position `first_position` + i of
     `text` [B, T]. Positions that no attention window of these chains reaches are left out of the unroll.

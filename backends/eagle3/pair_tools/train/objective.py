@@ -1,4 +1,4 @@
-"""What the draft learns: soft labels over the draft vocabulary, at every step of the unrolled chain."""
+"""Objective of the draft: soft labels over the draft vocabulary, at every step of the unrolled chain."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What row q of any step should predict: the target's distribution of the token at position q + 2.
+    """Labels of row q of any step: the target's distribution of the token at position q + 2.
 
     `logits` [B, T, W]: the target's logits at position q + 1, for the draft vocabulary. `best` [B, T]: their argmax as
-    a draft id, −1 where the target prefers a token outside the draft vocabulary. `counted` bool [B, T]: rows to learn
+    a draft id, −1 if the target prefers a token outside the draft vocabulary. `counted` bool [B, T]: rows to learn
     from.
     """
 
@@ -53,7 +53,7 @@ def step_loss(logits: Tensor, label_logits: Tensor, counted: Tensor) -> tuple[Te
 
 
 def survival(correct: Tensor, alive: Tensor) -> Tensor:
-    """Which chains are still right after a step, bool [B, T].
+    """Mark the chains that are still right after a step, bool [B, T].
 
     Row q continues the chain that was right at q − 1 (`alive`), and is right if its own prediction is (`correct`).
     """

@@ -25,13 +25,13 @@ def own_sequences(
     generator = torch.Generator().manual_seed(seed)
     device = corpora.streams[0].device
     at_once = max(1, TOKENS_AT_ONCE[device.type] // strand.length)
-    kept = [torch.empty(0, strand.length, dtype=torch.int32, device=device)]
+    sequences = [torch.empty(0, strand.length, dtype=torch.int32, device=device)]
     for start in range(0, strand.sequences, at_once):
         prompts = corpora.chunks(min(at_once, strand.sequences - start), strand.prompt, generator)
         text = target.continue_greedily(prompts, strand.own_tokens, rows)
         varied = repeated_share(text[:, strand.prompt :]) <= most_repeated
-        kept.append(text[varied].int())
-    return torch.cat(kept)
+        sequences.append(text[varied].int())
+    return torch.cat(sequences)
 
 
 def repeated_share(tokens: Tensor) -> Tensor:

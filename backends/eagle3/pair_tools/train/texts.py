@@ -61,8 +61,8 @@ def find_corpus(name: str) -> Corpus:
 
 def folder_corpus(folder: Path) -> Corpus:
     """The text files below `folder`. The corpus has the folder's name."""
-    found = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
-    return Corpus(folder.resolve().name, "", matching(found, TEXT_FILES), lambda path: (folder / path).read_bytes())
+    names = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
+    return Corpus(folder.resolve().name, "", matching(names, TEXT_FILES), lambda path: (folder / path).read_bytes())
 
 
 def texts(corpus: TextCorpus, pool: Pool) -> Iterator[str]:

@@ -142,7 +142,7 @@ def with_previous(x: Tensor) -> Tensor:
 
 
 def near_view(block: int, step: int, repeat: int, q: Tensor) -> Tensor:
-    """Which of the 2·C keys the R·C query rows of each block see, bool [n, 1, R·C, 2·C].
+    """Mark the 2·C keys that the R·C query rows of each block see, bool [n, 1, R·C, 2·C].
 
     These are the keys at a distance of at least `step` and less than C.
     """

@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 8192
 
 @torch.no_grad()
 def preferred_counts(target: FrozenTarget, batches: Iterator[Batch], count: int) -> Tensor:
-    """How often each token is the target's greedy choice, int64 [V], over the learned rows of `count` batches."""
+    """Count the target's greedy choices of each token, int64 [V], over the learned rows of `count` batches."""
     counts = torch.zeros(target.geometry.vocab, dtype=torch.long, device=target.weights.embed.device)
     for batch in islice(batches, count):
         _, stream = target.features_and_stream(batch.tokens, batch.rows)

@@ -1,4 +1,4 @@
-"""Which positions of a cache a partial verification keeps.
+"""Choice of the cache positions that a partial verification keeps.
 
 A cache is cut into blocks of `BLOCK` positions, from position 0 on. Kept are the first blocks (the sink), those of the
 middle whose keys the newest queries may like best (retrieval, by layer and key/value head), and all from the window's
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.specpv.asked import BLOCK
+from specgate.backends.eagle3.lib.specpv.plan import BLOCK
 
 
 def summaries(keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -23,7 +23,7 @@ def summaries(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def block_scores(queries: Tensor, largest: Tensor, smallest: Tensor) -> Tensor:
-    """How well `queries` [B, N, T, D] may like each block, by its summaries [B, G, C, D]: float32 [B, G, C].
+    """Score each block for `queries` [B, N, T, D] by its summaries [B, G, C, D]: float32 [B, G, C].
 
     For one query q it is max(q · largest, q · smallest), as in the authors' repository (Quest, arXiv 2406.10774, takes
     the larger product element by element). It is the mean over the queries, and over the heads of a group.

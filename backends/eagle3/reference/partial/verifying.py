@@ -1,4 +1,4 @@
-"""The cycles of SpecPV, for all slots together: every pass is partial for all of them, or full for all of them.
+"""The cycles of SpecPV: passes over a part of the cache, full ones now and then, and what these choose to keep.
 
 Lossy, as in the paper: each cycle drafts a chain and verifies it, in part as long as few tokens came since the last
 full verification. What a partial verification accepts is emitted. A full one runs those tokens again with its own
@@ -11,19 +11,27 @@ verification. What that confirms is emitted, so the text is plain decoding's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.specpv.asked import BLOCK, PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import BLOCK, PartialPlan
+from specgate.backends.eagle3.reference.cache import View, view
 from specgate.backends.eagle3.reference.drafters import Drafter
-from specgate.backends.eagle3.reference.ops import accept, check_finite, target_argmax
-from specgate.backends.eagle3.reference.partial.attending import Choice, FullLook, PartialLook
+from specgate.backends.eagle3.reference.kv_planes import Plane, plain
+from specgate.backends.eagle3.reference.ops import accept, check_finite, masked_attention, target_argmax
+from specgate.backends.eagle3.reference.partial.blocks import (
+    block_scores,
+    choose,
+    first_of_window,
+    kept_positions,
+    summaries,
+)
 from specgate.backends.eagle3.reference.recorder import Recorder
 from specgate.backends.eagle3.reference.state import Slots
-from specgate.backends.eagle3.reference.target import Look
+from specgate.backends.eagle3.reference.target import Look, look_at
 from specgate.contract.samples.counters import (
     SPECPV_CACHED,
     SPECPV_CHECKED,
@@ -36,6 +44,75 @@ from specgate.contract.samples.counters import (
     SPECPV_READ,
     SPECPV_SHORT,
 )
+
+
+@dataclass(slots=True)
+class Choice:
+    """Parts of the slots' caches that are kept since the last full verification.
+
+    `window` [B]: the block with which the window begins. `sink`: blocks that are kept at the beginning. `blocks`: of
+    each layer the retrieved ones, as from `choose`.
+    """
+
+    window: Tensor
+    sink: int
+    blocks: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @property
+    def between(self) -> Tensor:
+        """Blocks [B] between sink and window, of which some are retrieved."""
+        return self.window - self.sink
+
+
+@dataclass(slots=True)
+class FullLook:
+    """Attention of a full verification: over the whole cache. Its layers make a `choice` on the way. On the way they
+    make a `choice`.
+
+    `asking` [B, Q]: the rows whose queries choose, of caches with `length` [B] positions before the newest token.
+    """
+
+    plan: PartialPlan
+    seen: View
+    asking: Tensor
+    choice: Choice
+
+    @classmethod
+    def make(cls, plan: PartialPlan, positions: Tensor, asking: Tensor, length: Tensor) -> FullLook:
+        window = first_of_window(length, plan.sink, plan.window)
+        return cls(plan, view(positions, None), asking, Choice(window, plan.sink))
+
+    def __call__(self, layer: int, q: Tensor, k_cache: Plane, v_cache: Plane) -> Tensor:
+        index = self.asking[:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3])
+        largest, smallest = summaries(plain(k_cache))
+        scores = block_scores(q.gather(2, index), largest, smallest)
+        self.choice.blocks[layer] = choose(scores, self.plan.sink, self.choice.window, self.plan.retrieval)
+        return look_at(q, k_cache, v_cache, self.seen)
+
+
+@dataclass(slots=True)
+class PartialLook:
+    """Attention of a partial verification: over the cache that `choice` keeps and over newer rows.
+
+    `positions` [B, T]: those of the rows, ascending within a slot.
+    """
+
+    choice: Choice
+    positions: Tensor
+
+    def __call__(self, layer: int, q: Tensor, k_cache: Plane, v_cache: Plane) -> Tensor:
+        chosen, meant = self.choice.blocks[layer]
+        stop = self.positions[:, -1] + 1
+        cached_positions, there = kept_positions(self.choice.sink, chosen, meant, self.choice.window, stop)
+        k, v = (gathered(plain(plane), cached_positions).to(q.dtype) for plane in (k_cache, v_cache))
+        visible = there[:, :, None] & (cached_positions[:, :, None] <= self.positions[:, None, :, None])
+        return masked_attention(q, k, v, visible.repeat_interleave(q.shape[1] // k.shape[1], dim=1))
+
+
+def gathered(cache: Tensor, positions: Tensor) -> Tensor:
+    """The rows of a cache [B, G, S, D] at `positions` [B, G, P]: [B, G, P, D]. Those beyond it are without meaning."""
+    index = positions.clamp(max=cache.shape[2] - 1)[..., None]
+    return torch.take_along_dim(cache, index, dim=2)
 
 
 @runtime_checkable
@@ -52,7 +129,7 @@ class LooksElsewhere(Protocol):
 
 
 class PartlyVerified(NamedTuple):
-    """What a cycle has verified, as `loop.Verified` has it, and the logits [B, K + 1, V] that this was decided from."""
+    """Tokens that a cycle has verified (`loop.Verified`), and the logits [B, K + 1, V] that decided."""
 
     accepted: Tensor
     tokens: Tensor
@@ -61,7 +138,7 @@ class PartlyVerified(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """What a pass gives for rows [B, T] of it."""
+    """Output of one pass for its rows [B, T]."""
 
     tokens: Tensor
     logits: Tensor
@@ -88,19 +165,19 @@ class PartialVerifier:
         drafts = drafter.chain(slots, k)
         self.recorder.phase("draft")
         if partial := self._may_be_partial(slots):
-            found = self._in_part(slots, drafts, drafter)
+            result = self._in_part(slots, drafts, drafter)
         else:
-            found = self._in_full(slots, drafts, drafter)
-        accepted = accept(drafts, found.tokens)
+            result = self._in_full(slots, drafts, drafter)
+        accepted = accept(drafts, result.tokens)
         self._count(SPECPV_PARTIAL_ACCEPTED if partial else SPECPV_FULL_ACCEPTED, accepted, slots.active)
         if not partial:
             self.verified = slots.length + accepted + 1
         self.recorder.phase("verify")
-        return PartlyVerified(accepted, *found)
+        return PartlyVerified(accepted, *result)
 
     def _may_be_partial(self, slots: Slots) -> bool:
-        """Whether the next pass may look at a part of the cache: something is left out then of every running slot, and
-        no slot has `refresh` tokens already that no full pass has seen.
+        """True if the next pass may look at a part of the cache. Something must be left out of every running slot then,
+        and no slot may have `refresh` tokens that no full pass has seen.
         """
         if self.choice is None or bool((self.choice.between <= self.plan.retrieval)[slots.active].any()):
             return False
@@ -116,11 +193,11 @@ class PartialVerifier:
             chain = drafter.chain(slots, k)
             self.recorder.phase("draft")
         self.verified = slots.length
-        found = self._in_full(slots, chain, drafter)
-        accepted = accept(chain, found.tokens)
+        result = self._in_full(slots, chain, drafter)
+        accepted = accept(chain, result.tokens)
         self._count(SPECPV_FULL_ACCEPTED, accepted, slots.active)
         self.recorder.phase("verify")
-        return PartlyVerified(accepted, *found)
+        return PartlyVerified(accepted, *result)
 
     def _provisional(self, slots: Slots, drafter: Drafter, k: int) -> Tensor:
         """Tokens [B, k] that follow the slots' last ones by partial verifications alone. Drafts are made and verified
@@ -131,14 +208,14 @@ class PartialVerifier:
         while int(left := int((k - done)[slots.active].max())) > 0:
             drafts = drafter.chain(ahead, left)
             self.recorder.phase("draft")
-            found = self._in_part(ahead, drafts, drafter)
-            accepted = accept(drafts, found.tokens)
+            result = self._in_part(ahead, drafts, drafter)
+            accepted = accept(drafts, result.tokens)
             count = torch.minimum(accepted + 1, k - done)
             self._count(SPECPV_PARTIAL_ACCEPTED, torch.minimum(accepted, count), slots.active)
             slot, row = (torch.arange(left + 1, device=count.device) < count[:, None]).nonzero(as_tuple=True)
-            chain[slot, done[slot] + row] = found.tokens[slot, row]
-            drafter.verified(found.features, found.tokens, count, ahead.length)
-            last = found.tokens.gather(1, (count - 1).clamp(min=0)[:, None])[:, 0]
+            chain[slot, done[slot] + row] = result.tokens[slot, row]
+            drafter.verified(result.features, result.tokens, count, ahead.length)
+            last = result.tokens.gather(1, (count - 1).clamp(min=0)[:, None])[:, 0]
             ahead.last_token = torch.where(count > 0, last, ahead.last_token)
             ahead.length = ahead.length + count
             done = done + count
@@ -152,16 +229,18 @@ class PartialVerifier:
         assert self.choice is not None
         tokens = torch.cat((slots.last_token[:, None], drafts), dim=1).clamp(min=0)
         positions = slots.length[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
-        found = self._run(tokens, positions, drafter, PartialLook(self.choice, positions))
+        result = self._run(tokens, positions, drafter, PartialLook(self.choice, positions))
         self._count(SPECPV_PARTIAL, torch.ones_like(slots.length), slots.active)
         chosen = self.choice.blocks[0][1][:, 0].sum(dim=1)
         read = slots.length - (self.choice.between - chosen) * BLOCK
         self._count(SPECPV_READ, read, slots.active)
         self._count(SPECPV_CACHED, slots.length, slots.active)
-        return found
+        return result
 
     def _in_full(self, slots: Slots, drafts: Tensor, drafter: Drafter) -> Pass:
-        """What no full pass has seen yet, the last tokens and `drafts` [B, K], over all of the cache."""
+        """Run a full pass over all of the cache: tokens that no full pass has seen yet, the last ones and `drafts` [B,
+        K].
+        """
         # A slot that ended may have been cut off before what was verified.
         buffered, k = (slots.length - self.verified).clamp(min=0), drafts.shape[1]
         row = torch.arange(int(buffered.max()) + k + 1, device=drafts.device).expand(len(drafts), -1)
@@ -172,18 +251,18 @@ class PartialVerifier:
         asking = buffered[:, None] + torch.arange(k + 1, device=drafts.device)
         positions = self.verified[:, None] + row
         look = FullLook.make(self.plan, positions, asking, slots.length)
-        found = self._run(tokens, positions, drafter, look)
+        result = self._run(tokens, positions, drafter, look)
         self.choice = look.choice
         ones = torch.ones_like(slots.length)
         self._count(SPECPV_FULL, ones, slots.active)
         self._count(SPECPV_SHORT, ones, slots.active & (look.choice.between <= self.plan.retrieval))
-        overruled = ((found.tokens[:, :-1] != tokens[:, 1:]) & (row[:, :-1] < buffered[:, None])).sum(dim=1)
+        overruled = ((result.tokens[:, :-1] != tokens[:, 1:]) & (row[:, :-1] < buffered[:, None])).sum(dim=1)
         self._count(SPECPV_CHECKED, buffered, slots.active)
         self._count(SPECPV_OVERRULED, overruled, slots.active)
         self._count(SPECPV_READ, self.verified, slots.active)
         self._count(SPECPV_CACHED, slots.length, slots.active)
-        features = None if found.features is None else rows_of(found.features, asking)
-        return Pass(rows_of(found.tokens, asking), rows_of(found.logits, asking), features)
+        features = None if result.features is None else rows_of(result.features, asking)
+        return Pass(rows_of(result.tokens, asking), rows_of(result.logits, asking), features)
 
     def _run(self, tokens: Tensor, positions: Tensor, drafter: Drafter, look: Look) -> Pass:
         every = slice(0, len(tokens))

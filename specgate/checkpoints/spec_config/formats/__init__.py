@@ -1,4 +1,4 @@
-"""How single engines write their speculative configs.
+"""Formats in which single engines write their speculative configs.
 
     collect_terms.py  terms collected from flags and keys: stated, default, or fixed
     draft_folder.py   what the draft's own config adds: its window, and the layers that an engine makes of its ids

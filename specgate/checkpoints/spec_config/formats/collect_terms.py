@@ -13,11 +13,11 @@ Terms = dict[str, Said]
 
 
 def take(
-    terms: Terms, given: Given, key: str, term: str, made: Callable[[object], object] = lambda value: value
+    terms: Terms, flags: Given, key: str, term: str, made: Callable[[object], object] = lambda value: value
 ) -> None:
-    """Put what `given` says under `key` into `terms` as `term`; nothing where it does not say it."""
-    if key in given and (value := made(given.values[key])) is not None:
-        terms[term] = Said(value, "stated", given.names[key])
+    """Put what `flags` says under `key` into `terms` as `term`; nothing where it does not say it."""
+    if key in flags and (value := made(flags.values[key])) is not None:
+        terms[term] = Said(value, "stated", flags.names[key])
 
 
 def default(terms: Terms, **values: object) -> None:
@@ -27,7 +27,7 @@ def default(terms: Terms, **values: object) -> None:
 
 
 def fixed(terms: Terms, **values: object) -> None:
-    """What the engine does whatever the config says, where nothing else was said."""
+    """Set terms that the engine fixes whatever the config says, if nothing else set them."""
     for term, value in values.items():
         terms.setdefault(term, Said(value, "fixed"))
 

@@ -1,4 +1,4 @@
-"""What the config of a draft that lies on this machine adds to an engine's speculative config."""
+"""Add the config of a draft on this machine to an engine's speculative config."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def add_draft(terms: Terms, draft: str | None, target: str | None, reading: str 
         return None
     if hidden is not None:
         terms.setdefault("draft_hidden", Said(hidden, "fixed"))
-    said = terms.get("window")
-    if said is not None and said.value == AS_THE_DRAFT_SAYS:
-        terms["window"] = Said(window, said.how)
-    elif said is not None and window is None and said.value == NOT_APPLIED:
-        terms["window"] = Said(None, said.how)  # there is none to apply
+    window_term = terms.get("window")
+    if window_term is not None and window_term.value == AS_THE_DRAFT_SAYS:
+        terms["window"] = Said(window, window_term.how)
+    elif window_term is not None and window is None and window_term.value == NOT_APPLIED:
+        terms["window"] = Said(None, window_term.how)  # there is none to apply
     return boundaries_of(config, target, reading)
 
 

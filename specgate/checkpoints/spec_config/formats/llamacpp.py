@@ -48,37 +48,37 @@ METHODS: Final = {
 
 def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     """The config of a command line. Raises UsageError for a value of the wrong type."""
-    given = from_argv(argv, FLAGS, ("--spec", "--draft"), where)
+    flags = from_argv(argv, FLAGS, ("--spec", "--draft"), where)
     terms: Terms = {}
-    notes = given.notes
-    if "removed_max" in given:
-        notes += (f"{given.names['removed_max']} has been removed from llama.cpp: --spec-draft-n-max is right",)
-    take(terms, given, "target", "target", name_of)
-    take(terms, given, "kv_dtype", "kv_dtype")
-    take(terms, given, "prefix_cache", "prefix_cache")
-    take(terms, given, "slots", "max_batch", count_of)
+    notes = flags.notes
+    if "removed_max" in flags:
+        notes += (f"{flags.names['removed_max']} has been removed from llama.cpp: --spec-draft-n-max is right",)
+    take(terms, flags, "target", "target", name_of)
+    take(terms, flags, "kv_dtype", "kv_dtype")
+    take(terms, flags, "prefix_cache", "prefix_cache")
+    take(terms, flags, "slots", "max_batch", count_of)
     slots = terms["max_batch"].value if "max_batch" in terms else 1
     assert isinstance(slots, int)
-    take(terms, given, "context", "max_positions", lambda n: int(str(n)) // max(1, slots) or None)
+    take(terms, flags, "context", "max_positions", lambda n: int(str(n)) // max(1, slots) or None)
     default(terms, kv_dtype="f16", prefix_cache=True)
     fixed(terms, dtype="as in the GGUF files", tp=1)
-    if given.values.get("type", "none") == "none" and "draft" not in given:
+    if flags.values.get("type", "none") == "none" and "draft" not in flags:
         return StatedConfig("llamacpp", where, terms, EXPRESSES, notes)
-    take(terms, given, "type", "method", lambda name: METHODS.get(str(name), name))
+    take(terms, flags, "type", "method", lambda name: METHODS.get(str(name), name))
     default(terms, method="draft_model")
-    take(terms, given, "draft", "draft_model", name_of)
-    take(terms, given, "ngram" if terms["method"].value == "ngram" else "k", "k")
+    take(terms, flags, "draft", "draft_model", name_of)
+    take(terms, flags, "ngram" if terms["method"].value == "ngram" else "k", "k")
     default(terms, k=48 if terms["method"].value == "ngram" else 3)
-    take(terms, given, "p_min", "p_min", lambda p: float(str(p)))
+    take(terms, flags, "p_min", "p_min", lambda p: float(str(p)))
     default(terms, p_min=0.0)
-    take(terms, given, "sampling", "draft_sampling")
+    take(terms, flags, "sampling", "draft_sampling")
     default(terms, draft_sampling="greedy")
     probabilistic = terms["draft_sampling"].value == "probabilistic"
     if probabilistic and terms["method"].value == "eagle3":
         probabilistic = False
         notes += ("--spec-draft-sampling probabilistic changes nothing for EAGLE-3 drafts (b11434)",)
     fixed(terms, verification="rejection sampling" if probabilistic else "sampled tokens must match")
-    take(terms, given, "forced", "forced")
+    take(terms, flags, "forced", "forced")
     default(terms, forced=None)
     varies = "shorter where the draft is unsure" if terms["p_min"].value else "constant"
     fixed(terms, varies=varies, window=NOT_APPLIED, capture="baked in at conversion to GGUF", draft_tp=1)

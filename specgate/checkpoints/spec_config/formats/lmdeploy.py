@@ -30,8 +30,8 @@ EXPRESSES: Final = frozenset({
 
 def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     """The config of a command line. Raises UsageError for a value of the wrong type."""
-    given = from_argv(argv, FLAGS, ("--spec",), where)
-    return of(given, where, after(tuple(argv), "api_server"))
+    flags = from_argv(argv, FLAGS, ("--spec",), where)
+    return of(flags, where, after(tuple(argv), "api_server"))
 
 
 def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
@@ -39,25 +39,25 @@ def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
     return of(from_mapping(values, KEYS, where), where, None)
 
 
-def of(given: Given, where: str, served: str | None) -> StatedConfig:
+def of(flags: Given, where: str, served: str | None) -> StatedConfig:
     terms: Terms = {}
     for key in ("tp", "dtype", "prefix_cache", "eager", "max_positions", "max_batch"):
-        take(terms, given, key, key)
+        take(terms, flags, key, key)
     default(terms, tp=1, dtype="auto", prefix_cache=False, eager=False)
     if served:
         terms["target"] = Said(name_of(served), "stated", "api_server")
-    if "method" not in given:
-        return StatedConfig("lmdeploy", where, terms, EXPRESSES, given.notes)
-    notes = given.notes
-    if given.values.get("backend") == "turbomind":
+    if "method" not in flags:
+        return StatedConfig("lmdeploy", where, terms, EXPRESSES, flags.notes)
+    notes = flags.notes
+    if flags.values.get("backend") == "turbomind":
         notes += ("--backend turbomind: LMDeploy 0.16 warns that TurboMind does not speculate, and goes on without",)
-    take(terms, given, "method", "method")
-    take(terms, given, "model", "draft_model", name_of)
-    take(terms, given, "num_speculative_tokens", "k")
+    take(terms, flags, "method", "method")
+    take(terms, flags, "model", "draft_model", name_of)
+    take(terms, flags, "num_speculative_tokens", "k")
     default(terms, k=1)
     chain(terms)
     fixed(terms, capture=NO_IDS, varies="constant", forced=None, draft_tp=terms["tp"].value, draft_sampling="greedy")
     fixed(terms, verification="rejection sampling")
-    draft = str(given.values["model"]) if "model" in given else None
+    draft = str(flags.values["model"]) if "model" in flags else None
     boundaries = add_draft(terms, draft, served, NO_IDS)
     return StatedConfig("lmdeploy", where, terms, EXPRESSES, notes, boundaries)

@@ -55,68 +55,68 @@ def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
     """The config of a YAML file of the same keys. Raises UsageError for a value of the wrong type."""
     kinds: dict[str, Kind] = {key: "switch" if kind == "flag" else kind for key, kind in KEYS.items()}
     names = {key.replace("-", "_"): value for key, value in values.items()}
-    given = from_mapping(names, kinds, where)
-    return of(Given(given.values, given.names, tuple(n for n in given.notes if "speculative" in n)), where)
+    keys = from_mapping(names, kinds, where)
+    return of(Given(keys.values, keys.names, tuple(n for n in keys.notes if "speculative" in n)), where)
 
 
-def of(given: Given, where: str) -> StatedConfig:
+def of(flags: Given, where: str) -> StatedConfig:
     terms: Terms = {}
-    target, draft = (given.values.get(key) for key in ("model_path", "speculative_draft_model_path"))
-    take(terms, given, "model_path", "target", name_of)
-    take(terms, given, "tp_size", "tp")
-    take(terms, given, "dtype", "dtype")
-    take(terms, given, "kv_cache_dtype", "kv_dtype")
-    take(terms, given, "context_length", "max_positions")
-    take(terms, given, "max_running_requests", "max_batch")
-    take(terms, given, "disable_radix_cache", "prefix_cache", lambda off: not off)
-    take(terms, given, "disable_cuda_graph", "eager")
-    take(terms, given, "disable_overlap_schedule", "overlap", lambda off: not off)
+    target, draft = (flags.values.get(key) for key in ("model_path", "speculative_draft_model_path"))
+    take(terms, flags, "model_path", "target", name_of)
+    take(terms, flags, "tp_size", "tp")
+    take(terms, flags, "dtype", "dtype")
+    take(terms, flags, "kv_cache_dtype", "kv_dtype")
+    take(terms, flags, "context_length", "max_positions")
+    take(terms, flags, "max_running_requests", "max_batch")
+    take(terms, flags, "disable_radix_cache", "prefix_cache", lambda off: not off)
+    take(terms, flags, "disable_cuda_graph", "eager")
+    take(terms, flags, "disable_overlap_schedule", "overlap", lambda off: not off)
     default(terms, tp=1, dtype="auto", kv_dtype="auto", prefix_cache=True, eager=False, overlap=True)
-    if "speculative_algorithm" not in given:
-        if stray := [given.names[k] for k in ("speculative_num_steps", "speculative_draft_model_path") if k in given]:
+    if "speculative_algorithm" not in flags:
+        if stray := [flags.names[k] for k in ("speculative_num_steps", "speculative_draft_model_path") if k in flags]:
             note = f"{stray[0]} without --speculative-algorithm: SGLang does not speculate"
-            return StatedConfig("sglang", where, terms, EXPRESSES, (*given.notes, note))
-        return StatedConfig("sglang", where, terms, EXPRESSES, given.notes)
-    take(terms, given, "speculative_algorithm", "method", lambda name: METHODS.get(str(name).upper(), str(name)))
-    take(terms, given, "speculative_draft_model_path", "draft_model", name_of)
-    notes = sizes(terms, given, where)
+            return StatedConfig("sglang", where, terms, EXPRESSES, (*flags.notes, note))
+        return StatedConfig("sglang", where, terms, EXPRESSES, flags.notes)
+    take(terms, flags, "speculative_algorithm", "method", lambda name: METHODS.get(str(name).upper(), str(name)))
+    take(terms, flags, "speculative_draft_model_path", "draft_model", name_of)
+    notes = sizes(terms, flags, where)
     take(
         terms,
-        given,
+        flags,
         "speculative_use_rejection_sampling",
         "verification",
         lambda on: "rejection sampling" if on else None,
     )
     default(terms, verification="target-only sampling")
     thresholds = ("speculative_accept_threshold_single", "speculative_accept_threshold_acc")
-    if lowered := [given.values[key] for key in thresholds if key in given and given.values[key] != 1.0]:
-        terms["threshold"] = Said(lowered[0], "stated", given.names[next(k for k in thresholds if k in given)])
+    if lowered := [flags.values[key] for key in thresholds if key in flags and flags.values[key] != 1.0]:
+        terms["threshold"] = Said(lowered[0], "stated", flags.names[next(k for k in thresholds if k in flags)])
     default(terms, threshold=1.0)
-    take(terms, given, "speculative_adaptive", "varies", lambda on: "adaptive, by what was accepted" if on else None)
+    take(terms, flags, "speculative_adaptive", "varies", lambda on: "adaptive, by what was accepted" if on else None)
     default(terms, varies="constant")
-    take(terms, given, "speculative_draft_window_size", "window")
+    take(terms, flags, "speculative_draft_window_size", "window")
     default(terms, window=NOT_APPLIED)
-    take(terms, given, "speculative_draft_model_quantization", "draft_quantization")
-    take(terms, given, "speculative_draft_load_format", "weights", lambda form: form if form == "dummy" else None)
+    take(terms, flags, "speculative_draft_model_quantization", "draft_quantization")
+    take(terms, flags, "speculative_draft_load_format", "weights", lambda form: form if form == "dummy" else None)
     fixed(terms, capture=OUTPUTS, draft_sampling="greedy", draft_tp=terms["tp"].value)
     drafts, targets = (str(path) if path else None for path in (draft, target))
     boundaries = add_draft(terms, drafts, targets, OUTPUTS)
-    return StatedConfig("sglang", where, terms, EXPRESSES, (*given.notes, *notes), boundaries)
+    return StatedConfig("sglang", where, terms, EXPRESSES, (*flags.notes, *notes), boundaries)
 
 
-def sizes(terms: Terms, given: Given, where: str) -> tuple[str, ...]:
+def sizes(terms: Terms, flags: Given, where: str) -> tuple[str, ...]:
     """Put the sizes of the tree into `terms`. Returns notes. Raises UsageError where SGLang would refuse them."""
     steps, topk, tokens = (
-        given.values.get(f"speculative_{key}") for key in ("num_steps", "eagle_topk", "num_draft_tokens")
+        flags.values.get(f"speculative_{key}") for key in ("num_steps", "eagle_topk", "num_draft_tokens")
     )
     if steps is None and (topk is not None or tokens is not None) and terms["method"].value not in ("ngram", "DFLASH"):
         raise UsageError(
             f"{where}: --speculative-num-steps is missing", hint="SGLang takes steps, topk and draft tokens together"
         )
-    take(terms, given, "speculative_num_steps", "k")
-    take(terms, given, "speculative_eagle_topk", "topk")
+    take(terms, flags, "speculative_num_steps", "k")
+    take(terms, flags, "speculative_eagle_topk", "topk")
     if terms["method"].value == "ngram":
-        take(terms, given, "speculative_num_draft_tokens", "k", lambda tokens: int(str(tokens)) - 1)
+        take(terms, flags, "speculative_num_draft_tokens", "k", lambda tokens: int(str(tokens)) - 1)
         return ()
     if steps is None:
         return ("no --speculative-num-steps: SGLang chooses 5, 4, 8 or 3, 1, 4 (steps, topk, tokens) by the target",)
@@ -124,11 +124,11 @@ def sizes(terms: Terms, given: Given, where: str) -> tuple[str, ...]:
         if tokens not in (None, int(str(steps)) + 1):
             terms["verified"] = Said(int(str(steps)) + 1, "fixed")
             chain(terms)
-            said = f"--speculative-num-draft-tokens {tokens}: SGLang makes it {int(str(steps)) + 1}"
-            return (f"{said}, num_steps + 1, where topk is 1",)
+            note = f"--speculative-num-draft-tokens {tokens}: SGLang makes it {int(str(steps)) + 1}"
+            return (f"{note}, num_steps + 1, where topk is 1",)
         chain(terms)
         return ()
-    take(terms, given, "speculative_num_draft_tokens", "verified")
+    take(terms, flags, "speculative_num_draft_tokens", "verified")
     terms["path_len"] = Said(int(str(steps)) + 1, "fixed")
     if topk is not None:
         terms["tree"] = Said("dynamic tree", "fixed")

@@ -55,7 +55,7 @@ def read_run(folder: Path, where: str) -> StatedConfig:
     notes, boundaries = options_of(terms, config.backend, config.options, where), None
     for facts in list(engines.values())[:1]:
         boundaries = facts_of(terms, facts)
-    expresses = ALWAYS | {term for term, said in terms.items() if said.how == "stated"}
+    expresses = ALWAYS | {term for term, setting in terms.items() if setting.how == "stated"}
     return StatedConfig(config.backend, where, terms, expresses, notes, boundaries)
 
 
@@ -64,22 +64,24 @@ def options_of(terms: Terms, backend: str, options: Mapping[str, str], where: st
     notes: list[str] = []
     for key, text in options.items():
         if key.partition(".")[0] == "args" and backend in READERS and key != "args.baseline":
-            said = READERS[backend](shlex.split(text), f"{where}: option {key}")
-            terms.update({term: s for term, s in said.terms.items() if s.how == "stated"})
-            notes += said.notes
+            config = READERS[backend](shlex.split(text), f"{where}: option {key}")
+            terms.update({term: s for term, s in config.terms.items() if s.how == "stated"})
+            notes += config.notes
     return tuple(notes)
 
 
 def gpus_of(options: Mapping[str, str], facts: EngineFacts | None) -> Terms:
-    """Among how many GPUs target and draft are divided: as the options say, else as the engine did it."""
+    """Return the number of GPUs among which target and draft are divided: as the options say, else as the engine did
+    it.
+    """
     link = facts.traffic.link if facts and facts.traffic else None
     done = {"tp": link.gpus if link else 1, "draft_tp": link.gpus if link and link.draft_row_bytes else 1}
-    found: Terms = {}
+    gpu_terms: Terms = {}
     for name, gpus in done.items():
         text = options.get(name, str(gpus))
         how: How = "stated" if name in options else "default"
-        found[name] = Said(int(text) if text.isdigit() else text, how, name)
-    return found
+        gpu_terms[name] = Said(int(text) if text.isdigit() else text, how, name)
+    return gpu_terms
 
 
 def facts_of(terms: Terms, facts: EngineFacts) -> tuple[int, ...] | None:
@@ -93,12 +95,12 @@ def facts_of(terms: Terms, facts: EngineFacts) -> tuple[int, ...] | None:
 
 def boundaries_in(rule: str) -> tuple[int, ...] | None:
     """The boundaries that a sentence of `auxiliary_layers` ends with; None where it names none."""
-    found = (
+    match = (
         BOUNDARIES.search(rule)
         or re.search(r"ids \[([\d, ]+)\] are boundaries", rule)
         or re.search(r"= \[([\d, ]+)\]", rule)
     )
-    return tuple(int(n) for n in found[1].split(",")) if found else None
+    return tuple(int(n) for n in match[1].split(",")) if match else None
 
 
 def one_or_all(values: Sequence[str]) -> object:

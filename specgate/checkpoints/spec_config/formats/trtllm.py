@@ -85,16 +85,16 @@ def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
 
     Raises UsageError for a file that cannot be read and for bad values.
     """
-    given = from_argv(argv, FLAGS, ("--spec",), where)
+    flags = from_argv(argv, FLAGS, ("--spec",), where)
     values: Mapping[str, object] = {}
-    if "config" in given:
-        file = Path(str(given.values["config"]))
+    if "config" in flags:
+        file = Path(str(flags.values["config"]))
         if not file.is_file():
-            raise UsageError(f"{where}: {given.names['config']} {file}: no such file")
+            raise UsageError(f"{where}: {flags.names['config']} {file}: no such file")
         values, where = yamlfile.load(file).data, str(file)
-    over = {key: value for key, value in given.values.items() if key != "config"}
-    found = read_object({**values, **over}, where)
-    return replace(found, notes=(*found.notes, *given.notes))
+    over = {key: value for key, value in flags.values.items() if key != "config"}
+    config = read_object({**values, **over}, where)
+    return replace(config, notes=(*config.notes, *flags.notes))
 
 
 def terms_around(around: Given) -> Terms:
@@ -163,7 +163,7 @@ def static_tree(terms: Terms, paths: list[tuple[int, ...]]) -> None:
 
 
 def varies(spec: Given) -> Said:
-    """How the draft length changes at run time."""
+    """Change of the draft length at run time."""
     for key, words in (
         ("draft_len_schedule", "by batch size: {}"),
         ("max_concurrency", "off above batch {}"),
@@ -183,6 +183,6 @@ def explicit(spec: Given) -> tuple[int, ...] | None:
 
 
 def captured(terms: Terms, spec: Given) -> None:
-    if (found := explicit(spec)) is not None:
-        terms["capture"] = Said(found, "stated", "eagle3_layers_to_capture")
+    if (layers := explicit(spec)) is not None:
+        terms["capture"] = Said(layers, "stated", "eagle3_layers_to_capture")
     default(terms, capture=OUTPUTS)

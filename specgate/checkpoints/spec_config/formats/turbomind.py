@@ -30,29 +30,29 @@ DRAFT_KEYS: Final = ("hidden_units", "vocab_size", "head_num", "size_per_head", 
 
 def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
     """The config of a mapping. Raises UsageError for a value of the wrong type."""
-    given = from_mapping(values, KEYS, where)
+    keys = from_mapping(values, KEYS, where)
     terms: Terms = {}
-    take(terms, given, "method", "method")
+    take(terms, keys, "method", "method")
     default(terms, method="eagle")
-    take(terms, given, "model", "draft_model", name_of)
-    take(terms, given, "num_speculative_tokens", "k")
+    take(terms, keys, "model", "draft_model", name_of)
+    take(terms, keys, "num_speculative_tokens", "k")
     default(terms, k=5)
-    take(terms, given, "max_path_len", "path_len")
-    take(terms, given, "max_decoding_tokens", "verified")
-    take(terms, given, "max_non_leaves_per_layer", "non_leaves")
-    take(terms, given, "tp", "tp")
+    take(terms, keys, "max_path_len", "path_len")
+    take(terms, keys, "max_decoding_tokens", "verified")
+    take(terms, keys, "max_non_leaves_per_layer", "non_leaves")
+    take(terms, keys, "tp", "tp")
     k, path = terms["k"].value, terms["path_len"].value if "path_len" in terms else 5
     default(terms, path_len=5, verified=max(2 * int(str(k)), int(str(path))), non_leaves=10, tp=1)
-    take(terms, given, "capture_layers", "capture", layers_of)
+    take(terms, keys, "capture_layers", "capture", layers_of)
     default(terms, capture="layers [-1]")
-    if given.values.get("enable_specpv"):
+    if keys.values.get("enable_specpv"):
         terms["window"] = Said("partial KV in verification (SpecPV)", "stated", "enable_specpv")
     fixed(terms, varies="constant", verification="greedy match", draft_sampling="greedy", forced=None)
-    notes = given.notes + single_token(terms, given)
+    notes = keys.notes + single_token(terms, keys)
     return StatedConfig("turbomind", where, terms, EXPRESSES, notes)
 
 
-def single_token(terms: Terms, given: Given) -> tuple[str, ...]:
+def single_token(terms: Terms, keys: Given) -> tuple[str, ...]:
     """A note where several draft tokens are asked for on several GPUs, which TurboMind does not do."""
     tp, k = terms["tp"].value, terms["k"].value
     if isinstance(tp, int) and isinstance(k, int) and tp > 1 and k > 1:
@@ -61,16 +61,18 @@ def single_token(terms: Terms, given: Given) -> tuple[str, ...]:
 
 
 def read_draft(values: Mapping[str, object], where: str) -> StatedConfig:
-    """What the `config.yaml` of a draft folder says. Raises UsageError where a key is missing, or where the sizes of
-    the heads do not add up to the width: TurboMind then goes on without the draft.
+    """Read the `config.yaml` of a draft folder.
+
+    Raises UsageError if a key is missing, or if the heads' sizes do not add up to the width: TurboMind then goes on
+    without the draft.
     """
     model = values.get("model_config")
     if not isinstance(model, Mapping):
         raise UsageError(f"{where}: model_config is missing", hint="the config.yaml of a TurboMind draft has it")
-    given = from_mapping(model, dict.fromkeys(DRAFT_KEYS, "count"), f"{where}: model_config")
-    if missing := [f"model_config.{key}" for key in DRAFT_KEYS if key not in given]:
+    keys = from_mapping(model, dict.fromkeys(DRAFT_KEYS, "count"), f"{where}: model_config")
+    if missing := [f"model_config.{key}" for key in DRAFT_KEYS if key not in keys]:
         raise UsageError(f"{where}: {', '.join(missing)} missing", hint="TurboMind goes on without its draft then")
-    hidden, heads, size = (int(str(given.values[key])) for key in ("hidden_units", "head_num", "size_per_head"))
+    hidden, heads, size = (int(str(keys.values[key])) for key in ("hidden_units", "head_num", "size_per_head"))
     if hidden != heads * size:
         raise UsageError(
             f"{where}: model_config.hidden_units = {hidden} is not head_num × size_per_head = {heads} × {size}",

@@ -56,12 +56,12 @@ VERIFICATION: Final = {"standard": "rejection sampling", "block": "block verific
 
 def read_flags(argv: Sequence[str], where: str) -> StatedConfig:
     """The config of a command line. Raises UsageError for a value of the wrong type."""
-    given = from_argv(argv, FLAGS, ("--spec",), where)
-    notes = tuple(note for note in given.notes if f"{SECTION}." not in note)
-    section = given.values.get("speculative_config", {})
+    flags = from_argv(argv, FLAGS, ("--spec",), where)
+    notes = tuple(note for note in flags.notes if f"{SECTION}." not in note)
+    section = flags.values.get("speculative_config", {})
     assert isinstance(section, Mapping)
     section = {**section, **dict(dotted(argv, SECTION, where))}
-    return of(section, Given(given.values, given.names, notes), where, after(tuple(argv), "serve"))
+    return of(section, Given(flags.values, flags.names, notes), where, after(tuple(argv), "serve"))
 
 
 def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
@@ -124,7 +124,7 @@ def is_rate(value: object) -> bool:
 
 
 def load_format(load: object) -> object:
-    """How the draft's weights are loaded, such as `dummy`; None where that is not said."""
+    """Format in which the draft's weights are loaded, such as `dummy`; None if it is not stated."""
     return load.get("load_format") if isinstance(load, Mapping) else None
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.bench.accounts import ACCOUNTS, VisibleCache, account
 from specgate.backends.eagle3.cupy.bench.checks import CHECKS
-from specgate.backends.eagle3.cupy.bench.groups import groups_of
+from specgate.backends.eagle3.cupy.bench.run import groups_of
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows, PreNormRows

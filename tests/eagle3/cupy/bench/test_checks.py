@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.backends.eagle3.cupy.bench.checks import check, index_of, packed
-from specgate.backends.eagle3.cupy.bench.groups import groups_of
-from specgate.backends.eagle3.cupy.bench.run import timings
+from specgate.backends.eagle3.cupy.bench.run import groups_of, timings
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
 from specgate.contract import Role
 from tests.eagle3.cupy.bench.staged import no_launches, staged

@@ -11,8 +11,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.bench.accounts import account
 from specgate.backends.eagle3.cupy.bench.checks import check
-from specgate.backends.eagle3.cupy.bench.groups import groups_of
-from specgate.backends.eagle3.cupy.bench.run import bench_kernels, timings
+from specgate.backends.eagle3.cupy.bench.run import bench_kernels, groups_of, timings
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.heads import OUTER_BYTES

@@ -13,8 +13,7 @@ from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.bench.checks import index_of, packed
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
-from specgate.backends.eagle3.cupy.kernels.rows.draft_input import InputWeights
-from specgate.backends.eagle3.cupy.kernels.rows.draft_token import DraftToken
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftToken, InputWeights
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from tests.eagle3.cupy.kernels.device import normal, poisoned, rows_of, state
 

@@ -11,11 +11,8 @@ import torch
 from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.kernels.state.accept import Accept
-from specgate.backends.eagle3.cupy.kernels.state.commit import Commit
-from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import FREE, KVBlocks
-from specgate.backends.eagle3.cupy.kernels.state.kv_reserve import KVReserve
-from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Slots
+from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, Commit, KVReserve
+from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, Fault, KVBlocks, Slots
 from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 

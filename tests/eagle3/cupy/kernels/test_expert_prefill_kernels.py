@@ -31,11 +31,9 @@ from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.packing import LARGEST_SCALE, Order, PackedExperts
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_decode import PrefillDecode
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_route import PrefillRoute
+from specgate.backends.eagle3.cupy.kernels.prefill.launchers import PrefillDecode, PrefillRoute
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
-from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights
-from specgate.backends.eagle3.cupy.memory.model import Target
+from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights, Target
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.mxfp4 import decoded

@@ -22,10 +22,13 @@ from specgate.backends.eagle3.cupy.engine.prefill_attention import (
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_gate import PrefillGate
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_heads import TOGETHER, PrefillHeads
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_stream import PrefillStream
-from specgate.backends.eagle3.cupy.kernels.prefill.threads import row_threads
+from specgate.backends.eagle3.cupy.kernels.prefill.launchers import (
+    TOGETHER,
+    PrefillGate,
+    PrefillHeads,
+    PrefillStream,
+    row_threads,
+)
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.lib.layout import target_tensors

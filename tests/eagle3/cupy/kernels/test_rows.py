@@ -8,11 +8,15 @@ import torch
 from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.bench.checks import packed
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
-from specgate.backends.eagle3.cupy.kernels.rows.draft_input import DraftInput, InputWeights
-from specgate.backends.eagle3.cupy.kernels.rows.draft_token import DraftToken
-from specgate.backends.eagle3.cupy.kernels.rows.embed_rows import EmbedRows
-from specgate.backends.eagle3.cupy.kernels.rows.feature_capture import FeatureCapture
-from specgate.backends.eagle3.cupy.kernels.rows.feature_rows import FeatureNorm, FeatureRows
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import (
+    DraftInput,
+    DraftToken,
+    EmbedRows,
+    FeatureCapture,
+    FeatureNorm,
+    FeatureRows,
+    InputWeights,
+)
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault
 from tests.eagle3.cupy.kernels.device import (
     counted,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import FREE, SHARED
+from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, SHARED
 from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout, assign_blocks
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 

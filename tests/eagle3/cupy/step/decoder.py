@@ -19,7 +19,7 @@ from specgate.backends.eagle3.cupy.engine.prefilled import Prefilled, first_toke
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import KVBlocks
+from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
@@ -28,7 +28,7 @@ from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import bound_prompts
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
 from tests.eagle3.cupy.gpu_pairs import RECIPE_A, random_prompts, shape
 from tests.eagle3.cupy.kernels.host import Host

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
-from specgate.backends.eagle3.cupy.engine.partial.counting import counters_of
-from specgate.backends.eagle3.cupy.engine.partial.schedule import kinds_of
+from specgate.backends.eagle3.cupy.engine.partial import counters_of, kinds_of
 from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind
-from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.weights import TargetWeights
 from specgate.backends.eagle3.reference.partial.blocks import block_scores
 from tests.eagle3.cupy.gpu_pairs import random_prompts

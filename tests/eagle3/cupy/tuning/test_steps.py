@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bench.tensor_parallel.pairs import write_configs
-from specgate.backends.eagle3.cupy.kernels.experts.expert_gate_up import ExpertGateUp
+from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertGateUp
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, WeightConfig

@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from specgate.backends.eagle3.lib.kv.calibration import calibrated_for, calibration_warnings
-from specgate.backends.eagle3.lib.kv.modes import MODES, KvMode, KvModes, check_head, kv_mode, position_bytes
+from specgate.backends.eagle3.lib.kv.modes import (
+    MODES,
+    KvMode,
+    KvModes,
+    calibrated_for,
+    calibration_warnings,
+    check_head,
+    kv_mode,
+    position_bytes,
+)
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.lib.traffic import pair_traffic

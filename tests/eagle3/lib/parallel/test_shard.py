@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.pair import load_target, load_target_parts
-from specgate.backends.eagle3.lib.parallel.shard import WHOLE, Shard, shards
+from specgate.backends.eagle3.lib.shard import WHOLE, Shard, shards
 from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.lib.weights import pack_target
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES

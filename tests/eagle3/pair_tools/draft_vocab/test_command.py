@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from specgate.backends.eagle3.lib.pair import load_draft, open_draft, open_target
 from specgate.backends.eagle3.lib.tiny import write_random_pair
-from specgate.backends.eagle3.pair_tools.draft_vocab.command import Found, Wish, draft_vocab
-from specgate.backends.eagle3.pair_tools.draft_vocab.sources import Asked
+from specgate.backends.eagle3.pair_tools.draft_vocab.command import VocabReport, Wish, draft_vocab
+from specgate.backends.eagle3.pair_tools.draft_vocab.sources import TokenSources
 from specgate.backends.eagle3.pair_tools.plant.geometries import tiny
 from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.eagle3.reference.open import open_engine
@@ -49,8 +49,8 @@ def known(draft: Path) -> list[int]:
     return (d2t + torch.arange(len(d2t))).tolist()
 
 
-def pruned(ref: PairRef, file: Path, size: int, **wish: Any) -> tuple[Found, Path]:
-    found = draft_vocab(ref, Wish(Asked(prompts=(file,)), size, out=file.parent / "out", **wish))
+def pruned(ref: PairRef, file: Path, size: int, **wish: Any) -> tuple[VocabReport, Path]:
+    found = draft_vocab(ref, Wish(TokenSources(prompts=(file,)), size, out=file.parent / "out", **wish))
     return found, file.parent / "out"
 
 
@@ -137,7 +137,7 @@ def test_a_draft_that_uses_the_targets_head_gets_rows_of_it(tmp_path: Path, tied
 def test_special_tokens_are_kept_although_they_never_occur(tmp_path: Path, ref: PairRef) -> None:
     assert ref.draft is not None
     found, out = pruned(ref, ids_file(tmp_path, range(60)), 8, target_rows=True)
-    assert found.kept == (256, 257) and {256, 257} <= set(known(out))
+    assert found.special == (256, 257) and {256, 257} <= set(known(out))
 
 
 def test_a_row_of_the_target_does_not_fit_a_draft_of_another_width(tmp_path: Path, ref: PairRef) -> None:
@@ -191,7 +191,7 @@ def test_pruned_speculation_emits_the_same_tokens_and_accepts_all_that_it_still_
     baseline, before = (decoded(planted, k, prompts, 24) for k in (0, 3))
     assert before.tokens == baseline.tokens and sum(map(sum, before.accepted)) > 20
     file = ids_file(tmp_path, *(text[1:] for text in baseline.tokens))
-    own = draft_vocab(planted, Wish(Asked(prompts=(file,)))).own
+    own = draft_vocab(planted, Wish(TokenSources(prompts=(file,)))).own
     emitted = int(torch.searchsorted(own.covered, own.covered[-1])) + 1
     for size in (emitted, emitted // 2):
         found, out = pruned(planted, file, size)

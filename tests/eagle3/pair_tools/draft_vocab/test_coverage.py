@@ -86,13 +86,13 @@ def test_offsets_and_mask_of_a_choice_describe_each_other(
 
 def test_sizes_are_powers_of_two_and_the_whole_vocabulary() -> None:
     assert ranking(torch.ones(12, dtype=torch.long)).sizes() == [1, 2, 4, 8, 12]
-    assert ranking(torch.ones(12, dtype=torch.long), kept=(1, 5, 7)).sizes(6) == [4, 6, 8, 12]
+    assert ranking(torch.ones(12, dtype=torch.long), special=(1, 5, 7)).sizes(6) == [4, 6, 8, 12]
 
 
 @pytest.mark.parametrize(("size", "why"), [(0, "2 to 5"), (1, "2 to 5"), (6, "2 to 5")])
 def test_a_size_that_the_vocabulary_cannot_have_is_refused(size: int, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        ranking(torch.ones(5, dtype=torch.long), kept=(0, 4)).chosen(size)
+        ranking(torch.ones(5, dtype=torch.long), special=(0, 4)).chosen(size)
 
 
 def test_the_tail_says_what_can_never_be_drafted() -> None:

@@ -10,7 +10,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from specgate.backends.eagle3.lib.tiny import write_random_pair
-from specgate.backends.eagle3.pair_tools.draft_vocab.sources import PIECE, Asked, CountedTarget, Counts, count, pieces
+from specgate.backends.eagle3.pair_tools.draft_vocab.sources import (
+    PIECE,
+    CountedTarget,
+    Counts,
+    TokenSources,
+    count,
+    pieces,
+)
 from specgate.contract import Block, EngineFacts, PairRef
 from specgate.errors import UsageError
 from specgate.files.config import Config
@@ -39,7 +46,7 @@ def lines(file: Path, *records: object) -> Path:
 def test_ids_and_text_of_a_prompt_file_are_counted(tmp_path: Path, target: CountedTarget) -> None:
     file = lines(tmp_path / "p.jsonl", {"ids": [3, 3, 300]}, {"text": "abba"})
     encoded = Tokenizer.from_file(str(target.tokenizer_file)).encode("abba").ids
-    counts = count(Asked(prompts=(file,)), target)
+    counts = count(TokenSources(prompts=(file,)), target)
     assert counter(counts) == Counter([3, 3, 300, *encoded])
     assert [s.tokens for s in counts.sources] == [counts.total] == [7]
 
@@ -49,14 +56,14 @@ def test_plain_text_is_counted_whole_whatever_its_length(tmp_path: Path, target:
     (file := tmp_path / "t.txt").write_text(text)
     assert len(list(pieces(text))) > 1 and "".join(pieces(text)) == text
     encoded = Tokenizer.from_file(str(target.tokenizer_file)).encode(text).ids
-    assert counter(count(Asked(texts=(file,)), target)) == Counter(encoded)
+    assert counter(count(TokenSources(texts=(file,)), target)) == Counter(encoded)
 
 
 def test_a_folder_is_counted_as_a_corpus_by_its_train_share(tmp_path: Path, target: CountedTarget) -> None:
     (folder := tmp_path / "books").mkdir()
     for i in range(12):
         (folder / f"{i}.txt").write_text(chr(97 + i) * 300)
-    found = counter(count(Asked(corpora=(str(folder),)), target))
+    found = counter(count(TokenSources(corpora=(str(folder),)), target))
     assert set(found.values()) == {300} and 0 < len(found) < 12
 
 
@@ -82,17 +89,17 @@ def test_of_a_run_each_emitted_text_counts_once_without_its_first_token(run: Run
             longest[key] = max(longest.get(key, ()), tokens, key=len)
     said = Counter(token for tokens in longest.values() for token in tokens[1:])
     wide = CountedTarget(max(said) + 1, target.tokenizer_file, "a" * 64)
-    assert counter(count(Asked(runs=(run.path,)), wide)) == said
+    assert counter(count(TokenSources(runs=(run.path,)), wide)) == said
 
 
 def test_a_run_of_another_target_is_refused(run: RunFolder, target: CountedTarget) -> None:
     with pytest.raises(UsageError, match=r"target_sha256 = aaa.*, this target's is 0123"):
-        count(Asked(runs=(run.path,)), CountedTarget(1 << 20, target.tokenizer_file, "0123"))
+        count(TokenSources(runs=(run.path,)), CountedTarget(1 << 20, target.tokenizer_file, "0123"))
 
 
 def test_sources_add_up_and_equal_sources_have_equal_hashes(tmp_path: Path, target: CountedTarget) -> None:
     a, b = lines(tmp_path / "a.jsonl", {"ids": [1, 2]}), lines(tmp_path / "b.jsonl", {"ids": [1]}, {"ids": [2]})
-    both, swapped = (count(Asked(prompts=files), target) for files in ((a, b), (b, a)))
+    both, swapped = (count(TokenSources(prompts=files), target) for files in ((a, b), (b, a)))
     assert counter(both) == Counter({1: 2, 2: 2})
     assert both.sha256 == swapped.sha256
     assert len({source.sha256 for source in both.sources}) == 1
@@ -111,7 +118,7 @@ def test_an_odd_prompt_file_is_named_with_line_and_value(
     tmp_path: Path, target: CountedTarget, records: list[object], why: str
 ) -> None:
     with pytest.raises(UsageError, match=why):
-        count(Asked(prompts=(lines(tmp_path / "p.jsonl", *records),)), target)
+        count(TokenSources(prompts=(lines(tmp_path / "p.jsonl", *records),)), target)
 
 
 @pytest.mark.parametrize(
@@ -120,26 +127,26 @@ def test_an_odd_prompt_file_is_named_with_line_and_value(
 def test_an_odd_text_is_named(tmp_path: Path, target: CountedTarget, content: bytes, why: str) -> None:
     (file := tmp_path / "t.txt").write_bytes(content)
     with pytest.raises(UsageError, match=why):
-        count(Asked(texts=(file,)), target)
+        count(TokenSources(texts=(file,)), target)
 
 
 def test_a_missing_file_is_named(tmp_path: Path, target: CountedTarget) -> None:
     with pytest.raises(UsageError, match=r"gone\.txt: no such file"):
-        count(Asked(texts=(tmp_path / "gone.txt",)), target)
+        count(TokenSources(texts=(tmp_path / "gone.txt",)), target)
 
 
 def test_text_needs_a_tokenizer_and_ids_do_not(tmp_path: Path) -> None:
     target = CountedTarget(VOCAB, tmp_path / "tokenizer.json", None)
-    assert count(Asked(prompts=(lines(tmp_path / "i.jsonl", {"ids": [5]}),)), target).total == 1
+    assert count(TokenSources(prompts=(lines(tmp_path / "i.jsonl", {"ids": [5]}),)), target).total == 1
     (text := tmp_path / "t.txt").write_text("words")
     with pytest.raises(UsageError, match=r"t\.txt: text, but the target has no tokenizer\.json"):
-        count(Asked(texts=(text,)), target)
+        count(TokenSources(texts=(text,)), target)
     with pytest.raises(UsageError, match=r"p\.jsonl:1: text, but the target has no tokenizer\.json"):
-        count(Asked(prompts=(lines(tmp_path / "p.jsonl", {"text": "words"}),)), target)
+        count(TokenSources(prompts=(lines(tmp_path / "p.jsonl", {"text": "words"}),)), target)
 
 
 def test_a_tokenizer_with_more_tokens_than_the_target_is_named(tmp_path: Path) -> None:
     folder, _ = write_random_pair(tmp_path, seed=1)
     (text := tmp_path / "t.txt").write_text("zz")
     with pytest.raises(UsageError, match=r"t\.txt: token id \d+: the target's vocabulary has 10 tokens: 0 to 9"):
-        count(Asked(texts=(text,)), CountedTarget(10, folder / "tokenizer.json", None))
+        count(TokenSources(texts=(text,)), CountedTarget(10, folder / "tokenizer.json", None))

@@ -12,7 +12,7 @@ import torch
 from specgate.backends.eagle3.lib.kv.modes import MODES, KvMode
 from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.kv.planes import Fp8Plane, Nvfp4Plane, read_rows
+from specgate.backends.eagle3.reference.kv_planes import Fp8Plane, Nvfp4Plane, read_rows
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling
 from specgate.contract.protocols import OpenRequest

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.specpv.asked import PartialPlan
+from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.kv.planes import plain
+from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, LOSSY, Budget, PairRef, Role
 from specgate.contract.acceptance import AcceptanceRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.lib.shard import Shard
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError

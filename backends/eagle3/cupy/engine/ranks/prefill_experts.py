@@ -30,10 +30,9 @@ from specgate.backends.eagle3.cupy.engine.prefill_mixture import (
     rows_of,
     scores_of,
 )
-from specgate.backends.eagle3.cupy.engine.ranks.one_of_ranks import OneOfRanks
+from specgate.backends.eagle3.cupy.engine.ranks.rank import OneOfRanks
 from specgate.backends.eagle3.cupy.engine.ranks.sums import PartialSums, add_parts
-from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights
-from specgate.backends.eagle3.cupy.memory.model import Target
+from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights, Target
 from specgate.backends.eagle3.cupy.memory.peers import reachable
 from specgate.backends.eagle3.lib.weights import TargetWeights
 from specgate.checkpoints.geometry import TargetGeometry

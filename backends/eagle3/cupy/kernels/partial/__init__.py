@@ -1,10 +1,10 @@
-"""Kernels of verification over a part of the cache (SpecPV). Each has a `.cu` of the same name.
+"""Kernels of verification over a part of the cache (SpecPV). `launchers.py` launches them.
 
-wide_attention.py   attention of a full verification, of many rows; it leaves the newest queries
-block_bounds.py     the largest and smallest keys of blocks
-block_scores.py     how well the newest queries may like each block
-choose_blocks.py    the blocks of the largest scores
-accept_replayed.py  acceptance of a full verification, and what it says of the tokens that it ran again
+wide_attention.cu   attention of a full verification, of many rows; it leaves the newest queries
+block_bounds.cu     the largest and smallest keys of blocks
+block_scores.cu     how well the newest queries may like each block
+choose_blocks.cu    the blocks of the largest scores
+accept_replayed.cu  acceptance of a full verification, and what it says of the tokens that it ran again
 
 Attention of a partial verification is `attention.cu`, with `attention/kept_blocks.cuh`; which part it reads says
 `attention/kept.py`. `middle.cuh`: which blocks are neither sink nor window.

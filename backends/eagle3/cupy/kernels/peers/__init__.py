@@ -1,8 +1,7 @@
-"""Exchanges within a step between the GPUs that share a target.
+"""Exchanges within a step between the GPUs that share a target. `launchers.py` launches its kernels.
 
-all_reduce.py       launches `all_reduce.cu`: sums of all GPUs' parts of a product, onto the residual stream
-combine_choices.py  launches `combine_choices.cu`: the best of all GPUs' choices, and whether all read the same tokens
-mailboxes.py        where a GPU's peers write to, and which exchange it is
+all_reduce.cu       sums of all GPUs' parts of a product, onto the residual stream
+combine_choices.cu  the best of all GPUs' choices, and whether all read the same tokens
 
 How a number passes from GPU to GPU is in `peer_words.cuh`.
 """

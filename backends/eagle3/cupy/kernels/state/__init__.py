@@ -1,8 +1,7 @@
-"""The state of slots and of the cache's blocks, and the kernels that keep it. Each has a `.cu` of the same name.
+"""The state of slots and of the cache's blocks, and the kernels that keep it. `launchers.py` launches them.
 
-slots.py       the arrays of a decode run, and which rows of a step there are
-kv_blocks.py   who holds which block of the cache
-kv_reserve.py  begins a step: blocks for what it may write
-accept.py      how many drafts of each slot the target agrees with
-commit.py      ends a step: emit, rewind, give blocks back
+slots.py       the arrays of a decode run, which rows of a step there are, and who holds which block of the cache
+kv_reserve.cu  begins a step: blocks for what it may write
+accept.cu      how many drafts of each slot the target agrees with
+commit.cu      ends a step: emit, rewind, give blocks back
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
-from specgate.backends.eagle3.cupy.kernels.peers import all_reduce, combine_choices
+from specgate.backends.eagle3.cupy.kernels.peers import launchers
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.kernels.peers.ranks_on_host import Ranks, on_host
 
@@ -16,7 +16,7 @@ from tests.eagle3.cupy.kernels.peers.ranks_on_host import Ranks, on_host
 def four(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     made = Ranks(4, tmp_path_factory.mktemp("ranks"), host)
     with on_host(host), pytest.MonkeyPatch.context() as patch:
-        for module in (all_reduce, combine_choices):
+        for module in (launchers, launchers):
             patch.setattr(module, "LIMIT_MS", 120_000)  # another rank may still compile
         patch.setattr(expert_config, "PROCESSORS", 3)  # a launch of experts has so few blocks, which run in turn
         yield made

@@ -14,7 +14,7 @@ from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.loader import ENTRY, FOLDER, Spec, kernel_files, with_headers
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
-from specgate.backends.eagle3.cupy.kernels.prefill.prefill_heads import PrefillHeads
+from specgate.backends.eagle3.cupy.kernels.prefill.launchers import PrefillHeads
 from specgate.backends.eagle3.lib.kv.modes import MODES
 from tests.eagle3.cupy.kernels.compiled.compiler import outcomes, with_constant
 from tests.eagle3.cupy.kernels.launches import Switches, compiled_text

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
-from specgate.backends.eagle3.cupy.kernels.experts.expert_down import ExpertDown
-from specgate.backends.eagle3.cupy.kernels.experts.expert_gate_up import ExpertGateUp
+from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, ExpertGateUp, Route
 from specgate.backends.eagle3.cupy.kernels.experts.packing import Order, PackedExperts
-from specgate.backends.eagle3.cupy.kernels.experts.route import Route
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.backends.eagle3.lib.mxfp4 import decoded

@@ -15,18 +15,18 @@ from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.device import LEAST_SHARED
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.packing import Order
-from specgate.backends.eagle3.cupy.kernels.prefill.packed import packed_products
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.packed_products import (
+from specgate.backends.eagle3.cupy.kernels.prefill.packed import launchers
+from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import (
     ROW_GROUP,
     STAGES,
     WARPS,
     PackedProduct,
+    PrefillDown,
+    PrefillGateUp,
+    PrefillRowGroups,
     RowGroups,
     most_row_groups,
 )
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_down import PrefillDown
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_gate_up import PrefillGateUp
-from specgate.backends.eagle3.cupy.kernels.prefill.packed.prefill_row_groups import PrefillRowGroups
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.kernels.device import normal, poisoned, relative_error
 from tests.eagle3.cupy.kernels.experts.mixtures import Mixture
@@ -167,8 +167,8 @@ def test_a_rows_bits_do_not_depend_on_the_rows_beside_it(
         some_rows = torch.tensor(some, device=device)
         part = multiplied(made, x[some_rows], chosen[some_rows]).by_row
         assert all(torch.equal(found, of_all[some_rows]) for found, of_all in zip(part, whole, strict=True))
-    monkeypatch.setattr(packed_products, "STAGES", 2)
-    monkeypatch.setattr(packed_products, "WEIGHT_TILES", (2, 1))
+    monkeypatch.setattr(launchers, "STAGES", 2)
+    monkeypatch.setattr(launchers, "WEIGHT_TILES", (2, 1))
     monkeypatch.setattr(PackedProduct, "blocks", lambda self, row_groups: 2)
     otherwise = multiplied(made, x, chosen).by_row
     assert all(torch.equal(a, b) for a, b in zip(otherwise, whole, strict=True))
@@ -205,7 +205,7 @@ def test_operands_of_another_shape_are_refused_by_name() -> None:
 def test_work_is_divided_by_the_shape_and_by_what_shared_memory_holds(
     monkeypatch: pytest.MonkeyPatch, limit: int, tiles: int, columns: int, expected: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(packed_products, "shared_memory_limit", lambda: limit)
+    monkeypatch.setattr(launchers, "shared_memory_limit", lambda: limit)
     product = PackedProduct(tiles, columns)
     assert (product.weight_tiles, product.stages) == expected
     assert product.shared_bytes <= limit and product.threads == 32 * WARPS

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.experts import expert_config, expert_down, expert_gate_up
+from specgate.backends.eagle3.cupy.kernels.experts import expert_config, launchers
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig, constants_of
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.kernels.device import relative_error, rows_of
@@ -114,7 +114,7 @@ def test_many_rows_have_the_same_bits_as_blocks_of_sm_120_share_them_out(
     def of_sm_120(experts: ExpertGeometry, config: ExpertConfig, rows: int) -> dict[str, int | float]:
         return {**constants_of(experts, config, rows), "__cuda_arch__": 1200}
 
-    for module in (expert_gate_up, expert_down):
+    for module in (launchers, launchers):
         monkeypatch.setattr(module, "constants_of", of_sm_120)
     got = made.run(stream, made.listed(range(len(first))), logits=logits)
     assert all(torch.equal(a, b) for a, b in zip(got.results, usual.results, strict=True))

@@ -13,10 +13,12 @@ from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT, KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
-from specgate.backends.eagle3.cupy.kernels.partial.block_bounds import BlockBounds
-from specgate.backends.eagle3.cupy.kernels.partial.block_scores import BlockScores
-from specgate.backends.eagle3.cupy.kernels.partial.choose_blocks import ChooseBlocks
-from specgate.backends.eagle3.cupy.kernels.partial.wide_attention import WideAttention
+from specgate.backends.eagle3.cupy.kernels.partial.launchers import (
+    BlockBounds,
+    BlockScores,
+    ChooseBlocks,
+    WideAttention,
+)
 from specgate.backends.eagle3.reference.partial.blocks import block_scores, choose, first_of_window, summaries
 from tests.eagle3.cupy.kernels.crossed import crossed
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error, rotated, rows_of

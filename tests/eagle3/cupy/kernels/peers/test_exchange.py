@@ -13,10 +13,14 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
-from specgate.backends.eagle3.cupy.kernels.peers import all_reduce, combine_choices
-from specgate.backends.eagle3.cupy.kernels.peers.all_reduce import AllReduce
-from specgate.backends.eagle3.cupy.kernels.peers.combine_choices import CombineChoices
-from specgate.backends.eagle3.cupy.kernels.peers.mailboxes import Mailboxes, choices_shape, sums_shape
+from specgate.backends.eagle3.cupy.kernels.peers import launchers
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import (
+    AllReduce,
+    CombineChoices,
+    Mailboxes,
+    choices_shape,
+    sums_shape,
+)
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Rows, Slots
 from tests.eagle3.cupy.kernels.host import Host
 from tests.eagle3.cupy.kernels.peers.ranks_on_host import Ranks, on_host
@@ -123,7 +127,7 @@ def test_a_rows_sum_is_the_same_alone_and_among_others(four: Ranks) -> None:
 def test_a_rank_that_sends_nothing_ends_the_run_in_time_with_its_reason(
     four: Ranks, monkeypatch: pytest.MonkeyPatch, kind: str, limit_ms: int
 ) -> None:
-    for module in (all_reduce, combine_choices):
+    for module in (launchers, launchers):
         monkeypatch.setattr(module, "LIMIT_MS", limit_ms)
     made, weight = sides(2), torch.ones(HIDDEN, dtype=torch.bfloat16)
     reduce, combine = AllReduce(HIDDEN, 24, 2, MOST), CombineChoices(PART, 4, 24, 4, 2, MOST)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.bench.checks import index_of
-from specgate.backends.eagle3.cupy.kernels.penalties.count_tokens import CountTokens
-from specgate.backends.eagle3.cupy.kernels.sampling.cut_rows import CutRows
+from specgate.backends.eagle3.cupy.kernels.penalties.launchers import CountTokens
+from specgate.backends.eagle3.cupy.kernels.sampling.launchers import CutRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Slots
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from specgate.backends.eagle3.cupy.kernels.penalties.count_tokens import CountTokens
-from specgate.backends.eagle3.cupy.kernels.penalties.penalise_rows import PenaliseRows
+from specgate.backends.eagle3.cupy.kernels.penalties.launchers import CountTokens, PenaliseRows
 from specgate.backends.eagle3.cupy.memory.sampling import IN_PROMPT, SamplingBuffers
 from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
 from specgate.contract import Sampling

@@ -16,19 +16,15 @@ from specgate.backends.eagle3.cupy.bench.checks import index_of
 from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
 from specgate.backends.eagle3.cupy.engine.sampled import name_requests
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.kernels.penalties.count_tokens import CountTokens
-from specgate.backends.eagle3.cupy.kernels.rejection.drafted import DraftedRows
-from specgate.backends.eagle3.cupy.kernels.state.accept import Accept
-from specgate.backends.eagle3.cupy.kernels.state.commit import Commit
-from specgate.backends.eagle3.cupy.kernels.state.kv_blocks import KVBlocks
-from specgate.backends.eagle3.cupy.kernels.state.kv_reserve import KVReserve
-from specgate.backends.eagle3.cupy.kernels.state.slots import Slots
+from specgate.backends.eagle3.cupy.kernels.penalties.launchers import CountTokens
+from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows
+from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, Commit, KVReserve
+from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks, Slots
 from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import columns_of
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, rejects
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.step.rejection import Rejection
-from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
+from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
 from specgate.contract import Sampling
 from specgate.sampling.coupling import draft_sample, sample
 from specgate.sampling.distributions import over_target

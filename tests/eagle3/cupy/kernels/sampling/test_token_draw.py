@@ -10,9 +10,14 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.kernels.sampling.blocks import EACH, Division, threads_of
-from specgate.backends.eagle3.cupy.kernels.sampling.cut_rows import CutRows
-from specgate.backends.eagle3.cupy.kernels.sampling.draw_rows import DrawRows, signed
+from specgate.backends.eagle3.cupy.kernels.sampling.launchers import (
+    EACH,
+    CutRows,
+    Division,
+    DrawRows,
+    signed,
+    threads_of,
+)
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
 from specgate.contract import Sampling

@@ -14,15 +14,13 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
-from specgate.backends.eagle3.cupy.kernels.rows.draft_input import InputWeights
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import InputWeights
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Slots
-from specgate.backends.eagle3.cupy.kernels.trees.tree_choose import TreeChoose
-from specgate.backends.eagle3.cupy.kernels.trees.tree_grow import TreeGrow
-from specgate.backends.eagle3.cupy.kernels.trees.tree_top import TreeTop
+from specgate.backends.eagle3.cupy.kernels.trees.launchers import TreeChoose, TreeGrow, TreeTop
 from specgate.backends.eagle3.cupy.memory.trees import TreeBuffers, levels_of
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.reference import draft as reference
-from specgate.backends.eagle3.reference.tree.drafting import DraftTree, grow_tree
+from specgate.backends.eagle3.reference.tree import DraftTree, grow_tree
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error
 from tests.eagle3.cupy.kernels.trees.random_trees import masks_of
 from tests.eagle3.cupy.pairs import DRAFT

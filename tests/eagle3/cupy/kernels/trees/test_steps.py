@@ -15,11 +15,9 @@ from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.bench.checks import index_of
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
-from specgate.backends.eagle3.cupy.kernels.rows.draft_input import InputWeights
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import InputWeights
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, Slots
-from specgate.backends.eagle3.cupy.kernels.trees.tree_settle import TreeSettle
-from specgate.backends.eagle3.cupy.kernels.trees.tree_token import TreeToken
-from specgate.backends.eagle3.cupy.kernels.trees.tree_top import TreeTop, parts_of
+from specgate.backends.eagle3.cupy.kernels.trees.launchers import TreeSettle, TreeToken, TreeTop, parts_of
 from specgate.backends.eagle3.cupy.memory.trees import TreeBuffers, levels_of
 from specgate.backends.eagle3.lib.trees.accepting import accept_tree, compact, compaction
 from specgate.backends.eagle3.lib.trees.topology import ancestors

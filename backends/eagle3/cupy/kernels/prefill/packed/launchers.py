@@ -1,0 +1,187 @@
+"""Launchers of the products of experts for few rows of prompts, and how these divide the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.cupy.device import shared_memory_limit
+from specgate.backends.eagle3.cupy.kernels.experts import expert_config
+from specgate.backends.eagle3.cupy.kernels.experts.packing import (
+    LINE,
+    NUMBERS,
+    SCALES,
+    TILE,
+    Order,
+    PackedExperts,
+    slab_count,
+    tile_bytes,
+)
+from specgate.backends.eagle3.cupy.kernels.loader import Kernel
+from specgate.checkpoints.geometry import ExpertGeometry
+
+WARPS: Final = 12
+"""Three for each quarter of an SM, with 168 registers of a thread."""
+ROW_GROUP: Final = 48
+"""Most rows of a row group: a piece of 16 bytes of each slab of x for each thread."""
+RECORD: Final = 4 + ROW_GROUP
+"""Words of a row group: its expert, its first pair, how many it has, an unused one, and the rows of its pairs."""
+RECORD_BYTES: Final = -(-3 * RECORD * 4 // LINE) * LINE
+"""Of three row groups in shared memory, in whole lines."""
+STAGES: Final = 6
+"""Most slabs in shared memory. Five on their way are 98 KB of weights. By Little's law 4.6 TB/s over 132 SMs need 35
+KB of each SM at a latency of 1 us.
+"""
+WEIGHT_TILES: Final = (3, 2, 1)
+"""Tiles of a warp, the first that divides a matrix: rows of x are loaded from shared memory once for all of them."""
+LEAST_STAGES: Final = 4
+"""A GPU that has no shared memory for so many, of three tiles, has two tiles at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """Pairs of rows and experts, sorted by their expert and cut into row groups.
+
+    `row_groups` int32 [most, RECORD], of which there are `row_group_count` int32 [1]. A row group has at most ROW_GROUP
+    pairs of one expert.
+    """
+
+    row_groups: Tensor
+    row_group_count: Tensor
+
+    @classmethod
+    def room(cls, pairs: int, experts: int, device: torch.device) -> RowGroups:
+        count = torch.empty(1, dtype=torch.int32, device=device)
+        return cls(count.new_empty(most_row_groups(pairs, experts), RECORD), count)
+
+
+def most_row_groups(pairs: int, experts: int) -> int:
+    """Into which so many pairs can fall: whole ones, and one that is not whole of each expert."""
+    return min(pairs, experts) + pairs // ROW_GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class PackedProduct:
+    """The product with a matrix of `tiles` tiles of 16 rows, of `columns` columns."""
+
+    tiles: int
+    columns: int
+
+    @property
+    def weight_tiles(self) -> int:
+        """Tiles of a warp at a time."""
+        fits = shared_memory_limit() >= RECORD_BYTES + LEAST_STAGES * stage_bytes(WEIGHT_TILES[0])
+        return next(n for n in WEIGHT_TILES if self.tiles % n == 0 and (fits or n < WEIGHT_TILES[0]))
+
+    @property
+    def stages(self) -> int:
+        fit = (shared_memory_limit() - RECORD_BYTES) // stage_bytes(self.weight_tiles)
+        return min(STAGES, fit, slab_count(self.columns) + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        return RECORD_BYTES + self.stages * stage_bytes(self.weight_tiles)
+
+    @property
+    def threads(self) -> int:
+        return 32 * WARPS
+
+    def blocks(self, row_groups: int) -> int:
+        """Blocks of a launch for at most so many row groups: one for each SM, and no more than there are items."""
+        return min(expert_config.processors(), row_groups * -(-self.tiles // (WARPS * self.weight_tiles)))
+
+    def constants(self) -> dict[str, int]:
+        """Return the constants of the kernels."""
+        return {
+            "k_in": self.columns,
+            "tiles": self.tiles,
+            "weight_tiles": self.weight_tiles,
+            "stages": self.stages,
+            "row_group": ROW_GROUP,
+            "threads": self.threads,
+        }
+
+
+def stage_bytes(weight_tiles: int) -> int:
+    """Of a slab of x, and of the weights of all warps."""
+    return ROW_GROUP * LINE + WARPS * weight_tiles * (NUMBERS + SCALES)
+
+
+def product_of(rows: int, columns: int) -> PackedProduct:
+    return PackedProduct(rows // TILE, columns)
+
+
+THREADS: Final = 256
+
+
+class PrefillRowGroups(Kernel):
+    """Row groups of the pairs of rows and experts, sorted by their expert and then by their row; and `place` int32
+    [R, k]: the place of each pair among the sorted ones.
+    """
+
+    def __init__(self, experts: ExpertGeometry) -> None:
+        super().__init__(
+            "prefill_row_groups",
+            experts=experts.count,
+            per_token=experts.per_token,
+            row_group=ROW_GROUP,
+            threads=THREADS,
+        )
+        self.experts = experts
+
+    def __call__(self, row_groups: RowGroups, place: Tensor, chosen: Tensor) -> None:
+        """`chosen` int32 [R, k]: the experts of each row."""
+        rows, pairs = len(chosen), chosen.numel()
+        most = most_row_groups(pairs, self.experts.count)
+        self.launch((self.experts.count,), row_groups, place=place, chosen=chosen, pairs=pairs, R=rows, ROW_GROUPS=most)
+
+
+class PrefillGateUp(Kernel):
+    """act = SwiGLU(x[row] · gate_upᵀ + bias) of the expert of each pair, float16 [R · k, F], sorted as row groups."""
+
+    def __init__(self, intermediate: int, hidden: int, experts: ExpertGeometry) -> None:
+        self.intermediate, self.hidden, self.experts = intermediate, hidden, experts
+        self.product = product_of(2 * intermediate, hidden)
+        super().__init__(
+            "prefill_gate_up",
+            **self.product.constants(),
+            gathered=1,
+            alpha=experts.alpha,
+            limit=experts.limit,
+            shared_bytes=self.product.shared_bytes,
+        )
+
+    def __call__(self, act: Tensor, x: Tensor, weight: PackedExperts, row_groups: RowGroups) -> None:
+        """`x` float16 [R, H]; `weight` in the order PAIRED.
+
+        Raises ValueError for operands that this launcher was not made for.
+        """
+        if weight.order is not Order.PAIRED:
+            raise ValueError(f"weights in the order {weight.order.name}: gates and ups have to be PAIRED")
+        pairs = len(x) * self.experts.per_token
+        sizes = {"R": len(x), "PAIRS": pairs, "EXPERTS": self.experts.count, "TILE_BYTES": tile_bytes(self.hidden)}
+        blocks = self.product.blocks(len(row_groups.row_groups))
+        self.launch((blocks,), row_groups, act=act, x=x, weight=weight.tiles, bias=weight.bias, **sizes)
+
+
+class PrefillDown(Kernel):
+    """out = act · downᵀ of the expert of each pair, without the bias, bfloat16 [R · k, H], as row groups have them."""
+
+    def __init__(self, hidden: int, intermediate: int, experts: ExpertGeometry) -> None:
+        self.hidden, self.intermediate, self.experts = hidden, intermediate, experts
+        self.product = product_of(hidden, intermediate)
+        super().__init__("prefill_down", **self.product.constants(), gathered=0, shared_bytes=self.product.shared_bytes)
+
+    def __call__(self, out: Tensor, act: Tensor, weight: PackedExperts, row_groups: RowGroups) -> None:
+        """`act` float16 [R · k, F]; `weight` in the order PLAIN.
+
+        Raises ValueError for operands that this launcher was not made for.
+        """
+        if weight.order is not Order.PLAIN:
+            raise ValueError(f"weights in the order {weight.order.name}: rows have to be in PLAIN order")
+        sizes = {"PAIRS": len(act), "EXPERTS": self.experts.count, "TILE_BYTES": tile_bytes(self.intermediate)}
+        blocks = self.product.blocks(len(row_groups.row_groups))
+        self.launch((blocks,), row_groups, out=out, x=act, weight=weight.tiles, **sizes)
