@@ -122,7 +122,7 @@ def simulate(
 ) -> Outcome:
     """`runs` pairs of runs, the later of which takes `loss` (log scale) more time per step.
 
-    `processes`: how many a noise passport has measured, with a standard deviation of WIDE between them; None for what
+    `processes`: how many a noise profile has measured, with a standard deviation of WIDE between them; None for what
     is assumed.
     """
     scenario, outcomes = scenario_of(shape), []
@@ -176,12 +176,12 @@ def at_the_margin(runs: int, noise: Draw) -> Iterator[str]:
 
 
 def power(runs: int, noise: Draw) -> Iterator[str]:
-    """PASS / FAIL in percent, by how much slower the later run is. Without a passport, processes differ by USUAL; with
+    """PASS / FAIL in percent, by how much slower the later run is. Without a profile, processes differ by USUAL; with
     one, by WIDE.
     """
     columns: list[tuple[str, float, int | None]] = [(shape, sd, None) for shape in SHAPES for sd in SIZES]
     columns += [("8 × 4", SIZES[0], processes) for processes in (5, 20)]
-    heads = [f"{s}, {100 * sd:g} %" + (f", passport of {n} processes" if n else "") for s, sd, n in columns]
+    heads = [f"{s}, {100 * sd:g} %" + (f", profile of {n} processes" if n else "") for s, sd, n in columns]
     yield f"| slower by | {' | '.join(heads)} |"
     yield f"|---{'|---' * len(columns)}|"
     for percent in (0, 1, 2, 3, 4, 5, 6, 8, 10, 40):

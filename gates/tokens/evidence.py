@@ -15,9 +15,9 @@ def ties_of(rule: Rule) -> NearTies:
 
 def too_many_rare(check: TokenCheck, ties: NearTies) -> bool:
     """Whether every text that leaves the baseline's, and should not, would be allowed to if they were fewer."""
-    partings = {d.parting for d in check.divergences if d.near_tie}
-    rare = {d.parting for d in check.mismatches}
-    few = len(rare) <= ties.allowed_rare(len(partings | rare))
+    near = {d.key for d in check.divergences if d.near_tie}
+    rare = {d.key for d in check.mismatches}
+    few = len(rare) <= ties.allowed_rare(len(near | rare))
     return not few and all(ties.rarely_covers(d.margin, d.unit) for d in check.mismatches)
 
 
@@ -33,7 +33,7 @@ def parted(check: TokenCheck, ties: NearTies) -> str:
     if not check.divergences:
         return f"{check.compared_tokens:,} tokens of {check.sequences} texts, all the baseline's"
     largest = max((d.margin / d.unit for d in check.divergences if d.margin is not None and d.unit), default=0.0)
-    rare = len({d.parting for d in check.divergences if ties.rarely_covers(d.margin, d.unit)})
+    rare = len({d.key for d in check.divergences if ties.rarely_covers(d.margin, d.unit)})
     allowed = f"{ties.ulps:g} allowed" + (f", {ties.rare_ulps:g} at {rare} of them" if rare else "")
     message = (
         f"{len(check.divergences)} of {check.sequences} texts leave the baseline's at a near tie (at most "

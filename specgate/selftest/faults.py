@@ -118,7 +118,7 @@ def outcomes(folder: Path) -> Iterator[Outcome]:
     First of all, the scripted engine is calibrated, since it is the same in every process: with what is assumed of real
     ones, a slow-down of 3 % could not be told from one of 1 %.
     """
-    runs = folder / "runs"  # its noise passport comes to lie beside it
+    runs = folder / "runs"  # its noise profile comes to lie beside it
     with quiet():
         calibrate(request({}, runs), margin_pct=2.0, processes=PROCESSES)
     yield clean(runs)

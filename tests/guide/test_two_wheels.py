@@ -49,7 +49,7 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "specgate-eagle3"
 version = "0.1.0"
-dependencies = ["specgate", "torch"]
+dependencies = ["specgate-bench", "torch"]
 {entry_points}
 [tool.setuptools.packages.find]
 where = ["src"]

@@ -106,7 +106,7 @@ def test_processes_that_hardly_differ_count_for_the_least_that_is_allowed_for() 
     assert either(calm, noisy).least_process_sd == pytest.approx(0.0013 * math.sqrt(2))
 
 
-def test_a_drift_after_a_passport_that_saw_no_spread_does_not_pass_a_continued_run() -> None:
+def test_a_drift_after_a_noise_profile_that_saw_no_spread_does_not_pass_a_continued_run() -> None:
     """The first look sees the first quarter of a drift of 1 %, which lies 0.4 % above the mean of all."""
     scenario, runs = SHIPPED["8 × 4, continued to 8"], 2000
 
@@ -123,7 +123,7 @@ def test_a_drift_after_a_passport_that_saw_no_spread_does_not_pass_a_continued_r
 def test_the_least_that_is_allowed_for_leaves_a_calibrated_gpu_its_one_percent(name: str, percent: int) -> None:
     effect, noise = math.log1p(percent / 100), np.random.default_rng(5)
     kind = "process sd 0.02 %"
-    found = simulate(SHIPPED[name], kind, 1000, 0.0004, noise, effect=effect, passport=True)
+    found = simulate(SHIPPED[name], kind, 1000, 0.0004, noise, effect=effect, profile=True)
     assert bound(found.above if percent > 0 else found.below)[1] > 0.95
 
 
@@ -200,10 +200,10 @@ def test_statistics_1_would_not_have_stayed_within_it() -> None:
     assert bound(t > t_quantile(0.975, 15))[1] > 10 * FALSE_PASS
 
 
-def test_with_a_passport_one_percent_is_told_and_without_one_three() -> None:
+def test_with_a_noise_profile_one_percent_is_told_and_without_one_three() -> None:
     noise = np.random.default_rng(6)
     at = {percent: math.log1p(percent / 100) for percent in (1, -1, -3)}
-    known = simulate(SHIPPED["8 × 4"], "process sd 0.02 %", 2000, 0.0004, noise, effect=at[1], passport=True)
+    known = simulate(SHIPPED["8 × 4"], "process sd 0.02 %", 2000, 0.0004, noise, effect=at[1], profile=True)
     assert known.above.mean() > 0.99
     assumed = simulate(SHIPPED["8 × 4"], "process sd 0.02 %", 2000, 0.0004, noise, effect=at[-1])
     assert not assumed.below.any() and not assumed.above.any()

@@ -1,4 +1,4 @@
-"""Noise passports: what an A/A run amounts to, and the margins that it refuses."""
+"""Noise profiles: what an A/A run amounts to, and the margins that it refuses."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from specgate.contract import BetweenRuns, Block, Cell, Rule, Schedule, State
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.plain_data import to_plain
 from specgate.machine import inventory
-from specgate.machine.noise_passport import (
+from specgate.machine.noise_profile import (
     SCHEMA,
-    Passport,
+    NoiseProfile,
     between_runs,
     check_margins,
     effect,
     effects,
     file_of,
-    passport_of,
+    profile_of,
     warnings,
 )
 from specgate.planning.gates import margins_of
@@ -47,7 +47,7 @@ def measured(sd: float = 0.004, second_slower: float = 0.0, drift: float = 0.0) 
     return made
 
 
-def passport(**changes: float) -> Passport:
+def profile(**changes: float) -> NoiseProfile:
     return reduce(PLAN, [measured(**changes)], 2.0, "run", {"device": "a CPU"})
 
 
@@ -58,7 +58,7 @@ def test_two_blocks_of_each_role_run_in_a_row_in_both_directions() -> None:
 
 
 def test_a_machine_that_agrees_with_itself_is_accepted_with_its_noise() -> None:
-    made = passport()
+    made = profile()
     assert made.accepted and set(made.cells) == {BASE.key, SPEC.key}
     assert made.cells[BASE.key].pairs == 16
     assert made.cells[BASE.key].sd == pytest.approx(0.004 * math.sqrt(2), rel=0.5)
@@ -77,7 +77,7 @@ def test_a_steady_trend_is_reported_as_drift_per_block_of_the_cell() -> None:
 
 
 def test_noise_that_hides_the_margin_rejects_the_machine_and_later_runs_say_so() -> None:
-    made = passport(sd=0.1)
+    made = profile(sd=0.1)
     assert not made.accepted and made.cells[BASE.key].state is State.INCONCLUSIVE
     assert "rejects this machine" in warnings(made)[0]
 
@@ -90,7 +90,7 @@ def test_half_a_couple_is_left_out_and_too_few_are_refused() -> None:
 
 
 def test_a_margin_below_the_noise_is_refused_with_the_effect_and_one_above_is_not() -> None:
-    made = passport()
+    made = profile()
     mde = effects(PLAN, made)[SPEC.key]
 
     def rule(margin_pct: float, role: str = "*") -> Rule:
@@ -107,27 +107,27 @@ def test_a_margin_below_the_noise_is_refused_with_the_effect_and_one_above_is_no
 
 def test_cells_that_were_not_calibrated_have_no_effect() -> None:
     other = Cell(replace(SPEC.point, context=128), SPEC.role)
-    made = passport()
+    made = profile()
     assert effects(PLAN, replace(made, cells={other.key: made.cells[SPEC.key]})) == {}
     assert effects(PLAN, None) == {}
 
 
-def test_a_passport_is_read_back_from_beside_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_noise_profile_is_read_back_from_beside_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "gpus", list)
     out = tmp_path / "runs"
-    assert passport_of(out) is None
+    assert profile_of(out) is None
     file = file_of(out)
     assert file == tmp_path / "noise" / "cpu.json"
     file.parent.mkdir()
-    made = passport()
-    file.write_text(json.dumps({"schema": SCHEMA, **to_plain(Passport, made)}))
-    assert passport_of(out) == made
+    made = profile()
+    file.write_text(json.dumps({"schema": SCHEMA, **to_plain(NoiseProfile, made)}))
+    assert profile_of(out) == made
     file.write_text("{}")
     with pytest.raises(InvalidResult, match="schema"):
-        passport_of(out)
+        profile_of(out)
 
 
-def test_a_gpus_passport_is_named_by_its_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpus_noise_profile_is_named_by_its_uuid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(inventory, "gpus", lambda: [{"uuid": "GPU-1a2b3c4d-0000"}])
     assert file_of(tmp_path / "runs").name == "1a2b3c4d.json"
@@ -146,7 +146,7 @@ def process(faster: float) -> list[Block]:
     return made
 
 
-def several(*shifts: float, **facts: str) -> Passport:
+def several(*shifts: float, **facts: str) -> NoiseProfile:
     return reduce(PLAN, [measured(sd=1e-6), *map(process, shifts)], 2.0, "run", {"device": "a CPU", **facts})
 
 
@@ -166,7 +166,7 @@ def test_the_spread_of_processes_is_measured_for_speculation_alone() -> None:
 
 
 def test_one_process_measures_no_spread_and_its_runs_assume_one(tmp_path: Path) -> None:
-    made = passport()
+    made = profile()
     assert made.cells[SPEC.key].between_processes is None
     assert between_runs(PLAN, made, tmp_path / "runs") == {} == between_runs(PLAN, None, tmp_path / "runs")
 
@@ -181,8 +181,8 @@ def test_three_machines_of_a_kind_add_what_they_differ_by(tmp_path: Path, monkey
     out, mine = tmp_path / "runs", several(0.001, 0.001)
     file_of(out).parent.mkdir()
 
-    def store(name: str, made: Passport) -> None:
-        (file_of(out).parent / name).write_text(json.dumps({"schema": SCHEMA, **to_plain(Passport, made)}))
+    def store(name: str, made: NoiseProfile) -> None:
+        (file_of(out).parent / name).write_text(json.dumps({"schema": SCHEMA, **to_plain(NoiseProfile, made)}))
 
     store("cpu.json", mine)
     store("b.json", several(0.011, 0.011))

@@ -1,4 +1,4 @@
-"""The noise passport: which differences a machine can detect. It is measured with the same role at both positions of
+"""The noise profile: which differences a machine can detect. It is measured with the same role at both positions of
 every pair (A/A), and with the same roles in several processes.
 
 There is one JSON file per device, `noise/<first eight digits of the GPU's UUID, or cpu>.json`, beside the folder of
@@ -55,7 +55,7 @@ class CellNoise:
 
 
 @dataclass(frozen=True, slots=True)
-class Passport:
+class NoiseProfile:
     """Noise profile of one machine: the differences that it can detect.
 
     `created`: when.
@@ -78,51 +78,51 @@ class Passport:
 
 
 def file_of(out: Path) -> Path:
-    """The passport file of this machine, beside the folder of runs `out`."""
+    """The profile file of this machine, beside the folder of runs `out`."""
     gpu = inventory.visible_gpu() if inventory.has_cuda_gpu() else None
     return file_for(out, str(gpu["uuid"]) if gpu else None)
 
 
 def file_for(out: Path, gpu_uuid: str | None) -> Path:
-    """The passport file of the GPU `gpu_uuid`, or of the CPU for None."""
+    """The profile file of the GPU `gpu_uuid`, or of the CPU for None."""
     name = gpu_uuid.removeprefix("GPU-")[:8] if gpu_uuid else "cpu"
     return out.resolve().parent / "noise" / f"{name}.json"
 
 
-def passport_of(out: Path) -> Passport | None:
-    """This machine's passport; None where there is none. Raises InvalidResult where the file is not a passport."""
-    return read_record(Passport, file_of(out), SCHEMA)
+def profile_of(out: Path) -> NoiseProfile | None:
+    """This machine's profile; None where there is none. Raises InvalidResult where the file is not a profile."""
+    return read_record(NoiseProfile, file_of(out), SCHEMA)
 
 
 MIN_MACHINES = 3
-"""Passports that it takes to say how machines differ: two leave one degree of freedom, whose quantile is 90."""
+"""Profiles that it takes to say how machines differ: two leave one degree of freedom, whose quantile is 90."""
 
 
-def between_runs(plan: Plan, passport: Passport | None, out: Path) -> dict[str, BetweenRuns]:
+def between_runs(plan: Plan, profile: NoiseProfile | None, out: Path) -> dict[str, BetweenRuns]:
     """Cell key → spread between runs, for the cells of `plan` whose noise profile measured several processes.
 
-    Between machines, it is the spread over all passports beside the folder of runs `out` that are of the same weights
+    Between machines, it is the spread over all profiles beside the folder of runs `out` that are of the same weights
     on the same kind of device, where there are MIN_MACHINES of them.
     """
-    if passport is None:
+    if profile is None:
         return {}
-    known = {c.key: spread for c in plan.cells if (spread := _processes(passport, c.key)) is not None}
+    known = {c.key: spread for c in plan.cells if (spread := _processes(profile, c.key)) is not None}
     files = sorted(file_of(out).parent.glob("*.json")) if known else []
-    fleet = [p for f in files if (p := read_record(Passport, f, SCHEMA)) is not None and _same_kind(p, passport)]
+    fleet = [p for f in files if (p := read_record(NoiseProfile, f, SCHEMA)) is not None and _same_kind(p, profile)]
     return {key: _with_machines(spread, key, fleet) for key, spread in known.items()}
 
 
-def _processes(passport: Passport, key: str) -> BetweenRuns | None:
-    cell = passport.cells.get(key)
+def _processes(profile: NoiseProfile, key: str) -> BetweenRuns | None:
+    cell = profile.cells.get(key)
     return cell.between_processes if cell else None
 
 
-def _same_kind(a: Passport, b: Passport) -> bool:
+def _same_kind(a: NoiseProfile, b: NoiseProfile) -> bool:
     same = ("target_sha256", "draft_sha256", "device", "source_tree_sha256", "config_sha256")
     return all(a.fingerprint.get(key) == b.fingerprint.get(key) for key in same)
 
 
-def _with_machines(spread: BetweenRuns, key: str, fleet: Sequence[Passport]) -> BetweenRuns:
+def _with_machines(spread: BetweenRuns, key: str, fleet: Sequence[NoiseProfile]) -> BetweenRuns:
     means = [statistics.fmean(p.cells[key].process_means) for p in fleet if _processes(p, key) is not None]
     if len(means) < MIN_MACHINES:
         return spread
@@ -139,34 +139,34 @@ def effect(sd: float, scenario: Scenario, between: BetweenRuns = ASSUMED) -> flo
     return None if log_effect is None else math.expm1(log_effect)
 
 
-def effects(plan: Plan, passport: Passport | None) -> dict[str, float]:
+def effects(plan: Plan, profile: NoiseProfile | None) -> dict[str, float]:
     """Cell key → minimum detectable effect, for the cells of `plan` that were calibrated."""
-    known = {c.key: _effect(plan, c, passport) for c in plan.cells} if passport else {}
+    known = {c.key: _effect(plan, c, profile) for c in plan.cells} if profile else {}
     return {key: mde for key, mde in known.items() if mde is not None}
 
 
-def _effect(plan: Plan, cell: Cell, passport: Passport) -> float | None:
-    noise = passport.cells.get(cell.key)
+def _effect(plan: Plan, cell: Cell, profile: NoiseProfile) -> float | None:
+    noise = profile.cells.get(cell.key)
     return effect(noise.sd, plan.scenarios[cell.point.scenario], noise.between_processes or ASSUMED) if noise else None
 
 
 def check_margins(
-    margins: Sequence[tuple[Rule, AllowedLoss]], plan: Plan, passport: Passport | None, where: str
+    margins: Sequence[tuple[Rule, AllowedLoss]], plan: Plan, profile: NoiseProfile | None, where: str
 ) -> None:
     """Check that this machine can detect every margin of a policy. `where`: the policy's file or name.
 
     Raises UsageError that lists every rule whose margin is below the minimum detectable effect of one of its cells.
     """
-    if problems := list(_too_narrow(margins, plan, passport)):
+    if problems := list(_too_narrow(margins, plan, profile)):
         lines = [f"rule {rule.id}: {why}" for rule, why in problems]
         hint = "widen the margin to twice that effect, measure more pairs, or calibrate a quieter machine"
         raise UsageError("\n  ".join((f"{where}: margins below the noise", *lines)), hint=hint)
 
 
 def _too_narrow(
-    margins: Sequence[tuple[Rule, AllowedLoss]], plan: Plan, passport: Passport | None
+    margins: Sequence[tuple[Rule, AllowedLoss]], plan: Plan, profile: NoiseProfile | None
 ) -> Iterator[tuple[Rule, str]]:
-    known = effects(plan, passport)
+    known = effects(plan, profile)
     for rule, margin in margins:
         for cell in plan.cells:
             mde = known.get(cell.key, 0.0)
@@ -175,10 +175,10 @@ def _too_narrow(
                 yield rule, f"{margin.key}: {margin.percent:g}: {effect}"
 
 
-def warnings(passport: Passport | None) -> tuple[str, ...]:
+def warnings(profile: NoiseProfile | None) -> tuple[str, ...]:
     """Warnings for the reader of a run about its machine; empty without a profile and for an accepted machine."""
-    if passport is None or passport.accepted:
+    if profile is None or profile.accepted:
         return ()
-    worst = max(passport.cells.values(), key=lambda cell: cell.sd)
+    worst = max(profile.cells.values(), key=lambda cell: cell.sd)
     why = f"pairs of one role with itself differ by {100 * worst.sd:.1f} % (sd)"
-    return (f"the noise passport of {passport.created} rejects this machine: {why}",)
+    return (f"the noise profile of {profile.created} rejects this machine: {why}",)
