@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.open import open_engine as open_reference
 from specgate.contract import BASELINE, Budget, PairRef, Role
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import BackendError, EnvironmentRefused
+from tests.eagle3.tiny import write_random_pair
 from tests.eagle3.transformers.pairs import BOUNDARIES, CONFIGS, PROMPTS, generated, opened, request, write_pair
 
 NEW = 12
