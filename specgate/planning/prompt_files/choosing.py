@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,7 @@ from specgate.checkpoints.tokenizer_file import opening_ids
 from specgate.contract import Scenario, Workload
 from specgate.errors import UsageError
 from specgate.files.panics import refusing
+from specgate.planning.contradictions import contradictions
 from specgate.planning.prompt_files.chat import ChatTemplate
 from specgate.planning.prompt_files.formats import FORMATS, Entry, entries_of, spelt
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 CATEGORIES: Final = 64
 """Most categories of the prompts of a point: each has figures of its own."""
+LESS_LOAD: Final = "fewer clients (grid.batch), fewer requests of each (load.per_client, load.requests)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +182,15 @@ class OwnPrompts:
         sets = self.scenario.workload.prompt_sets
         every = [len(self.tokens.of(entry).token_ids) for entry in self.order]
         range_ = f"{least} tokens or more" if most is None else f"{least} to {most} tokens"
-        remedy = f"prompt_sets: {len(found) // batch}, or " if len(found) >= batch else ""
+        fewer = replace(self.scenario, workload=replace(self.scenario.workload, prompt_sets=len(found) // batch))
+        # Fewer sets that the scenario would be refused for are no way out.
+        remedy = "" if any(contradictions(fewer)) else f"prompt_sets: {len(found) // batch}, or "
+        load = self.scenario.load
+        size, less = (f"batch {batch}", "a smaller batch") if load is None else (f"{batch} requests", LESS_LOAD)
         return UsageError(
-            f"{self.file}: {sets} sets × batch {batch} = {sets * batch} prompts are needed, and {len(found)} that "
+            f"{self.file}: {sets} sets × {size} = {sets * batch} prompts are needed, and {len(found)} that "
             f"differ have {range_} (those in the file: {min(every)} to {max(every)})",
-            hint=f"right would be {remedy}other lengths, a smaller batch or more prompts",
+            hint=f"right would be {remedy}other lengths, {less} or more prompts",
         )
 
 
