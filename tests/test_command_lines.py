@@ -25,9 +25,9 @@ from specgate.planning.scenario import find
 from tests.support.command import ROOT
 from tests.support.example_packages import FOLDERS
 from tests.support.fences import blocks, command_lines, mentioned, typed
-from tests.test_docs import JOURNAL, name_of, pages
+from tests.test_docs import name_of, pages
 
-PAGES = [page for page in pages() if JOURNAL not in page.parents]
+PAGES = pages()
 NAME = re.compile(r"[a-z][a-z0-9-]*(\.\d[a-z0-9.-]*)?")
 """A name, and neither a file nor what stands for one."""
 WORKFLOWS = sorted((ROOT / "docs" / "examples").glob("*.yml"))

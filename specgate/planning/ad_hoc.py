@@ -29,6 +29,8 @@ PREFIX: Final = "own-"
 LONGEST_NAME: Final = 80
 """Characters. A longer name ends in a digest: it is part of file names."""
 COMMAND_LINE: Final = Path("command line")
+LOAD: Final = {"requests": 2, "per_client": 2}
+"""Requests of a block under load: as many of each client, so that a block lasts about as long at every level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +79,14 @@ def asked(question: Question, chosen: Sequence[Scenario] | None, kind: RunKind, 
 def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[str, Any]:
     """What a scenario file for this machine would say, with a short budget and as few prompts as are allowed."""
     base: dict[str, Any] = dict(resolve(shipped_file(f"base/{machine}")).data)
-    batch = min(question.batch or (1,))
-    sets = -(-MIN_PROMPTS // batch)
-    budgets = {"micro": {"steps": 24 if machine == "cpu" else 128}, "full": {"new_tokens": 256, "ignore_eos": False}}
-    return {
+    least = min(question.batch or (1,)) * (LOAD["per_client"] if kind == "load" else 1)
+    sets = -(-MIN_PROMPTS // least)
+    budgets: dict[RunKind, dict[str, Any]] = {
+        "micro": {"steps": 24 if machine == "cpu" else 128},
+        "full": {"new_tokens": 256, "ignore_eos": False},
+        "load": {"new_tokens": 32 if machine == "cpu" else 128},
+    }
+    small = {
         **base,
         "kind": kind,
         "family": "own",
@@ -89,6 +95,10 @@ def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[
         "budget": budgets[kind],
         "default": False,
     }
+    if kind == "load":
+        context = [256] if machine == "cpu" else [1024]
+        small |= {"grid": {"context": context, "batch": [1, 2, 4, 8], "spec": [3]}, "load": LOAD, "perf_mode": False}
+    return small
 
 
 def changed(given: Scenario | dict[str, Any], question: Question, name: str | None) -> Scenario:

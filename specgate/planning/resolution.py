@@ -51,14 +51,15 @@ def resolve(
     """Return the configuration of a new run.
 
     `foreign`: the engine runs in an environment of its own, which alone knows whether its back end can run and what its
-    options mean. `usual`: names the scenarios of a request that names none; without it those that this machine runs.
+    options mean. `usual`: names the scenarios of a request that names none and has no question; without it those that
+    this machine runs.
 
     Raises UsageError where a name or option is wrong, and EnvironmentRefused where the back end cannot run here or a
     scenario needs a GPU and there is none.
     """
     size = machine_size()
     backend = request.backend if request.backend and foreign else usable_backend(request)
-    if usual and not request.scenarios:
+    if usual and not request.scenarios and not request.question:
         request = replace(request, scenarios=usual(policy_of(request, known_backend(backend))))
     if not request.baseline and another_engine(backend) is None:
         raise UsageError(

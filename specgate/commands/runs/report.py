@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, RUN, is_plain, write_files
 from specgate.errors import UsageError
 from specgate.terminal import echo
@@ -23,7 +24,7 @@ FORMATS = {
 }
 
 
-@click.command(short_help="Print the summary of stored runs, as a run ends with it.")
+@command(short_help="Print the summary of stored runs, as a run ends with it.")
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @PLAIN_OPTION
 def show(runs: tuple[Path, ...], plain: bool) -> None:
@@ -41,7 +42,7 @@ def show(runs: tuple[Path, ...], plain: bool) -> None:
         echo(rendered("plain" if is_plain(plain) else "console", run), coloured=True)
 
 
-@click.command(short_help="Render reports of stored runs: HTML, CSV, Markdown, JUnit.")
+@command(short_help="Render reports of stored runs: HTML, CSV, Markdown, JUnit.")
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option("--html", is_flag=True, help="Write report.html of each run.")
 @click.option("--csv", is_flag=True, help="Write metrics.csv and summary.csv, one of each for all runs.")
@@ -63,6 +64,9 @@ def report(
     out: Path,
 ) -> None:
     """Render the reports of the run folders RUN... again, from what is stored in them.
+
+    \b
+    Example: specgate runs report RUN --html --csv
 
     Nothing is measured or judged again, and no run folder is written to. `specgate runs show RUN` prints the verdict.
 
