@@ -203,16 +203,15 @@ def entry_of(run: Run, config: Config, state: State, code: ExitCode, folder: Pat
 
 
 def after_micro(ledger: Ledger, claim: Claim, promotion: Promotion, run: Run) -> list[str]:
-    """Return what a micro run that is already in the ledger did to the streak, in words, and what has changed since the
-    micro run before it.
+    """Return lines on what a micro run that is already in the ledger did to the number of green runs in a row, and on
+    what has changed since the micro run before it. There are none if no gate's scenario ran.
     """
+    if promotion.gates.keys().isdisjoint(run.scenarios):
+        return []
     current = current_streak(ledger, claim, next(iter(run.engines.values()), None))
     own = next((n for n, (entry, _) in reversed(list(enumerate(current.steps))) if entry.run == run.id), None)
-    effect = "none of the gates ran" if own is None else current.steps[own][1]
-    lines = [
-        f"micro gates of policy {claim.subject['policy']}: green {current.length} of {promotion.needed} times in a row "
-        f"(this run: {effect})"
-    ]
+    effect = "does not count" if own is None else current.steps[own][1]
+    lines = [f"green micro runs in a row: {current.length} of {promotion.needed} (this run: {effect})"]
     if own and not effect.startswith("starts anew: "):
         (before, _), (entry, _) = current.steps[own - 1 : own + 1]
         changed = changes(before.fingerprint, entry.fingerprint)
