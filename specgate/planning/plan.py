@@ -2,9 +2,9 @@
 
 Per point, warm-up rounds run first, on the warm-up prompt sets (`Round.prompt_set` counts within that pool). A round
 runs every role once, with `baseline` first or last. Then come the measured rounds: one on every prompt set, and again,
-until every set has had its `rounds`. Two neighbouring rounds are an ABBA group, A B · B A or B A · A B. Which of the two
-is drawn by lot, from the scenario's seed, so that nothing periodic on the machine meets one role alone; half of the
-groups are of either kind. Every second time, each set runs in the other order than the time before:
+until every set has had its `rounds`. Two neighbouring rounds are an ABBA group: A B · B A or B A · A B. The scenario's
+seed draws the kind by lot, so that nothing periodic on the machine meets one role alone. Half of the groups are of
+either kind. Every second time, each set runs in the other order than the time before:
 
     first:   set 0: A B    set 1: B A   ·   set 2: B A    set 3: A B   …
     second:  set 0: B A    set 1: A B   ·   set 2: A B    set 3: B A   …
