@@ -379,9 +379,9 @@ def extended(runs: int, counts: Sequence[int], margins: Margins, source: np.rand
     for noise in (n for n in NOISES if not n.changed and n.groups == 2):
         ratios, firsts = log_ratios(noise, runs, counts[-1], source, counts)
         for name, shared in sharing.items():
-            seen = counts if name != "one look" else counts[:1]
-            errors = [shared(total, look) for look in range(1, len(seen) + 1)]
-            yield f"| {noise.name} | {name} | {' | '.join(looks_at(ratios, firsts, seen, errors, margins))} |"
+            ends_at = counts if name != "one look" else counts[:1]
+            errors = [shared(total, look) for look in range(1, len(ends_at) + 1)]
+            yield f"| {noise.name} | {name} | {' | '.join(looks_at(ratios, firsts, ends_at, errors, margins))} |"
 
 
 def looks_at(

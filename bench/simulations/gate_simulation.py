@@ -204,16 +204,16 @@ def sequential(
     above, below = np.zeros(runs, bool), np.zeros(runs, bool)
     pairs = np.full(runs, looks[-1])
     for number, look in enumerate(looks, 1):
-        seen = d[:, :look]
-        here = seen.shape[1]
+        so_far = d[:, :look]
+        here = so_far.shape[1]
         model = model_of(turns.orders[:here], turns.prompt_sets[:here], tuple(range(here)))
-        around = seen - seen.mean(axis=1, keepdims=True)
+        around = so_far - so_far.mean(axis=1, keepdims=True)
         squares = np.stack([((around @ w.residual) * around).sum(axis=1) for w in model.weighings], axis=1)
         fits = model.freedom * np.log(np.maximum(squares, 1e-300)) + [w.constant for w in model.weighings]
-        kept = fits <= fits.min(axis=1, keepdims=True) + CONTRADICTED
+        plausible = fits <= fits.min(axis=1, keepdims=True) + CONTRADICTED
         variances = np.maximum(squares, 0) / model.freedom * [w.variance for w in model.weighings]
-        error = np.sqrt(np.where(kept, variances, 0.0).max(axis=1))
-        mean = seen @ model.weights
+        error = np.sqrt(np.where(plausible, variances, 0.0).max(axis=1))
+        mean = so_far @ model.weights
 
         def reach(share: float, error: Floats = error, freedom: int = model.freedom) -> Floats:
             own = special.stdtrit(freedom, 1 - share) * error

@@ -95,10 +95,10 @@ def prefill_group(round_: Round) -> tuple[object, ...]:
 
 def positions_needed(scenario: Scenario, point: Point) -> int:
     """The most positions that a slot may have to cache: the prompt, what a block adds, and one verify pass beyond."""
-    drawn = 0
+    for_draws = 0
     if (draws := scenario.draws) is not None:
-        drawn = draws.prompt_tokens + draws.tokens + max(role.k for role in scenario.roles) + 2
-    return max(point.context + room_needed(scenario), drawn)
+        for_draws = draws.prompt_tokens + draws.tokens + max(role.k for role in scenario.roles) + 2
+    return max(point.context + room_needed(scenario), for_draws)
 
 
 def room_needed(scenario: Scenario) -> int:

@@ -96,8 +96,8 @@ def norm_input(pre_norm: PreNormRows, stream: Tensor, weight: Tensor) -> Iterato
 
 def matmul(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator[Finding]:
     kernel: Any = call.kernel
-    out, rows, given, weight = named["out"], named["rows"].most, named["x"], named["weight"]
-    x = divided(given, rows, named["eps"]) if isinstance(given, PreNormRows) else given[:rows]
+    out, rows, source, weight = named["out"], named["rows"].most, named["x"], named["weight"]
+    x = divided(source, rows, named["eps"]) if isinstance(source, PreNormRows) else source[:rows]
     if kernel.epilogue is Epilogue.RESIDUAL:
         want, norm = out[:rows].double() + oracles.matmul_rows(x, weight), named.get("norm")
         if norm is not None:
@@ -177,12 +177,12 @@ def feature_rows(call: Call, named: Mapping[str, Any], stage: Stage) -> Iterator
     rows, weight, out = named["rows"], named["weight"], named["out"][: named["rows"].most]
     poison(out)
     call()
-    given = named["features"][: rows.slots, : rows.rows_per_slot].flatten(0, 1)
+    features = named["features"][: rows.slots, : rows.rows_per_slot].flatten(0, 1)
     if kernel.norm is FeatureNorm.NONE:
-        yield equal(out, given)
+        yield equal(out, features)
         return
     parts = draft_of(stage).features if kernel.norm is FeatureNorm.EACH_STREAM else 1
-    chunks = zip(given.chunk(parts, dim=-1), weight.chunk(parts), strict=True)
+    chunks = zip(features.chunk(parts, dim=-1), weight.chunk(parts), strict=True)
     yield close(out, torch.cat([oracles.rms_norm(part, w, named["eps"]) for part, w in chunks], dim=-1), ROUNDED)
 
 

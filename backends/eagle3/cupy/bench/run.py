@@ -97,9 +97,9 @@ def rotation(group: Group, cache: int) -> list[Launch]:
     if size < SMALL:
         return own
     own = list({heaviest(launch, TABLE * size): launch for launch in own}.values())
-    wanted = inputs_to_rotate(size, cache)
-    more = (own[i % len(own)].copied(TABLE * size) for i in range(wanted - len(own)))
-    return [*own[:wanted], *more]
+    count = inputs_to_rotate(size, cache)
+    more = (own[i % len(own)].copied(TABLE * size) for i in range(count - len(own)))
+    return [*own[:count], *more]
 
 
 def heaviest(launch: Launch, largest: int) -> int:
@@ -157,18 +157,18 @@ def chosen_kv(request: KernelBenchRequest) -> KvModes:
 
 
 def timings(role: Role, stage: Stage, stream: Stream) -> Iterator[KernelTiming]:
-    checked: dict[int, tuple[float, float]] = {}
+    errors: dict[int, tuple[float, float]] = {}
     for group in groups_of(stage.calls, stage.context):
         first = group.calls[0]
-        if id(first) not in checked:
-            checked[id(first)] = check(first, stage)
+        if id(first) not in errors:
+            errors[id(first)] = check(first, stage)
         stage.reset()
         launches = rotation(group, l2_bytes())
         timing = time_launches(in_turn(launches), len(launches), stream)
         products = [call for call in group.calls if isinstance(call.kernel, MatmulRows)]
         weights = list({w.data_ptr(): w for w in (call.named["weight"] for call in products)}.values())
         whole = first.launches[0].name == group.name
-        error, tolerance = checked[id(first)]
+        error, tolerance = errors[id(first)]
         yield KernelTiming(
             role=role.name,
             tag=group.tag,

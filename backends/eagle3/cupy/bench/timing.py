@@ -1,4 +1,4 @@
-"""How fast the GPU reads its memory, and how long a launch takes whose input never lies in the cache.
+"""Timing of memory reads, and of launches whose input never lies in the cache.
 
 Many launches are captured in one CUDA graph. Their inputs take turns, and together are larger than the L2 cache. The
 result is the median over replays. Events are recorded around a whole replay, so that what they cost is shared by all

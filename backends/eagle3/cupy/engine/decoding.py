@@ -258,11 +258,11 @@ class DecodingEngine:
         fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.
         broken = int(bool(fault & Fault.KV_INTEGRITY))
-        checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
+        of_blocks = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
         reused = {"cache_hit_tokens": prefilled.layout.reused_positions}
         shape_counters = self._cycle(k, count, kind=next(iter(kinds), PLAIN)).gemms.counters
         of_tree = tree_counters(self.sizes.tree_of(k), decoded, fault)
-        counters = {**decoded.counters, **checked, **reused, **shape_counters, **of_tree, **in_part}
+        counters = {**decoded.counters, **of_blocks, **reused, **shape_counters, **of_tree, **in_part}
         return replace(decoded, counters=counters), fault
 
     @property

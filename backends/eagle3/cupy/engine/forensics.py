@@ -134,13 +134,13 @@ class ForensicEngine(RetilingEngine):
         self._sampling()
         slots, drawn_tokens = self.sizes.slots, list[tuple[int, ...]]()
         self.prefill([prompt] * slots, draft=role.speculative)
-        prefilled, drawn = self.prefilled, self.b.sampling
-        assert prefilled is not None and drawn is not None
+        prefilled, sampling = self.prefilled, self.b.sampling
+        assert prefilled is not None and sampling is not None
         verify = self._cycle(0, slots).verify
         try:
             for start in range(first, first + count, slots):
                 with self.stream.current():
-                    put_requests(drawn, range(start, start + slots))
+                    put_requests(sampling, range(start, start + slots))
                     chosen, fault = first_tokens(verify, self.b, prefilled.last, [len(prompt)] * slots)
                 self._check(fault)
                 self.first.prefilled = replace(prefilled, first=chosen)

@@ -137,12 +137,12 @@ def plan(
 
 def require(plan: Mapping[str, int], weights: int, sizes: Sizes, device: torch.device) -> None:
     """Print the plan; raise EnvironmentRefused, with its numbers, where `device` has not so much free."""
-    free, wanted = free_bytes(device), sum(plan.values())
+    free, needed = free_bytes(device), sum(plan.values())
     parts = ", ".join(f"{name} {in_gb(size)}" for name, size in plan.items())
     print(f"memory plan: weights {in_gb(weights)} (loaded), {parts}; {in_gb(free)} free", flush=True)
-    if wanted > free:
+    if needed > free:
         raise EnvironmentRefused(
-            f"{sizes.slots} slots of {sizes.positions} positions need {in_gb(wanted)} beside the weights ({parts}), "
+            f"{sizes.slots} slots of {sizes.positions} positions need {in_gb(needed)} beside the weights ({parts}), "
             f"but {in_gb(free)} are free",
             hint="a smaller batch or a shorter context",
         )

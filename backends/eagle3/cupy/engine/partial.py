@@ -134,9 +134,9 @@ def counters_of(
             if kind == "partial":
                 counters.update({SPECPV_PARTIAL: 1, SPECPV_PARTIAL_ACCEPTED: a, SPECPV_READ: length - dropped})
             else:
-                checked = length - verified
+                buffered = length - verified
                 counters.update({SPECPV_FULL: 1, SPECPV_FULL_ACCEPTED: a})
-                counters.update({SPECPV_READ: verified, SPECPV_CHECKED: checked})
+                counters.update({SPECPV_READ: verified, SPECPV_CHECKED: buffered})
                 counters[SPECPV_SHORT] += not plan.leaves_out(length)
                 dropped = max(0, plan.first_of_window(length) - plan.sink - plan.retrieval) * BLOCK
                 verified = length + a + 1

@@ -198,7 +198,7 @@ class Verify:
 
     def _capture(self, b: Buffers, rows: Rows, boundary: int) -> None:
         begins = (b.slots.length, b.partial.verified) if self.kind == FULL and b.partial else None
-        for chunk, wanted in enumerate(self.boundaries):
-            if wanted == boundary:
+        for chunk, at in enumerate(self.boundaries):
+            if at == boundary:
                 assert b.draft is not None
                 self.capture(b.draft.features, b.target.layer.stream, rows, chunk, begins)

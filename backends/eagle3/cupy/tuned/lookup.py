@@ -180,9 +180,9 @@ def stale(gemm: TunedGemm) -> str | None:
 def unusable(config: Mapping[str, int], gemm: TunedGemm) -> str | None:
     """Return why one of the configurations of `gemm` is of no use."""
     usual_fields = ExpertConfig.usual(gemm.k, 1, 1).stored() if gemm.experts else GemmConfig().stored()
-    known, given = set(usual_fields), set(config)
-    if known != given:
-        return f"has configurations of {', '.join(sorted(given))}; the kernel takes {', '.join(sorted(known))}"
+    known, fields = set(usual_fields), set(config)
+    if known != fields:
+        return f"has configurations of {', '.join(sorted(fields))}; the kernel takes {', '.join(sorted(known))}"
     own, usual = config_of(config, gemm), config_of(gemm.config, gemm)
     if not (own.possible(gemm.n, gemm.k) if isinstance(own, GemmConfig) else own.possible(gemm.n // TILE)):
         return f"config of {gemm.n} x {gemm.k} is none that the kernel can have: {dict(config)}"

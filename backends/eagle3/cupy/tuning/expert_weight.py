@@ -129,8 +129,8 @@ class ExpertWeight(Weight[ExpertConfig]):
             return False
         few = [many.part(first, min(first + MOST, rows)) for first in range(0, rows, MOST)]
         each = [part.first_rows(config, part.rows) for part in few]
-        wanted = [torch.cat(parts) for parts in zip(*each, strict=True)]
-        return all(map(torch.equal, many.first_rows(moved, rows), wanted))
+        expected = [torch.cat(parts) for parts in zip(*each, strict=True)]
+        return all(map(torch.equal, many.first_rows(moved, rows), expected))
 
     def at(self, config: ExpertConfig, rows: int) -> ExpertConfig:
         return config

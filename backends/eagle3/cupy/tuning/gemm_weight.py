@@ -137,8 +137,8 @@ class GemmWeight(Weight[GemmConfig]):
             if Oracles.of(many).fault(moved) is not None:
                 return False
             few = [many.part(first, min(first + MOST, rows)) for first in range(0, rows, MOST)]
-            wanted = torch.cat([first_rows(part, config, part.rows) for part in few])
-            if not torch.equal(first_rows(many, moved, rows), wanted):
+            expected = torch.cat([first_rows(part, config, part.rows) for part in few])
+            if not torch.equal(first_rows(many, moved, rows), expected):
                 return False
         return True
 
