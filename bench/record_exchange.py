@@ -21,7 +21,7 @@ from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import free_port
 from specgate.backends.servers.server import Server
-from specgate.commands.run import key_value
+from specgate.commands.options import key_value
 from specgate.contract import PairRef, Role
 from specgate.pairs.resolve import resolve_pair
 

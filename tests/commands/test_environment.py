@@ -169,6 +169,6 @@ def test_a_run_beside_a_burst_of_load_sets_rounds_aside_or_is_rejected_and_verif
     assert len(conditions["host"]["set_aside"]) == aside
     cells = record(run, "run.json")["cells"]
     assert {(cell["status"], cell["set_aside"]) for cell in cells} == {("ok", aside)}
-    assert "a thread waited for a CPU for up to 40% of the block (at most 5%)" in done.stdout
+    assert "a thread waited for a CPU for up to 40% of the block (at most 5%)" in cli.details()
     verified = cli.run("runs", "verify", run, pair=False)
     assert verified.returncode == 0 and "all as stored" in verified.stdout, verified.stdout + verified.stderr

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import Group
 from specgate.commands.numbers import BATCHES, LONGEST_DRAFT, count
-from specgate.commands.run import key_value
+from specgate.commands.options import key_value
 from specgate.contract.types import POSITIONS
 from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
 
@@ -16,9 +17,13 @@ if TYPE_CHECKING:
     from specgate.backends.eagle3.nouns.abilities import BenchesKernels
 
 
-@click.group(short_help="Time the parts of an engine, each on its own.")
+@click.group(cls=Group, short_help="Time the parts of an engine, each on its own.")
 def bench() -> None:
-    """Time the parts of an engine, each on its own."""
+    """Time the parts of an engine, each on its own.
+
+    \b
+    Example: specgate engine bench kernels --context 32768
+    """
 
 
 @bench.command(short_help="Time every kernel of a step.")
@@ -50,6 +55,9 @@ def kernels(
     file: Path | None,
 ) -> None:
     """Time every kernel of a step on its own, and compare it with the bytes it must move and with a library's kernel.
+
+    \b
+    Example: specgate engine bench kernels --context 32768
 
     The weights are random, of the pair's sizes, so that nothing has to be loaded. Exit code 6 if a result is not the
     oracle's.

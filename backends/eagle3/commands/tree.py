@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from specgate.commands.door import Group
 from specgate.commands.numbers import BATCHES, count
 from specgate.commands.output import OUT_OPTION, write_files
 from specgate.errors import ExitCode, UsageError
@@ -98,9 +99,13 @@ class WhatIf:
     ranks: tuple[float, ...]
 
 
-@click.group(short_help="Trees of draft tokens: inspect one before an engine drafts it.")
+@click.group(cls=Group, short_help="Trees of draft tokens: inspect one before an engine drafts it.")
 def tree() -> None:
-    """Trees of draft tokens, in files such as eagle_tree.yaml."""
+    """Trees of draft tokens, in files such as eagle_tree.yaml.
+
+    \b
+    Example: specgate engine tree inspect FILE
+    """
 
 
 @tree.command(short_help="What a draft tree is, and what it takes of an engine.")
@@ -124,6 +129,9 @@ def tree() -> None:
 @OUT_OPTION
 def inspect(file: Path, what_if: bool, as_json: bool, svg: bool, out: Path, **wish: Any) -> None:
     """Show the tree of FILE: draft tokens, levels, branching.
+
+    \b
+    Example: specgate engine tree inspect FILE --what-if
 
     FILE is YAML with `choices` (or eagle_choices, medusa_choices), a path of ranks per node, or with `parents`.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.errors import ExitCode
 from specgate.terminal import echo
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from specgate.contract import Run
 
 
-@click.command(short_help="Recompute a run's figures and verdicts from its samples.")
+@command(short_help="Recompute a run's figures and verdicts from its samples.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--allowed-signers",
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 )
 def verify(run: Path, allowed_signers: Path | None) -> None:
     """Recompute every figure, verdict and table of the run folder RUN from its samples, and check its manifest.
+
+    \b
+    Example: specgate runs verify RUN
 
     RUN may also be the folder of a comparison (`specgate ab`). Nothing is measured and nothing is written. Exit code 0
     if everything agrees, else 6; the file and the place of every difference are printed, and what could not be checked
@@ -100,7 +104,7 @@ def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
     echo(f"verdict {again.verdict} (exit {int(again.code)})")
 
 
-@click.command(short_help="Judge a stored run, or a result file, by a policy.")
+@command(short_help="Judge a stored run, or a result file, by a policy.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--policy", metavar="FILE|NAME", required=True, help="Gates and their numbers.")
 @click.option(
@@ -113,6 +117,9 @@ def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
 @click.option("--role", metavar="spec-N", help="Role of a benchmark JSON, if it does not state its draft length.")
 def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, role: str | None) -> None:
     """Judge FILE by a policy. FILE is a run folder, a run.json, or a benchmark JSON of another tool.
+
+    \b
+    Example: specgate runs check RUN --policy FILE
 
     A run folder is computed anew from its samples, near ties and figures too, as far as it was measured; nothing in it
     changes. A run.json has the run's own figures. A policy that is chosen once the result is known proves less than one
@@ -137,7 +144,7 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
             said = f"{option}: {file} is a run folder, which says itself what it measured"
             raise UsageError(said, hint="leave it out")
         run = judged_anew(file, held)
-        echo(plugins.report("plain").render(run, held))
+        echo(plugins.report("details").render(run, held))
     else:
         run = judged_file(file, held, baseline=baseline, scenario=scenario, role=role)
         for line in verdict_lines(run):

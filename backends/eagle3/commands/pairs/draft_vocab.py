@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import CONTEXT, Real
 from specgate.errors import UsageError
 from specgate.terminal import echo, echo_json
@@ -26,7 +27,7 @@ COLUMNS = (8, 10, 16, 9, 10, 7)
 CORPUS_HELP = "Texts as of `train-draft`: python, a pinned or installed package, or a folder; their train share."
 
 
-@click.command("draft-vocab", short_help="Choose a draft's vocabulary by what really occurs.")
+@command("draft-vocab", short_help="Choose a draft's vocabulary by what really occurs.")
 @click.option("--pair", metavar="NAME|DIR", help="Pair by name, or its folder (default: demo).")
 @click.option("--target", type=FOLDER, metavar="DIR", help="Hugging Face folder of the target.")
 @click.option("--draft", type=FOLDER, metavar="DIR", help="Hugging Face folder of its EAGLE-3 draft.")
@@ -55,6 +56,9 @@ def draft_vocab(
 ) -> None:
     """Count tokens, and say what a draft vocabulary of each size holds of them and what it reads. With --out, write the
     draft with the vocabulary of --size or --cover.
+
+    \b
+    Example: specgate engine draft-vocab --pair DIR --corpus python
 
     A draft can only propose tokens of its vocabulary, and its LM head is read at every draft step. Best are counts of
     what the target says (--run), since that is what is drafted.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ FORMATS = ("hf", "speculators", "gguf")
 DTYPES = ("bfloat16", "float16", "float32")
 
 
-@click.command("export", short_help="Write a pair for vLLM, SGLang, llama.cpp and others.")
+@command("export", short_help="Write a pair for vLLM, SGLang, llama.cpp and others.")
 @click.option("--format", "layout", type=click.Choice(FORMATS), required=True, help="Layout; see above.")
 @click.option("--pair", metavar="NAME|DIR", help="Pair by name, or its folder (default: demo).")
 @click.option("--target", type=FOLDER, metavar="DIR", help="Hugging Face folder of the target.")
@@ -36,6 +37,9 @@ def export(
     out: Path,
 ) -> None:
     """Write a pair into the folder OUT in the layout that other engines read, and print how to start each of them.
+
+    \b
+    Example: specgate engine export --format hf OUT
 
     \b
     hf           OUT/target and OUT/draft: vLLM, SGLang, TensorRT-LLM, LMDeploy
@@ -59,5 +63,5 @@ def export(
     echo(f"pair {found.name} as {layout}: {out}, {len(files)} files, {size:.1f} MB")
     for sentence in done.differences:
         echo(textwrap.fill(f"differs: {sentence}", 80, subsequent_indent="  "))
-    for what, command in done.commands:
-        echo(f"\n{what}\n{command}")
+    for what, line in done.commands:
+        echo(f"\n{what}\n{line}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import BATCHES, CONTEXT, DRAFTED, LONGEST_DRAFT, SEEDS, SHARE, Real, count
 from specgate.errors import EnvironmentRefused
 from specgate.terminal import echo
@@ -30,7 +31,7 @@ def dtype_for(asked: str | None, device: str) -> str:
     return asked or ("bfloat16" if device == "cuda" else "float32")
 
 
-@click.command("plant", short_help="Make a pair of any geometry, with a known acceptance length.")
+@command("plant", short_help="Make a pair of any geometry, with a known acceptance length.")
 @click.option(
     "--geometry",
     required=True,
@@ -97,6 +98,9 @@ def plant(
 ) -> None:
     """Make a target and an EAGLE-3 draft from a seed, such that the draft's acceptance length is AL.
 
+    \b
+    Example: specgate engine plant --geometry tiny --accept-length 3.0 OUT
+
     They are written to OUT/target and OUT/draft; use them with --pair OUT, or with --target and --draft. Small
     geometries are written as safetensors. Of large ones only the configs are written: their weights are made from the
     seed, always the same, when they are loaded.
@@ -130,7 +134,7 @@ def plant(
     echo(f"pair: {out}")
 
 
-@click.command("check", short_help="Measure a planted pair against its prediction.")
+@command("check", short_help="Measure a planted pair against its prediction.")
 @click.argument("pair", metavar="PAIR")
 @click.option("--context", "contexts", type=CONTEXT, multiple=True, default=(1024,), show_default=True, help="Tokens.")
 @click.option(
@@ -156,6 +160,9 @@ def check(
     device: str,
 ) -> None:
     """Decode random prompts with the reference engine, and compare the acceptance with what PAIR predicts.
+
+    \b
+    Example: specgate engine pairs check DIR --context 8192
 
     PAIR is a folder or a name. In the table, `planted` is the share of tokens that were the planted ones, `faithful`
     the share of drafts that were what the tokens themselves imply, and `loop` the shortest period that a text ran into.

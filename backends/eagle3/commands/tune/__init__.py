@@ -16,6 +16,7 @@ import click
 from specgate.backends.eagle3.commands.tune.drafts import drafts
 from specgate.backends.eagle3.commands.tune.fmha import fmha
 from specgate.backends.eagle3.commands.tune.steps import BACKEND, BUDGET, steps
+from specgate.commands.door import Group
 from specgate.commands.numbers import BATCHES, DRAFTED
 from specgate.errors import ExitCode
 from specgate.terminal import echo
@@ -55,9 +56,13 @@ SPEC = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def tune() -> None:
-    """Find the fastest kernel configurations on this GPU, and the best draft length at each batch size."""
+    """Find the fastest kernel configurations on this GPU, and the best draft length at each batch size.
+
+    \b
+    Example: specgate engine tune gemm --missing --pair NAME
+    """
 
 
 tune.add_command(drafts)
@@ -83,6 +88,9 @@ def shapes(
     out: Path | None,
 ) -> None:
     """List every matrix product (tag, N, K, M) that the steps of a pair run, and write the file that `tune gemm` reads.
+
+    \b
+    Example: specgate engine tune shapes --pair NAME --out shapes.json
 
     N and K are the rows and columns of a weight, M is the largest number of tokens in a step. Of a mixture of experts,
     whose two products are among them, each expert has such a weight. Only configs are read, and no GPU is needed.
@@ -126,6 +134,9 @@ def gemm(
     out: Path | None,
 ) -> None:
     """Find the fastest configuration of every weight that the shape files and pairs name, and store it.
+
+    \b
+    Example: specgate engine tune gemm --missing --pair NAME
 
     The result of every candidate is first compared with cuBLAS and with float64, of a mixture of experts with float64
     alone. Each row must also be the same, bit for bit, as when it is computed alone. Then the candidate is timed at 1,

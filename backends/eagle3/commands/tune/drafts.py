@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import CONTEXT
 from specgate.commands.output import RUN
 from specgate.terminal import echo
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from specgate.backends.eagle3.tuning.chain_lengths import Choice
 
 
-@click.command(short_help="Choose how many tokens to draft at each batch size.")
+@command(short_help="Choose how many tokens to draft at each batch size.")
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option("--context", type=CONTEXT, help="Of which context (default: the runs' only one).")
 @click.option(
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 )
 def drafts(runs: tuple[Path, ...], context: int | None, out: Path) -> None:
     """Choose, for every batch size that RUN... measured, the draft length with the greatest speed-up.
+
+    \b
+    Example: specgate engine tune drafts RUN RUN --out FILE
 
     The runs are of one pair, engine and device; `--batch 1,4,16 --spec 1,2,3,5` measures what is chosen from. The
     reference engine and the built-in one take the file as -o k_by_batch=FILE, other engines the table by their own

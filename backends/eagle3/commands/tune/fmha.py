@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import RUNS, TIME, count
-from specgate.commands.run import key_value
+from specgate.commands.options import key_value
 from specgate.errors import BackendError, UsageError
 from specgate.terminal import echo
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command(short_help="Find the fastest configuration of attention.")
+@command(short_help="Find the fastest configuration of attention.")
 @click.option(
     "--scenario",
     "names",
@@ -55,6 +56,9 @@ def fmha(
     out: Path,
 ) -> None:
     """Decode the scenarios' roles with each configuration of attention, on the same prompts, and find the fastest.
+
+    \b
+    Example: specgate engine tune fmha --pair NAME
 
     The file --out holds tokens per second, acceptance length and tile statistics of every configuration, the best one,
     and how much slower the default is. It is written after every configuration.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import DRAFTED, TIME
 from specgate.errors import ExitCode
 from specgate.terminal import echo
@@ -47,7 +48,7 @@ class SlotsAndContext(click.ParamType[tuple[int, int]]):
         return int(found[1]), int(found[2])
 
 
-@click.command(short_help="Choose products' configurations by the time of whole steps.")
+@command(short_help="Choose products' configurations by the time of whole steps.")
 @click.option(
     "--pair", "name", default="planted-llama-3.1-8b-al3.0", show_default=True, metavar="NAME|DIR", help="Pair."
 )
@@ -79,6 +80,9 @@ def steps(
     out: Path | None,
 ) -> None:
     """Choose the configurations of matrix products again, by the time of whole steps. Run `tune gemm` first.
+
+    \b
+    Example: specgate engine tune steps --pair NAME
 
     For every weight that takes a good part of a step, all configurations are tried. What counts is the time of a
     baseline step and a spec-K cycle together, at every point --at. How k is split is chosen once for all steps; how

@@ -298,7 +298,7 @@ def test_a_good_draft_is_used_with_the_boundaries_asked_for(request_: OpenReques
 
 
 def test_a_setting_of_sampling_that_makes_no_sense_is_refused_by_name(request_: OpenRequest) -> None:
-    with pytest.raises(UsageError, match=r"sampling\.temperature = -1\.0\n  must be at least 0"):
+    with pytest.raises(UsageError, match=r"sampling\.temperature = -1\.0\n  must be at least 0; 0 is greedy"):
         BACKEND.open(replace(request_, sampling=Sampling(temperature=-1.0)))
 
 
