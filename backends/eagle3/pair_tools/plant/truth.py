@@ -1,4 +1,4 @@
-"""Truths about a text of a planted pair that need no forward pass: drafts it goes on with, its share of planted tokens, and its loop."""
+"""What a text of a planted pair implies without a forward pass: accepted drafts, planted tokens, and a loop."""
 
 from __future__ import annotations
 
