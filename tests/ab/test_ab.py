@@ -13,9 +13,9 @@ from specgate.ab.runner import more_prefills
 from specgate.backends.fake.engine import FakeEngine
 from specgate.contract import Finish
 from specgate.contract.protocols import Text
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 from tests.support.in_process import EngineHere
-from tests.support.tiny import write_random_pair
 
 CLOCK = ("-o", "step_ns=2000000", "-o", "draft_ns=200000")
 THREE = ("--processes", "3")

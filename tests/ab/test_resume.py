@@ -20,9 +20,9 @@ from specgate.ab.resuming import earlier
 from specgate.errors import InvalidResult
 from specgate.files.manifest import MANIFEST, manifest_of
 from tests.ab.test_sides import commits, git, git_worktrees, write_build
+from tests.pairs.tiny import write_random_pair
 from tests.support import in_process
 from tests.support.command import UNDRAWN, Cli
-from tests.support.tiny import write_random_pair
 
 BY_PROMPT = ("--new", "prompt_jitter=0.02")
 """The new build is slower by 0 to 2 %, as the prompts have it: too little can be said of four process pairs."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.backends.servers.helpers import program, running_stub
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
-from tests.support.tiny import write_random_pair
 
 FIXED = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "vllm", "--processes", "3", "--quads", "1")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.commands.test_run import last_lines
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
-from tests.support.tiny import write_random_pair
 
 SCENARIO = """\
 # Is it fast enough?

@@ -17,11 +17,11 @@ import pytest
 from specgate.cli import main
 from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
+from tests.pairs.tiny import write_random_pair
 from tests.support import in_process
 from tests.support.clocks.starved import fed
 from tests.support.command import POLICY, ROOT, Cli
 from tests.support.stored_runs import as_if_killed
-from tests.support.tiny import write_random_pair
 
 FILES = {"run.json", "config.resolved.yaml", "env.json", "gates.json", "metrics.csv", "summary.csv", "report.html"}
 

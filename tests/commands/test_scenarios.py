@@ -24,9 +24,9 @@ from specgate.contract import PairRef
 from specgate.errors import CheckpointError, ExitCode, UsageError
 from specgate.planning.byte_outlook import byte_outlook
 from specgate.planning.scenario import dump, find, shipped
+from tests.pairs.tiny import write_draft
 from tests.support.command import ROOT
 from tests.support.factories import plan_of, scenario
-from tests.support.tiny import write_draft
 
 
 def run(*args: str) -> Result:

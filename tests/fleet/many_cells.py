@@ -26,7 +26,7 @@ from specgate.contract import Block, Plan
 from specgate.files.run_folder import RunFolder
 from specgate.fleet import local
 from specgate.planning.plan import build_plan
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 SCENARIO = """\
 # Is every cell measured once?

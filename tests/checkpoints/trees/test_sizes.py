@@ -20,7 +20,7 @@ from specgate.checkpoints.trees.sizes import (
     memory,
     too_small,
 )
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 SHAPE = TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
 

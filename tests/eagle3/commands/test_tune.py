@@ -9,8 +9,8 @@ import pytest
 from bench.tensor_parallel.pairs import write_configs
 from specgate.backends.eagle3.nouns.gemms import GemmShape, read_shapes
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
-from tests.support.tiny import write_random_pair
 
 
 def test_the_products_of_a_pair_are_listed_and_stored_without_a_gpu(cli: Cli) -> None:

@@ -15,7 +15,7 @@ from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint,
 from specgate.checkpoints.auxiliary_layers import IDS
 from specgate.errors import CheckpointError
 from tests.checkpoints.folders import Tensors, edit_config, edit_tensors
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 HIDDEN, VOCAB, DRAFT_VOCAB = 64, 320, 96
 

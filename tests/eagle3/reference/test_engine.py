@@ -20,7 +20,7 @@ from specgate.contract import BASELINE, Budget, Role
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import BackendError
 from tests.eagle3.reference.by_hand import Eagle3ByHand
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]
 

@@ -22,8 +22,8 @@ from specgate.contract import BASELINE, Budget, Role
 from specgate.contract.routing import counts_of
 from specgate.run.runner import make_block
 from tests.checkpoints.gpt_oss_folders import WINDOW, write_gpt_oss, write_quantised
+from tests.pairs.tiny import write_draft
 from tests.support.factories import plan_of, scenario
-from tests.support.tiny import write_draft
 
 LENGTHS = (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW, 300)
 """Prompts below, at and across the window of the sliding layers, and one longer than a pass of the prefill."""

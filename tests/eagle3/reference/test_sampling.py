@@ -19,7 +19,7 @@ from specgate.errors import BackendError, UsageError
 from specgate.sampling.coupling import IMPOSSIBLE
 from specgate.selftest.small_chains import FAULTS
 from tests.eagle3.reference.test_engine import PROMPTS
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 SPEC = Role(3)
 SOURCE = np.random.default_rng(6)

@@ -14,7 +14,7 @@ from specgate.backends.eagle3.transformers.open import open_engine
 from specgate.checkpoints.geometry import DraftGeometry, RopeSpec
 from specgate.contract import PairRef
 from specgate.contract.protocols import OpenRequest
-from tests.support.tiny import write_draft
+from tests.pairs.tiny import write_draft
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]
 WINDOW = 6

@@ -13,7 +13,7 @@ from specgate.contract import BASELINE, Budget, PairRef, Role
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import BackendError, EnvironmentRefused
 from tests.eagle3.transformers.pairs import BOUNDARIES, CONFIGS, PROMPTS, generated, opened, request, write_pair
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 NEW = 12
 SLOW = pytest.mark.slow("one more architecture or kernel")

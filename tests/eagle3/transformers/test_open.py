@@ -19,7 +19,7 @@ from specgate.contract import PairRef
 from specgate.errors import BackendError, CheckpointError, SpecgateError, UsageError
 from specgate.pairs.resolve import resolve_pair
 from tests.eagle3.transformers.pairs import request, write_pair
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from specgate.backends.eagle3.pairs.shipped import demo_target
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.planning.prompt_files.chat import ChatTemplate
-from tests.support.tiny import write_tokenizer
+from tests.pairs.tiny import write_tokenizer
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n'}}"

@@ -21,8 +21,8 @@ from specgate.planning.prompt_files.records import sha256_of
 from specgate.planning.prompts import PromptSet, build_prompts
 from specgate.planning.resolution import settled
 from specgate.planning.scenario import of_file
+from tests.pairs.tiny import BOS, write_tokenizer
 from tests.support.factories import scenario
-from tests.support.tiny import BOS, write_tokenizer
 
 VOCAB = 258
 TEXTS = [{"text": "a" * n, "id": n} for n in range(1, 31)]

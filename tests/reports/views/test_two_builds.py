@@ -12,9 +12,9 @@ import pytest
 from specgate import plugins
 from specgate.archive.builds_check import verify_builds
 from specgate.contract.two_builds import TwoBuilds, Word
+from tests.pairs.tiny import write_random_pair
 from tests.support.browser import A4, NEEDED, WIDTHS, chromium, opened, too_wide, violations
 from tests.support.command import Cli
-from tests.support.tiny import write_random_pair
 
 DRAWS = True
 

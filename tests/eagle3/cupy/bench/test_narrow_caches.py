@@ -26,7 +26,7 @@ from tests.eagle3.cupy.bench.checks import check
 from tests.eagle3.cupy.bench.staged import no_launches, staged
 from tests.eagle3.cupy.kernels.codes.caches import CODES
 from tests.eagle3.cupy.kernels.host import Host
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 BOTH = [KvModes(mode, mode) for mode in CODES]
 

@@ -26,7 +26,7 @@ from specgate.contract import PairRef, Sampling
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, SpecgateError, UsageError
 from tests.eagle3.cupy.pairs import MIXTURE, TARGET
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 ROOT = Path(__file__).parents[4]
 POSITIONS = 512

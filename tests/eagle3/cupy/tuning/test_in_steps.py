@@ -19,7 +19,7 @@ from specgate.backends.eagle3.tuning.gemm_tuning import refine_into, tuning_back
 from specgate.contract import PairRef
 from specgate.errors import UsageError
 from tests.eagle3.cupy.tuned.files import experts, gemm
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 pytestmark = pytest.mark.gpu
 

@@ -21,7 +21,7 @@ from specgate.backends.eagle3.nouns.gemms import Point, StepsRequest
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.contract import PairRef
 from tests.eagle3.cupy.bench.staged import no_launches
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 OTHER, ELSEWHERE = (replace(GemmConfig(), stages=stages) for stages in (1, 2))
 

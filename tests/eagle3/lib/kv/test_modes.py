@@ -24,7 +24,7 @@ from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.contract.traffic import Slot, pass_bytes
 from specgate.errors import CheckpointError, UsageError
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 
 def test_a_format_that_does_not_exist_is_refused_with_those_that_do() -> None:

@@ -26,8 +26,8 @@ from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.errors import UsageError
 from tests.eagle3.lib.planted.recipes import RECIPE_A
 from tests.eagle3.pair_tools.export.textual import change
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
-from tests.support.tiny import write_random_pair
 
 HEAD = "lm_head.weight"
 

@@ -23,8 +23,8 @@ from specgate.files.config import Config
 from specgate.files.journal import PointEngine
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
+from tests.pairs.tiny import write_random_pair
 from tests.support.factories import POLICY, blocks_of, scenario
-from tests.support.tiny import write_random_pair
 
 VOCAB = 320
 

@@ -19,7 +19,7 @@ from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError
 from tests.eagle3.pair_tools.plant.accepts import expected_accepts
 from tests.eagle3.pair_tools.plant.conftest import CONTEXT, CPU
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 LOAD = Load(CONTEXT, prompts=8, steps=24)
 PAIRS = pytest.mark.parametrize("which", ["pair_a", "pair_b"])

@@ -25,7 +25,7 @@ from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.commands.engine import pairs
 from specgate.contract import Budget, Role
 from specgate.errors import UsageError
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 TOY = Recipe(
     draft_vocab=120,

@@ -16,7 +16,7 @@ from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, UsageError
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [*range(40, 53), 9, 9, 2, 17, 4]]
 LONG = Budget(new_tokens=36)  # so that every slot fills several blocks of 16 positions

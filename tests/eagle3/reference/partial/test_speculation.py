@@ -16,7 +16,7 @@ from specgate.contract import BASELINE, LOSSY, Budget, PairRef, Role
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.protocols import Decoded, OpenRequest
 from tests.eagle3.reference.partial.by_hand import TargetByHand
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 LENGTHS = (200, 131, 170)
 SMALL = {"specpv_sink": "1", "specpv_retrieval": "2", "specpv_window": "2"}

@@ -13,7 +13,7 @@ from specgate.backends.eagle3.reference.tree import plan_tree
 from specgate.contract import Budget, PairRef, Role
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError
-from tests.support.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 
 @pytest.fixture
