@@ -65,8 +65,8 @@ def records_of(path: Path, content: bytes) -> Iterator[Record]:
     text = decompressed(path, content).removeprefix(b"\xef\xbb\xbf")
     if text[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise UsageError(f"{path}: UTF-16 text", hint="save it as UTF-8")
-    found = in_list(path, text) if text.lstrip()[:1] == b"[" else in_lines(path, text)
-    yield from found
+    records = in_list(path, text) if text.lstrip()[:1] == b"[" else in_lines(path, text)
+    yield from records
 
 
 def decompressed(path: Path, content: bytes) -> bytes:
@@ -98,9 +98,9 @@ def in_lines(path: Path, text: bytes) -> Iterator[Record]:
 
 def in_list(path: Path, text: bytes) -> Iterator[Record]:
     """The records of one JSON list."""
-    found = parsed(str(path), text)
-    assert isinstance(found, list)
-    for index, data in enumerate(found):
+    items = parsed(str(path), text)
+    assert isinstance(items, list)
+    for index, data in enumerate(items):
         where = f"{path}[{index}]"
         if not isinstance(data, dict):
             raise UsageError(f"{where}: {shown(data)}: not a JSON object", hint=ONE_PER_LINE)
