@@ -12,6 +12,7 @@ from specgate.analysis.intervals.levels import false_fail
 from specgate.analysis.intervals.power import rounds_needed
 from specgate.analysis.stats import POWER, Decision, Interval, Pairs, planned_looks, t_quantile
 from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView
+from specgate.contract.verdict import RESUME
 
 Evidence = Mapping[str, float | int | str | None]
 
@@ -118,32 +119,39 @@ def smallest_effect(mde: float | None) -> str:
 
 
 def more_pairs(decision: Decision, floor: float, result: CellResult, run: RunView) -> str:
-    """What to do to get a decision, in words.
+    """Return what to do to get a decision, in words.
 
-    A run that ended before its last look should be continued. Otherwise a new run with more pairs is needed, since
-    pairs of two runs are not pooled. If the mean lies at the floor itself, no number of pairs would decide.
+    A run that ended before its last look should be continued. Otherwise the run needs more rounds, since pairs of two
+    runs are not pooled. If the mean lies at the floor itself, no number of rounds would decide.
     """
     if not decision.final:
-        return "continue with --resume: the run ended before its last look"
-    found = decision.interval
-    if found is None:
-        return "needs at least 3 pairs"
-    gap = abs(found.mean - math.log(floor)) if floor > 0 else 0.0
-    return more_rounds(decision, found, gap, floor, result, run)
+        return f"the run ended before its last interim look: continue it with {RESUME}"
+    if decision.interval is None:
+        return f"at least 3 pairs are needed: {RESUME} --measurement-runs 4"
+    gap = abs(decision.interval.mean - math.log(floor)) if floor > 0 else 0.0
+    return more_rounds(decision, decision.interval.sd, gap, floor, result, run)
 
 
-def more_rounds(decision: Decision, found: Interval, gap: float, floor: float, result: CellResult, run: RunView) -> str:
-    """The rounds that would tell `gap`, in words; or why none would: one process could not tell such a gap at all."""
+def more_rounds(decision: Decision, sd: float, gap: float, floor: float, result: CellResult, run: RunView) -> str:
+    """Return the rounds that should tell a log-ratio of `gap` from 0, in words; or why no number of them would.
+
+    `sd`: of a pair. Processes alone may differ by more than the gap.
+    """
     between, error = decision.between, min(decision.alpha, decision.alpha_below)
-    difference = 100 * math.expm1(told(found, between))
-    size = f"{difference:,.0f}" if difference >= 100 else f"{difference:.2g}"
-    tells = f"this run tells {size} % from {floor:.4g}x in four of five cases"
+    pairs = f"{decision.pairs} pair{'s' * (decision.pairs != 1)}"
     if half_width(between, error) >= gap:
         if between.process_freedom is None:
-            # Stored runs have this sentence, and are recomputed: it keeps the name that `machine calibrate` had.
-            return f"{tells}; specgate calibrate measures what processes differ by, which is assumed here"
-        return f"{tells}; processes differ by more than that on this machine: no number of rounds would do"
-    rounds = rounds_needed(run.scenarios[result.cell.point.scenario], found.sd, gap, between, error)
+            how = "specgate machine calibrate measures how much they do"
+            return f"so near {floor:.4g}x two processes may differ by chance (assumed): {how}"
+        return (
+            f"processes differ by more than the distance to {floor:.4g}x on this machine: no number of rounds would do"
+        )
+    scenario = run.scenarios[result.cell.point.scenario]
+    rounds = rounds_needed(scenario, sd, gap, between, error)
     if rounds is None:
-        return f"{tells}; the true ratio is too close to it to tell with this noise"
-    return f"{tells}; about {rounds} rounds per prompt set would tell: --resume with --measurement-runs {rounds}"
+        return f"not enough data: {pairs}; the ratio is so near {floor:.4g}x that no number of rounds would do"
+    more = rounds - scenario.schedule.rounds
+    seconds = run.check_seconds.get("blocks", 0.0) * more / scenario.schedule.rounds
+    took = f" ({seconds:,.0f} s)" if seconds >= 1 else ""
+    option = f"{RESUME} --measurement-runs {rounds}"
+    return f"not enough data: {pairs}; about {more} more rounds{took} should decide it: {option}"

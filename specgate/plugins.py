@@ -69,6 +69,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "environment", "specgate.gates.environment:GATE"),
     ("specgate.reports", "console", "specgate.reports.texts.console:REPORT"),
     ("specgate.reports", "plain", "specgate.reports.texts.console:PLAIN"),
+    ("specgate.reports", "details", "specgate.reports.texts.console:DETAILS"),
     ("specgate.reports", "explain", "specgate.reports.texts.explain:REPORT"),
     ("specgate.reports", "metrics_csv", "specgate.reports.texts.csv:METRICS"),
     ("specgate.reports", "summary_csv", "specgate.reports.texts.csv:SUMMARY"),

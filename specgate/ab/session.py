@@ -215,7 +215,7 @@ def measure(
     def request_of(side: SideSetup, points: Sequence[Point]) -> OpenRequest:
         return open_request(side.plan, points, sides[side.name].config, folder.sides[side.name].log(""))
 
-    with progress(plain) as report:
+    with progress(plain, planned[SIDES[0]].scenarios) as report:
         checks, ties = asked.policy.checks, near_ties(asked.policy)
         runner = AbRunner(setups, prompts, request_of, folder, checks, ties, report, blocks_of(pairs), processes)
         try:

@@ -35,7 +35,7 @@ MOST: Final = 200
 @click.option("--resume", type=PATH, metavar="FOLDER", help="Go on; --processes says how many more.")
 @click.option("--prompt-sets", "visits", type=click.IntRange(1, 100), default=1, show_default=True, help="Per process.")
 @click.option(
-    "--quads", type=click.IntRange(1, 100), default=2, show_default=True, help="A B B A per role and prompts."
+    "--quads", type=click.IntRange(1, 100), default=2, show_default=True, help="ABBA groups per role and prompts."
 )
 @click.option("--steps", type=click.IntRange(1, 100_000), default=64, show_default=True, help="Most steps of a block.")
 @click.option("--margin-pct", type=PERCENT, default=0.5, show_default=True, help="Step time: less is the same.")

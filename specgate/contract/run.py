@@ -96,6 +96,9 @@ class RunView:
     """Cell key → what the texts amount to that were drawn of it, for the cells of scenarios with `sampling`."""
     break_even: tuple[BreakEven, ...] = ()
     """Up to which level of load speculation pays, one entry per sweep; empty where no server was put under load."""
+    check_seconds: Mapping[str, float] = field(default_factory=dict)
+    """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took.
+    """
 
     @property
     def acceptance(self) -> AcceptanceSource:
@@ -145,9 +148,6 @@ class Run(RunView):
     """File of the run folder → SHA-256, for the files that were finished before the reports were written."""
     reports: tuple[str, ...] = ()
     """Files of the reports that were written beside it."""
-    check_seconds: Mapping[str, float] = field(default_factory=dict)
-    """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took.
-    """
     not_judged: tuple[Gap, ...] = ()
     """What a run has to be judged by and was not, with the policy's reasons."""
 

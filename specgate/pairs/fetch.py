@@ -84,9 +84,9 @@ def copy_from(source: Path) -> Callable[[Asset, Path], Path]:
 
 
 def check_hash(asset: Asset, file: Path) -> None:
-    found = sha256_of(file)
-    if found != asset.sha256:
-        raise refusal(asset, f"its SHA-256 is {found}, pinned is {asset.sha256}")
+    digest = sha256_of(file)
+    if digest != asset.sha256:
+        raise refusal(asset, f"its SHA-256 is {digest}, pinned is {asset.sha256}")
 
 
 def refusal(asset: Asset, reason: str) -> EnvironmentRefused:

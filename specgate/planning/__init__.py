@@ -1,4 +1,4 @@
-"""What is going to be measured: from the command line and YAML files to a plan of blocks.
+"""Planning: from the command line and YAML files to a plan of blocks.
 
 request.py          the command line of a run, parsed but not yet understood
 resolution.py       what it means on this machine, or what an earlier run has fixed

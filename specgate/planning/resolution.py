@@ -106,7 +106,7 @@ def chosen_scenarios(
 
 
 def names_scenarios(names: Sequence[str], only: str | None) -> bool:
-    """Whether the command line says which scenarios it means."""
+    """Return whether the command line says which scenarios it means."""
     return bool(names) or only is not None
 
 
@@ -128,10 +128,10 @@ def usable_backend(request: Request) -> str:
 def check_options(backend: str, scenarios: Sequence[Scenario], options: Mapping[str, str]) -> None:
     """Raise UsageError where a scenario and the command line set one option, or the back end refuses a scenario's."""
     refuse_double_options(scenarios, options)
-    found = plugins.backend(backend)
+    plugin = plugins.backend(backend)
     for scenario in scenarios:
-        if scenario.options and isinstance(found, ChecksOptions):
-            found.check_options({**options, **scenario.options})
+        if scenario.options and isinstance(plugin, ChecksOptions):
+            plugin.check_options({**options, **scenario.options})
 
 
 def refuse_without_load(backend: Backend) -> None:
@@ -148,15 +148,15 @@ def refuse_without_sampling(backend: str, scenarios: Sequence[Scenario]) -> None
     asking = [(s.name, s.sampling) for s in scenarios if s.sampling is not None]
     if not asking:
         return
-    found = plugins.backend(backend)
-    if not isinstance(found, OffersSampling):
+    plugin = plugins.backend(backend)
+    if not isinstance(plugin, OffersSampling):
         raise UsageError(
             f"scenario {asking[0][0]}: sampling: back end {backend!r} decodes greedily",
             hint="--backend reference and cupy sample, and so do servers; or leave sampling out of the scenario",
         )
-    if isinstance(found, ChecksSampling):
-        for name, asked in asking:
-            found.check_sampling(asked, f"scenario {name}: sampling")
+    if isinstance(plugin, ChecksSampling):
+        for name, sampling in asking:
+            plugin.check_sampling(sampling, f"scenario {name}: sampling")
 
 
 def another_engine(backend: str) -> DrivesAnotherEngine | None:
@@ -206,11 +206,11 @@ def chosen_pair(request: Request, scenarios: Sequence[Scenario], backend: str) -
 def read_back(request: Request) -> Config:
     """The configuration of the run to be continued. Raises UsageError for options that the run has fixed."""
     assert request.resume is not None
-    given = [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]
-    given = [*given, *([] if request.baseline else ["no_baseline"])]
-    if given or request.question:
-        said = ("--" + name.removesuffix("s").replace("_", "-") for name in given)
-        options = ", ".join((*said, *request.question.options()))
+    fixed = [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]
+    fixed = [*fixed, *([] if request.baseline else ["no_baseline"])]
+    if fixed or request.question:
+        names = ("--" + name.removesuffix("s").replace("_", "-") for name in fixed)
+        options = ", ".join((*names, *request.question.options()))
         raise UsageError(f"--resume with {options}", hint="the run's own config.resolved.yaml says what it measures")
     config = RunFolder.open(request.resume).read_config()
     if config.kind != request.kind:
@@ -230,8 +230,8 @@ def continued(config: Config, rounds: int) -> Config:
     longer = {}
     for name, old in config.scenarios.items():
         if rounds <= old.schedule.rounds:
-            asked = f"{name}: {old.schedule.rounds} rounds per prompt set are planned, and {rounds} are asked for"
-            raise UsageError(asked, hint="a run can only be continued with more of them")
+            problem = f"{name}: {old.schedule.rounds} rounds per prompt set are planned, and {rounds} are asked for"
+            raise UsageError(problem, hint="a run can only be continued with more of them")
         more = override(old, measurement_runs=rounds)
         extended = (*old.schedule.extended, old.schedule.rounds)
         longer[name] = replace(more, schedule=replace(more.schedule, extended=extended))

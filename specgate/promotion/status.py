@@ -1,4 +1,4 @@
-"""Whether a full run could begin now. Nothing is loaded to find out."""
+"""Status: may a full run begin now? Nothing is loaded to find out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PromotionStatus:
 
 @dataclass(frozen=True, slots=True)
 class OtherStreak:
-    """How often in a row the micro gates have been green for others than this machine alone.
+    """Green micro runs in a row of others than this machine alone.
 
     `last`: their newest run. `begun_here`: a fleet whose runs were begun on this machine, so that its `full` could be
     begun here; they are held to the software that is here now. The runs of others are held to what their last one
@@ -65,9 +65,9 @@ def promotion_status(request: Request) -> PromotionStatus:
     gates, command = micro_gates(request, config)
     unloaded, now = claim_of(config, digests(gates), software_of(config)), datetime.now(UTC)
     claim = assuming_last_engine(unloaded, history.entries, ENGINE_KEYS)
-    found = streak(history.entries, claim, now, doubts(ledger))
-    promotion = Promotion(gates=claim.gates, needed=NEEDED, streak=found.length, command=command)
-    return PromotionStatus(ledger, history, claim, promotion, found, tuple(others(ledger, history, unloaded, now)))
+    current = streak(history.entries, claim, now, doubts(ledger))
+    promotion = Promotion(gates=claim.gates, needed=NEEDED, streak=current.length, command=command)
+    return PromotionStatus(ledger, history, claim, promotion, current, tuple(others(ledger, history, unloaded, now)))
 
 
 def others(ledger: Ledger, history: History, claim: Claim, now: datetime) -> Iterator[OtherStreak]:
@@ -82,10 +82,10 @@ def others(ledger: Ledger, history: History, claim: Claim, now: datetime) -> Ite
         last = theirs[-1]
         here = FLEET in last.fingerprint and last.host == host.identity() and same_machine(last, claim)
         known = {**claim.fingerprint, FLEET: last.fingerprint[FLEET]} if here else last.fingerprint
-        held = assuming_last_engine(replace(claim, fingerprint=known), theirs, ENGINE_KEYS)
-        yield OtherStreak(streak(history.entries, held, now, doubts(ledger, last.host)), last, here)
+        assumed = assuming_last_engine(replace(claim, fingerprint=known), theirs, ENGINE_KEYS)
+        yield OtherStreak(streak(history.entries, assumed, now, doubts(ledger, last.host)), last, here)
 
 
 def same_machine(entry: Entry, claim: Claim) -> bool:
-    """Whether an entry was made on the machine of the claim, for itself or for a fleet."""
+    """Return whether an entry was made on the machine of the claim, for itself or for a fleet."""
     return all(entry.fingerprint.get(key) == claim.fingerprint.get(key) for key in ("gpu_uuid", "host"))

@@ -1,4 +1,4 @@
-"""How often in a row the micro gates have been green: a pure function of the ledger's entries and the time.
+"""Green micro runs in a row: a pure function of the ledger's entries and the time.
 
 Only micro runs that have the claim's subject and ran at least one of its scenarios are looked at, oldest first. The
 first line of this table that applies to a run says what the run does to the streak:
@@ -38,7 +38,7 @@ RED: Final = (State.FAIL, State.INVALID)
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What has to be green before a full run may begin.
+    """Gates that have to be green before a full run may begin.
 
     The `gates` (scenario → SHA-256) must be green for this `subject` and with this `fingerprint`; the three fields are
     described in `claim` and `ledger.Entry`.
@@ -66,7 +66,7 @@ class Streak:
 
     @property
     def expires(self) -> datetime | None:
-        """When the oldest of the last `NEEDED` green runs stops counting; None if there are no green runs."""
+        """Return when the oldest of the last `NEEDED` green runs stops counting; None if there are no green runs."""
         return time_of(self.runs[-NEEDED:][0]) + EXPIRY if self.runs else None
 
 
@@ -112,7 +112,9 @@ def relevant(entries: Iterable[Entry], claim: Claim) -> Iterator[Entry]:
 
 
 def why_not_counted(entry: Entry, claim: Claim, counted: Sequence[Entry]) -> str | None:
-    """Why a green run does not count, apart from its age; None if it does. `counted`: the runs counted before it."""
+    """Return why a green run does not count, apart from its age; None if it does. `counted`: the runs counted before
+    it.
+    """
     if missing := [name for name in claim.gates if name not in entry.gates]:
         return f"{', '.join(missing)} did not run"
     if other := [name for name, sha256 in claim.gates.items() if entry.gates[name] != sha256]:
@@ -127,7 +129,9 @@ def why_not_counted(entry: Entry, claim: Claim, counted: Sequence[Entry]) -> str
 
 
 def out_of_time(entry: Entry, now: datetime) -> str | None:
-    """Why the age of a green run keeps it from counting: it has expired or lies in the future. None if it counts."""
+    """Return why the age of a green run keeps it from counting: it has expired or lies in the future. None if it
+    counts.
+    """
     age = now - time_of(entry)
     if age > EXPIRY:
         return f"more than {EXPIRY // timedelta(hours=1)} h ago"
@@ -135,7 +139,7 @@ def out_of_time(entry: Entry, now: datetime) -> str | None:
 
 
 def time_of(entry: Entry) -> datetime:
-    """When the run ended."""
+    """Return when the run ended."""
     return datetime.fromisoformat(entry.time)
 
 
@@ -146,6 +150,6 @@ def assuming_last_engine(claim: Claim, entries: Iterable[Entry], keys: Sequence[
     If there is no such run, the claim is returned as it is.
     """
     last = next((e for e in reversed(list(relevant(entries, claim))) if set(keys) <= e.fingerprint.keys()), None)
-    found = last.fingerprint if last else {}
-    assumed = {key: value for key, value in found.items() if key in keys or key.startswith(OF_ENGINE)}
+    known = last.fingerprint if last else {}
+    assumed = {key: value for key, value in known.items() if key in keys or key.startswith(OF_ENGINE)}
     return Claim(claim.subject, claim.gates, {**claim.fingerprint, **assumed})

@@ -74,7 +74,7 @@ def measure(plan: Plan, config: Config, request: Request) -> tuple[RunFolder, Ru
     folder.write_config(config)
     folder.write_json("env.json", inventory.environment())
     echo(f"run folder {folder.path}")
-    with folder.lock(), progress(request.plain) as report:
+    with folder.lock(), progress(request.plain, plan.scenarios) as report:
         runner = Runner(plan, prompts, config, folder, report)
         runner.run()
     if runner.failures:

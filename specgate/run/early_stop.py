@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.load.sweeps import told_apart
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import Checked, Known, measure
@@ -68,9 +68,9 @@ def decided(
     if any(host.too_many for host in hosts.values()):
         return False
     aside = set_aside(hosts)
-    checked, grounds = (
+    checked, check_facts = (
         Checked(journal.texts, asked=policy.checks, followed=journal.followed),
-        Grounds(journal.engines, run.bandwidth),
+        CheckFacts(journal.engines, run.bandwidth),
     )
     cells, comparisons = measure(
         plan,
@@ -79,7 +79,7 @@ def decided(
         ties,
         checked,
         forced=journal.forced,
-        grounds=grounds,
+        check_facts=check_facts,
         known=known,
         aside=aside,
         between=run.between_runs,

@@ -42,6 +42,7 @@ from specgate.promotion.signing import sign, signing_key
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
 from specgate.run.beginning import begin, fitting_prompts
+from specgate.run.closing import closing_lines
 from specgate.run.ending import Measured, check_unchanged, conclude, reason_of, recorded_as, write
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
@@ -166,7 +167,7 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
     Points that the journal shows to have stopped early are not continued.
     """
     config, plan, request = resolved.config, resolved.plan, resolved.request
-    with folder.lock(), progress(request.plain) as report:
+    with folder.lock(), progress(request.plain, plan.scenarios) as report:
         already = early_stop.ended_early(plan, run, config.policy, folder.journal())
         left, may_stop = early_stop.truncated_plan(plan, already), stop_check(run, plan, config.policy)
         admit = admission(request, config, resolved.ledger, resolved.promotion, resolved.software)
@@ -281,19 +282,12 @@ def print_result(
     ledger_lines: list[str],
     stopped: Stopped,
 ) -> ExitCode:
-    """Print the report, the errors (on stderr), the ledger's lines, the run folder and the verdict.
-
-    Returns the exit code.
-    """
+    """Print the report, the errors (on stderr) and the last lines. Return the exit code."""
     report = plugins.report("plain" if resolved.request.plain else "console")
     echo(report.render(run, resolved.config.policy), coloured=True)
     for why in dict.fromkeys((*failures.values(), *([reason_of(stopped)] if stopped is not None else []))):
         echo(f"error: {why}", err=True)
     verdict, code = ending(run, stopped)
-    for line in ledger_lines:
+    for line in closing_lines(run, folder.path, (verdict, code), ledger_lines):
         echo(line)
-    echo(f"run folder {folder.path}")
-    *kinds, last = dict.fromkeys(gap.kind for gap in run.not_judged) or [""]
-    unjudged = " and ".join(filter(None, (", ".join(kinds), last)))
-    echo(f"verdict {verdict} (exit {int(code)})" + (f", {unjudged} not judged" if unjudged else ""))
     return code

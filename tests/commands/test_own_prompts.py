@@ -32,7 +32,7 @@ def run_json(cli: Cli) -> dict[str, Any]:
 def test_own_prompts_are_measured_shown_and_verified(cli: Cli) -> None:
     prompts(cli)
     done = cli.run("micro", "--prompts", "mine.jsonl", *QUESTION, *POLICY)
-    assert "8 of 12 prompts from mine.jsonl (lines), as ids: " in done.stdout, done.stdout + done.stderr
+    assert "8 of 12 prompts from mine.jsonl (lines), as ids: " in cli.details(), done.stdout + done.stderr
     run, folder = run_json(cli), cli.newest()
     (scenario,) = run["scenarios"].values()
     ((key, about),) = run["prompts"].items()
@@ -161,17 +161,3 @@ def test_the_resolved_question_can_be_kept_as_a_scenario(cli: Cli) -> None:
     said = cli.run("scenarios", "check", "kept.yaml", pair=False).stdout
     assert "fine: micro scenario kept, context 2048, batch 1, spec-3" in said
     assert cli.run("scenarios", "show", pair=False).returncode == ExitCode.USAGE
-
-
-@pytest.mark.parametrize("lines", [8, 16, 40, 63])
-def test_under_load_what_is_proposed_for_too_few_prompts_can_be_asked_for(cli: Cli, lines: int) -> None:
-    """The least number of prompts and the number of requests are two rules: what one proposes keeps the other."""
-    cli.write("mine.jsonl", "".join(json.dumps({"ids": [n + 3, 5, 7, 9]}) + "\n" for n in range(lines)))
-    asked = ("scenarios", "plan", "--kind", "load", "--backend", "fake", "--prompts", "mine.jsonl")
-    refused = cli.run(*asked)
-    assert refused.returncode == 2 and "4 sets × 16 requests = 64 prompts are needed" in refused.stderr
-    proposed = re.findall(r"--batch (\S+) with prompt_sets: (\d+)", refused.stderr)
-    for batch, sets in proposed:
-        done = cli.run(*asked, "--batch", batch, "--prompt-sets", sets)
-        assert done.returncode == 0, done.stderr
-    assert proposed or lines < 8

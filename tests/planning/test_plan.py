@@ -134,7 +134,7 @@ def test_looks_come_at_the_first_pass_that_ends_at_or_beyond_8_16_32_pairs_and_a
     assert planned_looks(scenario_of(workload=workload, schedule=schedule)) == looks
 
 
-# ── quads drawn by lot ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── groups drawn by lot ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def forward(plan: Plan) -> list[tuple[int, int, bool]]:
@@ -151,7 +151,7 @@ def test_every_prompt_set_has_its_turn_before_any_has_the_next_one(scenario: Sce
 
 
 @given(scenario=SCENARIOS)
-def test_both_orders_balance_within_quads_within_prompt_sets_and_over_each_pass(scenario: Scenario) -> None:
+def test_both_orders_balance_within_groups_within_prompt_sets_and_over_each_pass(scenario: Scenario) -> None:
     turns, sets = forward(build_plan([scenario], "fake")), scenario.workload.prompt_sets
     first = {(i, s): way for i, s, way in turns}
     for index, prompt_set, way in turns:
@@ -160,8 +160,8 @@ def test_both_orders_balance_within_quads_within_prompt_sets_and_over_each_pass(
         if prompt_set % 2:
             assert way is not first[index, prompt_set - 1]
     for index in range(scenario.schedule.rounds):
-        quads = [first[index, s] for s in range(0, sets, 2)]
-        assert abs(sum(quads) - sum(not way for way in quads)) <= 1
+        groups = [first[index, s] for s in range(0, sets, 2)]
+        assert abs(sum(groups) - sum(not way for way in groups)) <= 1
 
 
 def test_the_lot_follows_the_seed_alone_and_is_the_same_for_ever() -> None:

@@ -138,6 +138,10 @@ class Cli:
             process.stdout.read()
         return process.returncode
 
+    def details(self) -> str:
+        """What `runs show --all` prints of the run that was written last."""
+        return self.run("runs", "show", self.newest(), "--all", pair=False).stdout
+
     def newest(self) -> Path:
         """The run that was written last: names tell seconds, and two runs may begin in one."""
         return max((self.folder / "runs").glob("*/run.json"), key=lambda file: file.stat().st_mtime_ns).parent

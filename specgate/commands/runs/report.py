@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.door import command
-from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, RUN, is_plain, write_files
+from specgate.commands.output import ALL_OPTION, OUT_OPTION, PLAIN_OPTION, RUN, show_run, write_files
 from specgate.errors import UsageError
 from specgate.terminal import echo
 
@@ -27,19 +27,20 @@ FORMATS = {
 @command(short_help="Print the summary of stored runs, as a run ends with it.")
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @PLAIN_OPTION
-def show(runs: tuple[Path, ...], plain: bool) -> None:
+@ALL_OPTION
+def show(runs: tuple[Path, ...], plain: bool, every: bool) -> None:
     """Print the summary of the run folders RUN..., as it was printed when they ended.
 
+    With --all: every rule with its message, the engine, its memory, the machine, and the time that checks took.
     Nothing is measured or judged again. Exit code 6 if a file of a run was changed, else 0, whatever the verdict.
 
     \b
     Example: specgate runs show runs/RUN
     """
-    from specgate.archive.rendering import rendered
     from specgate.archive.stored_runs import load_runs
 
     for run in load_runs(runs):
-        echo(rendered("plain" if is_plain(plain) else "console", run), coloured=True)
+        show_run(run, plain=plain, every=every)
 
 
 @command(short_help="Render reports of stored runs: HTML, CSV, Markdown, JUnit.")

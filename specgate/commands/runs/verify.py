@@ -144,7 +144,7 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
             said = f"{option}: {file} is a run folder, which says itself what it measured"
             raise UsageError(said, hint="leave it out")
         run = judged_anew(file, held)
-        echo(plugins.report("plain").render(run, held))
+        echo(plugins.report("details").render(run, held))
     else:
         run = judged_file(file, held, baseline=baseline, scenario=scenario, role=role)
         for line in verdict_lines(run):

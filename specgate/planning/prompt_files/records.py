@@ -114,9 +114,9 @@ def in_lines(path: Path, text: bytes, read: Callable[[str, bytes], Mapping[str, 
 
 def in_list(path: Path, text: bytes) -> Iterator[Record]:
     """The records of one JSON list."""
-    found = parsed(str(path), text)
-    assert isinstance(found, list)
-    for index, data in enumerate(found):
+    items = parsed(str(path), text)
+    assert isinstance(items, list)
+    for index, data in enumerate(items):
         where = f"{path}[{index}]"
         if not isinstance(data, dict):
             raise UsageError(f"{where}: {shown(data)}: not a JSON object", hint=ONE_PER_LINE)
