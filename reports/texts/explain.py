@@ -45,7 +45,8 @@ def bandwidth_line(bandwidth: Bandwidth | None) -> str:
     if bandwidth is None:
         return "bandwidth: none was measured when the run began (specgate machine doctor --bandwidth)"
     speed = f"{number(bandwidth.bytes_per_s / 1e9, 4)} GB/s"
-    return f"bandwidth: {speed} of {bandwidth.device}, measured {bandwidth.measured}, quartiles {percent(bandwidth.spread)} apart"
+    apart = f"quartiles {percent(bandwidth.spread)} apart"
+    return f"bandwidth: {speed} of {bandwidth.device}, measured {bandwidth.measured}, {apart}"
 
 
 def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
