@@ -22,6 +22,8 @@ PLAIN = (
     "backends/offline",
     "backends/servers",
     "bench",
+    "gates",
+    "reports",
     "specgate/analysis",
     "specgate/archive",
     "specgate/checkpoints",
