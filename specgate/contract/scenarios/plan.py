@@ -106,10 +106,10 @@ class Plan:
 
     @cached_property
     def _of_point(self) -> Mapping[Point, Sequence[Round]]:
-        found: dict[Point, list[Round]] = {}
+        by_point: dict[Point, list[Round]] = {}
         for round_ in self.rounds:
-            found.setdefault(round_.point, []).append(round_)
-        return found
+            by_point.setdefault(round_.point, []).append(round_)
+        return by_point
 
     @property
     def points(self) -> tuple[Point, ...]:
