@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specgate.analysis.speculation.drafting import Drafting
     from specgate.run.smoke.short_run import Smoke
 
-WIDTH = 100
+WIDTH = 80
 FOLDER = click.Path(path_type=Path, file_okay=False)
 REFUSED: Final = {
     "--batch": "smoke decodes one prompt: specgate micro --batch N measures batches",
@@ -41,8 +41,9 @@ REFUSED: Final = {
 @click.option("--baseline", is_flag=True, help="Also decode without speculation, and compare the texts.")
 @click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=TIME, help="Seconds of one call.")
 @click.option("--logs", type=FOLDER, metavar="DIR", help="Keep the engine's logs in this new folder.")
+@click.option("--all", "every", is_flag=True, help="Print the checks that found nothing, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def smoke(logs: Path | None, as_json: bool, **wish: Any) -> None:
+def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
     """Decode one prompt with speculation, and say whether several draft tokens per step are proposed and accepted.
 
     \b
@@ -52,7 +53,8 @@ def smoke(logs: Path | None, as_json: bool, **wish: Any) -> None:
     right. The engine runs in a process of its own, as in a measurement. Nothing is judged, and no run folder is made:
     the speed that is shown is no measurement.
 
-    Exit code 0 if multi-token speculation is active, 1 if it is not, 7 if the engine failed.
+    Exit code 0 if multi-token speculation is active; 1 if it is not, or if the engine failed of a known cause; 7 if it
+    failed of another.
     """
     from specgate.run.smoke.prompt import PromptWish
     from specgate.run.smoke.short_run import Wish
@@ -79,7 +81,7 @@ def smoke(logs: Path | None, as_json: bool, **wish: Any) -> None:
     if as_json:
         echo_json(as_data(done, folder if folder.exists() else None))
     else:
-        echo("\n".join(lines(done)))
+        echo("\n".join(lines(done, every=every)))
         if folder.exists() and any(folder.iterdir()):
             echo(f"logs {folder}")
     sys.exit(done.exit_code)
@@ -123,8 +125,8 @@ def as_data(done: Smoke, logs: Path | None) -> dict[str, object]:
     }
 
 
-def lines(done: Smoke) -> Iterator[str]:
-    """The result for readers: the answer, the figures, the causes found, and what was ruled out."""
+def lines(done: Smoke, *, every: bool) -> Iterator[str]:
+    """Yield the answer, the figures, and the causes that were found; with `every`, the checks that found nothing."""
     e = done.evidence
     yield headline(done)
     if e.drafting is not None:
@@ -134,21 +136,20 @@ def lines(done: Smoke) -> Iterator[str]:
     from specgate.analysis.speculation.causes import TITLES
 
     for finding in done.causes:
-        yield ""
-        yield f"found: {TITLES[finding.cause]} ({finding.cause})"
-        for what, text in (("checked", finding.checked), ("seen", finding.seen), ("do", finding.todo)):
-            yield from textwrap.wrap(f"{what}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ")
-    if not done.active:
-        if not done.causes:
-            yield "none of the known causes: the engine's log is the next place to look"
-        for state in ("ruled out", "not checked"):
-            found = [f for f in done.findings if f.state == state]
-            if found:
-                yield ""
-                yield f"{state}:"
-            for f in found:
-                text = f"{f.cause}: {f.seen}"
-                yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+        yield f"cause: {TITLES[finding.cause]} ({finding.cause})"
+        for name, text in (("checked", finding.checked), ("seen", finding.seen), ("do", finding.todo)):
+            if every or name != "checked":
+                yield from textwrap.wrap(f"{name}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+    if not done.active and not done.causes:
+        yield "none of the known causes was found: the engine's log is the next place to look"
+    quiet = [f for f in done.findings if f.state != "found"]
+    if every:
+        for f in quiet:
+            text = f"{f.state}: {f.cause}: {f.seen}"
+            yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    elif not done.active:
+        unchecked = sum(f.state == "not checked" for f in quiet)
+        yield f"{len(quiet) - unchecked} causes ruled out, {unchecked} not checked: --all lists them"
 
 
 def headline(done: Smoke) -> str:

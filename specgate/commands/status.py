@@ -18,16 +18,18 @@ WIDTH = 80
 
 
 def show_status(request: Request, *, as_json: bool) -> None:
-    """Print whether the full run that is requested could begin now, and which micro runs are missing. Nothing is
+    """Print whether each full run that is requested could begin now, and which micro runs are missing. Nothing is
     loaded. Raises InvalidResult if the ledger was changed.
     """
+    from specgate.planning.usual import machine_size, runs_of
     from specgate.promotion.status import promotion_status
 
-    status = promotion_status(request)
-    if as_json:
-        echo_json(plain(status))
-    else:
-        echo("\n".join(lines(status)))
+    for each in runs_of(request, machine_size()):
+        status = promotion_status(each)
+        if as_json:
+            echo_json(plain(status))
+        else:
+            echo("\n".join(lines(status)))
 
 
 def plain(found: PromotionStatus) -> dict[str, object]:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from specgate.ab.runner import more_prefills
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.fake.engine import FakeEngine
 from specgate.contract import Finish
 from specgate.contract.protocols import Text
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 from tests.support.in_process import EngineHere
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from tests.commands.test_run import last_lines
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
 SCENARIO = """\

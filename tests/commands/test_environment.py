@@ -68,7 +68,7 @@ def measured(folder: Path, driver: Driver, *, gpu: bool) -> tuple[int, Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    from specgate.backends.eagle3.lib.tiny import write_random_pair
+    from tests.pairs.tiny import write_random_pair
 
     write_random_pair(tmp_path, seed=8)
     return tmp_path

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.fake.engine import FakeBackend
 from specgate.cli import cli as commands
 from specgate.contract import PairRef, State
@@ -29,6 +28,7 @@ from specgate.planning.request import Request
 from specgate.promotion.claim import engine_fingerprint
 from specgate.promotion.ledger import CODES, Entry, Ledger
 from specgate.promotion.status import promotion_status
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import ROOT, Cli
 
 FAKE = ("--backend", "fake")

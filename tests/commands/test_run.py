@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.cli import main
 from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
+from tests.pairs.tiny import write_random_pair
 from tests.support import in_process
 from tests.support.clocks.starved import fed
 from tests.support.command import POLICY, ROOT, Cli

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.contract import State
 from specgate.contract.tape import SCHEMA as TAPE
 from specgate.machine.noise_profile import CellNoise, NoiseProfile
 from specgate.promotion.ledger import Entry, Ledger
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import ROOT
 from tests.support.factories import scenario
 from tests.support.stored_runs import store

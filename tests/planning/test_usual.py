@@ -92,18 +92,20 @@ def test_an_engine_of_another_environment_is_not_taken_for_exact() -> None:
 def test_another_pair_than_the_demo_pair_does_not_have_to_meet_its_floors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "has_cuda_gpu", lambda: False)
     reference, demo = plugins.backend("reference"), find("cpu-first")
-    own: tuple[dict[str, Any], ...] = (
+    named: tuple[dict[str, Any], ...] = (
         {"pair": "my-pair"},
         {"target": Path("t"), "draft": Path("d")},
         {"draft": Path("d")},
     )
-    for fields in own:
+    for fields in named:
         assert policy_of(replace(BARE, **fields), reference, [demo]).name == "cpu-pair"
     assert policy_of(BARE, reference, [replace(demo, pair="my-pair")]).name == "cpu-pair"
     assert policy_of(replace(BARE, pair="demo"), reference, [demo]).name == "cpu"
     assert policy_of(replace(BARE, pair="my-pair", policy="cpu"), reference).name == "cpu"
-    floors = {rule.id for rule in find_policy("cpu", plugins.gates()).rules}
-    assert floors - {rule.id for rule in find_policy("cpu-pair", plugins.gates()).rules} == {"acceptance"}
+    demos, own_pairs = ({rule.id: rule for rule in find_policy(n, plugins.gates()).rules} for n in ("cpu", "cpu-pair"))
+    floors = {name for name, rule in demos.items() if rule.gate in ("acceptance", "speed")} - {"other-acceptance"}
+    assert demos.keys() - own_pairs.keys() == floors
+    assert all(own_pairs[name] == replace(demos[name], unless=own_pairs[name].unless) for name in own_pairs)
 
 
 def test_the_doctor_checks_the_limits_of_the_machines_own_policy() -> None:

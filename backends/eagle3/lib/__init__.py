@@ -18,5 +18,4 @@ chains.py          draft lengths: of a chain in one cycle, and by the number of 
 logit_watch.py  digests of the logits that single tokens were chosen from
 describe.py     geometries in words, for the facts that an engine states of itself
 profiler.py     what a process does on a CUDA device, recorded through torch's profiler
-tiny.py         a random target and a random draft, for tests and smoke runs
 """

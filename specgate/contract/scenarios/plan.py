@@ -106,10 +106,10 @@ class Plan:
 
     @cached_property
     def _of_point(self) -> Mapping[Point, Sequence[Round]]:
-        by_point: dict[Point, list[Round]] = {}
+        rounds: dict[Point, list[Round]] = {}
         for round_ in self.rounds:
-            by_point.setdefault(round_.point, []).append(round_)
-        return by_point
+            rounds.setdefault(round_.point, []).append(round_)
+        return rounds
 
     @property
     def points(self) -> tuple[Point, ...]:

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from specgate.analysis.draws.fit_tests import check_draws, often_drawn
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.open import open_engine, sampler_for
 from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling
@@ -20,6 +19,7 @@ from specgate.errors import BackendError, UsageError
 from specgate.sampling.coupling import IMPOSSIBLE
 from specgate.selftest.small_chains import FAULTS
 from tests.eagle3.reference.test_engine import PROMPTS
+from tests.pairs.tiny import write_random_pair
 
 SPEC = Role(3)
 SOURCE = np.random.default_rng(6)

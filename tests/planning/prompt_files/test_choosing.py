@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 
-from specgate.backends.eagle3.lib.tiny import BOS, write_tokenizer
 from specgate.contract import PairRef, Scenario, Schedule, Workload
 from specgate.contract.load import Load
 from specgate.contract.scenarios.workload import FormatName
@@ -22,6 +21,7 @@ from specgate.planning.prompt_files.records import sha256_of
 from specgate.planning.prompts import PromptSet, build_prompts
 from specgate.planning.resolution import settled
 from specgate.planning.scenario import of_file
+from tests.pairs.tiny import BOS, write_tokenizer
 from tests.support.factories import scenario
 
 VOCAB = 258

@@ -1,4 +1,4 @@
-"""The benchmark itself: record a step, check and time each of its kernels beside a library's."""
+"""The benchmark itself: record a step, and time each of its kernels beside a library's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Final
 import torch
 
 from specgate.backends.eagle3.cupy.bench.accounts import Account, account
-from specgate.backends.eagle3.cupy.bench.checks import check
 from specgate.backends.eagle3.cupy.bench.peers import peers_of, timed
 from specgate.backends.eagle3.cupy.bench.stage import Stage, random_stages
 from specgate.backends.eagle3.cupy.bench.synthetic import require_dense_pair
@@ -157,18 +156,14 @@ def chosen_kv(request: KernelBenchRequest) -> KvModes:
 
 
 def timings(role: Role, stage: Stage, stream: Stream) -> Iterator[KernelTiming]:
-    errors: dict[int, tuple[float, float]] = {}
     for group in groups_of(stage.calls, stage.context):
         first = group.calls[0]
-        if id(first) not in errors:
-            errors[id(first)] = check(first, stage)
         stage.reset()
         launches = rotation(group, l2_bytes())
         timing = time_launches(in_turn(launches), len(launches), stream)
         products = [call for call in group.calls if isinstance(call.kernel, MatmulRows)]
         weights = list({w.data_ptr(): w for w in (call.named["weight"] for call in products)}.values())
         whole = first.launches[0].name == group.name
-        error, tolerance = errors[id(first)]
         yield KernelTiming(
             role=role.name,
             tag=group.tag,
@@ -178,8 +173,6 @@ def timings(role: Role, stage: Stage, stream: Stream) -> Iterator[KernelTiming]:
             us=timing.latency_us,
             spread=timing.spread,
             size=group.account.size,
-            error=error,
-            tolerance=tolerance,
             peers=tuple(timed(peer) for peer in peers_of(first, weights, stage.context)) if whole else (),
         )
 

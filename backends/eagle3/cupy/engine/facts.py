@@ -47,11 +47,13 @@ def engine_facts(
     positions: int = 0,
     draft_ranks: int = 1,
 ) -> EngineFacts:
-    """`draft_ranks`: among so many GPUs the draft is divided. `mode`: how prompts are prefilled, where not in the usual
-    way; `warnings`: what else a reader must know. `lengths`: where chains end early. `plan`: how chains are verified in
-    part, of requests of at most so many `positions`.
+    """Facts of the opened engine.
 
-    Raises BackendError where the way cannot be gone.
+    `draft_ranks`: the number of GPUs that the draft is divided among. `mode`: the prefill mode; None for the GPU's
+    usual one. `warnings`: more warnings. `lengths`: rules that end chains early. `plan`: partial verification, for
+    requests of at most `positions`.
+
+    Raises BackendError for a mode that this GPU cannot run.
     """
     import cupy
 

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import torch
 
-from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT, KeptBlocks
+from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT, KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.partial.launchers import BlockBounds, BlockScores, ChooseBlocks

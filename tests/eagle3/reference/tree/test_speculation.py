@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
-from specgate.backends.eagle3.lib.tiny import write_draft, write_random_pair
 from specgate.backends.eagle3.lib.trees.growing import Growth
 from specgate.backends.eagle3.reference import tree as trees_of_engine
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
@@ -30,6 +29,7 @@ from specgate.errors import BackendError
 from tests.checkpoints.gpt_oss_folders import WINDOW, write_gpt_oss
 from tests.eagle3.lib.trees.brute_force import random_parents
 from tests.eagle3.reference.by_hand import Eagle3ByHand
+from tests.pairs.tiny import write_draft, write_random_pair
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]
 BUSHY = TreeShape.of([

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench.checks import index_of
 from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
 from specgate.backends.eagle3.cupy.engine.sampled import name_requests
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
@@ -32,6 +31,7 @@ from specgate.sampling.history import History
 from specgate.sampling.keys import Floats, Keys, requests_of
 from specgate.sampling.rejection import verify_by_rejection
 from specgate.sampling.target import softmax, target_distribution
+from tests.eagle3.cupy.bench.checks import index_of
 from tests.eagle3.cupy.kernels.sampling.drawing import greedy
 
 VOCAB, COLUMNS, LIMIT, ENDS = 120, 70, 32, (7, 20, 50)
