@@ -190,13 +190,6 @@ def test_the_index_names_every_document() -> None:
         assert {page for page in pages() if house in page.parents} - {index} <= indexed
 
 
-def test_the_structure_of_the_engines_house_names_files_that_exist() -> None:
-    text = (ENGINE / "docs" / "structure.md").read_text(encoding="utf-8")
-    named = [path for path in re.findall(r"`([\w./]+[/.]\w*)`", text) if "/" in path]
-    assert len(named) > 30
-    assert [path for path in named if not ((ENGINE / path).exists() or (ROOT / path).exists())] == []
-
-
 def test_every_environment_variable_that_is_read_or_set_is_declared_and_no_other() -> None:
     used = {name for file, source in sources().items() for name in variables_of(file, source)}
     assert {"SPECGATE_CACHE", "SPECGATE_VLLM", "GITHUB_STEP_SUMMARY", "MODEL_PATH"} <= used

@@ -123,9 +123,9 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
 
     A run folder is computed anew from its samples, near ties and figures too, as far as it was measured; nothing in it
     changes. A run.json has the run's own figures. A policy that is chosen once the result is known proves less than one
-    that was chosen before: such a verdict counts towards no streak. A run that was cut short has none (exit code 3).
-    The folder of a comparison (`specgate ab`) is judged by its own margins, and not taken here. A policy for two runs,
-    such as `compare`, judges the run FILE beside the run --baseline, as `specgate runs compare` does.
+    that was chosen before: such a verdict is not counted as a green run. A run that was cut short has none
+    (exit code 3). The folder of a comparison (`specgate ab`) is judged by its own margins, and not taken here. A policy
+    for two runs, such as `compare`, judges the run FILE beside the run --baseline, as `specgate runs compare` does.
 
     A benchmark JSON holds `throughput_tokens_per_sec.mean` and, for a speculative run, an `eagle_speculation` block.
     Gates that cannot be judged from it are named. A required gate that cannot be judged is never green (exit code 3),
