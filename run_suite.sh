@@ -2,7 +2,8 @@
 # The one command.
 #
 #   ./run_suite.sh            set up .venv, run the main job (specgate micro): on a GPU the planted pairs of 8B size, which need no
-#                             download; else, and where anything else is asked for, the demo pair, which is fetched
+#                             download, tuned first; else the demo pair, which is fetched: two minutes on two cores
+#   ./run_suite.sh micro --scenario cpu-1k-single,cpu-512-batch4   a longer look on a CPU; options go to specgate
 #   ./run_suite.sh full       the same, whole requests (specgate full): refused until micro has been green three times
 #   ./run_suite.sh test       set up .venv, then lint, types and tests; what follows goes to pytest
 #   ./run_suite.sh test harness   the same without the tests of the EAGLE-3 engine (tests/eagle3)
@@ -121,45 +122,13 @@ arguments() {
     esac
 }
 
-# Where nothing says what to measure, a GPU gets the pairs whose text does not loop: a first verdict is about the engine.
-is_unasked() { has_gpu && [ $# -eq 0 ] && [ -z "${SCENARIOS:-}${MODEL_PATH:-}${SPEC_MODEL_PATH:-}" ]; }
-
-# Both runs, whatever the first ends with. Ends with the code of the first that is not green.
-measure_planted() {
-    local each ended worst=0
-    setup cuda13
-    for each in 16k-b4:al2.5 32k-single:al3.3; do
-        if [ "${BACKEND:-cupy}" = cupy ] && [ "${PERF_MODE:-1}" = 1 ]; then
-            say "tuning the pair's matrix products for this GPU (those that nobody has tuned yet)"
-            "$VENV/bin/specgate" engine tune gemm --missing --pair "planted-llama-3.1-8b-${each#*:}" || say "going on without"
-        fi
-        say "specgate $command --scenario $command-8b-${each%:*} --policy planted-8b $*"
-        ended=0
-        "$VENV/bin/specgate" "$command" --scenario "$command-8b-${each%:*}" --policy planted-8b "$@" || ended=$?
-        [ "$worst" -ne 0 ] || worst=$ended
-    done
-    exit "$worst"
-}
-
+# What is measured where nothing says it, specgate itself chooses: planted pairs on a GPU, else the demo pair, fetched once.
 measure() {
-    local extras=torch args=() pair=(--pair demo)
+    local extras=torch args=()
     arguments >/dev/null # so that a bad variable stops us before anything is installed
-    if is_unasked "$@"; then
-        mapfile -d '' -t args < <(arguments)
-        measure_planted "${args[@]}"
-    fi
     if has_gpu; then extras=cuda13; fi
-    if [ -n "${MODEL_PATH:-}${SPEC_MODEL_PATH:-}" ]; then
-        pair=(${MODEL_PATH:+--target "$MODEL_PATH"} ${SPEC_MODEL_PATH:+--draft "$SPEC_MODEL_PATH"})
-    fi
     setup "$extras"
-    say "fetching what the demo pair and the prompts are made of (once)"
-    "$VENV/bin/specgate" engine pairs fetch ${MODEL_PATH:+--texts}
     mapfile -d '' -t args < <(arguments)
-    if has_gpu && [ "${BACKEND:-cupy}" = cupy ] && [ "${PERF_MODE:-1}" = 1 ]; then
-        say "tuning the pair's matrix products for this GPU (those that nobody has tuned yet)"
-        "$VENV/bin/specgate" engine tune gemm --missing "${pair[@]}" || say "going on without"
-    fi
     say "specgate $command ${args[*]} $*"
     exec "$VENV/bin/specgate" "$command" "${args[@]}" "$@"
 }
@@ -319,6 +288,6 @@ test) tests "$@" ;;
 kernels) kernels "$@" ;;
 servers) if [ "${1:-}" = --gpu ]; then servers_gpu; else servers "$@"; fi ;;
 setup) setup torch ;;
--h | --help) sed -n '2,20s/^# \{0,1\}//p' "$0" ;;
+-h | --help) sed -n '2,21s/^# \{0,1\}//p' "$0" ;;
 *) echo "unknown command: $command (micro, full, test, kernels, servers, setup)" >&2; exit 2 ;;
 esac

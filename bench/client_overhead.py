@@ -31,14 +31,14 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--rate", type=float, default=200.0)
     parser.add_argument("--tokens", type=int, default=1000)
-    given = parser.parse_args()
+    args = parser.parse_args()
     adapter = adapter_named("vllm")
-    asks = [Ask("specgate", (1, 2, i), given.tokens, ignore_eos=True) for i in range(given.streams)]
-    with running_stub("vllm", 0, "--rate", str(given.rate)) as url:
+    asks = [Ask("specgate", (1, 2, i), args.tokens, ignore_eos=True) for i in range(args.streams)]
+    with running_stub("vllm", 0, "--rate", str(args.rate)) as url:
         client = Client(url, stall_s=60, secret=Secret())
         path, bodies = adapter.request(asks[0])[0], [adapter.request(ask)[1] for ask in asks]
         wall, cpu = time.perf_counter(), time.process_time()
-        recordings = client.stream(path, bodies, StreamLimit.of(given.tokens, cumulative=False))
+        recordings = client.stream(path, bodies, StreamLimit.of(args.tokens, cumulative=False))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         sent = [sent_ms(stamps) for stamps in client.json("/stub/sent")]
         client.close()
@@ -46,7 +46,7 @@ def main() -> None:
     measured = [(a.times.e2e_ns - a.times.ttft_ns) / (len(a.tokens) - 1) / 1e6 for a in answers]
     ours, theirs = statistics.fmean(measured), statistics.fmean(sent)
     worst = max(abs(a - b) / b for a, b in zip(sorted(measured), sorted(sent), strict=True))
-    print(f"{given.streams} streams, {given.tokens} tokens each at {given.rate:g} tok/s: {wall:.1f} s")
+    print(f"{args.streams} streams, {args.tokens} tokens each at {args.rate:g} tok/s: {wall:.1f} s")
     print(f"time per token: measured {ours:.4f} ms, sent {theirs:.4f} ms: {ours / theirs - 1:+.3%}, worst {worst:.3%}")
     print(f"client: {cpu / wall:.1%} of one core")
 

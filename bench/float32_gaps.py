@@ -78,15 +78,15 @@ def main(run: Path, pair: str, places: tuple[str, ...], scored: bool, device: st
 
 
 def where_texts_part(margin: Margin, expected: int, got: int, logits: Tensor) -> dict[str, object]:
-    exact, shown = torch.log_softmax(logits, 0), dict(zip(margin.top_tokens, margin.top, strict=True))
-    off = [shown[token] - float(exact[token]) for token in margin.top_tokens[:8]]
+    exact, listed = torch.log_softmax(logits, 0), dict(zip(margin.top_tokens, margin.top, strict=True))
+    off = [listed[token] - float(exact[token]) for token in margin.top_tokens[:8]]
     return {
         "prompt_set": margin.prompt_set,
         "slot": margin.slot,
         "position": margin.position,
         "tokens": [expected, got],
         "gap_float32": float(logits[expected] - logits[got]),
-        "gap_engine": shown[expected] - shown[got],
+        "gap_engine": listed[expected] - listed[got],
         "off": off,
         "off_sd": statistics.pstdev(off),
     }

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.kv.modes import KV, MODES
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.kv.planes import Fp8Plane
+from specgate.backends.eagle3.reference.kv_planes import Fp8Plane
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import PairRef
 from specgate.contract.protocols import OpenRequest
@@ -118,9 +118,9 @@ def rows_of(engine: ReferenceEngine, text: Sequence[int], scored: int) -> Iterat
     for start in range(0, len(text) - 1, step):
         tokens = torch.tensor([text[start : min(start + step, len(text) - 1)]], device=engine.device)
         at = torch.arange(start, start + tokens.shape[1], device=engine.device)[None]
-        wanted = [row for row in range(tokens.shape[1]) if start + row >= first]
-        stream, _ = engine.model.forward(slice(0, 1), tokens, at, (), wanted or [-1])
-        if wanted:
+        rows = [row for row in range(tokens.shape[1]) if start + row >= first]
+        stream, _ = engine.model.forward(slice(0, 1), tokens, at, (), rows or [-1])
+        if rows:
             yield engine.model.logits(stream)[0].cpu()
 
 

@@ -112,10 +112,10 @@ def cause(log: str) -> str:
 
 def without_peers(arguments: Sequence[str]) -> Iterator[str]:
     """The given command line without the choice of peers."""
-    given = iter(arguments)
-    for argument in given:
+    words = iter(arguments)
+    for argument in words:
         if argument == "--peer":
-            next(given, None)
+            next(words, None)
         elif not argument.startswith("--peer="):
             yield argument
 
@@ -125,9 +125,9 @@ def ratios(measurements: Sequence[Measured]) -> Iterator[str]:
     ours = [m for m in measurements if m.name.startswith("specgate")]
     theirs = [m for m in measurements if m not in ours]
     for peer in theirs:
-        shown = ", ".join(f"{m.name.rpartition(' ')[2]} {peer.ms_per_token / m.ms_per_token:.2f}×" for m in ours)
-        if shown:
-            yield f"speed over {peer.name}: {shown}"
+        figures = ", ".join(f"{m.name.rpartition(' ')[2]} {peer.ms_per_token / m.ms_per_token:.2f}×" for m in ours)
+        if figures:
+            yield f"speed over {peer.name}: {figures}"
     if len(ours) == 2:
         plain, speculating = ours
         yield f"speculating over its own baseline: {plain.ms_per_token / speculating.ms_per_token:.2f}×"

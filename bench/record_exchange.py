@@ -21,7 +21,7 @@ from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.process import free_port
 from specgate.backends.servers.server import Server
-from specgate.commands.run import key_value
+from specgate.commands.options import key_value
 from specgate.contract import PairRef, Role
 from specgate.pairs.resolve import resolve_pair
 
@@ -34,10 +34,10 @@ KEPT = re.compile(
 )
 
 
-def launch_of(given: argparse.Namespace, folder: Path) -> Launch:
-    pair: PairRef = resolve_pair(None, given.target, given.draft)
-    options = Options.parse(dict(map(key_value, given.option)), adapter_named(given.backend).own_options)
-    return Launch(Role(3), pair, free_port(), given.dtype, 1, 256, options, folder)
+def launch_of(args: argparse.Namespace, folder: Path) -> Launch:
+    pair: PairRef = resolve_pair(None, args.target, args.draft)
+    options = Options.parse(dict(map(key_value, args.option)), adapter_named(args.backend).own_options)
+    return Launch(Role(3), pair, free_port(), args.dtype, 1, 256, options, folder)
 
 
 def prompt_of(target: Path) -> tuple[int, ...]:
@@ -68,18 +68,18 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--option", "-o", action="append", default=[])
     parser.add_argument("folder", type=Path)
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as logs:
-        launch = launch_of(given, Path(logs))
-        adapter = adapter_named(given.backend)
+        launch = launch_of(args, Path(logs))
+        adapter = adapter_named(args.backend)
         server = Server(adapter, launch.role, Server.launched(adapter, launch), launch.options)
         try:
             prompt = prompt_of(launch.pair.target)
-            record(server, prompt, given.folder)
+            record(server, prompt, args.folder)
         finally:
             server.stop()
-    print(f"{len(prompt)} prompt tokens, {NEW_TOKENS} new ones, {server.version}: {given.folder}")
+    print(f"{len(prompt)} prompt tokens, {NEW_TOKENS} new ones, {server.version}: {args.folder}")
 
 
 if __name__ == "__main__":

@@ -91,8 +91,8 @@ def line(length: int, k: int, setting: str, pairs: Sequence[tuple[Decoded, Decod
     full = [(len(decoded.step_ns), positions_of(length, decoded, 0)) for _, decoded in pairs]
     passes = counted[SPECPV_FULL] or sum(n for n, _ in full)
     read = counted[SPECPV_READ] or sum(total for _, total in full)
-    checked = counted[SPECPV_CHECKED]
-    overruled = f"{counted[SPECPV_OVERRULED] / checked:6.1%}" if checked else "     –"
+    buffered = counted[SPECPV_CHECKED]
+    overruled = f"{counted[SPECPV_OVERRULED] / buffered:6.1%}" if buffered else "     –"
     same = sum(prefix(plain.tokens[0], decoded.tokens[0]) for plain, decoded in pairs)
     prefixes = same / sum(len(plain.tokens[0]) for plain, _ in pairs)
     whole = sum(plain.tokens == decoded.tokens for plain, decoded in pairs)

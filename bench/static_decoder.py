@@ -36,14 +36,14 @@ class Layer(nn.Module):
         for name in ("keys", "values"):
             self.register_buffer(name, torch.zeros(slots, g.kv_heads, positions, g.head_dim))
 
-    def forward(self, x: Tensor, position: Tensor, cos: Tensor, sin: Tensor, seen: Tensor) -> Tensor:
-        """x [B, 1, H] at `position` [1] → [B, 1, H]; cos, sin [1, D/2]; `seen` bool [P] are the visible positions."""
-        x = x + self.o(self.attend(self.qkv(self.input_norm(x)), position, cos, sin, seen))
+    def forward(self, x: Tensor, position: Tensor, cos: Tensor, sin: Tensor, visible: Tensor) -> Tensor:
+        """x [B, 1, H] at `position` [1] → [B, 1, H]; cos, sin [1, D/2]; `visible` bool [P] are the positions seen."""
+        x = x + self.o(self.attend(self.qkv(self.input_norm(x)), position, cos, sin, visible))
         gate, up = self.gate_up(self.post_norm(x)).chunk(2, dim=-1)
         out: Tensor = x + self.down(F.silu(gate) * up)
         return out
 
-    def attend(self, qkv: Tensor, position: Tensor, cos: Tensor, sin: Tensor, seen: Tensor) -> Tensor:
+    def attend(self, qkv: Tensor, position: Tensor, cos: Tensor, sin: Tensor, visible: Tensor) -> Tensor:
         g, slots = self.g, len(qkv)
         q, k, v = torch.split(qkv.view(slots, -1, g.head_dim), [g.heads, g.kv_heads, g.kv_heads], dim=1)
         self.keys.index_copy_(2, position, rotated(k, cos, sin).unsqueeze(2))
@@ -52,11 +52,11 @@ class Layer(nn.Module):
         rows = rotated(q, cos, sin).view(slots, g.kv_heads, g.heads // g.kv_heads, g.head_dim)
         if self.attention == "sdpa":
             mixed = F.scaled_dot_product_attention(
-                rows, self.keys, self.values, attn_mask=seen.expand(rows.shape[2], -1)
+                rows, self.keys, self.values, attn_mask=visible.expand(rows.shape[2], -1)
             )
         else:
             scores = rows @ self.keys.transpose(-1, -2) * g.head_dim**-0.5
-            scores = scores.float().masked_fill(~seen, float("-inf"))
+            scores = scores.float().masked_fill(~visible, float("-inf"))
             mixed = scores.softmax(-1).to(rows.dtype) @ self.values
         return mixed.reshape(slots, 1, g.heads * g.head_dim)
 
@@ -86,9 +86,9 @@ class StaticDecoder(nn.Module):
     def logits(self, token: Tensor, position: Tensor) -> Tensor:
         x = self.embed(token)
         cos, sin = (table[position].to(x.dtype) for table in (self.cos, self.sin))
-        seen = torch.arange(self.positions, device=token.device) <= position
+        visible = torch.arange(self.positions, device=token.device) <= position
         for layer in self.layers:
-            x = layer(x, position, cos, sin, seen)
+            x = layer(x, position, cos, sin, visible)
         out: Tensor = self.lm_head(self.norm(x))
         return out
 

@@ -81,9 +81,9 @@ def timeline(stage: Stage, stream: Stream) -> list[tuple[int, int, str]]:
 
 def show(spans: list[tuple[int, int, str]], around: int) -> None:
     zero, middle = spans[0][0], len(spans) // 2
-    shown = sorted({*range(around), *range(middle, middle + around), *range(len(spans) - around, len(spans))})
+    indices = sorted({*range(around), *range(middle, middle + around), *range(len(spans) - around, len(spans))})
     click.echo(f"{'':5} {'kernel':<18}{'begins':>10}{'lasts':>9}{'adds':>9}")
-    for i in (i for i in shown if 0 <= i < len(spans)):
+    for i in (i for i in indices if 0 <= i < len(spans)):
         begin, end, name = spans[i]
         added = end - (spans[i - 1][1] if i else begin)
         click.echo(f"{i:5d} {name:<18}{(begin - zero) / 1e3:10.2f}{(end - begin) / 1e3:9.2f}{added / 1e3:9.2f}")

@@ -36,6 +36,6 @@ machine (`needs: cpu` where there is no GPU, `needs: gpu` where there is one), e
 | `load-8b` | load | gpu | 1K | 1–32 | 3 | the same for exported planted pairs of 8B size (not by default) |
 | `load-rates` | load | gpu | 1K | 32 | 3 | up to how many requests per second (not by default) |
 | `load-gpt-oss` | load | gpu | 1K | 4–64 | 3 | MLPerf's limits for gpt-oss-120b (not by default) |
-| `cpu-load` | load | cpu | 256 | 1, 2, 4 | 3 | the same as `load-sweep` on a CPU |
+| `cpu-load` | load | cpu | 256 | 1–8 | 3 | the same as `load-sweep` on a CPU |
 | `stress` | full | gpu | 32K + 5, 64K | 1 | 2–5 | odd and very long prompts |
 """

@@ -38,8 +38,7 @@ def cli() -> None:
     \b
     Example: specgate demo
 
-    Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 4 environment refused, 5 order refused, 6 invalid, 7 back-end
-    error, 8 not judged, 70 internal error, 130 interrupted, 141 output pipe closed.
+    Exit codes: 0 pass, 1 fail, 2 usage, 3 inconclusive, 6 invalid; all: docs/reference.md
     """
 
 

@@ -69,6 +69,7 @@ _BUILT_IN: tuple[tuple[str, str, str], ...] = (
     ("specgate.gates", "environment", "specgate.gates.environment:GATE"),
     ("specgate.reports", "console", "specgate.reports.texts.console:REPORT"),
     ("specgate.reports", "plain", "specgate.reports.texts.console:PLAIN"),
+    ("specgate.reports", "details", "specgate.reports.texts.console:DETAILS"),
     ("specgate.reports", "explain", "specgate.reports.texts.explain:REPORT"),
     ("specgate.reports", "metrics_csv", "specgate.reports.texts.csv:METRICS"),
     ("specgate.reports", "summary_csv", "specgate.reports.texts.csv:SUMMARY"),
@@ -116,14 +117,14 @@ def registered(group: str) -> Mapping[str, EntryPoint]:
     """Name → entry point of every plug-in in `group`, built-in ones first. Raises UsageError where two plug-ins have
     one name.
     """
-    found = {name: EntryPoint(name, value, g) for g, name, value in built_in() if g == group}
+    entries = {name: EntryPoint(name, value, g) for g, name, value in built_in() if g == group}
     for entry in filter(_allowed, entry_points(group=group)):
-        if entry.name in found:
+        if entry.name in entries:
             raise UsageError(
-                f"plug-in {entry.value}: {group} already has the name {entry.name!r} ({found[entry.name].value})"
+                f"plug-in {entry.value}: {group} already has the name {entry.name!r} ({entries[entry.name].value})"
             )
-        found[entry.name] = entry
-    return found
+        entries[entry.name] = entry
+    return entries
 
 
 def from_outside(group: str, names: Iterable[str]) -> list[EntryPoint]:
@@ -164,23 +165,23 @@ ENGINE_LIBRARIES = ("torch", "cupy", "transformers", "vllm", "sglang", "tensorrt
 
 
 def problems_of_backend(name: str) -> list[str]:
-    """How the back end called `name` breaks its contract, one sentence per problem; empty where it keeps it.
+    """List breaches of the contract by the back end called `name`, one sentence each; empty if it keeps it.
 
     It must load, have the name of its entry point, and have a description. Its `available()` must give a reason and
     must not import an engine library.
     """
     before = set(sys.modules)
     try:
-        found = backend(name)
-        availability = found.available()
+        loaded = backend(name)
+        availability = loaded.available()
     except UsageError as error:
         return [error.message]
     problems = []
-    if found.name != name:
-        problems.append(f"its entry point is {name}, its name is {found.name}")
+    if loaded.name != name:
+        problems.append(f"its entry point is {name}, its name is {loaded.name}")
     if not isinstance(availability, Availability) or not availability.reason:
         problems.append(f"available() gives {availability!r}, not an Availability with a reason")
-    if not found.description:
+    if not loaded.description:
         problems.append("it has no description")
     if heavy := [library for library in ENGINE_LIBRARIES if library in set(sys.modules) - before]:
         problems.append(f"asking whether it is available imports {', '.join(heavy)}")

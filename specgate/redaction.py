@@ -58,7 +58,7 @@ def remember_environment(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def is_telling(name: str) -> bool:
-    """Whether the name of a variable says that its value is a credential: HF_TOKEN, but neither MAX_TOKENS nor
+    """True if the name of a variable says that its value is a credential: HF_TOKEN, but neither MAX_TOKENS nor
     TOKENIZERS_PARALLELISM.
     """
     name = name.upper()
@@ -91,9 +91,9 @@ _Replace = str | Callable[[re.Match[str]], str]
 
 def _if_random(match: re.Match[str]) -> str:
     """The mask in place of the last group where it looks random: with digits and letters, or long."""
-    found = match[match.lastindex or 0]
-    random = (any(c.isdigit() for c in found) and any(c.isalpha() for c in found)) or len(found) >= 20
-    return match[0][: len(match[0]) - len(found)] + MASK if random else match[0]
+    token = match[match.lastindex or 0]
+    random = (any(c.isdigit() for c in token) and any(c.isalpha() for c in token)) or len(token) >= 20
+    return match[0][: len(match[0]) - len(token)] + MASK if random else match[0]
 
 
 _KINDS_OF_TOKEN: Final = ("hf", "auth", "access", "refresh", "bearer", "session")
@@ -148,8 +148,8 @@ _ANY_HINT: Final = re.compile("|".join(sorted({re.escape(hint) for hints, *_ in 
 
 def _sk(match: re.Match[str]) -> str:
     """`sk-` begins words too: a key has 16 letters and digits on end, or digits and capitals."""
-    found = match[1]
-    random = re.search(r"[A-Za-z0-9]{16}", found) or (re.search("[A-Z]", found) and re.search("[0-9]", found))
+    token = match[1]
+    random = re.search(r"[A-Za-z0-9]{16}", token) or (re.search("[A-Z]", token) and re.search("[0-9]", token))
     return MASK if random else match[0]
 
 

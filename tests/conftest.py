@@ -127,7 +127,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("pair")
     if not house.is_here():
         return house.write_configs(folder)
-    from specgate.backends.eagle3.lib.tiny import write_random_pair
+    from tests.pairs.tiny import write_random_pair
 
     return write_random_pair(folder, seed=8)
 

@@ -25,9 +25,9 @@ from specgate.planning.scenario import find
 from tests.support.command import ROOT
 from tests.support.example_packages import FOLDERS
 from tests.support.fences import blocks, command_lines, mentioned, typed
-from tests.test_docs import JOURNAL, name_of, pages
+from tests.test_docs import name_of, pages
 
-PAGES = [page for page in pages() if JOURNAL not in page.parents]
+PAGES = pages()
 NAME = re.compile(r"[a-z][a-z0-9-]*(\.\d[a-z0-9.-]*)?")
 """A name, and neither a file nor what stands for one."""
 WORKFLOWS = sorted((ROOT / "docs" / "examples").glob("*.yml"))
@@ -39,8 +39,8 @@ INSTALL = re.compile(
     r"\b(?:(?:pip3?|pipx|uv|conda|mamba)\b[^\n|;&]*?\b(?:install|add|run|wheel|download)|poetry add|uvx)\b"
     r"(?P<what>[^\n|;&`]*)"
 )
-STRANGER = re.compile(r"""['"]?specgate(?:\[[\w,]+\])?(?:[=<>~!]=?[\w.*]+)?['"]?[,.)]?""")
-"""The bare name, where an installer would look it up in an index; a path or a wheel is none."""
+STRANGER = re.compile(r"""['"]?specgate(?:-bench)?(?:\[[\w,]+\])?(?:[=<>~!]=?[\w.*]+)?['"]?[,.)]?""")
+"""A bare name, where an installer would look it up in an index; a path or a wheel is none."""
 
 
 def faults(words: list[str], *, whole: bool) -> Iterator[str]:
@@ -120,7 +120,7 @@ def check_option(backend: str, key: str) -> None:
 
 
 def installations(text: str) -> Iterator[str]:
-    """Commands that would install the name `specgate` from a package index."""
+    """Return commands that would install specgate by name from a package index, which has it under neither name."""
     for line in text.replace("\\\n", " ").splitlines():
         for found in INSTALL.finditer(line) if "specgate" in line else ():
             if any(STRANGER.fullmatch(word) for word in found["what"].split()):
@@ -201,8 +201,8 @@ def texts() -> Iterator[Path]:
                 yield file
 
 
-def test_nothing_tells_people_to_install_the_name_specgate_from_a_package_index() -> None:
-    """On the public index that name is another project's."""
+def test_nothing_tells_people_to_install_it_by_name_from_a_package_index() -> None:
+    """On the public index `specgate` is another project's, and nobody has `specgate-bench`."""
     read = list(texts())
     assert len(read) > 300
     assert [(name_of(file), found) for file in read for found in installations(file.read_text(encoding="utf-8"))] == []
@@ -228,7 +228,8 @@ def test_the_example_packages_do_not_ask_an_index_for_it_either() -> None:
         ("python -m pip wheel --no-deps ./specgate", False),
         ("pip install ./specgate", False),
         ("pip install '.[torch]' in specgate's checkout", False),
-        ('pip install "$(echo dist/specgate-*.whl)[torch]"', False),
+        ("pip install 'specgate-bench[torch]'", True),
+        ('pip install "$(echo dist/specgate_bench-*.whl)[torch]"', False),
         ("pip install uv; specgate micro", False),
         ("uv venv specgate", False),
     ],

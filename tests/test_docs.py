@@ -26,7 +26,6 @@ from tests.support.loaded import loaded_run
 DOCS = ROOT / "docs"
 ENGINE = ROOT / "backends" / "eagle3"
 """The engine's house, which has documents and an index of its own."""
-JOURNAL = ENGINE / "docs" / "journal"
 FOLDERS = ("specgate", "backends", "gates", "reports", "scenarios", "tests", "bench", "docs", ".ci")
 """At the top level: what a path in the documentation may begin with."""
 CODE = ("specgate", "backends", "gates", "reports", "tests", "bench")
@@ -153,12 +152,12 @@ def test_every_link_leads_to_a_file_and_every_anchor_to_a_heading(file: Path) ->
     assert list(broken(file)) == []
 
 
-@pytest.mark.parametrize("file", [page for page in pages() if JOURNAL not in page.parents], ids=name_of)
+@pytest.mark.parametrize("file", pages(), ids=name_of)
 def test_every_path_of_this_repository_exists(file: Path) -> None:
     assert [path for path in paths_of(file) if not exists(path)] == []
 
 
-@pytest.mark.parametrize("file", [page for page in pages() if JOURNAL not in page.parents], ids=name_of)
+@pytest.mark.parametrize("file", pages(), ids=name_of)
 def test_every_module_to_run_and_every_kernel_file_exists(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     modules = set(re.findall(r"python3? -m\s+((?:tests|specgate)\.[\w.]+\w)", text))
@@ -185,13 +184,10 @@ def broken_at(page: Path, root: Path) -> list[str]:
         return list(broken(page))
 
 
-def test_the_index_names_every_document_and_the_journal_every_entry() -> None:
-    entries = set(JOURNAL.glob("2*.md"))
+def test_the_index_names_every_document() -> None:
     for index, house in ((DOCS / "README.md", DOCS), (ENGINE / "README.md", ENGINE)):
         indexed = {(index.parent / link.partition("#")[0]).resolve() for link in links_of(index)}
-        written = {page for page in pages() if house in page.parents}
-        assert written - entries - {index} <= indexed
-    assert entries <= {(JOURNAL / link.partition("#")[0]).resolve() for link in links_of(JOURNAL / "README.md")}
+        assert {page for page in pages() if house in page.parents} - {index} <= indexed
 
 
 def test_every_environment_variable_that_is_read_or_set_is_declared_and_no_other() -> None:

@@ -53,42 +53,15 @@ def ran(
     return done.returncode, log.read_text().splitlines() if log.exists() else []
 
 
-@pytest.mark.parametrize("kind", ["micro", "full"])
-def test_a_gpu_gets_the_planted_pairs_and_their_policy(checkout: Path, kind: str) -> None:
-    code, calls = ran(checkout, kind, gpu=True)
-    assert code == 0
-    assert [c for c in calls if c.startswith(kind)] == [
-        f"{kind} --scenario {kind}-8b-16k-b4 --policy planted-8b",
-        f"{kind} --scenario {kind}-8b-32k-single --policy planted-8b",
-    ]
-    assert not any(c.startswith("engine pairs fetch") for c in calls)
-    assert [c for c in calls if c.startswith("engine tune")] == [
-        f"engine tune gemm --missing --pair planted-llama-3.1-8b-{al}" for al in ("al2.5", "al3.3")
-    ]
-
-
-@pytest.mark.parametrize("failing", ["micro-8b-16k-b4", "micro-8b-32k-single", "8b"])
-def test_both_pairs_are_measured_and_neither_hides_the_other(checkout: Path, failing: str) -> None:
-    code, calls = ran(checkout, gpu=True, failing=failing)
-    assert code == 3
-    assert len([c for c in calls if c.startswith("micro")]) == 2
-
-
-def test_what_is_asked_for_is_measured_as_it_is(checkout: Path) -> None:
-    _, calls = ran(checkout, gpu=True, SCENARIOS="micro-32k-single", BACKEND="reference")
-    assert calls[-1] == "micro --scenario micro-32k-single --backend reference" and "engine pairs fetch" in calls
-    _, calls = ran(checkout, "micro", "--policy", "merge", gpu=True)
-    assert calls[-1] == "micro --policy merge"
-    _, calls = ran(checkout, "micro", gpu=True, BACKEND="reference", MEASUREMENT_RUNS="4")
-    assert calls[-1].endswith("--policy planted-8b --backend reference --measurement-runs 4")
-    assert not any(c.startswith("engine tune") for c in calls)
-
-
-@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="this machine has a GPU")
-def test_without_a_gpu_the_demo_pair_is_fetched_and_measured(checkout: Path) -> None:
-    code, calls = ran(checkout, gpu=False)
-    assert (code, calls) == (0, ["engine pairs fetch", "micro"])
-    assert ran(checkout, gpu=False, failing="micro")[0] == 3
+@pytest.mark.parametrize("gpu", [True, False], ids=["gpu", "cpu"])
+def test_what_is_asked_for_is_handed_to_specgate_which_chooses_the_rest(checkout: Path, gpu: bool) -> None:
+    assert ran(checkout, gpu=gpu) == (0, ["micro"])
+    assert ran(checkout, "full", "--policy", "merge", gpu=gpu) == (0, ["full --policy merge"])
+    asked = {"SCENARIOS": "a,b.yaml", "BACKEND": "reference", "MEASUREMENT_RUNS": "4", "PERF_MODE": "0"}
+    said = "micro --scenario a --scenario b.yaml --backend reference --measurement-runs 4 --no-perf-mode"
+    assert ran(checkout, gpu=gpu, **asked) == (0, [said])
+    assert ran(checkout, gpu=gpu, failing="micro")[0] == 3
+    assert ran(checkout, gpu=gpu, PERF_MODE="yes") == (2, [])
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,10 @@ from tests.support.command import ROOT
 
 # Rooms whose locals have names of the field. The others follow.
 PLAIN = (
+    "backends",
+    "bench",
+    "gates",
+    "reports",
     "specgate/analysis",
     "specgate/archive",
     "specgate/checkpoints",
@@ -18,7 +22,11 @@ PLAIN = (
     "specgate/files",
     "specgate/fleet",
     "specgate/machine",
+    "specgate/pairs",
+    "specgate/planning",
+    "specgate/promotion",
     "specgate/sampling",
+    "specgate/selftest",
 )
 VAGUE = {"found", "said", "told", "asked", "held"}
 QUESTIONS = {"what", "whether", "how", "which", "where", "that", "who", "when", "why"}

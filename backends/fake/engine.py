@@ -34,6 +34,7 @@ class FakeBackend:
     """Always available but never the default: its rank is below that of every other engine."""
 
     serves_load: Literal[True] = True
+    bit_exact: Literal[True] = True
     name = "fake"
     description = "scripted tokens on a scripted clock, with faults to inject: tests the harness, measures nothing"
 

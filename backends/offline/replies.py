@@ -75,7 +75,7 @@ def began_of(reply: object, where: str) -> int:
     """Return the start of the times in an answer to `decode`, by `time.monotonic_ns` of this host. Raises BackendError
     if it is malformed.
     """
-    return checked(reply, lambda found: count(fields(found)["began"]), where)
+    return checked(reply, lambda raw: count(fields(raw)["began"]), where)
 
 
 def loop_of(reply: object, slots: int, where: str) -> Loop:

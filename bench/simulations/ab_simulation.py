@@ -2,7 +2,7 @@
 
     python -m bench.simulations.ab_simulation --runs 40000
 
-Everything is as the command does it by default: process pairs over one prompt set each, one quad A B B A or B A A B per
+Everything is as the command does it by default: process pairs over one prompt set each, one ABBA group per
 role in the order that `schedule_of` draws, a prefill and an untimed block per side before them. The step times of two
 roles and the prefill time decide. A true difference is one of the step time of spec-3 alone: nothing else helps to find
 it.
@@ -63,7 +63,7 @@ class Noise:
     `stalls`: (share of blocks, percent) that are slower.
     `second`: the process that is started second is faster for as long as it lives.
     `changed`: share of the prompts to which the new build gives another text.
-    `apart`: the processes of a pair run one after the other. `quads`: per role, as `--quads` says.
+    `apart`: the processes of a pair run one after the other. `groups`: per role, as `--quads` says.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Noise:
     changed: float = 0.0
     shared: bool = False
     apart: bool = False
-    quads: int = 2
+    groups: int = 2
 
 
 NOISES = (
@@ -94,7 +94,7 @@ NOISES = (
     Noise("every 4th block 1 % slow", every=4),
     Noise("every 8th block 1 % slow", every=8),
     Noise("every 4th block 1 % slow, from a block by chance", every=4, by_chance=True),
-    Noise("the same, one quad per role (`--quads 1`)", every=4, by_chance=True, quads=1),
+    Noise("the same, one ABBA group per role (`--quads 1`)", every=4, by_chance=True, groups=1),
     Noise("the second process of a pair 0.4 % faster", process=0.08, block=0.05, second=0.4),
     Noise("drift of 1 % over the session", drift=1.0),
     Noise("the same, builds apart", drift=1.0, apart=True),
@@ -119,31 +119,31 @@ class Layout:
 
 
 def layout(looks: Sequence[int], noise: Noise, draws: int = DRAWS) -> Layout:
-    """Schedules of as many seeds, drawn look by look. The places of a pair are a prefill of either side, then the quads
-    of either role.
+    """Schedules of as many seeds, drawn look by look. The places of a pair are a prefill of either side, then the
+    groups of either role.
     """
     pairs = looks[-1]
-    signs, firsts = np.empty((draws, pairs, 2 + 8 * noise.quads)), np.empty((draws, pairs))
+    signs, firsts = np.empty((draws, pairs, 2 + 8 * noise.groups)), np.empty((draws, pairs))
     for seed in range(draws):
         plan = scenario(prompt_sets=8, rounds=4)
         plan = replace(plan, workload=replace(plan.workload, seed=seed))
         points = [(plan, point) for point in points_of(plan, "any")]
-        drawn_pairs = [schedule_of(points, b - a, 1, noise.quads, a) for a, b in pairwise((0, *looks))]
+        drawn_pairs = [schedule_of(points, b - a, 1, noise.groups, a) for a, b in pairwise((0, *looks))]
         for pair in chain.from_iterable(drawn_pairs):
             (visit,) = pair.visits
-            order = [visit.first, other(visit.first), *(side for quad in visit.quads for side in quad.order)]
+            order = [visit.first, other(visit.first), *(side for group in visit.groups for side in group.order)]
             if noise.apart:
                 order = [side for side in order[:2] for _ in range(len(order) // 2)]
             signs[seed, pair.number] = [1.0 if side == "new" else -1.0 for side in order]
             firsts[seed, pair.number] = 1.0 if pair.first == "new" else -1.0
-    quads, halves = [BASELINE] * 4 + [SPEC] * 4, [BASELINE] * 2 + [SPEC] * 2
-    places = [PREFILL, *halves * noise.quads] * 2 if noise.apart else [PREFILL] * 2 + quads * noise.quads
+    groups, halves = [BASELINE] * 4 + [SPEC] * 4, [BASELINE] * 2 + [SPEC] * 2
+    places = [PREFILL, *halves * noise.groups] * 2 if noise.apart else [PREFILL] * 2 + groups * noise.groups
     return Layout(signs, np.array(places), firsts)
 
 
 def blocks(noise: Noise, runs: int, pairs: int, source: np.random.Generator) -> Floats:
     """ln of the time of every prefill and block in running order, of whichever side: float64 [runs, pairs, places]."""
-    decoded = 8 * noise.quads
+    decoded = 8 * noise.groups
     count = (2 + decoded) * pairs
     times = noise.block / 100 * drawn(source, (runs, count), noise.freedom)
     for i in range(1, count if noise.memory else 1):
@@ -376,12 +376,12 @@ def extended(runs: int, counts: Sequence[int], margins: Margins, source: np.rand
         f"| noise | error shared | A/A: SLOWER | 0.5 %: false SAME | A/A: SAME | 1 %: SLOWER | {ends}: A/A: SLOWER "
         f"| 0.5 %: false SAME | A/A: SAME | 1 %: SLOWER |\n{'|---' * 10}|"
     )
-    for noise in (n for n in NOISES if not n.changed and n.quads == 2):
+    for noise in (n for n in NOISES if not n.changed and n.groups == 2):
         ratios, firsts = log_ratios(noise, runs, counts[-1], source, counts)
         for name, shared in sharing.items():
-            seen = counts if name != "one look" else counts[:1]
-            errors = [shared(total, look) for look in range(1, len(seen) + 1)]
-            yield f"| {noise.name} | {name} | {' | '.join(looks_at(ratios, firsts, seen, errors, margins))} |"
+            ends_at = counts if name != "one look" else counts[:1]
+            errors = [shared(total, look) for look in range(1, len(ends_at) + 1)]
+            yield f"| {noise.name} | {name} | {' | '.join(looks_at(ratios, firsts, ends_at, errors, margins))} |"
 
 
 def looks_at(

@@ -106,8 +106,8 @@ def rejected(target: Floats, draft: Floats, verify: Verify, draws: int, seed: in
         for role, rows in ((BASELINE, plain), (SPEC, spec))
     }
     tokens = tuple(range(VOCABULARY))
-    shown = [TokenLaw(g, tokens, tuple(target[g[-1] if g else 0].tolist())) for g in often_drawn(texts) if laws]
-    drawn_texts = DrawnTexts("point", (0,), texts, tuple(shown), None, None, None, (0, 0))
+    distributions = [TokenLaw(g, tokens, tuple(target[g[-1] if g else 0].tolist())) for g in often_drawn(texts) if laws]
+    drawn_texts = DrawnTexts("point", (0,), texts, tuple(distributions), None, None, None, (0, 0))
     return check_draws(drawn_texts, SPEC).p < ALPHA
 
 

@@ -113,8 +113,8 @@ def main(runs: int, seed: int) -> None:
         print(f"| {name} | {' | '.join(f'{falls:.2f} / {keeps:.2f}' for falls, keeps in rates)} |", flush=True)
     print(f"\n| falls over the run by | {head} |\n|{'---|' * (len(SHAPES) + 1)}")
     for fall in FALLS:
-        seen = [outcomes(shape, independent, max(runs // 4, 1), noise, fall)[0] for shape in SHAPES]
-        print(f"| {fall:g} % | {' | '.join(f'{share:.1f}' for share in seen)} |", flush=True)
+        falls_seen = [outcomes(shape, independent, max(runs // 4, 1), noise, fall)[0] for shape in SHAPES]
+        print(f"| {fall:g} % | {' | '.join(f'{share:.1f}' for share in falls_seen)} |", flush=True)
 
 
 if __name__ == "__main__":

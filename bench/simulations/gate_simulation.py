@@ -24,7 +24,7 @@ from bench.simulations.error_rates import bound
 from specgate.analysis.intervals.autocorrelation import CONTRADICTED, model_of
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, spent
-from specgate.analysis.stats import FIRST_LOOK, planned_looks
+from specgate.analysis.stats import FIRST_LOOK, planned_interim_looks
 from specgate.contract import BASELINE, PASS_ROUNDS, Scenario, Schedule
 from specgate.planning.plan import build_plan
 from specgate.planning.scenario import find, shipped
@@ -41,7 +41,7 @@ DRIFT = "spec 1 % slower by the end"
 SIZES = (0.0004, 0.006, 0.05)
 """Noise of a block: as in micro runs on an H200, in full runs there, and on a shared CPU."""
 PROCESSES = 5
-"""Processes of a simulated noise passport, as `specgate machine calibrate` measures by default."""
+"""Processes of a simulated noise profile, as `specgate machine calibrate` measures by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +168,12 @@ class Between:
 
     @classmethod
     def assumed(cls, runs: int) -> Between:
-        """Without a noise passport."""
+        """Without a noise profile."""
         return cls(np.full(runs, ASSUMED.process_sd), math.inf)
 
     @classmethod
     def measured(cls, kind: str, runs: int, turns: Turns, sd: float, noise: Draw) -> Between:
-        """With a passport of PROCESSES processes under the same noise, as `specgate machine calibrate` measures it."""
+        """With a profile of PROCESSES processes under the same noise, as `specgate machine calibrate` measures it."""
         pairs = PASS_ROUNDS * (max(turns.prompt_sets) + 1)
         once = Turns(turns.prompt_sets[:pairs], turns.orders[:pairs])
         means = NOISES[kind](runs * PROCESSES, once, sd, noise).mean(axis=1)
@@ -204,16 +204,16 @@ def sequential(
     above, below = np.zeros(runs, bool), np.zeros(runs, bool)
     pairs = np.full(runs, looks[-1])
     for number, look in enumerate(looks, 1):
-        seen = d[:, :look]
-        here = seen.shape[1]
+        so_far = d[:, :look]
+        here = so_far.shape[1]
         model = model_of(turns.orders[:here], turns.prompt_sets[:here], tuple(range(here)))
-        around = seen - seen.mean(axis=1, keepdims=True)
+        around = so_far - so_far.mean(axis=1, keepdims=True)
         squares = np.stack([((around @ w.residual) * around).sum(axis=1) for w in model.weighings], axis=1)
         fits = model.freedom * np.log(np.maximum(squares, 1e-300)) + [w.constant for w in model.weighings]
-        kept = fits <= fits.min(axis=1, keepdims=True) + CONTRADICTED
+        plausible = fits <= fits.min(axis=1, keepdims=True) + CONTRADICTED
         variances = np.maximum(squares, 0) / model.freedom * [w.variance for w in model.weighings]
-        error = np.sqrt(np.where(kept, variances, 0.0).max(axis=1))
-        mean = seen @ model.weights
+        error = np.sqrt(np.where(plausible, variances, 0.0).max(axis=1))
+        mean = so_far @ model.weights
 
         def reach(share: float, error: Floats = error, freedom: int = model.freedom) -> Floats:
             own = special.stdtrit(freedom, 1 - share) * error
@@ -234,13 +234,13 @@ def simulate(
     noise: Draw,
     *,
     effect: float = 0.0,
-    passport: bool = False,
+    profile: bool = False,
     blind: Between | None = None,
     fail: float = FALSE_FAIL,
 ) -> Outcome:
     """`runs` runs of a scenario whose true log-ratio lies `effect` above the floor.
 
-    `passport`: whether they have a noise passport, measured under the same noise. `blind`: what all of them allow for
+    `profile`: whether they have a noise profile, measured under the same noise. `blind`: what all of them allow for
     between processes instead.
     """
     outcomes = []
@@ -251,9 +251,9 @@ def simulate(
         of_prompt -= of_prompt.mean(axis=1, keepdims=True)
         d = effect + NOISES[kind](len(part), turns, sd, noise) + of_prompt[:, turns.prompt_sets]
         count = len(part)
-        between = Between.measured(kind, count, turns, sd, noise) if passport else Between.assumed(count)
+        between = Between.measured(kind, count, turns, sd, noise) if profile else Between.assumed(count)
         between = between if blind is None else blind
-        outcomes.append(sequential(d, turns, planned_looks(scenario), between, fail=fail))
+        outcomes.append(sequential(d, turns, planned_interim_looks(scenario), between, fail=fail))
     columns = zip(*((o.above, o.below, o.pairs) for o in outcomes), strict=True)
     above, below, pairs = (np.concatenate(column) for column in columns)
     return Outcome(above, below, pairs)
@@ -277,7 +277,7 @@ def scheduled(template: Scenario, sets: int, schedule: Schedule) -> Scenario:
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def at_the_floor(runs: int, noise: Draw, *, passport: bool) -> Iterator[str]:
+def at_the_floor(runs: int, noise: Draw, *, profile: bool) -> Iterator[str]:
     """Lines of a Markdown table: false PASS / false FAIL in percent, per kind of noise and schedule; each the largest
     over block noises of SIZES.
     """
@@ -286,7 +286,7 @@ def at_the_floor(runs: int, noise: Draw, *, passport: bool) -> Iterator[str]:
     yield f"|---{'|---' * len(plans)}|"
     for kind in NOISES:
         outcomes = [
-            rates([simulate(s, kind, runs, sd, noise, passport=passport) for sd in SIZES])
+            rates([simulate(s, kind, runs, sd, noise, profile=profile) for sd in SIZES])
             if kind != DRIFT or not s.schedule.extended
             else "–"
             for s in plans.values()
@@ -303,7 +303,7 @@ def rates(outcomes: Sequence[Outcome]) -> str:
 
 
 def unseen(runs: int, noise: Draw) -> Iterator[str]:
-    """Lines of a Markdown table: the same at the block noise of H200 micro runs, with a passport whose processes did
+    """Lines of a Markdown table: the same at the block noise of H200 micro runs, with a profile whose processes did
     not differ at all, for noise that comes after it was measured; without and with LEAST.
     """
     plans = {name: s for name, s in schedules().items() if s.schedule.rounds * s.workload.prompt_sets >= FIRST_LOOK}
@@ -316,7 +316,7 @@ def unseen(runs: int, noise: Draw) -> Iterator[str]:
             yield f"| {kind} | {100 * least:.2g} % | {' | '.join(shares)} |"
 
 
-def power(runs: int, noise: Draw, *, passport: bool) -> Iterator[str]:
+def power(runs: int, noise: Draw, *, profile: bool) -> Iterator[str]:
     """Lines of a Markdown table: how often a cell that lies off its floor gets its PASS or FAIL, and after how many
     pairs.
     """
@@ -327,9 +327,9 @@ def power(runs: int, noise: Draw, *, passport: bool) -> Iterator[str]:
         for percent in (3, 1, -1, -3, -10):
             outcomes = []
             for scenario in plans.values():
-                kind = "process sd 0.02 %" if passport else "independent"
+                kind = "process sd 0.02 %" if profile else "independent"
                 effect = math.log1p(percent / 100)
-                out = simulate(scenario, kind, runs, sd, noise, effect=effect, passport=passport)
+                out = simulate(scenario, kind, runs, sd, noise, effect=effect, profile=profile)
                 right = out.above if percent > 0 else out.below
                 outcomes.append(f"{100 * right.mean():.1f} ({out.pairs.mean():.0f})")
             what = "PASS" if percent > 0 else "FAIL"
@@ -337,7 +337,7 @@ def power(runs: int, noise: Draw, *, passport: bool) -> Iterator[str]:
 
 
 def family(runs: int, noise: Draw) -> Iterator[str]:
-    """Lines on runs of 34 required spec cells (of 44 cells), 8 × 2 pairs each, block noise 0.6 %, no passport."""
+    """Lines on runs of 34 required spec cells (of 44 cells), 8 × 2 pairs each, block noise 0.6 %, no profile."""
     scenario, cells = schedules()["8 × 2"], 34
 
     def failed(effect: float, share: float, count: int, kind: str) -> Flags:
@@ -358,17 +358,17 @@ def family(runs: int, noise: Draw) -> Iterator[str]:
 def main(runs: int, seed: int) -> None:
     """Print error rates and power as Markdown tables."""
     noise = np.random.default_rng(seed)
-    for passport in (False, True):
-        title = "a passport of 5 processes" if passport else "no passport"
+    for profile in (False, True):
+        title = "a profile of 5 processes" if profile else "no profile"
         click.echo(f"\nAt the floor, {title}: false PASS / false FAIL, % of {runs} runs\n")
-        for line in at_the_floor(runs, noise, passport=passport):
+        for line in at_the_floor(runs, noise, profile=profile):
             click.echo(line)
-    for passport in (False, True):
-        title = "a passport of 5 processes that differ by 0.02 %" if passport else "no passport"
+    for profile in (False, True):
+        title = "a profile of 5 processes that differ by 0.02 %" if profile else "no profile"
         click.echo(f"\nPower, {title}: share decided rightly, % of {runs // 4} runs (pairs on average)\n")
-        for line in power(runs // 4, noise, passport=passport):
+        for line in power(runs // 4, noise, profile=profile):
             click.echo(line)
-    click.echo(f"\nAt the floor, a passport that saw no spread: false PASS / false FAIL, % of {runs // 2} runs\n")
+    click.echo(f"\nAt the floor, a profile that saw no spread: false PASS / false FAIL, % of {runs // 2} runs\n")
     for line in unseen(runs // 2, noise):
         click.echo(line)
     click.echo(f"\n34 required cells of a 44-cell run: at least one false FAIL, of {runs // 4} runs\n")

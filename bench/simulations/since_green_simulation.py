@@ -23,7 +23,7 @@ from specgate.analysis.intervals.autocorrelation import model_of
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.levels import FALSE_FAIL
 from specgate.analysis.references.earlier_run import QUIET, ROUNDS
-from specgate.analysis.stats import planned_looks
+from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Scenario
 from specgate.planning.scenario import find
 
@@ -122,7 +122,7 @@ def simulate(
 ) -> Outcome:
     """`runs` pairs of runs, the later of which takes `loss` (log scale) more time per step.
 
-    `processes`: how many a noise passport has measured, with a standard deviation of WIDE between them; None for what
+    `processes`: how many a noise profile has measured, with a standard deviation of WIDE between them; None for what
     is assumed.
     """
     scenario, outcomes = scenario_of(shape), []
@@ -134,7 +134,10 @@ def simulate(
         alone, freedom = (WIDE, processes - 1) if processes else (ASSUMED.process_sd, math.inf)
         between = Between(np.full(count, alone * math.sqrt(2)), freedom)
         floor, fail = -math.log1p(MARGIN_PCT / 100), FALSE_FAIL / DECISIONS
-        looks, rounds = planned_looks(scenario), rounds_of_first(old, turns, planned_looks(scenario), between)
+        looks, rounds = (
+            planned_interim_looks(scenario),
+            rounds_of_first(old, turns, planned_interim_looks(scenario), between),
+        )
         for length in np.unique(rounds):
             mine = rounds == length
             some = Between(between.sd[mine], between.freedom)
@@ -176,12 +179,12 @@ def at_the_margin(runs: int, noise: Draw) -> Iterator[str]:
 
 
 def power(runs: int, noise: Draw) -> Iterator[str]:
-    """PASS / FAIL in percent, by how much slower the later run is. Without a passport, processes differ by USUAL; with
+    """PASS / FAIL in percent, by how much slower the later run is. Without a profile, processes differ by USUAL; with
     one, by WIDE.
     """
     columns: list[tuple[str, float, int | None]] = [(shape, sd, None) for shape in SHAPES for sd in SIZES]
     columns += [("8 × 4", SIZES[0], processes) for processes in (5, 20)]
-    heads = [f"{s}, {100 * sd:g} %" + (f", passport of {n} processes" if n else "") for s, sd, n in columns]
+    heads = [f"{s}, {100 * sd:g} %" + (f", profile of {n} processes" if n else "") for s, sd, n in columns]
     yield f"| slower by | {' | '.join(heads)} |"
     yield f"|---{'|---' * len(columns)}|"
     for percent in (0, 1, 2, 3, 4, 5, 6, 8, 10, 40):

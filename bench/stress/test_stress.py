@@ -26,7 +26,7 @@ from bench.stress.playing import Played, play
 from bench.stress.tiny_pair import write_tiny_pair
 from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes as CacheSizes
-from specgate.backends.eagle3.reference.kv.planes import plain
+from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.contract import Budget, Role
 from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
@@ -193,10 +193,10 @@ def only(monkeypatch: pytest.MonkeyPatch, episode: Episode) -> None:
 
 
 def test_tensors_that_pile_up_are_a_leak(handle: ReferenceHandle, monkeypatch: pytest.MonkeyPatch) -> None:
-    sound, kept = handle.engine.decode, list[torch.Tensor]()
+    sound, leaked = handle.engine.decode, list[torch.Tensor]()
 
     def decode(role: Role, budget: Budget, stop: Sequence[int]) -> Decoded:
-        kept.append(torch.zeros(100))
+        leaked.append(torch.zeros(100))
         return sound(role, budget, stop)
 
     only(monkeypatch, replace(PLAIN, new_tokens=8))
@@ -267,7 +267,7 @@ def readings(name: str, *values: int) -> list[Reading]:
 
 
 @pytest.mark.parametrize(
-    ("found", "grew"),
+    ("readings", "grew"),
     [
         (readings("tensor_bytes", 500, 1000, 1000, 1000), False),
         (readings("tensor_bytes", 500, 1000, 1200, 1000), False),
@@ -279,8 +279,8 @@ def readings(name: str, *values: int) -> list[Reading]:
         (readings("device_bytes", 0, 1, NOISE, 3 + NOISE), True),
     ],
 )
-def test_growth_is_told_from_noise(found: list[Reading], grew: bool) -> None:
-    assert bool(leaks(found)) == grew
+def test_growth_is_told_from_noise(readings: list[Reading], grew: bool) -> None:
+    assert bool(leaks(readings)) == grew
 
 
 def test_too_few_rounds_are_no_proof() -> None:
@@ -315,7 +315,7 @@ def test_blocks_in_the_wrong_place_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         (("--spec", "3,x"), "--spec '3,x': not whole numbers above 0"),
         (("--context", "0"), "--context '0': not whole numbers above 0"),
@@ -329,9 +329,9 @@ def test_blocks_in_the_wrong_place_are_named() -> None:
         (("-o", "nonsense=1"), "option nonsense: not known"),
     ],
 )
-def test_what_cannot_be_meant_ends_with_2_and_its_name(changes: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_meant_ends_with_2_and_its_name(changes: tuple[str, ...], message: str, tmp_path: Path) -> None:
     done = run(*SMALL, *changes, "--out", str(tmp_path))
-    assert done.exit_code == 2 and said in done.output
+    assert done.exit_code == 2 and message in done.output
     assert not (tmp_path / "stress.json").exists()
 
 

@@ -9,9 +9,9 @@ import click
 
 from bench.tensor_parallel.pairs import pair_of
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
-from specgate.backends.eagle3.cupy.tuned.shape_log import ShapeLog
-from specgate.backends.eagle3.cupy.tuning.shapes import gemm_shapes
-from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
+from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
+from specgate.backends.eagle3.lib.shard import Shard
 
 
 @click.command()

@@ -40,13 +40,13 @@ def entries(trends: Trends, direction: Direction) -> Iterator[dict[str, object]]
                 "unit": kind.unit,
                 "value": last.value,
                 **({"range": f"± {half:.4g}"} if half is not None else {}),
-                "extra": f"run: {run.id}\nground: {series.ground}\nacceptance: {run.acceptance}",
+                "extra": f"run: {run.id}\nground: {series.group}\nacceptance: {run.acceptance}",
             }
 
 
 def name(series: Series) -> str:
-    """The name of an entry. The action joins entries of the same name into one chart, so it includes the ground."""
-    return f"{cell_name(series.cell.key)} {series.metric} ({series.cell.point.backend}, {series.ground})"
+    """The name of an entry. The action joins entries of the same name into one chart, so it includes the group."""
+    return f"{cell_name(series.cell.key)} {series.metric} ({series.cell.point.backend}, {series.group})"
 
 
 EXPORT = GithubActionBenchmark()

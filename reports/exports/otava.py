@@ -1,6 +1,6 @@
 """The export `otava`: trends as input of Apache Otava, which looks for change points.
 
-It writes otava.yaml and a CSV file per cell and ground. Otava needs a number in every field, so a metric becomes a
+It writes otava.yaml and a CSV file per cell and group. Otava needs a number in every field, so a metric becomes a
 column only if every run of the file has it.
 """
 
@@ -34,7 +34,7 @@ class Otava:
         for n, (_, group) in enumerate(groupby(ordered, key=one_test), 1):
             series = list(group)
             whole, places = complete(series)
-            name = f"{n:03d}-{_UNSAFE.sub('-', '-'.join((series[0].cell.key, series[0].ground))).strip('-')}"
+            name = f"{n:03d}-{_UNSAFE.sub('-', '-'.join((series[0].cell.key, series[0].group))).strip('-')}"
             files[f"{name}.csv"] = table(rows(trends, whole, places), ("time", *ATTRIBUTES, *(s.metric for s in whole)))
             tests[name] = {
                 "type": "csv",
@@ -49,11 +49,11 @@ class Otava:
 
 def one_test(series: Series) -> tuple[Cell, str]:
     """Series with the same key go into one file."""
-    return series.cell, series.ground
+    return series.cell, series.group
 
 
 def one_test_order(series: Series) -> tuple[str, str]:
-    return series.cell.key, series.ground
+    return series.cell.key, series.group
 
 
 def complete(series: Sequence[Series]) -> tuple[list[Series], list[int]]:

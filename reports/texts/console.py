@@ -1,21 +1,27 @@
-"""The reports `console` and `plain`: tables for a terminal of 80 columns or more, or one line per cell and verdict."""
+"""The reports `console` and `plain`: figures, rules that are not green, and the answer. `details` has everything."""
 
 from __future__ import annotations
 
 import io
 import shutil
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from specgate.analysis.cell_names import cell_name
-from specgate.contract import Policy, Run, State, Value, Verdict
+from specgate.contract import CellResult, Policy, Run, State, Value, Verdict
 from specgate.contract.protocols import visible
 from specgate.reports.common import figures, machine, memory, own_prompts, provenance, summary, token_checks, variants
-from specgate.reports.common.tables import CELL_HEAD, Entry, Group, cell_groups, tokens_entry
+from specgate.reports.common.answer import answer, which_counts
+from specgate.reports.common.tables import Entry, tokens_entry
 
 LEAST, MOST = 80, 160
 """Least and most columns that are used. Narrower terminals wrap; in wider tables rows would be hard to follow."""
+NAME = 20
+"""Least width of a cell's name, over more lines if need be."""
+CELLS = 7
+"""Most cells that have a row. The worst come first, and a last line counts the others."""
 STYLES = {
     State.PASS: "green",
     State.IMPROVED: "green",
@@ -26,14 +32,11 @@ STYLES = {
     State.NOT_JUDGED: "yellow",
     State.SKIPPED: "dim",
 }
-_COLUMNS = {"role": 8, "acceptance length": 11, "tok/s": 8, "speed-up": 11, "tokens": 12, "repeats": 7}
-"""The columns of `CELL_HEAD` that are shown → the least width at which an interval or a reason does not wrap."""
-_SHORT = {"acceptance length": "AL"}
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleReport:
-    """An `protocols.Report` that is printed, not written to a file."""
+    """A `protocols.Report` that is printed, not written to a file."""
 
     name: str
     lines: Callable[[Run], Iterator[str]]
@@ -43,44 +46,99 @@ class ConsoleReport:
         return "\n".join(self.lines(run))
 
 
-def closing_lines(run: Run) -> Iterator[str]:
-    """The state with its reason, what to do next, and where acceptance comes from."""
-    head = summary.headline(run)
-    yield f"{head.state}: {head.reason}"
-    if head.advice:
-        yield head.advice
-    yield from summary.break_evens(run)
-    yield from summary.not_judged(run)
-    yield f"acceptance is {run.acceptance} (pair {provenance.pair(run)})"
-    if told := ", ".join(f"{name} {value}" for name, value in provenance.engine(run)):
-        yield told
-    yield from filter(None, (token_checks.own_word(run), token_checks.sampled(run), token_checks.cost(run)))
-    yield from own_prompts.sentences(run)
-    yield from memory.sentences(run)
-    yield from variants.sentences(run)
-    yield from machine.sentences(run)
+# ── short ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Line = tuple[str, str, str]
+"""Style, the words that have it, and the rest of the line."""
 
 
-# ── plain ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def opening_lines(run: Run) -> Iterator[str]:
-    """The warning of a full run that began before its micro gates were green."""
+def short_lines(run: Run) -> Iterator[Line]:
+    """Yield a row per cell, the rules that are not green with what to do, and the answer in words."""
     if warning := summary.out_of_order(run):
-        yield warning
+        yield "bold red", warning, ""
+    yield from (("", "", row) for row in cell_rows(run))
+    objections = _of_one_cause([v for v in run.verdicts if v.state not in summary.QUIET], by_rule=True)
+    for same in sorted(objections, key=summary.gravity):
+        yield from objection(run, same)
+    head = summary.headline(run)
+    if head.code.value and (run.failures or head.state == State.NOT_JUDGED or not objections):
+        yield "bold", head.state, f": {head.reason}"
+        if head.advice:
+            yield "dim", f"  next: {head.advice}", ""
+    sentences = (*summary.not_judged(run), *which_counts(run), answer(run))
+    yield from (("", "", sentence) for sentence in sentences if sentence)
 
 
-def plain_lines(run: Run) -> Iterator[str]:
-    """The report without tables: one line per cell and per verdict. Verdicts on cells without figures share a line, if
-    their reason is one.
+def objection(run: Run, same: Sequence[Verdict]) -> Iterator[Line]:
+    """Yield the rule and the first cell of verdicts of one cause, with the reason, and what to do next."""
+    first = same[0]
+    rules, cells = (list(dict.fromkeys(values)) for values in ((v.rule for v in same), (v.cell for v in same)))
+    where = f" on {cell_name(first.cell, run.scenarios)}" if first.cell else ""
+    more = f" and {figures.counted(len(cells) - 1, 'more cell')}" if len(cells) > 1 else ""
+    kind = "" if first.required else " (advisory)"
+    yield STYLES[first.state], first.state.value, f"{kind} {', '.join(rules)}{where}{more}: {first.message}"
+    if first.next_step:
+        yield "dim", f"  next: {first.next_step}", ""
+
+
+def cell_rows(run: Run) -> Iterator[str]:
+    """Yield a row per cell with speculation, under a head. A baseline has one if it lacks figures, or is alone."""
+    alone = not any(r.cell.role.speculative for r in run.cells)
+    shown = [r for r in run.cells if r.cell.role.speculative or alone or r.status != "ok"]
+    if not shown:
+        return
+    worst = sorted(shown, key=lambda r: summary.gravity(v for v in run.verdicts if v.cell == r.cell.key))[:CELLS]
+    named = [r for r in shown if r in worst]
+    length = "AL" if run.acceptance == "real" else f"{run.acceptance} AL"
+    rows = [["", "speed-up (95 %)", length, "tok/s", "tokens"]]
+    rows += [[name, *cell_figures(run, r)] for name, r in zip(short_names(run, named), named, strict=True)]
+    longest, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    room = min(longest, max(columns() - sum(widths) - 2 * len(widths), NAME))
+    for n, (name, *texts) in enumerate(rows):
+        *above, last = textwrap.wrap(name, room) or [""]
+        yield from above
+        yield "  ".join([last.ljust(room), *map(str.rjust, texts, widths)]).rstrip()
+        if n and (note := summary.cell_note(run, named[n - 1])):
+            yield f"  {note}"
+    if len(shown) > CELLS:
+        yield f"  and {figures.counted(len(shown) - CELLS, 'more cell')}"
+
+
+def cell_figures(run: Run, result: CellResult) -> list[str]:
+    """Return the figures of a cell's row."""
+    comparison = run.comparison(result.cell.key)
+    speedup = comparison.speedup if comparison else None
+    interval = figures.reason(speedup) or (figures.span(speedup) or "").replace(" … ", "–")
+    return [
+        figures.figure(speedup) + (f" ({interval})" if interval else ""),
+        figures.of(result, "acceptance_length"),
+        figures.of(result, *figures.SPEED),
+        tokens_entry(run, comparison).text,
+    ]
+
+
+def short_names(run: Run, results: Sequence[CellResult]) -> list[str]:
+    """Return the names of cells, without their scenario where that tells no two of them apart."""
+    scenarios = [r.cell.point.scenario for r in results]
+    bare = [cell_name(r.cell.key, {s: run.scenarios[s]}) for r, s in zip(results, scenarios, strict=True)]
+    return bare if len(set(bare)) == len(bare) else [cell_name(r.cell.key, run.scenarios) for r in results]
+
+
+# ── everything ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def every_line(run: Run) -> Iterator[Line]:
+    """Yield a line per cell, one per verdict, and what the figures rest on. Verdicts on cells without figures share a
+    line, if their reason is one.
     """
-    yield from opening_lines(run)
+    if warning := summary.out_of_order(run):
+        yield "bold red", warning, ""
     length = f"{summary.acceptance_label(run) or 'acceptance'} length"
     for result in run.cells:
         comparison = run.comparison(result.cell.key)
         note = summary.cell_note(run, result)
         parts = [
-            f"cell {cell_name(result.cell.key, run.scenarios)}: {result.status}" + (f" ({note})" if note else ""),
+            f"{cell_name(result.cell.key, run.scenarios)}: {result.status}" + (f" ({note})" if note else ""),
             f"{figures.of(result, *figures.SPEED)} tok/s",
             f"{figures.of(result, *figures.PER_TOKEN)} ms/token",
         ]
@@ -91,26 +149,40 @@ def plain_lines(run: Run) -> Iterator[str]:
                 _noted("tokens", tokens_entry(run, comparison)),
             ]
         parts.append(_in_words("repeats", result.values.get("repeated_8gram_share")))
-        yield ", ".join(parts)
-    for same in _of_one_cause(run):
-        first = same[0]
-        kind = "" if first.required else " (advisory)"
-        rules, cells = (list(dict.fromkeys(values)) for values in ((v.rule for v in same), (v.cell for v in same)))
-        where = cell_name(first.cell, run.scenarios) if len(cells) == 1 else f"{len(cells)} cells"
-        about = summary.about(first, run.scenarios) if len(same) == 1 else f"{', '.join(rules)} on {where}"
-        yield f"{first.state.value}{kind} {about}: {first.message}"
-        if first.next_step:
-            yield f"  next: {first.next_step}"
-    yield from closing_lines(run)
+        yield "", "cell ", ", ".join(parts)
+    for same in _of_one_cause(run.verdicts):
+        yield from objection(run, same)
+    head = summary.headline(run)
+    yield "bold", head.state, f": {head.reason}"
+    if head.advice:
+        yield "", "", head.advice
+    yield from (("", "", fact) for fact in facts(run))
 
 
-def _of_one_cause(run: Run) -> list[list[Verdict]]:
-    """Verdicts on cells without figures, by their cause; every other one by itself."""
+def facts(run: Run) -> Iterator[str]:
+    """Yield sentences on what was not judged, and on the source of the figures: engine, checks, prompts, machine."""
+    yield from summary.break_evens(run)
+    yield from summary.not_judged(run)
+    yield f"acceptance is {run.acceptance} (pair {provenance.pair(run)})"
+    if engine := ", ".join(f"{name} {value}" for name, value in provenance.engine(run)):
+        yield engine
+    yield from filter(None, (token_checks.own_word(run), token_checks.sampled(run), token_checks.cost(run)))
+    for sentences in (own_prompts.sentences, memory.sentences, variants.sentences, machine.sentences):
+        yield from sentences(run)
+
+
+def _of_one_cause(verdicts: Sequence[Verdict], by_rule: bool = False) -> list[list[Verdict]]:
+    """Group verdicts on cells without figures by their cause; every other one stands alone, or with those of its rule.
+
+    The same reason of another rule, with the same next step, is the same cause.
+    """
     groups: dict[tuple[object, ...], list[Verdict]] = {}
-    contradicted = {(result.cell.key, result.reason_code) for result in run.cells if result.reason_code}
-    for number, v in enumerate(run.verdicts):
-        shared = v.reason_code == "not_measured" or (v.cell, v.reason_code) in contradicted
-        key = (v.state, v.required, v.message, v.next_step) if shared else (number,)
+    rules_of: dict[tuple[object, ...], set[str]] = {}
+    for v in verdicts:
+        rules_of.setdefault((v.cell, v.message), set()).add(v.rule)
+    for number, v in enumerate(verdicts):
+        shared = v.reason_code == "not_measured" or len(rules_of[v.cell, v.message]) > 1
+        key = (v.state, v.required, v.message, v.next_step) if shared else (v.state, v.rule) if by_rule else (number,)
         groups.setdefault(key, []).append(v)
     return list(groups.values())
 
@@ -123,17 +195,20 @@ def _noted(name: str, entry: Entry) -> str:
     return f"{name} {entry.text}" + (f" ({entry.note})" if entry.note else "")
 
 
-# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── on a terminal ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def rich_lines(run: Run) -> Iterator[str]:
-    """The report with tables and colours."""
-    yield from printed(
-        *(words((line, "bold red")) for line in opening_lines(run)),
-        *(_cells(group) for group in cell_groups(run)),
-        *([_verdicts(run)] if run.verdicts else []),
-        *(words((line, "" if n else "bold")) for n, line in enumerate(closing_lines(run))),
-    )
+def plain(line: Line) -> str:
+    """Return a line for a log: as long as it is, and without colours."""
+    return visible(line[1] + line[2])
+
+
+def styled(line: Line) -> Iterator[Any]:
+    """Yield the lines of a terminal that `line` needs, in colours."""
+    style, head, rest = line
+    for n, text in enumerate(textwrap.wrap(head + rest, columns(), subsequent_indent="  ", break_on_hyphens=False)):
+        cut = len(text) if not rest else 0 if n else len(head)
+        yield words((text[:cut], style), text[cut:])
 
 
 def words(*parts: str | tuple[str, str]) -> Any:
@@ -142,12 +217,12 @@ def words(*parts: str | tuple[str, str]) -> Any:
     """
     from rich.text import Text
 
-    styled = ((part, "") if isinstance(part, str) else part for part in parts)
-    return Text.assemble(*((visible(text), style) for text, style in styled))
+    pairs = ((part, "") if isinstance(part, str) else part for part in parts)
+    return Text.assemble(*((visible(text), style) for text, style in pairs))
 
 
 def columns() -> int:
-    """How many columns of the terminal are used."""
+    """Number of columns of the terminal that are used."""
     return min(max(shutil.get_terminal_size((LEAST, 24)).columns, LEAST), MOST)
 
 
@@ -161,66 +236,6 @@ def printed(*renderables: Any) -> Iterator[str]:
     yield from file.getvalue().rstrip("\n").split("\n")
 
 
-def _cells(group: Group) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    reasons = [f"{row[0].text}: {row[0].note}" for row in group.rows if row[0].note]
-    table = Table(
-        title=words(group.title),
-        title_justify="left",
-        caption=words("\n".join(reasons)) if reasons else None,
-        caption_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        expand=True,
-    )
-    for head, width in _COLUMNS.items():
-        table.add_column(_SHORT.get(head, head), justify="left" if head == "role" else "right", min_width=width)
-    for row in group.rows:
-        entries = {**dict(zip(CELL_HEAD, row, strict=True)), "role": Entry(row[0].text)}
-        table.add_row(*(_two_lines(entries[head]) for head in _COLUMNS))
-    return table
-
-
-def _two_lines(entry: Entry) -> Any:
-
-    return words(entry.text, *([("\n" + entry.note, "dim")] if entry.note else []))
-
-
-def _verdicts(run: Run) -> Any:
-    """The table of verdicts.
-
-    If a rule says the same of several cells, they share a row. Green cells are only counted; the others are named.
-    """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, expand=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("gate and cells", ratio=6)
-    table.add_column("because", ratio=7)
-    for same in _alike(run.verdicts):
-        first = same[0]
-        state = first.state.value if first.required else f"({first.state.value})"
-        counted = first.state is State.PASS and len(same) > 1
-        cells = [] if counted else [cell_name(v.cell, run.scenarios) for v in same if v.cell]
-        because = f"{len(same)} cells: {first.reason_code.replace('_', ' ')}" if counted else first.message
-        table.add_row(
-            words((state, STYLES[first.state])),
-            words(first.rule, *(("\n" + cell, "dim") for cell in cells)),
-            words(because, *([("\nnext: " + first.next_step, "dim")] if first.next_step else [])),
-        )
-    return table
-
-
-def _alike(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
-    groups: dict[tuple[str | None, ...], list[Verdict]] = {}
-    for v in verdicts:
-        words = (v.reason_code,) if v.state is State.PASS else (v.message, v.next_step)
-        groups.setdefault((v.rule, v.state, *words), []).append(v)
-    return list(groups.values())
-
-
-REPORT = ConsoleReport("console", rich_lines)
-PLAIN = ConsoleReport("plain", lambda run: map(visible, plain_lines(run)))
+REPORT = ConsoleReport("console", lambda run: printed(*(text for line in short_lines(run) for text in styled(line))))
+PLAIN = ConsoleReport("plain", lambda run: map(plain, short_lines(run)))
+DETAILS = ConsoleReport("details", lambda run: map(plain, every_line(run)))

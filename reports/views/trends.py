@@ -1,6 +1,6 @@
 """The view `history`, for `specgate runs history`: per group of runs its figures, as small pictures side by side.
 
-Runs of a group (`Series.ground`) have the same machine, weights, prompts and settings, so figures are comparable. A
+Runs of a group (`Series.group`) have the same machine, weights, prompts and settings, so figures are comparable. A
 group of one run has no trend; its figures stand in one table with the others of that kind.
 """
 
@@ -42,12 +42,12 @@ def sheet(trends: Trends) -> Sheet:
     """The page: where something changed, the pictures group by group, single runs, then runs and groups."""
     plots: dict[Plot, list[Series]] = {}
     for series in trends.series:
-        plots.setdefault((series.cell.point, series.ground), []).append(series)
+        plots.setdefault((series.cell.point, series.group), []).append(series)
     followed = {plot: group for plot, group in plots.items() if any(len(s.readings) > 1 for s in group)}
     single = [s for plot, group in plots.items() if plot not in followed for s in group]
     return Sheet(
         title="History",
-        subtitle=f"{counted(len(trends.runs), 'run')} in {counted(len(trends.grounds), 'group')}; no gate",
+        subtitle=f"{counted(len(trends.runs), 'run')} in {counted(len(trends.groups), 'group')}; no gate",
         ending=None,
         banners=[f"Left out: {why}" for why in trends.unread],
         sections=[
@@ -119,14 +119,14 @@ def runs(trends: Trends) -> Table:
     return Table(("no.", "started (UTC)", "kind", "verdict", "source", "run"), rows, texts=6)
 
 
-def section(trends: Trends, number: int, point: Point, ground: str, group: Sequence[Series]) -> Section:
+def section(trends: Trends, number: int, point: Point, label: str, group: Sequence[Series]) -> Section:
     """Return the section of one group: a picture per metric, all with one axis of runs, and a row per metric."""
-    facts = trends.grounds.get(ground, {})
+    facts = trends.groups.get(label, {})
     places = sorted({r.run for s in group for r in s.readings})
     by_metric: dict[str, list[Series]] = {}
     for series in group:
         by_metric.setdefault(series.metric, []).append(series)
-    where = " · ".join(filter(None, (point.backend, facts.get("device"), facts.get("dtype"), f"group {ground}")))
+    where = " · ".join(filter(None, (point.backend, facts.get("device"), facts.get("dtype"), f"group {label}")))
     pictures = [
         Picture(
             name=in_units(name),
@@ -196,7 +196,7 @@ def once(trends: Trends, single: Sequence[Series]) -> Iterator[Section]:
 
 
 def groups(trends: Trends) -> Table:
-    rows = [[name, key, value[:24]] for name, facts in trends.grounds.items() for key, value in facts.items()]
+    rows = [[name, key, value[:24]] for name, facts in trends.groups.items() for key, value in facts.items()]
     return Table(("group", "what", "value"), rows, texts=3)
 
 
@@ -208,7 +208,7 @@ def rows(trends: Trends) -> Iterator[Row]:
             run = trends.runs[reading.run]
             yield {
                 **about(run),
-                "ground": series.ground,
+                "ground": series.group,
                 **place(series.cell),
                 "metric": kind.name,
                 "unit": kind.unit,
@@ -233,8 +233,8 @@ def about(run: Run) -> Row:
 
 def tables(trends: Trends) -> Tables:
     """Return every figure, then the runs and the groups."""
-    grounds = ({"ground": name, **facts} for name, facts in trends.grounds.items())
-    return {"figures": rows(trends), "runs": map(about, trends.runs), "grounds": grounds}
+    by_group = ({"ground": name, **facts} for name, facts in trends.groups.items())
+    return {"figures": rows(trends), "runs": map(about, trends.runs), "grounds": by_group}
 
 
 VIEW = SheetView("history", sheet, tables)

@@ -46,7 +46,7 @@ FOLDERS: Final = frozenset(
 class Asked:
     """What a comparison was asked to do, in full: with the journals, everything else follows.
 
-    `pairs`, `visits`, `quads`: see `schedule.schedule_of`.
+    `pairs`, `visits`: see `schedule.schedule_of`. `quads`: ABBA groups of every role on each visit.
     `looks`: numbers of process pairs after which the words are judged, ascending; the last one is `pairs`.
     `begun_with`: what must be the same when the comparison is continued, by name: software, host, GPU and driver.
     """

@@ -16,6 +16,7 @@ from specgate.contract.two_builds import SIDES, Margins, Side, SideName
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
 from specgate.machine.checkout import checkout_of
+from specgate.planning.ad_hoc import NOTHING, Question
 from specgate.planning.policy import micro_names
 from specgate.planning.request import Request
 from specgate.planning.resolution import resolve
@@ -31,6 +32,7 @@ class AbRequest:
 
     `old`, `new`: what `--old` and `--new` said. `base`: the revision that the old side is built from. `build`: the
     command that builds a checkout. `package`: where, below a checkout, the code lies. `same`: both sides are one build.
+    `tokenizer`, `question`: as in `planning.request.Request`.
     `looks`: numbers of process pairs, ascending. After each, the words are judged, and it goes on only from CANNOT
         TELL.
     `steps`: most engine steps of a block; None for as many as the scenario has.
@@ -52,6 +54,8 @@ class AbRequest:
     pair: str | None = None
     target: Path | None = None
     draft: Path | None = None
+    tokenizer: Path | None = None
+    question: Question = NOTHING
     looks: tuple[int, ...] = (8,)
     visits: int = 1
     quads: int = 2
@@ -135,6 +139,8 @@ def config_of(request: AbRequest, asked: Asked) -> Config:
         pair=request.pair,
         target=request.target,
         draft=request.draft,
+        tokenizer=request.tokenizer,
+        question=request.question,
         perf_mode=False,
         options={**request.options, **asked.options},
     )

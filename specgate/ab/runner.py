@@ -1,4 +1,4 @@
-"""The measuring loop of a comparison: processes in pairs, and blocks in quads A B B A.
+"""The measuring loop of a comparison: processes in pairs, and blocks in groups A B B A.
 
 Both builds are loaded side by side where memory allows. Otherwise the processes of a pair run one after the other, in
 an order that was drawn. Either way a pair of processes gives one difference.
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from specgate.ab.folder import AbFolder, Processes
 from specgate.ab.memory import device_bytes_in_use, most_host_bytes
-from specgate.ab.schedule import ProcessPair, Quad, Visit, other
+from specgate.ab.schedule import AbbaGroup, ProcessPair, Visit, other
 from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import Block, Budget, EngineFacts, NearTies, Plan, Point, Round, TokenChecks
 from specgate.contract.protocols import OpenRequest
@@ -199,7 +199,7 @@ class AbRunner:
         """Prefill the beginning of the first visit's prompts and decode a few steps of every role."""
         scenario = self.sides[name].plan.scenarios[visit.point.scenario]
         ids = [prompt[:WARM_UP_TOKENS] for prompt in self._ids(visit)]
-        worker.prefill(ids, draft=any(q.role.speculative for q in visit.quads))
+        worker.prefill(ids, draft=any(q.role.speculative for q in visit.groups))
         longest = scenario.budget.steps or scenario.budget.new_tokens or WARM_UP_STEPS
         for role in scenario.roles:
             worker.decode(role, Budget(steps=min(WARM_UP_STEPS, longest), ignore_eos=scenario.budget.ignore_eos), ())
@@ -237,14 +237,14 @@ class AbRunner:
     # ── a visit ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _visit(self, visit: Visit, number: int, running: Mapping[SideName, Running]) -> None:
-        """Prefill one prompt set and run its quads, on all sides that have a process."""
+        """Prefill one prompt set and run its ABBA groups, on all sides that have a process."""
         names = [name for name in (visit.first, other(visit.first)) if name in running]
         workers = {name: running[name].worker for name in names}
         shared = self._prefill(visit, running, names)
         self._settle(visit, workers)
-        for count, quad in enumerate(visit.quads):
-            self._quad(visit, quad, earlier(visit.quads, count), number, workers, shared)
-            if not quad.role.speculative and self._micro(visit):
+        for count, group in enumerate(visit.groups):
+            self._group(visit, group, earlier(visit.groups, count), number, workers, shared)
+            if not group.role.speculative and self._micro(visit):
                 # Each side has just decoded the baseline: its text goes on from there, which is cheaper than anew.
                 for name in names:
                     with named(name):
@@ -259,7 +259,7 @@ class AbRunner:
         self, visit: Visit, running: Mapping[SideName, Running], names: Sequence[SideName]
     ) -> dict[SideName, int]:
         """Prefill the visit's prompts on every side in turn, equally often. Returns the median nanoseconds of each."""
-        draft, ids = any(q.role.speculative for q in visit.quads), self._ids(visit)
+        draft, ids = any(q.role.speculative for q in visit.groups), self._ids(visit)
         taken: dict[SideName, list[int]] = {name: [] for name in names}
         for name in names:
             process, before = running[name], None if running[name].prefilled else device_bytes_in_use()
@@ -283,39 +283,48 @@ class AbRunner:
         if self._micro(visit):
             for name, worker in workers.items():
                 with named(name):
-                    worker.decode(visit.quads[0].role, self.sides[name].plan.scenarios[visit.point.scenario].budget, ())
+                    worker.decode(
+                        visit.groups[0].role, self.sides[name].plan.scenarios[visit.point.scenario].budget, ()
+                    )
 
-    def _quad(
+    def _group(
         self,
         visit: Visit,
-        quad: Quad,
+        group: AbbaGroup,
         before: int,
         number: int,
         workers: Mapping[SideName, EngineWorker],
         shared: Mapping[SideName, int],
     ) -> None:
-        """Four blocks of one role, two rounds of each side. `before`: quads of the role earlier in the visit."""
+        """Four blocks of one role, two rounds of each side. `before`: groups of the role earlier in the visit."""
         taken = {"old": 0, "new": 0}
-        for place, name in enumerate(quad.order):
+        for place, name in enumerate(group.order):
             index = visit.rounds + 2 * before + taken[name]
             taken[name] += 1
             if name not in workers:
                 continue
-            point, roles = self._own(name, visit.point), tuple(dict.fromkeys(q.role for q in visit.quads))
+            point, roles = self._own(name, visit.point), tuple(dict.fromkeys(q.role for q in visit.groups))
             round_ = Round(point, visit.prompt_set, index, roles, warmup=False)
             with named(name):
-                self._block(name, round_, quad, place, number, workers[name], shared[name])
+                self._block(name, round_, group, place, number, workers[name], shared[name])
 
     def _block(
-        self, name: SideName, round_: Round, quad: Quad, place: int, number: int, worker: EngineWorker, shared_ns: int
+        self,
+        name: SideName,
+        round_: Round,
+        group: AbbaGroup,
+        place: int,
+        number: int,
+        worker: EngineWorker,
+        shared_ns: int,
     ) -> None:
         scenario, before = self.sides[name].plan.scenarios[round_.point.scenario], self.cpus.read(worker.pid)
         asked_ns = time.monotonic_ns()
         prefill_ns = shared_ns
         if scenario.whole_requests:
-            prefill_ns = worker.prefill(self._ids_of(round_.point, round_.prompt_set), draft=quad.role.speculative)
-        decoded = worker.decode(quad.role, scenario.budget, ())
-        block = make_block(round_, place, quad.role, number, prefill_ns, decoded)
+            prefill_ns = worker.prefill(self._ids_of(round_.point, round_.prompt_set), draft=group.role.speculative)
+        decoded = worker.decode(group.role, scenario.budget, ())
+        block = make_block(round_, place, group.role, number, prefill_ns, decoded)
         span_ns = asked_ns, time.monotonic_ns()
         lengths = self._set_of(round_.point, round_.prompt_set).lengths if scenario.workload.own else ()
         cpu = between(before, self.cpus.read_again(before))
@@ -372,9 +381,9 @@ class _NoRoom(Exception):
     """The second process of a pair could not be loaded beside the first."""
 
 
-def earlier(quads: Sequence[Quad], count: int) -> int:
-    """How many of the first `count` quads have the role of the one after them."""
-    return sum(q.role == quads[count].role for q in quads[:count])
+def earlier(groups: Sequence[AbbaGroup], count: int) -> int:
+    """How many of the first `count` groups have the role of the one after them."""
+    return sum(q.role == groups[count].role for q in groups[:count])
 
 
 @contextmanager
@@ -388,4 +397,4 @@ def named(side: SideName) -> Iterator[None]:
 
 def blocks_of(pairs: Sequence[ProcessPair]) -> int:
     """How many blocks a schedule has, on both sides together."""
-    return sum(len(q.order) for pair in pairs for visit in pair.visits for q in visit.quads)
+    return sum(len(q.order) for pair in pairs for visit in pair.visits for q in visit.groups)

@@ -1,12 +1,12 @@
 """The order of a comparison, drawn from a seed before anything is measured.
 
 Processes come in pairs, one of each side. Within a pair, both sides visit the same prompt sets; on a visit, each role
-has quads of blocks A B B A or B A A B, A for the old build. Over the pairs, the visits go through all prompt sets in
+has ABBA groups, A B B A or B A A B, A for the old build. Over the pairs, the visits go through all prompt sets in
 turn.
 
 Which side is first, is drawn such that each is first in half of the process pairs. A machine that slows every fourth
-block then slows both sides alike. Were each quad drawn by itself, all quads of a role would begin with the same side in
-one schedule of 128, and what is slow about a place in a quad would be taken for a property of a build.
+block then slows both sides alike. If each group were drawn by itself, all groups of a role would begin with the same
+side in one schedule of 128. What is slow about a place in a group would then be taken for a property of a build.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Final
 from specgate.contract import Plan, Point, Role, Round, Scenario
 from specgate.contract.two_builds import SIDES, SideName
 
-ROUNDS_PER_QUAD: Final = 2
-"""Blocks of each side and role in a quad: a quad gives each side two rounds."""
+ROUNDS_PER_GROUP: Final = 2
+"""Blocks of each side and role in an ABBA group, which gives each side two rounds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Quad:
+class AbbaGroup:
     """Four blocks of one role: the side of each, in running order."""
 
     role: Role
@@ -35,15 +35,15 @@ class Quad:
 class Visit:
     """What happens to one prompt set while one pair of processes runs.
 
-    `first`: the side that prefills first. `rounds`: the number of the first of its rounds; a quad takes two.
-    `quads`: in running order; the roles take turns.
+    `first`: the side that prefills first. `rounds`: the number of the first of its rounds; a group takes two.
+    `groups`: in running order; the roles take turns.
     """
 
     point: Point
     prompt_set: int
     first: SideName
     rounds: int
-    quads: tuple[Quad, ...]
+    groups: tuple[AbbaGroup, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +56,22 @@ class ProcessPair:
 
 
 def schedule_of(
-    points: Sequence[tuple[Scenario, Point]], pairs: int, visits: int, quads: int, begin: int = 0
+    points: Sequence[tuple[Scenario, Point]], pairs: int, visits: int, groups: int, begin: int = 0
 ) -> list[ProcessPair]:
-    """The schedule of `pairs` pairs of processes: `visits` prompt sets of every point in each, `quads` quads of every
-    role on each visit.
+    """The schedule of `pairs` pairs of processes: `visits` prompt sets of every point in each, and on each visit
+    `groups` ABBA groups of every role.
 
     `begin`: how many pairs have come before, in a schedule of their own. The visits go on where those ended, and each
     side is first in half of these pairs, too. The seed is that of the first scenario.
     """
     later = f" from {begin}" if begin else ""
-    source = random.Random(f"ab {points[0][0].workload.seed} {pairs} {visits} {quads}{later}")
+    source = random.Random(f"ab {points[0][0].workload.seed} {pairs} {visits} {groups}{later}")
     starting = balanced(pairs, source)
     leading = {(point, role): balanced(pairs, source) for scenario, point in points for role in scenario.roles}
     found = []
     for number, first in enumerate(starting):
         planned = [
-            visit_of(scenario, point, begin + number, place, visits, quads, first, leads)
+            visit_of(scenario, point, begin + number, place, visits, groups, first, leads)
             for scenario, point in points
             for leads in [{role: leading[point, role][number] for role in scenario.roles}]
             for place in range(visits)
@@ -102,20 +102,22 @@ def visit_of(
     number: int,
     place: int,
     visits: int,
-    quads: int,
+    groups: int,
     first: SideName,
     leading: Mapping[Role, SideName],
 ) -> Visit:
     """The visit at `place` among the `visits` of process pair `number`.
 
-    `leading`: role → the side that its first quad in this process pair begins with. Later ones take turns.
+    `leading`: role → the side that its first group in this process pair begins with. Later ones take turns.
     """
     running = number * visits + place
     sets = scenario.workload.prompt_sets
     planned = tuple(
-        Quad(role, quad_order(turn(leading[role], place * quads + i))) for i in range(quads) for role in scenario.roles
+        AbbaGroup(role, abba_order(turn(leading[role], place * groups + i)))
+        for i in range(groups)
+        for role in scenario.roles
     )
-    return Visit(point, running % sets, turn(first, place), running // sets * quads * ROUNDS_PER_QUAD, planned)
+    return Visit(point, running % sets, turn(first, place), running // sets * groups * ROUNDS_PER_GROUP, planned)
 
 
 def turn(first: SideName, count: int) -> SideName:
@@ -123,7 +125,7 @@ def turn(first: SideName, count: int) -> SideName:
     return first if count % 2 == 0 else other(first)
 
 
-def quad_order(first: SideName) -> tuple[SideName, SideName, SideName, SideName]:
+def abba_order(first: SideName) -> tuple[SideName, SideName, SideName, SideName]:
     """A B B A, beginning with `first`."""
     return first, other(first), other(first), first
 
@@ -133,17 +135,17 @@ def other(side: SideName) -> SideName:
 
 
 def plan_of(scenarios: Sequence[Scenario], pairs: Sequence[ProcessPair], backend: str) -> Plan:
-    """The rounds of one side, as its blocks are judged. A round is the same place of every role's quad."""
+    """The rounds of one side, as its blocks are judged. A round is the same place of every role's group."""
     rounds = [
         Round(
             point=Point(v.point.scenario, backend, v.point.context, v.point.batch),
             prompt_set=v.prompt_set,
             index=v.rounds + i,
-            order=tuple(dict.fromkeys(q.role for q in v.quads)),
+            order=tuple(dict.fromkeys(q.role for q in v.groups)),
             warmup=False,
         )
         for pair in pairs
         for v in pair.visits
-        for i in range(ROUNDS_PER_QUAD * len(v.quads) // len({q.role for q in v.quads}))
+        for i in range(ROUNDS_PER_GROUP * len(v.groups) // len({q.role for q in v.groups}))
     ]
     return Plan({s.name: s for s in scenarios}, tuple(rounds))

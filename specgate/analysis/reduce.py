@@ -19,7 +19,7 @@ from specgate.analysis.cell_figures import (
     series,
     speed_values,
 )
-from specgate.analysis.checks.contradictions import UNKNOWN, Contradiction, Grounds, contradictions
+from specgate.analysis.checks.contradictions import UNKNOWN, CheckFacts, Contradiction, contradictions
 from specgate.analysis.checks.served import clock_values
 from specgate.analysis.context_depth import by_depth
 from specgate.analysis.intervals.between_runs import ASSUMED
@@ -129,7 +129,7 @@ def measure(
     records: Checked | None = None,
     *,
     forced: bool = False,
-    grounds: Grounds = UNKNOWN,
+    check_facts: CheckFacts = UNKNOWN,
     known: Known | None = None,
     aside: SetAside | None = None,
     between: Mapping[str, BetweenRuns] = UNMEASURED,
@@ -140,8 +140,8 @@ def measure(
     `blocks` must come from whole rounds.
     `ties`: which recorded top-2 margins are near ties.
     `forced`: acceptance was forced, so tokens are not compared.
-    `grounds`: what the records are held against beside each other.
-    `known`: what earlier calls over the same blocks and `grounds` have left; this call adds its own.
+    `check_facts`: facts of engines and machine that the records are compared with.
+    `known`: what earlier calls over the same blocks and `check_facts` have left; this call adds its own.
     `aside`: rounds whose times are left out. Their tokens and drafts count like those of any other.
     `between`: `Run.between_runs`.
     `brief`: cells have what gates judge alone. What only pages show (`by_depth`, `distributions`, …) is left out.
@@ -149,7 +149,7 @@ def measure(
     A cell has failed where its records contradict themselves: none of its figures may then be quoted.
     """
     records, aside, known = records or Checked(), aside or {}, known or Known()
-    of, broken = sound_blocks(plan, blocks, margins, grounds, known.sound)
+    of, broken = sound_blocks(plan, blocks, margins, check_facts, known.sound)
     by_point: dict[Point, list[Block]] = {point: [] for point in plan.points}
     for cell, cell_blocks in of.items():
         by_point[cell.point] += cell_blocks
@@ -163,7 +163,7 @@ def measure(
         mine = [b for b in by_point[cell.point] if b.role in (BASELINE, cell.role)]
         pairs = compared(mine, plan.scenarios[cell.point.scenario])
         check = check_tokens(cell, pairs, margins, ties, texts[cell.point], records.logits)
-        check, most = replace(check, lossy=is_lossy(cell, grounds)), records.asked.followed
+        check, most = replace(check, lossy=is_lossy(cell, check_facts)), records.asked.followed
         if not most or not ties.ulps:
             return check
         parted = parted_texts(cell, pairs, check.divergences, most)
@@ -214,9 +214,9 @@ def by_near_ties(
     )
 
 
-def is_lossy(cell: Cell, grounds: Grounds) -> bool:
+def is_lossy(cell: Cell, check_facts: CheckFacts) -> bool:
     """True if the engine declares that speculation may emit other tokens than the baseline."""
-    facts = grounds.engines.get(cell.point.key)
+    facts = check_facts.engines.get(cell.point.key)
     return cell.role.speculative and facts is not None and LOSSY in facts.details
 
 
@@ -226,7 +226,11 @@ def measured(rounds: Iterable[Round]) -> tuple[tuple[int, int], ...]:
 
 
 def sound_blocks(
-    plan: Plan, blocks: Iterable[Block], margins: Sequence[Margin], grounds: Grounds, sound: set[int] | None = None
+    plan: Plan,
+    blocks: Iterable[Block],
+    margins: Sequence[Margin],
+    check_facts: CheckFacts,
+    sound: set[int] | None = None,
 ) -> tuple[dict[Cell, list[Block]], dict[Cell, Contradiction]]:
     """(cell → its measured blocks, cell → the contradiction in its records, whose blocks are then left out).
 
@@ -236,7 +240,7 @@ def sound_blocks(
     for block in blocks:
         if not block.warmup:
             of[block.cell].append(block)
-    broken = contradictions(plan, of, margins, grounds, sound)
+    broken = contradictions(plan, of, margins, check_facts, sound)
     for cell in broken:
         of[cell] = []
     return of, broken

@@ -1,7 +1,7 @@
 """Follow figures over many stored runs.
 
 Only figures that rest on the same facts are put into one series: the same machine, weights, prompts and settings. In
-code and reports these facts are called the ground of a figure. Where weights are known by their hashes, the name of the
+code and reports these facts are called the group of a figure. Where weights are known by their hashes, the name of the
 pair is no part of it: the same files may be found under two names.
 """
 
@@ -45,17 +45,17 @@ def trends_of(folder: Path) -> Trends:
         raise UsageError(f"{folder} holds no run folder", hint="give the folder that holds run folders")
     once = {run.id: run for run in runs}  # a run that was copied counts once
     ordered = sorted(once.values(), key=lambda run: (run.started, run.id))
-    grounds = {name: facts for run in ordered for c in run.cells for name, facts in [ground(run, c.cell)]}
+    groups = {name: facts for run in ordered for c in run.cells for name, facts in [group_of(run, c.cell)]}
     searched = with_changes(list(series(ordered)))
-    return Trends(tuple(ordered), searched, grounds, tuple(unread), BUDGET, fewest_readings())
+    return Trends(tuple(ordered), searched, groups, tuple(unread), BUDGET, fewest_readings())
 
 
 def series(runs: Sequence[Run]) -> Iterator[Series]:
-    """One series per ground, cell and followed metric. `runs`: oldest first."""
+    """One series per group, cell and followed metric. `runs`: oldest first."""
     readings_by_key: dict[tuple[str, Cell, str], list[Reading]] = {}
     for place, run in enumerate(runs):
         for result in run.cells:
-            name, _ = ground(run, result.cell)
+            name, _ = group_of(run, result.cell)
             for value in followed(run, result):
                 if value.value is not None:
                     reading = Reading(place, value.value, value.ci_low, value.ci_high)
@@ -79,8 +79,8 @@ def order(item: tuple[tuple[str, Cell, str], object]) -> tuple[object, ...]:
     return point.scenario, point.backend, point.context, point.batch, name, FOLLOWED.index(metric), cell.role.k
 
 
-def ground(run: Run, cell: Cell) -> tuple[str, Mapping[str, str]]:
-    """The ground of a cell's figures: (name, facts). The name is the first 8 digits of the SHA-256 of the facts."""
+def group_of(run: Run, cell: Cell) -> tuple[str, Mapping[str, str]]:
+    """The group of a cell's figures: (name, facts). The name is the first 8 digits of the SHA-256 of the facts."""
     point = cell.point
     engine, scenario = run.engines.get(point.key), run.scenarios.get(point.scenario)
     facts: dict[str, object] = {

@@ -1,5 +1,5 @@
 """A policy for the scenarios of measured runs (`specgate policy init`): floors from what was measured, below it by a
-margin that the samples and the noise passport allow.
+margin that the samples and the noise profile allow.
 
 The floors are found by asking the gates themselves, so that they hold whatever the gates' statistics are: judged by the
 policy, every one of the runs passes.
@@ -30,7 +30,7 @@ from specgate.promotion.claim import digests
 from specgate.run.recompute import judge
 
 NOISE_MARGIN: Final = 2.0
-"""A margin is at least so many times the minimum detectable effect of the passport, as docs/statistics.md has it."""
+"""A margin is at least so many times the minimum detectable effect of the profile, as docs/statistics.md has it."""
 WIDEST: Final = 0.5
 """The largest share of a measured speed-up that a floor may lie below it. Samples that prove no more say nothing."""
 
@@ -225,7 +225,7 @@ def speed_lines(stored: Sequence[StoredRun], scenario: str, role: str, margin_pc
         reason += ": the intervals prove no more"
     elif least_margin > margin_pct / 100:
         reason += f": twice the {100 * max(effects):.1f} % that this machine can tell"
-    unknown = "" if effects else "; no noise passport says what the machine can tell (specgate machine calibrate)"
+    unknown = "" if effects else "; no noise profile says what the machine can tell (specgate machine calibrate)"
     slower = "; slower than plain decoding" if lowest < 1 else ""
     yield f"  # {scenario} {role}: {spans}; {reason}{unknown}{slower}."
     yield from rule_line(rule)

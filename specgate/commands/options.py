@@ -1,30 +1,140 @@
-"""Options of the commands that load an engine for one prompt."""
+"""Options that several commands take, each declared once. A command that one makes no sense for says what to use."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from specgate.commands.numbers import CONTEXT
+from specgate.commands.numbers import (
+    BATCH_SIZES,
+    BLOCK_STEPS,
+    CONTEXT,
+    CONTEXTS,
+    DRAFT_LENGTHS,
+    NEW_TOKENS,
+    PREFIX,
+    RUNS,
+    Axis,
+    joined,
+)
+from specgate.errors import UsageError
 
-CHECKPOINT: Final = click.Path(path_type=Path)
-TARGET: Final = click.option("--target", type=CHECKPOINT, metavar="DIR", help="Target checkpoint (HF folder).")
-DRAFT: Final = click.option("--draft", type=CHECKPOINT, metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
-DTYPE: Final = click.option(
-    "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Dtype (default: bfloat16 with a GPU, else float32).",
-)
-PROMPT: Final = click.option("--prompt", "text", metavar="TEXT", help="Prompt (default: a text that comes along).")
-PROMPT_FILE: Final = click.option(
-    "--prompt-file",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Prompt from a file: text, or a JSON list of token ids.",
-)
-PROMPT_LENGTH: Final = click.option(
-    "--context", type=CONTEXT, help="Exact length of the prompt, of the texts that scenarios use."
-)
+if TYPE_CHECKING:
+    from specgate.planning.ad_hoc import Question
+
+Option = Callable[[Any], Any]
+PATH: Final = click.Path(path_type=Path)
+
+
+def axis(name: str, numbers: Axis, metavar: str, what: str) -> Option:
+    """Return an option with a list of numbers. Given twice it has both, as other options that are repeated have."""
+    return click.option(name, type=numbers, multiple=True, callback=joined, metavar=metavar, help=what)
+
+
+SIBLINGS: Final[Mapping[str, Option]] = {
+    "--option": click.option(
+        "--option",
+        "-o",
+        "options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Back-end option, as url=URL; may be repeated.",
+    ),
+    "--target": click.option("--target", type=PATH, metavar="DIR", help="Target checkpoint (HF folder)."),
+    "--draft": click.option("--draft", type=PATH, metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder)."),
+    "--pair": click.option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder with target and draft."),
+    "--tokenizer": click.option(
+        "--tokenizer", type=PATH, metavar="FILE|DIR", help="Tokenizer of a running server, in the place of a pair."
+    ),
+    "--prompts": click.option(
+        "--prompts", type=PATH, metavar="FILE", help="Your prompts: JSON lines, plain lines, a data set."
+    ),
+    "--format": click.option(
+        "--format", "format_", metavar="NAME", help="How FILE is read (default: what its first line tells)."
+    ),
+    "--context": axis("--context", CONTEXTS, "N,…", "Prompt lengths, as 8K,32K; with a file: classes."),
+    "--batch": axis("--batch", BATCH_SIZES, "N,…", "Prompts decoded together, as 1,4; of load: clients."),
+    "--spec": axis("--spec", DRAFT_LENGTHS, "K,…", "Draft tokens per step, as 2,3,5."),
+    "--policy": click.option("--policy", metavar="FILE|NAME", help="Gates and floors (default: by what is measured)."),
+}
+"""Options that smoke, micro, full, load, ab and `scenarios plan` share."""
+LOOSE: Final[Mapping[str, Option]] = {
+    "--backend": click.option("--backend", metavar="NAME", help="Engine (default: the best one usable here)."),
+    "--scenario": click.option(
+        "--scenario", "scenarios", multiple=True, metavar="FILE|NAME", help="Scenario; may be repeated."
+    ),
+    "--only": click.option("--only", metavar="GLOB", help="Only scenarios whose name matches."),
+    "--prompt-sets": click.option("--prompt-sets", type=RUNS, metavar="N", help="Sets of prompts that are measured."),
+    "--shared-prefix": click.option(
+        "--shared-prefix", type=PREFIX, metavar="N", help="All prompts of a set share their first N tokens."
+    ),
+    "--steps": click.option("--steps", type=BLOCK_STEPS, metavar="N", help="Engine steps per block (micro)."),
+    "--new-tokens": click.option("--new-tokens", type=NEW_TOKENS, metavar="N", help="Tokens per request (full, load)."),
+    "--out": click.option("--out", type=PATH, default=Path("runs"), metavar="DIR", help="Parent of run folders."),
+    "--plain": click.option("--plain", is_flag=True, help="Plain lines instead of tables and progress bars."),
+    "--debug": click.option("--debug", is_flag=True, help="Show tracebacks."),
+    "--dtype": click.option(
+        "--dtype",
+        type=click.Choice(["float32", "bfloat16", "float16"]),
+        help="Dtype (default: bfloat16 with a GPU, else float32).",
+    ),
+    "--prompt": click.option("--prompt", "text", metavar="TEXT", help="Prompt (default: a text that comes along)."),
+    "--prompt-file": click.option(
+        "--prompt-file",
+        "file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Prompt from a file: text, or a JSON list of token ids.",
+    ),
+    "--length": click.option(
+        "--context", type=CONTEXT, metavar="N", help="Exact length of the prompt, of the texts that scenarios use."
+    ),
+}
+"""Options that some commands share."""
+QUESTION: Final = ("--prompt-sets", "--shared-prefix", "--steps", "--new-tokens")
+"""Options that with those of `SIBLINGS` say what is measured in the place of a scenario."""
+
+
+def take(*names: str, refused: Mapping[str, str] | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options of these names, in this order.
+
+    `refused`: options that the command has no use for → what to use in their place. They are not shown in its help.
+    """
+    options = [{**SIBLINGS, **LOOSE}[name] for name in names]
+    options += [refusing(name, instead) for name, instead in (refused or {}).items()]
+
+    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return with_options
+
+
+def refusing(name: str, instead: str) -> Option:
+    """Return a hidden option that raises UsageError where it is given."""
+
+    def refuse(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
+        if value:
+            raise UsageError(f"{name} {value[0]}: not an option of {ctx.command_path}", hint=instead)
+
+    return click.option(name, multiple=True, hidden=True, expose_value=False, callback=refuse)
+
+
+def take_question(options: dict[str, Any]) -> Question:
+    """Return the question in the options of a command line, which lose it."""
+    from specgate.planning.ad_hoc import Question
+
+    keys = ("context", "batch", "spec", "prompts", "prompt_sets", "shared_prefix", "steps", "new_tokens")
+    return Question(format=options.pop("format_"), **{key: options.pop(key, None) for key in keys})
+
+
+def key_value(text: str, option: str = "--option") -> tuple[str, str]:
+    """`KEY=VALUE` → (KEY, VALUE). Raises UsageError for anything else, which names the `option` that has it."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"{option} {text!r}", hint="write it as KEY=VALUE")
+    return key, value

@@ -15,6 +15,7 @@ from specgate.errors import UsageError
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
+    from specgate.archive.stored_runs import StoredRun
     from specgate.contract.protocols import Format, View
 
 RUN = click.Path(path_type=Path)
@@ -28,6 +29,7 @@ OUT_OPTION = click.option(
     help="Folder for the files.",
 )
 PLAIN_OPTION = click.option("--plain", is_flag=True, help="Plain lines instead of tables.")
+ALL_OPTION = click.option("--all", "every", is_flag=True, help="Every figure, rule and fact.")
 VIEW_FORMATS: Final[dict[Format, str]] = {
     "html": "a page",
     "md": "Markdown",
@@ -71,6 +73,18 @@ def output_options(command: Callable[..., None]) -> Callable[..., None]:
 def rendered(view: View[Any], subject: object, formats: Iterable[Format]) -> Iterator[tuple[str, str]]:
     """Yield (file name, text) of a view in every one of the formats."""
     yield from ((f"{view.name}.{format}", view.render(subject, format)) for format in formats)
+
+
+def show_run(run: StoredRun, *, plain: bool, every: bool) -> None:
+    """Print a stored run as it was printed when it ended; with `every`, all that is known of it."""
+    from specgate.archive.rendering import rendered
+    from specgate.run.closing import closing_lines
+    from specgate.run.recompute import ending
+
+    name = "details" if every else "plain" if is_plain(plain) else "console"
+    echo(rendered(name, run), coloured=True)
+    for line in closing_lines(run.run, run.path, ending(run.run, None)):
+        echo(line)
 
 
 def is_plain(plain: bool) -> bool:

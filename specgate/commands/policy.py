@@ -6,13 +6,18 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.door import Group
 from specgate.errors import UsageError
 from specgate.terminal import echo
 
 
-@click.group()
+@click.group(cls=Group)
 def policy() -> None:
-    """Write and show policies."""
+    """Write and show policies.
+
+    \b
+    Example: specgate policy show cpu
+    """
 
 
 @policy.command(short_help="Print a policy with all that it inherits.")
@@ -20,6 +25,9 @@ def policy() -> None:
 def show(name: str) -> None:
     """Print the policy FILE|NAME as one complete file: every rule of its bases stands in it. Exit code 2 for a policy
     with a problem.
+
+    \b
+    Example: specgate policy show cpu
     """
     from specgate import plugins
     from specgate.planning.policy import whole_text
@@ -42,7 +50,10 @@ def init(runs: tuple[Path, ...], out: Path | None, margin_pct: float) -> None:
     """Write a policy for the scenarios of the run folders RUN: a floor for every speed-up and acceptance length that
     they measured, equal tokens, valid records, and rules for every other scenario.
 
-    Floors lie below what was measured by the margin, and by more where the intervals or the noise passport prove
+    \b
+    Example: specgate policy init RUN --out FILE
+
+    Floors lie below what was measured by the margin, and by more where the intervals or the noise profile prove
     less; a comment beside each says so. Judged by the policy, the runs pass. Exit code 2 for a run from which no floor
     follows.
     """

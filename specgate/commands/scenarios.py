@@ -8,26 +8,36 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from specgate.commands.run import question_options, take_question
+from specgate.commands.door import OpenGroup
+from specgate.commands.options import QUESTION, SIBLINGS, key_value, take, take_question
 from specgate.errors import UsageError
 from specgate.terminal import console, echo
 
 if TYPE_CHECKING:
-    from specgate.contract import Plan, Point, Policy, Scenario
+    from specgate.contract import PairRef, Plan, Point, Policy, RunKind, Scenario
     from specgate.planning.ad_hoc import Question
+    from specgate.planning.request import Request
 
 KINDS: Final = click.Choice(("micro", "full", "load"))
 
 
-@click.group()
+@click.group(cls=OpenGroup, above="scenarios.")
 def scenarios() -> None:
-    """List, show, check and plan scenarios."""
+    """List, show, check and plan scenarios.
+
+    \b
+    Example: specgate scenarios list
+    """
 
 
 @scenarios.command("list")
 @click.option("--plain", is_flag=True, help="One line per scenario, fields separated by tabs.")
 def list_scenarios(plain: bool) -> None:
-    """List the scenarios that come with specgate."""
+    """List the scenarios that come with specgate.
+
+    \b
+    Example: specgate scenarios list
+    """
     from specgate.planning.scenario import shipped
 
     if plain or not sys.stdout.isatty():
@@ -48,15 +58,19 @@ def list_scenarios(plain: bool) -> None:
 @scenarios.command(short_help="Print one scenario, with what it extends filled in.")
 @click.argument("name", required=False)
 @click.option("--kind", type=KINDS, default="micro", help="Without NAME: of which command (default: micro).")
-@question_options
-def show(name: str | None, kind: Literal["micro", "full"], **options: Any) -> None:
+@take("--prompts", "--format", "--context", "--batch", "--spec", *QUESTION)
+def show(name: str | None, kind: RunKind, **options: Any) -> None:
     """Print the scenario NAME, which may be a file, with everything that it extends filled in.
+
+    \b
+    Example: specgate scenarios show cpu-1k-single
 
     With --context, --prompts and the like, the scenario that a run with these options would measure: written to a file,
     it can be named, changed and kept.
     """
-    from specgate.planning.resolution import chosen_scenarios, machine_size
+    from specgate.planning.resolution import chosen_scenarios
     from specgate.planning.scenario import dump, find
+    from specgate.planning.usual import machine_size
 
     question = take_question(options)
     if not question and name is None:
@@ -78,7 +92,11 @@ def asked_of(scenario: Scenario, question: Question) -> list[Scenario]:
 @scenarios.command("check", short_help="Check scenario files.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 def check_files(files: tuple[str, ...]) -> None:
-    """Check scenario files and report every problem of each. Exit code 2 if there is any."""
+    """Check scenario files and report every problem of each. Exit code 2 if there is any.
+
+    \b
+    Example: specgate scenarios check FILE
+    """
     from specgate.planning.scenario import load_scenario
     from specgate.planning.variants import variants_in_words
 
@@ -95,91 +113,90 @@ def check_files(files: tuple[str, ...]) -> None:
 
 
 @scenarios.command(short_help="Show what a run would measure, and how long it would take.")
-@click.option("--backend", metavar="NAME", help="Engine that would run (default: the best one usable here).")
-@click.option("--scenario", "names", multiple=True, metavar="FILE|NAME", help="Scenario to plan; may be repeated.")
-@click.option("--only", metavar="GLOB", help="Only scenarios whose name matches.")
+@take("--backend", *SIBLINGS, "--scenario", "--only", *QUESTION)
 @click.option("--kind", type=KINDS, help="Scenarios of which command (default: micro).")
 @click.option("--machine", type=click.Choice(("cpu", "gpu")), help="Plan for this machine (default: this one).")
-@click.option("--pair", metavar="NAME|DIR", help="Pair whose tokenizer your own prompts go through.")
-@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
-@click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
-@click.option("--policy", metavar="FILE|NAME", help="Policy whose speed gates a pair with experts is held against.")
-@question_options
 @click.option("--plain", is_flag=True, help="One line per point, fields separated by tabs.")
-def plan(
-    backend: str | None,
-    names: tuple[str, ...],
-    only: str | None,
-    kind: Literal["micro", "full", "load"] | None,
-    machine: Literal["cpu", "gpu"] | None,
-    pair: str | None,
-    target: Path | None,
-    draft: Path | None,
-    policy: str | None,
-    plain: bool,
-    **options: Any,
-) -> None:
+def plan(kind: RunKind | None, machine: Literal["cpu", "gpu"] | None, plain: bool, **options: Any) -> None:
     """Show what a run would measure (points, rounds and pairs of blocks), and about how many minutes it would take.
 
+    \b
+    Example: specgate scenarios plan --context 8K,32K --spec 2,3,5
+
     Nothing is measured. Of prompts from a file it shows how many would be measured and how long they are; that takes
-    the pair's tokenizer. Of a pair that is named and has a mixture of experts, it shows what a cycle costs by its bytes
-    alone; with --policy also which acceptance length or overlap of experts the speed gates take.
+    the tokenizer of a pair, or --tokenizer. Of a pair that is named and has a mixture of experts, it shows what a cycle
+    costs by its bytes alone; with --policy also which acceptance length or overlap of experts the speed gates take.
     """
     from specgate import plugins
+    from specgate.contract.protocols import ChecksOptions
     from specgate.machine.inventory import has_cuda_gpu
     from specgate.planning.plan import COST, build_plan, estimate_seconds
     from specgate.planning.policy import find_policy
+    from specgate.planning.request import Request
     from specgate.planning.resolution import chosen_scenarios
 
-    held = find_policy(policy, plugins.gates()) if policy else None
+    question, named = take_question(options), dict(key_value(o) for o in options.pop("options"))
+    request = Request(
+        kind=kind or "micro", argv=(), plain=plain, out=Path(), question=question, options=named, **options
+    )
+    policy = find_policy(request.policy, plugins.gates()) if request.policy else None
     size = machine or ("gpu" if has_cuda_gpu() else "cpu")
-    question = take_question(options)
-    chosen = chosen_scenarios(question, names, only, kind or (None if names else "micro"), size)
-    engine = plugins.backend(backend) if backend else plugins.default_backend()
-    chosen, lengths = with_own_prompts(chosen, engine.name, pair, target, draft)
+    kind = kind or (None if request.scenarios else "micro")
+    chosen = chosen_scenarios(question, request.scenarios, request.only, kind, size)
+    engine = plugins.backend(request.backend) if request.backend else plugins.default_backend()
+    if isinstance(engine, ChecksOptions):
+        engine.check_options(named)
+    chosen, lengths = with_own_prompts(chosen, engine.name, request)
     planned = build_plan(chosen, engine.name)
     show_plan(planned, estimate_seconds(planned, COST[size]), size, plain=plain or not sys.stdout.isatty())
     for line in lengths:
         echo(line)
-    if pair or target or draft:
-        for line in outlook(planned, held, pair, target, draft):
+    if request.pair or request.target or request.draft:
+        for line in outlook(planned, policy, request):
             echo(line)
     elif policy:
-        echo(f"what the speed gates of {policy} take is said of a pair: name it with --pair, or --target and --draft")
+        echo(
+            f"what the speed gates of {request.policy} take is said of a pair: name it with --pair, or --target and "
+            "--draft"
+        )
 
 
-def outlook(plan: Plan, policy: Policy | None, pair: str | None, target: Path | None, draft: Path | None) -> list[str]:
-    """What the bytes of the named pair say of the plan."""
-    from specgate.pairs.resolve import refuse_two_names, resolve_pair
+def outlook(plan: Plan, policy: Policy | None, request: Request) -> list[str]:
+    """Return what the bytes of the named pair say of the plan."""
     from specgate.planning.byte_outlook import byte_outlook
 
-    refuse_two_names(pair, target, draft)
-    return list(byte_outlook(plan, resolve_pair(pair, target, draft), policy))
+    return list(byte_outlook(plan, named_pair(request, None), policy))
 
 
-def with_own_prompts(
-    chosen: list[Scenario], backend: str, pair: str | None, target: Path | None, draft: Path | None
-) -> tuple[list[Scenario], list[str]]:
-    """The scenarios, of prompts from a file with the length of the longest, and what is to be said of these prompts."""
-    from specgate.pairs.resolve import refuse_two_names, resolve_pair
+def named_pair(request: Request, usual: str | None) -> PairRef:
+    """Return the pair that the command line names, else the one called `usual`. Raises UsageError for two names."""
+    from specgate.pairs.resolve import refuse_two_names, resolve_pair, served_pair
+
+    refuse_two_names(request.pair, request.target, request.draft, request.tokenizer)
+    if request.tokenizer is not None:
+        return served_pair(request.tokenizer)
+    return resolve_pair(request.pair or (None if request.target else usual), request.target, request.draft)
+
+
+def with_own_prompts(chosen: list[Scenario], backend: str, request: Request) -> tuple[list[Scenario], list[str]]:
+    """Return the scenarios, those with prompts from a file with the length of the longest, and a line about the prompts
+    of each of their points.
+    """
     from specgate.planning.plan import points_of
     from specgate.planning.resolution import another_engine, prompts_of, settled
 
-    if not any(s.workload.own for s in chosen):
-        return chosen, []
-    refuse_two_names(pair, target, draft)
-    settled_: list[Scenario] = []
+    others = another_engine(backend) is not None
+    whole: list[Scenario] = []
     lines: list[str] = []
     for scenario in chosen:
         if scenario.workload.own:
-            found = resolve_pair(pair or (None if target else scenario.pair), target, draft)
-            others = another_engine(backend) is not None
-            scenario = settled(scenario, found, any_architecture=others)
+            pair = named_pair(request, scenario.pair)
+            scenario = settled(scenario, pair, any_architecture=others)
             for point in points_of(scenario, backend):
-                made = prompts_of(scenario, point, found, any_architecture=others)
+                made = prompts_of(scenario, point, pair, any_architecture=others)
                 lines.append(f"{point.scenario} c{point.context} b{point.batch}: {made.in_words}")
-        settled_.append(scenario)
-    return settled_, lines
+        whole.append(scenario)
+    return whole, lines
 
 
 COLUMNS = ("scenario", "context", "batch", "roles", "rounds", "pairs", "blocks", "min")

@@ -8,14 +8,13 @@ import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import TIME, count
-from specgate.commands.options import DRAFT, DTYPE, PROMPT, PROMPT_FILE, PROMPT_LENGTH, TARGET
-from specgate.commands.run import key_value
-from specgate.contract.types import DRAFT_TOKENS
+from specgate.commands.options import SIBLINGS, key_value, take
 from specgate.errors import UsageError
 from specgate.terminal import echo, echo_json
 
@@ -23,70 +22,79 @@ if TYPE_CHECKING:
     from specgate.analysis.speculation.drafting import Drafting
     from specgate.run.smoke.short_run import Smoke
 
-WIDTH = 100
+WIDTH = 80
 FOLDER = click.Path(path_type=Path, file_okay=False)
+REFUSED: Final = {
+    "--batch": "smoke decodes one prompt: specgate micro --batch N measures batches",
+    "--policy": "smoke judges nothing: specgate micro --policy NAME does",
+}
 
 
-@click.command(short_help="Is multi-token speculation active? If not, which known cause is it?")
-@click.option("--backend", metavar="NAME", help="Engine (default: the best one usable here).")
-@click.option(
-    "--pair", metavar="NAME|DIR", help="Pair: a name, or a folder that holds target and draft (default: demo)."
+@command(short_help="Is speculation active? If not, which known cause is it?")
+@take(
+    *("--backend", *(name for name in SIBLINGS if name not in REFUSED)),
+    *("--prompt", "--prompt-file", "--dtype"),
+    refused=REFUSED,
 )
-@TARGET
-@DRAFT
-@click.option(
-    "--tokenizer",
-    type=click.Path(path_type=Path),
-    metavar="FILE|DIR",
-    help="Tokenizer of a running server (-o url=URL), in the place of a pair.",
-)
-@click.option("--spec", "k", default=3, show_default=True, type=count(1, DRAFT_TOKENS), help="Draft tokens per step.")
-@PROMPT
-@PROMPT_FILE
-@PROMPT_LENGTH
 @click.option("--tokens", default=64, show_default=True, type=count(2, 1 << 16), help="Tokens to decode.")
 @click.option("--ignore-eos", is_flag=True, help="Decode on past the end of the answer.")
 @click.option("--baseline", is_flag=True, help="Also decode without speculation, and compare the texts.")
-@DTYPE
-@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option, as for a run.")
 @click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=TIME, help="Seconds of one call.")
 @click.option("--logs", type=FOLDER, metavar="DIR", help="Keep the engine's logs in this new folder.")
+@click.option("--all", "every", is_flag=True, help="Print the checks that found nothing, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def smoke(logs: Path | None, as_json: bool, **wish: Any) -> None:
+def smoke(logs: Path | None, every: bool, as_json: bool, **wish: Any) -> None:
     """Decode one prompt with speculation, and say whether several draft tokens per step are proposed and accepted.
+
+    \b
+    Example: specgate smoke --backend vllm -o url=URL --tokenizer DIR
 
     If they are not, the known causes are checked one by one: what was looked at, what was there, and what would be
     right. The engine runs in a process of its own, as in a measurement. Nothing is judged, and no run folder is made:
     the speed that is shown is no measurement.
 
-    Exit code 0 if multi-token speculation is active, 1 if it is not, 7 if the engine failed.
+    Exit code 0 if multi-token speculation is active; 1 if it is not, or if the engine failed of a known cause; 7 if it
+    failed of another.
     """
     from specgate.run.smoke.prompt import PromptWish
     from specgate.run.smoke.short_run import Wish
     from specgate.run.smoke.short_run import smoke as carry_out
 
-    prompt = PromptWish(wish.pop("text"), wish.pop("file"), wish.pop("context"))
-    if sum(part is not None for part in (prompt.text, prompt.file, prompt.context)) > 1:
-        raise UsageError("--prompt, --prompt-file and --context together", hint="give one of them")
+    text, file, prompts, format = (wish.pop(key) for key in ("text", "file", "prompts", "format_"))
+    prompt = PromptWish(text, file, one("--context", wish.pop("context"), None), prompts, format)
+    if sum(part is not None for part in (text, file, prompts or prompt.context)) > 1:
+        raise UsageError("--prompt, --prompt-file, --prompts and --context together", hint="give one of them")
+    if format is not None and prompts is None:
+        raise UsageError("--format without --prompts", hint="it says how the file of prompts is read")
     options = dict(key_value(o) for o in wish.pop("options"))
-    asked = Wish(prompt=prompt, options=options, **wish)
+    request = Wish(prompt=prompt, options=options, k=one("--spec", wish.pop("spec"), 3) or 3, **wish)
     if logs is not None and logs.exists() and any(logs.iterdir()):
         raise UsageError(f"--logs {logs}: is not empty", hint="a new folder")
     folder = logs or Path(tempfile.mkdtemp(prefix="specgate-smoke-"))
     folder.mkdir(parents=True, exist_ok=True)
     done = None
     try:
-        done = carry_out(asked, folder, lambda line: echo(line, err=True))
+        done = carry_out(request, folder, lambda line: echo(line, err=True))
     finally:
         if logs is None and (done is None or done.active):
             shutil.rmtree(folder, ignore_errors=True)
     if as_json:
         echo_json(as_data(done, folder if folder.exists() else None))
     else:
-        echo("\n".join(lines(done)))
+        echo("\n".join(lines(done, every=every)))
         if folder.exists() and any(folder.iterdir()):
             echo(f"logs {folder}")
     sys.exit(done.exit_code)
+
+
+def one(name: str, values: tuple[int, ...] | str | None, usual: int | None) -> int | None:
+    """Return the only number of an option, or `usual` without it. Raises UsageError for several, and for `own`."""
+    if values is None:
+        return usual
+    if isinstance(values, str) or len(values) > 1:
+        given = values if isinstance(values, str) else ",".join(map(str, values))
+        raise UsageError(f"{name} {given}: smoke decodes one prompt", hint="one number, or specgate micro for several")
+    return values[0]
 
 
 def as_data(done: Smoke, logs: Path | None) -> dict[str, object]:
@@ -117,8 +125,8 @@ def as_data(done: Smoke, logs: Path | None) -> dict[str, object]:
     }
 
 
-def lines(done: Smoke) -> Iterator[str]:
-    """The result for readers: the answer, the figures, the causes found, and what was ruled out."""
+def lines(done: Smoke, *, every: bool) -> Iterator[str]:
+    """Yield the answer, the figures, and the causes that were found; with `every`, the checks that found nothing."""
     e = done.evidence
     yield headline(done)
     if e.drafting is not None:
@@ -128,21 +136,20 @@ def lines(done: Smoke) -> Iterator[str]:
     from specgate.analysis.speculation.causes import TITLES
 
     for finding in done.causes:
-        yield ""
-        yield f"found: {TITLES[finding.cause]} ({finding.cause})"
-        for what, text in (("checked", finding.checked), ("seen", finding.seen), ("do", finding.todo)):
-            yield from textwrap.wrap(f"{what}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ")
-    if not done.active:
-        if not done.causes:
-            yield "none of the known causes: the engine's log is the next place to look"
-        for state in ("ruled out", "not checked"):
-            found = [f for f in done.findings if f.state == state]
-            if found:
-                yield ""
-                yield f"{state}:"
-            for f in found:
-                text = f"{f.cause}: {f.seen}"
-                yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+        yield f"cause: {TITLES[finding.cause]} ({finding.cause})"
+        for name, text in (("checked", finding.checked), ("seen", finding.seen), ("do", finding.todo)):
+            if every or name != "checked":
+                yield from textwrap.wrap(f"{name}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+    if not done.active and not done.causes:
+        yield "none of the known causes was found: the engine's log is the next place to look"
+    quiet = [f for f in done.findings if f.state != "found"]
+    if every:
+        for f in quiet:
+            text = f"{f.state}: {f.cause}: {f.seen}"
+            yield from textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+    elif not done.active:
+        unchecked = sum(f.state == "not checked" for f in quiet)
+        yield f"{len(quiet) - unchecked} causes ruled out, {unchecked} not checked: --all lists them"
 
 
 def headline(done: Smoke) -> str:

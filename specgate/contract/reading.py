@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_args, get_ori
 
 from pydantic import TypeAdapter, ValidationError
 
-from specgate.contract.types import FILLED_IN
+from specgate.contract.types import FILLED_IN, Range
 
 T = TypeVar("T")
 KeyPath = tuple[str | int, ...]
@@ -194,7 +194,8 @@ def _why(error: Any, kind: Any, key: KeyPath) -> str:
             return f"must have at most {context['max_length']} characters"
         case _ if of in LIMITS:
             words, name = LIMITS[of]
-            return f"must be {words} {_number(context[name])}"
+            hints = [each.hint for each in get_args(annotation_at(kind, key)) if isinstance(each, Range) and each.hint]
+            return "; ".join([f"must be {words} {_number(context[name])}", *hints])
         case _:
             words = next((words for start, words in KINDS.items() if of.startswith(start)), "")
             message = str(error["msg"])
@@ -244,13 +245,18 @@ def field_types(noun: type) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in fields(noun)} if is_dataclass(noun) else {}
 
 
-def keys_at(kind: Any, key: KeyPath) -> list[str]:
-    """Return the keys that a user may write at `key` inside a noun."""
+def annotation_at(kind: Any, key: KeyPath) -> Any:
+    """Return the annotation of what stands at `key` inside a noun."""
     for part in key:
         noun = noun_in(kind)
         if noun is not None and isinstance(part, str) and part in field_types(noun):
             kind = field_types(noun)[part]
-    noun = noun_in(kind)
+    return kind
+
+
+def keys_at(kind: Any, key: KeyPath) -> list[str]:
+    """Return the keys that a user may write at `key` inside a noun."""
+    noun = noun_in(annotation_at(kind, key))
     return [name for name, kind in field_types(noun).items() if not is_filled_in(kind)] if noun else []
 
 

@@ -26,7 +26,7 @@ class Promotion:
     `gates`: name → SHA-256 of the micro scenarios that must be green.
     `needed`: how many times in a row they must be green.
     `streak`: how many times in a row they have been.
-    `command`: the command that advances the streak.
+    `command`: the command that adds a green run.
     `override`: why a full run was allowed to begin without it; None where it was not.
     """
 
@@ -71,9 +71,9 @@ class RunView:
     conditions: Mapping[str, Conditions] = field(default_factory=dict)
     """Point key → what the machine did while its blocks were measured."""
     mde: Mapping[str, float] = field(default_factory=dict)
-    """Cell key → minimum detectable effect (ratio less 1), from this machine's noise passport; empty without one."""
+    """Cell key → minimum detectable effect (ratio less 1), from this machine's noise profile; empty without one."""
     between_runs: Mapping[str, BetweenRuns] = field(default_factory=dict)
-    """Cell key → what differs between processes and machines, from noise passports; cells without one are judged with
+    """Cell key → what differs between processes and machines, from noise profiles; cells without one are judged with
     what is assumed (`analysis.intervals.between_runs`).
     """
     required_decisions: int = 0
@@ -96,6 +96,9 @@ class RunView:
     """Cell key → what the texts amount to that were drawn of it, for the cells of scenarios with `sampling`."""
     break_even: tuple[BreakEven, ...] = ()
     """Up to which level of load speculation pays, one entry per sweep; empty where no server was put under load."""
+    check_seconds: Mapping[str, float] = field(default_factory=dict)
+    """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took.
+    """
 
     @property
     def acceptance(self) -> AcceptanceSource:
@@ -145,9 +148,6 @@ class Run(RunView):
     """File of the run folder → SHA-256, for the files that were finished before the reports were written."""
     reports: tuple[str, ...] = ()
     """Files of the reports that were written beside it."""
-    check_seconds: Mapping[str, float] = field(default_factory=dict)
-    """`blocks`, `text`, `logits`, `rescoring`, `draws` → seconds that the timed blocks and each check beside them took.
-    """
     not_judged: tuple[Gap, ...] = ()
     """What a run has to be judged by and was not, with the policy's reasons."""
 

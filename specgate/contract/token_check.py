@@ -40,11 +40,11 @@ class NearTies:
         """True if `gap` is a near tie only as long as few are so large."""
         return not self.covers(gap, unit) and self._within(gap, unit, self.rare_ulps)
 
-    def allowed_rare(self, partings: int) -> int:
+    def allowed_rare(self, divergences: int) -> int:
         """Number of divergences, of so many, that may be larger than `ulps`: one, and one more for every
         `RARE_ONE_IN`.
         """
-        return 1 + partings // RARE_ONE_IN if self.rare_ulps else 0
+        return 1 + divergences // RARE_ONE_IN if self.rare_ulps else 0
 
     def _within(self, gap: float | None, unit: float | None, ulps: float) -> bool:
         if gap is None or not 0 <= gap < math.inf:
@@ -53,7 +53,7 @@ class NearTies:
 
 
 RARE_ONE_IN: Final = 50
-"""Of 79 partings of vLLM 0.25.1 on an H200, one lay beyond 4 units in the last place, at 5 (docs/statistics.md)."""
+"""Of 79 divergences of vLLM 0.25.1 on an H200, one lay beyond 4 units in the last place, at 5 (docs/statistics.md)."""
 ROUNDING: Final = 0.01
 """How far a gap between two log-probabilities, in float32, may be from a multiple of its unit, as a share."""
 
@@ -81,7 +81,7 @@ class Divergence:
     """One unit in the last place of the engine's logits there, in logits; None where it could not be seen."""
 
     @property
-    def parting(self) -> tuple[int, int, int, int, int]:
+    def key(self) -> tuple[int, int, int, int, int]:
         """Key of the divergence: rounds over the same prompts that diverge alike have the same one."""
         return self.prompt_set, self.slot, self.position, self.expected, self.got
 

@@ -35,7 +35,7 @@ class ChangePoint:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One metric of one cell over the runs with the same `ground`, a key of `Trends.grounds`. The oldest reading comes
+    """One metric of one cell over the runs with the same `group`, a key of `Trends.groups`. The oldest reading comes
     first.
 
     `changes`: where its level changed, in order; None where it was not searched, for want of runs.
@@ -43,7 +43,7 @@ class Series:
 
     cell: Cell
     metric: str
-    ground: str
+    group: str
     readings: tuple[Reading, ...]
     changes: tuple[ChangePoint, ...] | None = None
 
@@ -52,7 +52,7 @@ class Series:
 class Trends:
     """Runs in the order in which they were started, and how their figures develop.
 
-    `grounds`: name → facts. A ground is everything that must be the same for figures to be comparable: machine,
+    `groups`: name → facts. A group is everything that must be the same for figures to be comparable: machine,
         weights, prompts, and what was asked. The source tree is not part of it, because its effect is what a trend
         shows.
     `unread`: why folders could not be read.
@@ -62,7 +62,7 @@ class Trends:
 
     runs: tuple[Run, ...]
     series: tuple[Series, ...]
-    grounds: Mapping[str, Mapping[str, str]]
+    groups: Mapping[str, Mapping[str, str]]
     unread: tuple[str, ...]
     budget: float = 0.0
     least_runs: int = 0

@@ -30,7 +30,7 @@ class Constraint:
 
 
 class Range(Constraint):
-    """Limits of an integer, or of a float, which is then finite too."""
+    """Limits of an integer, or of a float, which is then finite too. `hint`: what a message about them adds."""
 
     def __init__(
         self,
@@ -39,8 +39,10 @@ class Range(Constraint):
         gt: float | None = None,
         le: float | None = None,
         lt: float | None = None,
+        hint: str = "",
     ) -> None:
         super().__init__(ge=ge, gt=gt, le=le, lt=lt)
+        self.hint = hint
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         """Return the schema of `source` with these limits."""

@@ -36,6 +36,10 @@ SPEEDUP: Final = "speedup"
 ACCEPTANCE_LENGTH: Final = "acceptance_length"
 
 
+RESUME: Final = "--resume RUN"
+"""Options that continue a run, as a verdict's next step ends with them. RUN stands for its folder."""
+
+
 @dataclass(frozen=True, slots=True)
 class Floor:
     """The least figure that a rule demands of each of its cells.

@@ -12,7 +12,7 @@
     cpu_pace.py          how fast a CPU works: the CPU time of a fixed piece of work
     monitor.py           samples of host and GPU while a run goes on, taken by a process of its own
     doctor.py            is this machine fit to measure on?
-    noise_passport.py    what this machine can tell apart, from runs of the same role in both places of every pair
+    noise_profile.py    what this machine can tell apart, from runs of the same role in both places of every pair
     bandwidth.py         the read bandwidth of its memory: measured once, stored, used by every later run
     selftest_stamp.py    when the self-test was last green, in a file beside the run folders
 

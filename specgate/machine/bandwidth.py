@@ -1,4 +1,4 @@
-"""The read bandwidth of this machine's memory. It is measured once and stored beside the noise passport; every run that
+"""The read bandwidth of this machine's memory. It is measured once and stored beside the noise profile; every run that
 begins later uses it.
 """
 
@@ -19,7 +19,7 @@ from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import ReadsMemory
 from specgate.errors import EnvironmentRefused
 from specgate.files.json_record import read_record, write_record
-from specgate.machine import host, inventory, noise_passport
+from specgate.machine import host, inventory, noise_profile
 
 T = TypeVar("T")
 
@@ -90,12 +90,12 @@ def see_only(uuid: str) -> None:
 
 def file_of(out: Path) -> Path:
     """The file for this machine's GPU, or for its CPU where it has no GPU, beside the folder of runs `out`."""
-    return beside(noise_passport.file_of(out))
+    return beside(noise_profile.file_of(out))
 
 
-def beside(passport: Path) -> Path:
-    """The file beside a noise passport of the same device."""
-    return passport.with_name(f"{passport.stem}-bandwidth.json")
+def beside(profile: Path) -> Path:
+    """The file beside a noise profile of the same device."""
+    return profile.with_name(f"{profile.stem}-bandwidth.json")
 
 
 def bandwidth_of(out: Path) -> Bandwidth | None:
@@ -109,6 +109,6 @@ def store(measured: Bandwidth, out: Path) -> Path:
     """Store `measured` in the file of its device, and return that. Raises EnvironmentRefused where it cannot be
     written.
     """
-    file = beside(noise_passport.file_for(out, measured.gpu_uuid))
+    file = beside(noise_profile.file_for(out, measured.gpu_uuid))
     write_record(Bandwidth, measured, file, SCHEMA)
     return file

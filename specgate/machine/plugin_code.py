@@ -22,6 +22,8 @@ from pathlib import Path
 from specgate import plugins
 from specgate.errors import EnvironmentRefused
 
+DISTRIBUTION = "specgate-bench"
+"""The name that this package is installed under."""
 _IMPORT = re.compile(rb"(?:^|[;:])[ \t]*(?:from[ \t]+([\w.]+)[ \t]+import\b|import[ \t]+([^#;\n]+))", re.MULTILINE)
 
 
@@ -167,7 +169,7 @@ def is_pinned(module: str) -> bool:
 def requirements(distribution: Distribution) -> tuple[str, ...]:
     """The distributions that the metadata names under `Requires-Dist`, optional ones included, without specgate."""
     names = (re.match(r"[\w.-]+", text.strip()) for text in distribution.requires or ())
-    return tuple(m[0] for m in names if m and m[0].lower() != "specgate")
+    return tuple(m[0] for m in names if m and m[0].lower() != DISTRIBUTION)
 
 
 @cache

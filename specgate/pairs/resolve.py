@@ -120,7 +120,7 @@ def target_limits(
         served = read_served_target(pair.tokenizer)
         return served.max_positions, served.vocab
     if any_architecture and rope is None:
-        found = read_any_target(pair.target)
-        return found.max_positions, found.vocab
+        config = read_any_target(pair.target)
+        return config.max_positions, config.vocab
     geometry = target_geometry(read_config(pair.target), rope)
     return geometry.max_positions, geometry.vocab

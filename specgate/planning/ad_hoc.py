@@ -2,7 +2,7 @@
 
 With `--scenario` these options take the place of what the scenario says; without one they are put to a small scenario
 for this machine. Either way another question results. So it gets a name of its own, which begins with `own-`: no
-scenario that ships has such a name, so that no rule of a policy and no streak takes it for one of them. What it
+scenario that ships has such a name, so no rule of a policy and no count of green runs takes it for one of them. What it
 measures is written down in its name and, whole, in the run's config.resolved.yaml.
 """
 
@@ -29,11 +29,13 @@ PREFIX: Final = "own-"
 LONGEST_NAME: Final = 80
 """Characters. A longer name ends in a digest: it is part of file names."""
 COMMAND_LINE: Final = Path("command line")
+LOAD: Final = {"requests": 2, "per_client": 2}
+"""Requests of a block under load: as many of each client, so that a block lasts about as long at every level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a command line asks in the place of what a scenario says. None: nothing.
+    """Settings of a command line that replace those of a scenario. None: the scenario's own.
 
     `context` `own`: prompts from the file `prompts` keep their lengths. Each other field is the key of a scenario with
     that name.
@@ -75,12 +77,16 @@ def asked(question: Question, chosen: Sequence[Scenario] | None, kind: RunKind, 
 
 
 def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[str, Any]:
-    """What a scenario file for this machine would say, with a short budget and as few prompts as are allowed."""
+    """Return the content of a scenario file for this machine, with a short budget and as few prompts as are allowed."""
     base: dict[str, Any] = dict(resolve(shipped_file(f"base/{machine}")).data)
-    batch = min(question.batch or (1,))
-    sets = -(-MIN_PROMPTS // batch)
-    budgets = {"micro": {"steps": 24 if machine == "cpu" else 128}, "full": {"new_tokens": 256, "ignore_eos": False}}
-    return {
+    least = min(question.batch or (1,)) * (LOAD["per_client"] if kind == "load" else 1)
+    sets = -(-MIN_PROMPTS // least)
+    budgets: dict[RunKind, dict[str, Any]] = {
+        "micro": {"steps": 24 if machine == "cpu" else 128},
+        "full": {"new_tokens": 256, "ignore_eos": False},
+        "load": {"new_tokens": 32 if machine == "cpu" else 128},
+    }
+    small = {
         **base,
         "kind": kind,
         "family": "own",
@@ -89,15 +95,19 @@ def small_scenario(kind: RunKind, machine: Machine, question: Question) -> dict[
         "budget": budgets[kind],
         "default": False,
     }
+    if kind == "load":
+        context = [256] if machine == "cpu" else [1024]
+        small |= {"grid": {"context": context, "batch": [1, 2, 4, 8], "spec": [3]}, "load": LOAD, "perf_mode": False}
+    return small
 
 
-def changed(given: Scenario | dict[str, Any], question: Question, name: str | None) -> Scenario:
+def changed(before: Scenario | dict[str, Any], question: Question, name: str | None) -> Scenario:
     """The scenario with what the question asks in its place, under a name of its own.
 
     Raises UsageError for everything that a scenario file would be refused for.
     """
-    said: dict[str, Any] = given if isinstance(given, dict) else dict(loads(dump(given), COMMAND_LINE).data)
-    grid, workload, budget = dict(said["grid"]), dict(said["workload"]), dict(said["budget"])
+    data: dict[str, Any] = before if isinstance(before, dict) else dict(loads(dump(before), COMMAND_LINE).data)
+    grid, workload, budget = dict(data["grid"]), dict(data["workload"]), dict(data["budget"])
     for axis in ("batch", "spec"):
         if (values := getattr(question, axis)) is not None:
             grid[axis] = list(values)
@@ -114,7 +124,7 @@ def changed(given: Scenario | dict[str, Any], question: Question, name: str | No
     if question.steps is not None or question.new_tokens is not None:
         limits = {"steps": question.steps, "new_tokens": question.new_tokens}
         budget = {**{k: v for k, v in budget.items() if k == "ignore_eos"}, **{k: v for k, v in limits.items() if v}}
-    whole = {**said, "grid": grid, "workload": workload, "budget": budget}
+    whole = {**data, "grid": grid, "workload": workload, "budget": budget}
     document = loads(f"# {in_words(question, name)}\n{dump_yaml(whole)}", COMMAND_LINE)
     marks = {key: Mark(COMMAND_LINE, 1) for key in document.marks}
     plain, mark, variant = (name or "").partition(VARIANT_MARK)
@@ -134,7 +144,7 @@ def named(question: Question, name: str | None) -> str:
 
 
 def abbreviated(question: Question) -> Iterator[str]:
-    """What was asked, in the characters that a name may have."""
+    """Yield the settings of `question` in the characters that a name may have."""
     if question.prompts is not None:
         stem = question.prompts.name.partition(".")[0]
         yield "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in stem)[:24] or "prompts"
@@ -150,8 +160,8 @@ def abbreviated(question: Question) -> Iterator[str]:
 def in_words(question: Question, name: str | None) -> str:
     """The question as the first line of a scenario file."""
     what = ", ".join(
-        f"{said} {'/'.join(map(str, values)) if isinstance(values, tuple) else values}"
-        for said, values in (
+        f"{label} {'/'.join(map(str, values)) if isinstance(values, tuple) else values}"
+        for label, values in (
             ("context", question.context),
             ("batch", question.batch),
             ("spec", question.spec),

@@ -1,4 +1,4 @@
-"""How the requests of one block of a load scenario are sent: by clients that wait, or at times drawn beforehand.
+"""Sending times of the requests of one block of a load scenario: by clients that wait, or at times drawn beforehand.
 
 The times of an open loop are a Poisson process: the gaps between arrivals are independent and exponential. They follow
 from the scenario's seed, the level, the prompt set and the round, and not from the role. So the baseline and the
@@ -15,7 +15,7 @@ from specgate.contract.load import OfferedLoad
 
 
 def offered_load(scenario: Scenario, round_: Round) -> OfferedLoad:
-    """What a block of `round_` offers the engine. The scenario must be one of `kind: load`."""
+    """Return the load that a block of `round_` offers the engine. The scenario must be one of `kind: load`."""
     assert scenario.load is not None
     point = round_.point
     if point.rate is None:
@@ -35,8 +35,8 @@ def poisson(seed: str, count: int, rate: float) -> tuple[int, ...]:
     the same u for a seed in every version of Python.
     """
     source = random.Random(seed)
-    at, found = 0.0, []
+    at, times = 0.0, []
     for _ in range(count):
         at -= math.log1p(-source.random()) / rate
-        found.append(round(at * 1e9))
-    return tuple(found)
+        times.append(round(at * 1e9))
+    return tuple(times)

@@ -82,10 +82,10 @@ def blocks_of(s: Scenario) -> int:
 
 def check_plan(scenarios: Iterable[Scenario]) -> None:
     """Raise UsageError where one of the scenarios, or all of them together, would be too large a plan."""
-    found = list(scenarios)
-    for scenario in found:
+    every = list(scenarios)
+    for scenario in every:
         if worst := next(unsound(scenario), None) or next(excesses(scenario), None):
             where = f"{scenario.source_file or scenario.name}: {dotted(worst.key)}"
             raise UsageError(f"{where}: {worst.why}", hint="ask for less, or split the scenario")
-    if (blocks := sum(map(blocks_of, found))) > BLOCKS:
-        raise UsageError(f"{len(found)} scenarios: {blocks} blocks; at most {BLOCKS}", hint="run them apart")
+    if (blocks := sum(map(blocks_of, every))) > BLOCKS:
+        raise UsageError(f"{len(every)} scenarios: {blocks} blocks; at most {BLOCKS}", hint="run them apart")

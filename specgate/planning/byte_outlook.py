@@ -1,4 +1,4 @@
-"""What the bytes of a pair with experts say of a plan, before anything is measured: what a cycle costs, and which
+"""Outlook of a plan by the bytes of a pair with experts, before anything is measured: what a cycle costs, and which
 overlap of experts the speed gates of a policy take.
 """
 
@@ -35,13 +35,13 @@ def byte_outlook(plan: Plan, pair: PairRef, policy: Policy | None) -> Iterator[s
         if scenario.workload.own:
             continue
         try:
-            found, planted = traffic_of(pair, scenario), planted_of(pair)
+            moved, planted = traffic_of(pair, scenario), planted_of(pair)
         except CheckpointError as error:
             yield "its bytes are not known: " + "; ".join(filter(None, (error.message, error.hint)))
             return
-        if found is None:
+        if moved is None:
             continue
-        traffic, gpus = found
+        traffic, gpus = moved
         if scenario.whole_requests:
             whole[point.scenario] = None
             continue
@@ -64,9 +64,9 @@ def amount(size: float) -> str:
 
 
 def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int] | None:
-    """What the passes of `pair` must move on each GPU, and how many GPUs share the target: as the scenario says, where
-    the target can be divided so. None where it has no experts. Raises CheckpointError for a pair that cannot be read;
-    weights are not.
+    """Return what the passes of `pair` must move on each GPU, and how many GPUs share the target: as the scenario says,
+    where the target can be divided so. None where it has no experts. Raises CheckpointError for a pair that cannot be
+    read; weights are not.
     """
     if target_geometry(read_config(pair.target), scenario.rope_keys).experts is None:
         return None
@@ -77,7 +77,7 @@ def traffic_of(pair: PairRef, scenario: Scenario) -> tuple[Traffic, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """What is known of a pair that was made from a seed.
+    """Facts of a pair that was made from a seed.
 
     `lengths`: draft length → acceptance length. `touched[n]`: experts per layer that n + 1 neighbouring tokens touch;
     empty where nobody measured it.
@@ -88,7 +88,9 @@ class Planted:
 
 
 def planted_of(pair: PairRef) -> Planted | None:
-    """What the config of the pair's draft says of it; None for a pair that was not planted. Raises CheckpointError."""
+    """Return those facts from the config of the pair's draft; None for a pair that was not planted. Raises
+    CheckpointError.
+    """
     section = read_config(pair.draft).part(PLANTED) if pair.draft else None
     if section is None or not section.values:
         return None
@@ -103,7 +105,9 @@ def planted_of(pair: PairRef) -> Planted | None:
 
 
 def of_cell(traffic: Traffic, cell: Cell, planted: Planted | None, policy: Policy | None) -> Iterator[str]:
-    """What a cycle costs, what it gives if that is known beforehand, and what each speed rule of the policy takes."""
+    """Return what a cycle costs, what it gives if that is known beforehand, and what each speed rule of the policy
+    takes.
+    """
     where = (cell.point.context, cell.point.batch, cell.role.k)
     alike, apart = (cycle_cost(traffic, *where, overlap) for overlap in (1.0, 0.0))
     yield (
@@ -124,8 +128,8 @@ def of_cell(traffic: Traffic, cell: Cell, planted: Planted | None, policy: Polic
 
 
 def asked(traffic: Traffic, cell: Cell, floor: float, length: float | None, overlap: float | None) -> str:
-    """What a speed-up of `floor` takes with step and cycle at their floors, in words. `length`, `overlap`: acceptance
-    length and expert overlap, where they are known beforehand.
+    """Return what a speed-up of `floor` takes with step and cycle at their floors, in words. `length`, `overlap`:
+    acceptance length and expert overlap, where they are known beforehand.
     """
     where, most = (cell.point.context, cell.point.batch, cell.role.k), cell.role.k + 1
     least, independent = (max(1.0, floor * cycle_cost(traffic, *where, o)) for o in (1.0, 0.0))

@@ -57,8 +57,8 @@ def contradicting_variants(scenario: Scenario) -> Iterator[Problem]:
     plain = replace(scenario, variants={})
     known = set(contradictions(plain))
     for name, variant in scenario.variants.items():
-        said = {key: value for key in ("sampling", "draws") if (value := getattr(variant, key)) is not None}
-        for problem in contradictions(replace(plain, **said)):
+        changes = {key: value for key in ("sampling", "draws") if (value := getattr(variant, key)) is not None}
+        for problem in contradictions(replace(plain, **changes)):
             if problem not in known:
                 yield Problem(("variants", name, *problem.key), problem.why)
 

@@ -2,9 +2,9 @@
 
 Per point, warm-up rounds run first, on the warm-up prompt sets (`Round.prompt_set` counts within that pool). A round
 runs every role once, with `baseline` first or last. Then come the measured rounds: one on every prompt set, and again,
-until every set has had its `rounds`. Two neighbouring rounds are a quad, A B · B A or B A · A B. Which of the two is
-drawn by lot, from the scenario's seed, so that nothing periodic on the machine meets one role alone; half of the quads
-are of either kind. Every second time, each set runs in the other order than the time before:
+until every set has had its `rounds`. Two neighbouring rounds are an ABBA group: A B · B A or B A · A B. The scenario's
+seed draws the kind by lot, so that nothing periodic on the machine meets one role alone. Half of the groups are of
+either kind. Every second time, each set runs in the other order than the time before:
 
     first:   set 0: A B    set 1: B A   ·   set 2: B A    set 3: A B   …
     second:  set 0: B A    set 1: A B   ·   set 2: A B    set 3: B A   …
@@ -50,11 +50,11 @@ def rounds_of(scenario: Scenario, point: Point) -> Iterator[Round]:
     for prompt_set in range(workload.warmup_sets):
         for i in range(schedule.warmup_rounds):
             yield Round(point, prompt_set, i, running_order(scenario.roles, prompt_set + i), warmup=True)
-    yield from quads_by_lot(scenario, point)
+    yield from groups_by_lot(scenario, point)
 
 
-def quads_by_lot(scenario: Scenario, point: Point) -> Iterator[Round]:
-    """The measured rounds: quads of two neighbouring rounds, drawn by lot."""
+def groups_by_lot(scenario: Scenario, point: Point) -> Iterator[Round]:
+    """The measured rounds: groups of two neighbouring rounds, drawn by lot."""
     sets = scenario.workload.prompt_sets
     turns: list[int] = []
     for index in range(scenario.schedule.rounds):
@@ -67,15 +67,15 @@ def quads_by_lot(scenario: Scenario, point: Point) -> Iterator[Round]:
 def drawn_turns(scenario: Scenario, point: Point, index: int) -> list[int]:
     """Prompt set → whether its round number `index` runs forward (0) or backward (1).
 
-    Half of the quads begin forward. The lot is a hash, which is the same in every version of Python.
+    Half of the groups begin forward. The lot is a hash, which is the same in every version of Python.
     """
     sets = scenario.workload.prompt_sets
     lots = {
-        quad: hashlib.sha256(f"{scenario.workload.seed} {point.key} {index} {quad}".encode()).digest()
-        for quad in range((sets + 1) // 2)
+        group: hashlib.sha256(f"{scenario.workload.seed} {point.key} {index} {group}".encode()).digest()
+        for group in range((sets + 1) // 2)
     }
-    backward = set(sorted(lots, key=lambda quad: lots[quad])[: len(lots) // 2])
-    if len(lots) % 2 and lots[min(lots)][0] % 2:  # with an odd number of quads, which kind is in the majority, too
+    backward = set(sorted(lots, key=lambda group: lots[group])[: len(lots) // 2])
+    if len(lots) % 2 and lots[min(lots)][0] % 2:  # with an odd number of groups, which kind is in the majority, too
         backward = set(lots) - backward
     return [(prompt_set + (prompt_set // 2 in backward)) % 2 for prompt_set in range(sets)]
 
@@ -95,10 +95,10 @@ def prefill_group(round_: Round) -> tuple[object, ...]:
 
 def positions_needed(scenario: Scenario, point: Point) -> int:
     """The most positions that a slot may have to cache: the prompt, what a block adds, and one verify pass beyond."""
-    drawn = 0
+    for_draws = 0
     if (draws := scenario.draws) is not None:
-        drawn = draws.prompt_tokens + draws.tokens + max(role.k for role in scenario.roles) + 2
-    return max(point.context + room_needed(scenario), drawn)
+        for_draws = draws.prompt_tokens + draws.tokens + max(role.k for role in scenario.roles) + 2
+    return max(point.context + room_needed(scenario), for_draws)
 
 
 def room_needed(scenario: Scenario) -> int:

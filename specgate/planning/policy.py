@@ -63,7 +63,7 @@ def parse_policy(document: Document, gates: Gates) -> Policy:
     policy = replace(policy, source_file=document.path, micro=tuple(_micro_names(policy, document)))
     if problems := [*_problems(policy.rules, parameters, gates), *_micro_problems(policy, document)]:
         raise refusal(document, problems)
-    rules = [_with(rule, given, gates[rule.gate]) for rule, given in zip(policy.rules, parameters, strict=True)]
+    rules = [_with(rule, params, gates[rule.gate]) for rule, params in zip(policy.rules, parameters, strict=True)]
     kinds = [_kinds(rule, gates[rule.gate]) for rule in rules]
     if problems := [*_rule_problems(rules, gates), *_exemption_problems(policy, kinds)]:
         raise refusal(document, problems)
@@ -104,7 +104,9 @@ def micro_scenarios(policy: Policy) -> list[Scenario]:
 
 
 def micro_names(policy: Policy) -> tuple[str, ...]:
-    """What `policy.micro` names, as a command line would: names, and files, which the policy has relative to itself."""
+    """Return the entries of `policy.micro` as a command line would have them: names, and files, which the policy has
+    relative to itself.
+    """
     folder = policy.source_file.parent if policy.source_file else Path()
     return tuple(str(folder / name) if name.endswith((".yaml", ".yml")) else name for name in policy.micro)
 
@@ -123,9 +125,9 @@ def _file_of(name_or_path: str, folder: Path) -> Path:
     return path
 
 
-def _with(rule: Rule, given: Parameters, gate: Gate | ContrastGate) -> Rule:
+def _with(rule: Rule, parameters: Parameters, gate: Gate | ContrastGate) -> Rule:
     """The rule with its gate's parameters."""
-    return replace(rule, params={key: _set_type(gate.params[key])(value) for key, value in given.items()})
+    return replace(rule, params={key: _set_type(gate.params[key])(value) for key, value in parameters.items()})
 
 
 def _kinds(rule: Rule, gate: Gate | ContrastGate) -> tuple[Kind, ...]:
@@ -134,7 +136,7 @@ def _kinds(rule: Rule, gate: Gate | ContrastGate) -> tuple[Kind, ...]:
 
 
 def _rule_problems(rules: Iterable[Rule], gates: Gates) -> Iterator[Problem]:
-    """What the gates themselves say of parameters that cannot be meant."""
+    """Yield the problems that the gates themselves see in their parameters."""
     for i, rule in enumerate(rules):
         gate: object = gates[rule.gate]
         if isinstance(gate, ChecksRules):
@@ -172,19 +174,19 @@ def _contradictions(policy: Policy, kinds: Iterable[Collection[Kind]]) -> Iterat
 
 
 def _problems(rules: Sequence[Rule], parameters: Sequence[Parameters], gates: Gates) -> Iterator[Problem]:
-    seen: dict[str, int] = {}
-    for i, (rule, given) in enumerate(zip(rules, parameters, strict=True)):
-        if rule.id in seen:
-            yield Problem(("rules", i, "id"), f"rule {seen[rule.id] + 1} of this file has this id already")
-        seen.setdefault(rule.id, i)
+    positions: dict[str, int] = {}
+    for i, (rule, own) in enumerate(zip(rules, parameters, strict=True)):
+        if rule.id in positions:
+            yield Problem(("rules", i, "id"), f"rule {positions[rule.id] + 1} of this file has this id already")
+        positions.setdefault(rule.id, i)
         if rule.gate not in gates:
             yield Problem(("rules", i, "gate"), f"no such gate; {nearest(rule.gate, gates)}")
             continue
         params = gates[rule.gate].params
-        reasons = ((key, _param_problem(key, value, rule.gate, params)) for key, value in given.items())
+        reasons = ((key, _param_problem(key, value, rule.gate, params)) for key, value in own.items())
         wrong = [Problem(("rules", i, key), why) for key, why in reasons if why]
         yield from wrong
-        if not wrong and (missing := [k for k, kind in params.items() if k not in given and isinstance(kind, type)]):
+        if not wrong and (missing := [k for k, kind in params.items() if k not in own and isinstance(kind, type)]):
             yield Problem(("rules", i, "gate"), f"{rule.gate} needs {', '.join(missing)}")
 
 
@@ -216,8 +218,8 @@ def _set_type(kind: type | UnionType) -> type:
     """The type of a parameter where it is set: `T` of `T | None`."""
     if isinstance(kind, type):
         return kind
-    found: type = next(arg for arg in get_args(kind) if arg is not NoneType)
-    return found
+    argument: type = next(arg for arg in get_args(kind) if arg is not NoneType)
+    return argument
 
 
 def _param_problem(key: str, value: object, gate: str, params: Mapping[str, type | UnionType]) -> str | None:

@@ -77,21 +77,23 @@ def _problems(own: Document, mine: list[Item], inherited: list[object]) -> Itera
     for i, rule in enumerate(left_out):
         if rule not in known:
             yield Problem(("without", i), f"no inherited rule has this id; {nearest(str(rule), known)}")
-    kept = [rule for rule in known if rule not in left_out]
-    seen: dict[str, int] = {}
+    remaining = [rule for rule in known if rule not in left_out]
+    targets: dict[str, int] = {}
     for i, item in enumerate(mine):
         rule, replaced = item.data.get("id"), item.data.get("replaces")
-        if isinstance(rule, str) and rule in seen:
-            yield Problem(("rules", i, "id"), f"rule {seen[rule] + 1} of this file has this id already")
-        elif replaced is not None and replaced not in kept:
-            yield Problem(("rules", i, "replaces"), f"no inherited rule has this id; {nearest(str(replaced), kept)}")
-        elif replaced not in (None, rule) and rule in kept:
+        if isinstance(rule, str) and rule in targets:
+            yield Problem(("rules", i, "id"), f"rule {targets[rule] + 1} of this file has this id already")
+        elif replaced is not None and replaced not in remaining:
+            yield Problem(
+                ("rules", i, "replaces"), f"no inherited rule has this id; {nearest(str(replaced), remaining)}"
+            )
+        elif replaced not in (None, rule) and rule in remaining:
             yield Problem(("rules", i, "id"), "an inherited rule has this id: leave `replaces` out to change that one")
-        elif replaced is None and isinstance(rule, str) and rule not in kept and "gate" not in item.data:
-            why = f"no inherited rule has this id, and a new one needs a gate; {nearest(rule, kept)}"
+        elif replaced is None and isinstance(rule, str) and rule not in remaining and "gate" not in item.data:
+            why = f"no inherited rule has this id, and a new one needs a gate; {nearest(rule, remaining)}"
             yield Problem(("rules", i, "id"), why)
         if isinstance(rule, str):
-            seen.setdefault(rule, i)
+            targets.setdefault(rule, i)
 
 
 POLICIES = Inheritance("policy", "base", SHIPPED, merged)

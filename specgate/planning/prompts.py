@@ -47,7 +47,7 @@ too little.
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Where a part of a prompt comes from: `tokens` tokens of a document, at index `offset` of the prompt.
+    """Origin of a part of a prompt: `tokens` tokens of a document, at index `offset` of the prompt.
 
     They are its first ones, unless `skipped` of them gave way to a prefix that the prompts of a set share.
     """
@@ -108,13 +108,13 @@ class Prompts:
 
     @property
     def in_words(self) -> str:
-        """How many prompts are measured, and how long they are."""
-        found = length_summary([n for s in self.measured for n in s.lengths])
-        spread = ", ".join(f"{n:,}" for n in found.values())
+        """Return the number of measured prompts and their lengths, in words."""
+        summary = length_summary([n for s in self.measured for n in s.lengths])
+        spread = ", ".join(f"{n:,}" for n in summary.values())
         return f"{sum(len(s.prompts) for s in self.measured)} prompts of {spread} tokens (shortest, median, longest)"
 
     def describe(self) -> dict[str, object]:
-        """What a result stores about its prompts: hashes and origins, but no text."""
+        """Return what a result stores about its prompts: hashes and origins, but no text."""
         return {
             "source": self.source,
             "seed": self.seed,
@@ -228,7 +228,7 @@ def from_file(scenario: Scenario, context: int, batch: int, own: OwnPrompts) -> 
 
 
 def about_own(own: OwnPrompts, draw: Draw, batch: int, shared_prefix: int) -> dict[str, object]:
-    """What a result stores of prompts from a file: its hash, and of every prompt line, length and category.
+    """Return what a result stores of prompts from a file: its hash, and of every prompt line, length and category.
 
     Neither text nor ids of lines are stored.
     """
@@ -334,9 +334,9 @@ def shuffled(corpora: Sequence[Corpus], pool: Pool, seed: int) -> list[tuple[Cor
     """The documents of a pool, in the order that the seed gives."""
     from specgate.pairs.corpus import pool_of
 
-    found = [(corpus, path) for corpus in corpora for path in corpus.paths if pool_of(corpus.name, path) == pool]
-    random.Random(seed).shuffle(found)
-    return found
+    places = [(corpus, path) for corpus in corpora for path in corpus.paths if pool_of(corpus.name, path) == pool]
+    random.Random(seed).shuffle(places)
+    return places
 
 
 def excerpt_of(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from specgate import plugins
 from specgate.contract import Machine, PairRef, Point, Policy, RunKind, Scenario
@@ -21,14 +20,13 @@ from specgate.contract.protocols import (
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
-from specgate.machine import inventory
 from specgate.pairs.resolve import DEMO, refuse_two_names, resolve_pair, served_pair, target_limits
 from specgate.planning.ad_hoc import Question, asked, stretched
 from specgate.planning.plan import room_needed
-from specgate.planning.policy import find_policy
 from specgate.planning.prompts import RANDOM, Prompts, build_prompts, own_prompts
 from specgate.planning.request import Request
 from specgate.planning.scenario import override, select
+from specgate.planning.usual import machine_size, policy_of
 from specgate.planning.variants import refuse_double_options
 
 FIXED_BY_A_RUN = (
@@ -53,16 +51,16 @@ def resolve(
     """Return the configuration of a new run.
 
     `foreign`: the engine runs in an environment of its own, which alone knows whether its back end can run and what its
-    options mean. `usual`: names the scenarios of a request that names none; without it those that this machine runs.
+    options mean. `usual`: names the scenarios of a request that names none and has no question; without it those that
+    this machine runs.
 
     Raises UsageError where a name or option is wrong, and EnvironmentRefused where the back end cannot run here or a
     scenario needs a GPU and there is none.
     """
     size = machine_size()
-    policy = policy_of(request)
-    if usual and not request.scenarios:
-        request = replace(request, scenarios=usual(policy))
     backend = request.backend if request.backend and foreign else usable_backend(request)
+    if usual and not request.scenarios and not request.question:
+        request = replace(request, scenarios=usual(policy_of(request, known_backend(backend))))
     if not request.baseline and another_engine(backend) is None:
         raise UsageError(
             f"--no-baseline with back end {backend}: it runs the baseline by itself",
@@ -91,7 +89,7 @@ def resolve(
         kind=request.kind,
         backend=backend,
         pair=pair,
-        policy=policy,
+        policy=policy_of(request, known_backend(backend), chosen),
         scenarios={s.name: s for s in chosen},
         options=request.options,
     )
@@ -108,14 +106,8 @@ def chosen_scenarios(
 
 
 def names_scenarios(names: Sequence[str], only: str | None) -> bool:
-    """Whether the command line says which scenarios it means."""
+    """Return whether the command line says which scenarios it means."""
     return bool(names) or only is not None
-
-
-def policy_of(request: Request) -> Policy:
-    """The policy that the command line names, else the one for this machine."""
-    usual = "load" if request.kind == "load" else "seed" if machine_size() == "gpu" else "cpu"
-    return find_policy(request.policy or usual, plugins.gates())
 
 
 def usable_backend(request: Request) -> str:
@@ -136,10 +128,10 @@ def usable_backend(request: Request) -> str:
 def check_options(backend: str, scenarios: Sequence[Scenario], options: Mapping[str, str]) -> None:
     """Raise UsageError where a scenario and the command line set one option, or the back end refuses a scenario's."""
     refuse_double_options(scenarios, options)
-    found = plugins.backend(backend)
+    plugin = plugins.backend(backend)
     for scenario in scenarios:
-        if scenario.options and isinstance(found, ChecksOptions):
-            found.check_options({**options, **scenario.options})
+        if scenario.options and isinstance(plugin, ChecksOptions):
+            plugin.check_options({**options, **scenario.options})
 
 
 def refuse_without_load(backend: Backend) -> None:
@@ -156,15 +148,15 @@ def refuse_without_sampling(backend: str, scenarios: Sequence[Scenario]) -> None
     asking = [(s.name, s.sampling) for s in scenarios if s.sampling is not None]
     if not asking:
         return
-    found = plugins.backend(backend)
-    if not isinstance(found, OffersSampling):
+    plugin = plugins.backend(backend)
+    if not isinstance(plugin, OffersSampling):
         raise UsageError(
             f"scenario {asking[0][0]}: sampling: back end {backend!r} decodes greedily",
             hint="--backend reference and cupy sample, and so do servers; or leave sampling out of the scenario",
         )
-    if isinstance(found, ChecksSampling):
-        for name, asked in asking:
-            found.check_sampling(asked, f"scenario {name}: sampling")
+    if isinstance(plugin, ChecksSampling):
+        for name, sampling in asking:
+            plugin.check_sampling(sampling, f"scenario {name}: sampling")
 
 
 def another_engine(backend: str) -> DrivesAnotherEngine | None:
@@ -214,11 +206,11 @@ def chosen_pair(request: Request, scenarios: Sequence[Scenario], backend: str) -
 def read_back(request: Request) -> Config:
     """The configuration of the run to be continued. Raises UsageError for options that the run has fixed."""
     assert request.resume is not None
-    given = [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]
-    given = [*given, *([] if request.baseline else ["no_baseline"])]
-    if given or request.question:
-        said = ("--" + name.removesuffix("s").replace("_", "-") for name in given)
-        options = ", ".join((*said, *request.question.options()))
+    fixed = [name for name in FIXED_BY_A_RUN if getattr(request, name) not in (None, (), {})]
+    fixed = [*fixed, *([] if request.baseline else ["no_baseline"])]
+    if fixed or request.question:
+        names = ("--" + name.removesuffix("s").replace("_", "-") for name in fixed)
+        options = ", ".join((*names, *request.question.options()))
         raise UsageError(f"--resume with {options}", hint="the run's own config.resolved.yaml says what it measures")
     config = RunFolder.open(request.resume).read_config()
     if config.kind != request.kind:
@@ -238,17 +230,12 @@ def continued(config: Config, rounds: int) -> Config:
     longer = {}
     for name, old in config.scenarios.items():
         if rounds <= old.schedule.rounds:
-            asked = f"{name}: {old.schedule.rounds} rounds per prompt set are planned, and {rounds} are asked for"
-            raise UsageError(asked, hint="a run can only be continued with more of them")
+            problem = f"{name}: {old.schedule.rounds} rounds per prompt set are planned, and {rounds} are asked for"
+            raise UsageError(problem, hint="a run can only be continued with more of them")
         more = override(old, measurement_runs=rounds)
         extended = (*old.schedule.extended, old.schedule.rounds)
         longer[name] = replace(more, schedule=replace(more.schedule, extended=extended))
     return replace(config, scenarios=longer)
-
-
-def machine_size() -> Literal["cpu", "gpu"]:
-    """Whether scenarios for a GPU or for a CPU run here by default."""
-    return "gpu" if inventory.has_cuda_gpu() else "cpu"
 
 
 def fitted(scenarios: Sequence[Scenario], pair: PairRef, *, other_target: bool, backend: str) -> list[Scenario]:
@@ -278,7 +265,7 @@ def settled(scenario: Scenario, pair: PairRef, *, any_architecture: bool = False
         return scenario
     positions, vocab = target_limits(pair, scenario.rope_keys, any_architecture=any_architecture)
     own = own_prompts(scenario, tokenizer_of(pair), vocab)
-    longest = own.draw(0, None, max(scenario.grid.batch)).longest
+    longest = own.draw(0, None, scenario.prompts_in_set(max(scenario.grid.batch))).longest
     tokens, room = len(longest.token_ids), room_needed(scenario)
     if positions is not None and tokens + room > positions:
         right = f"max_tokens: {positions - room}" if positions > room else f"fewer than {room} tokens after the prompt"
@@ -293,7 +280,7 @@ def settled(scenario: Scenario, pair: PairRef, *, any_architecture: bool = False
 def prompts_of(scenario: Scenario, point: Point, pair: PairRef, *, any_architecture: bool = False) -> Prompts:
     """The prompts of one point of the scenario on `pair`. Raises what `build_prompts` raises."""
     _, vocab = target_limits(pair, scenario.rope_keys, any_architecture=any_architecture)
-    return build_prompts(scenario, point.context, point.batch, tokenizer_of(pair), vocab)
+    return build_prompts(scenario, point.context, scenario.prompts_in_set(point.batch), tokenizer_of(pair), vocab)
 
 
 def tokenizer_of(pair: PairRef) -> Path | None:

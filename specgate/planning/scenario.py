@@ -159,7 +159,7 @@ def find(name_or_path: str) -> Scenario:
 
 
 def find_all(name_or_path: str) -> list[Scenario]:
-    """What `find` finds, and all of its variants after it. Raises UsageError with the nearest name."""
+    """Return what `find` returns, and all of its variants after it. Raises UsageError with the nearest name."""
     return with_variants(find(name_or_path))
 
 
@@ -174,21 +174,21 @@ def select(names: Sequence[str], only: str | None, kind: RunKind | None, machine
     `only` is a glob that narrows either choice. Raises UsageError where nothing is left or a name is wrong, and
     EnvironmentRefused where a named scenario needs a GPU and `machine` has none.
     """
-    wanted = [n.strip() for given in names for n in given.split(",") if n.strip()]
-    if wanted:
-        chosen = [s for n in wanted for s in find_all(n)]
+    listed = [n.strip() for text in names for n in text.split(",") if n.strip()]
+    if listed:
+        chosen = [s for n in listed for s in find_all(n)]
     else:
         chosen = [v for s in shipped() if s.default and s.needs == machine for v in with_variants(s)]
-    if kind and wanted:
+    if kind and listed:
         _check_kind(chosen, kind)
     _check_machine(chosen, machine)
     chosen = [s for s in chosen if kind in (None, s.kind)]
-    kept = {s.name: s for s in chosen if fnmatchcase(s.name, only or "*")}
+    selected = {s.name: s for s in chosen if fnmatchcase(s.name, only or "*")}
     if len({(s.name, s.source_file) for s in chosen}) > len({s.name for s in chosen}):
         raise UsageError("two scenario files have one name: " + ", ".join(str(s.source_file) for s in chosen))
-    if not kept:
+    if not selected:
         raise UsageError(f"--only {only}: no scenario left", hint=f"it narrows: {', '.join(s.name for s in chosen)}")
-    return list(kept.values())
+    return list(selected.values())
 
 
 def _check_kind(chosen: Sequence[Scenario], kind: RunKind) -> None:
@@ -222,11 +222,11 @@ def override(
         warmup_rounds=scenario.schedule.warmup_rounds if warmup_runs is None else warmup_runs,
     )
     if schedule.rounds < 1 or schedule.warmup_rounds < 0:
-        asked = f"{schedule.rounds} measurement runs, {schedule.warmup_rounds} warm-up runs"
-        raise UsageError(f"{scenario.name}: {asked}", hint="at least 1 and 0")
+        runs = f"{schedule.rounds} measurement runs, {schedule.warmup_rounds} warm-up runs"
+        raise UsageError(f"{scenario.name}: {runs}", hint="at least 1 and 0")
     if max(schedule.rounds, schedule.warmup_rounds) > REPEATS:
-        asked = f"{schedule.rounds} measurement runs, {schedule.warmup_rounds} warm-up runs"
-        raise UsageError(f"{scenario.name}: {asked}", hint=f"at most {REPEATS} of each")
+        runs = f"{schedule.rounds} measurement runs, {schedule.warmup_rounds} warm-up runs"
+        raise UsageError(f"{scenario.name}: {runs}", hint=f"at most {REPEATS} of each")
     if schedule.rounds * scenario.workload.prompt_sets % 2:
         raise UsageError(
             f"{scenario.name}: {scenario.workload.prompt_sets} prompt sets × {schedule.rounds} measurement runs is odd",

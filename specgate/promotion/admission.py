@@ -32,19 +32,19 @@ from specgate.promotion.claim import (
     subject_of,
 )
 from specgate.promotion.fingerprint import FLEET, changes, in_words
+from specgate.promotion.green_runs import NEEDED, Claim, GreenRuns, assuming_last_engine, green_runs
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.micro_gates import micro_gates
 from specgate.promotion.signing import signing_key
 from specgate.promotion.standing import doubts
-from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, streak
 
 NO_ORDER: Final = Promotion({}, 0, 0, "")
 """Of a load run, which no micro gates come before."""
 
 
 def promotion_of(request: Request, config: Config, ledger: Ledger, software: Software) -> Promotion:
-    """Which micro gates this run depends on and how often they have been green, before anything is loaded. A load run
-    depends on none.
+    """Return which micro gates this run depends on and how often they have been green, before anything is loaded. A
+    load run depends on none.
 
     A resumed run keeps the gates that it began with. Raises OrderRefused for a full run whose micro gates have not been
     green often enough, InvalidResult if the ledger was changed, and UsageError if the run.json of the run to be resumed
@@ -65,7 +65,7 @@ def promotion_of(request: Request, config: Config, ledger: Ledger, software: Sof
     claim = claim_of(config, promotion.gates, software)
     if request.kind == "full":
         return admit(ledger, claim, promotion)
-    return replace(promotion, streak=current_streak(ledger, claim).length)
+    return replace(promotion, streak=current_green_runs(ledger, claim).length)
 
 
 def admission(
@@ -88,24 +88,24 @@ def admission(
 def sampling(
     config: Config, ledger: Ledger, promotion: Promotion, software: Software
 ) -> Callable[[EngineFacts], str | None]:
-    """Which green run allows this one to compare a sample of its texts only. The function that is returned needs the
-    facts of the loaded engine.
+    """Return the green run that allows this one to compare a sample of its texts only. The function that is returned
+    needs the facts of the loaded engine.
 
-    It is a run that counts for the streak of the same fingerprint, and that compared its own texts whole. There is none
+    It is one of the green runs in a row of the same fingerprint, and compared its own texts whole. There is none
     where the policy wants every run to do so.
     """
 
     def found(facts: EngineFacts) -> str | None:
         if config.policy.checks.text != "sampled":
             return None
-        counted = current_streak(ledger, claim_of(config, promotion.gates, software), facts).runs
+        counted = current_green_runs(ledger, claim_of(config, promotion.gates, software), facts).runs
         return next((entry.run for entry in counted if compared_whole(ledger.folder / entry.run)), None)
 
     return found
 
 
 def compared_whole(path: Path) -> bool:
-    """Whether the run in the folder `path` compared its texts whole; false where it cannot be read."""
+    """Return whether the run in the folder `path` compared its texts whole; false where it cannot be read."""
     try:
         return RunFolder.open(path, read_only=True).read_run().sampled_after is None
     except SpecgateError:
@@ -121,14 +121,14 @@ def record(
     EnvironmentRefused if it cannot be read or written.
     """
     torn = ledger.append(entry_of(run, config, state, code, folder), signing_key())
-    said = [f"warning: {ledger.file}: a torn line was moved to ledger.torn.jsonl"] if torn else []
+    lines = [f"warning: {ledger.file}: a torn line was moved to ledger.torn.jsonl"] if torn else []
     if run.kind == "micro" and run.promotion:
-        said += after_micro(ledger, claim_of(config, run.promotion.gates, software), run.promotion, run)
-    return said
+        lines += after_micro(ledger, claim_of(config, run.promotion.gates, software), run.promotion, run)
+    return lines
 
 
-def current_streak(ledger: Ledger, claim: Claim, facts: EngineFacts | None = None) -> Streak:
-    """The streak of green micro runs as of now.
+def current_green_runs(ledger: Ledger, claim: Claim, facts: EngineFacts | None = None) -> GreenRuns:
+    """The green micro runs in a row as of now.
 
     Without an engine's `facts`, the weights and the device of the last micro run are assumed. Raises InvalidResult if
     the ledger was changed.
@@ -138,35 +138,35 @@ def current_streak(ledger: Ledger, claim: Claim, facts: EngineFacts | None = Non
         claim = assuming_last_engine(claim, entries, ENGINE_KEYS)
     else:
         claim = replace(claim, fingerprint={**claim.fingerprint, **engine_fingerprint(facts)})
-    return streak(entries, claim, datetime.now(UTC), doubts(ledger))
+    return green_runs(entries, claim, datetime.now(UTC), doubts(ledger))
 
 
 def admit(ledger: Ledger, claim: Claim, promotion: Promotion, facts: EngineFacts | None = None) -> Promotion:
-    """Allow a full run to begin: returns `promotion` with the current streak.
+    """Allow a full run to begin: returns `promotion` with the current count of green runs.
 
     Raises OrderRefused if the micro gates have not been green often enough and the order is not overridden.
     """
-    found = current_streak(ledger, claim, facts)
-    if not found.complete and promotion.override is None:
-        raise refusal(claim, promotion, found)
-    return replace(promotion, streak=found.length)
+    current = current_green_runs(ledger, claim, facts)
+    if not current.complete and promotion.override is None:
+        raise refusal(claim, promotion, current)
+    return replace(promotion, streak=current.length)
 
 
-def refusal(claim: Claim, promotion: Promotion, found: Streak) -> OrderRefused:
+def refusal(claim: Claim, promotion: Promotion, current: GreenRuns) -> OrderRefused:
     """The error that refuses a full run: how green its micro gates are, what is missing, and how to override."""
-    missing = what_is_missing(claim, promotion, found)
-    last = [f"last: {entry.state} {entry.run} ({effect})" for entry, effect in found.steps[-1:]]
+    missing = what_is_missing(claim, promotion, current)
+    last = [f"last: {entry.state} {entry.run} ({effect})" for entry, effect in current.steps[-1:]]
     lines = [
-        f"full run refused: its micro gates have been green {found.length} of {promotion.needed} times in a row",
+        f"full run refused: its micro gates have been green {current.length} of {promotion.needed} times in a row",
         *(f"  {line}" for line in (*missing[:1], *last, *missing[1:])),
     ]
     override = "or add --override-order REASON: the ledger and the first line of every report will say so"
     return OrderRefused("\n".join(lines), hint=override)
 
 
-def what_is_missing(claim: Claim, promotion: Promotion, found: Streak) -> list[str]:
+def what_is_missing(claim: Claim, promotion: Promotion, current: GreenRuns) -> list[str]:
     """The lines that say which green runs are missing and which command to run. [] if none are."""
-    left = promotion.needed - found.length
+    left = promotion.needed - current.length
     if left <= 0:
         return []
     gates = f"{', '.join(promotion.gates)} ({subject_in_words(claim)})"
@@ -203,18 +203,17 @@ def entry_of(run: Run, config: Config, state: State, code: ExitCode, folder: Pat
 
 
 def after_micro(ledger: Ledger, claim: Claim, promotion: Promotion, run: Run) -> list[str]:
-    """What a micro run that is already in the ledger did to the streak, in words, and what has changed since the micro
-    run before it.
+    """Return lines on what a micro run that is already in the ledger did to the number of green runs in a row, and on
+    what has changed since the micro run before it. There are none if no gate's scenario ran.
     """
-    found = current_streak(ledger, claim, next(iter(run.engines.values()), None))
-    own = next((n for n, (entry, _) in reversed(list(enumerate(found.steps))) if entry.run == run.id), None)
-    effect = "none of the gates ran" if own is None else found.steps[own][1]
-    said = [
-        f"micro gates of policy {claim.subject['policy']}: green {found.length} of {promotion.needed} times in a row "
-        f"(this run: {effect})"
-    ]
+    if promotion.gates.keys().isdisjoint(run.scenarios):
+        return []
+    current = current_green_runs(ledger, claim, next(iter(run.engines.values()), None))
+    own = next((n for n, (entry, _) in reversed(list(enumerate(current.steps))) if entry.run == run.id), None)
+    effect = "does not count" if own is None else current.steps[own][1]
+    lines = [f"green micro runs in a row: {current.length} of {promotion.needed} (this run: {effect})"]
     if own and not effect.startswith("starts anew: "):
-        (before, _), (entry, _) = found.steps[own - 1 : own + 1]
+        (before, _), (entry, _) = current.steps[own - 1 : own + 1]
         changed = changes(before.fingerprint, entry.fingerprint)
-        said += [f"  starts anew: {in_words(changed)}"] if changed else []
-    return said
+        lines += [f"  starts anew: {in_words(changed)}"] if changed else []
+    return lines

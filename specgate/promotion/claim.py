@@ -1,4 +1,4 @@
-"""What the micro runs and a full run must have in common, so that the micro runs count for the full run.
+"""Claims: what micro runs and a full run must have in common, so that the micro runs count for the full run.
 
 These must agree:
 
@@ -27,7 +27,7 @@ from specgate.files.config import Config
 from specgate.files.plain_data import to_plain
 from specgate.machine import host, inventory
 from specgate.machine.software import Software, software
-from specgate.promotion.streak import Claim
+from specgate.promotion.green_runs import Claim
 
 ENGINE_KEYS: Final = (*("target_sha256", "draft_sha256", "device", "engine_version", "tape_sha256", "tuned_sha256"),)
 """The keys of the fingerprint that only a loaded engine knows. Each is a field of `contract.EngineFacts`. What
@@ -36,7 +36,8 @@ identifies somebody else's engine is stated by further keys, which begin with `O
 
 
 def claim_of(config: Config, gates: Mapping[str, str], rests_on: Software) -> Claim:
-    """What has to be green before `config` may run in full. Its fingerprint lacks the keys `ENGINE_KEYS`.
+    """Return the claim that has to be green before `config` may run in full. Its fingerprint lacks the keys
+    `ENGINE_KEYS`.
 
     `gates`: micro scenario → SHA-256 of its content. `rests_on`: the software, as `software_of` found it.
     """
@@ -45,7 +46,7 @@ def claim_of(config: Config, gates: Mapping[str, str], rests_on: Software) -> Cl
 
 
 def subject_of(config: Config) -> dict[str, str]:
-    """What is measured, by name: policy, pair, back end and options."""
+    """Return what is measured, by name: policy, pair, back end and options."""
     options = " ".join(f"{key}={value}" for key, value in sorted(config.options.items()))
     return {"policy": config.policy.name, "pair": config.pair.name, "backend": config.backend, "options": options}
 

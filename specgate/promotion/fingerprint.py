@@ -1,4 +1,4 @@
-"""What two fingerprints state differently, and how that is said. Pure."""
+"""Differences of two fingerprints, and their words. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Change(NamedTuple):
 
 
 def changes(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> list[Change]:
-    """What has changed from one fingerprint to another, in the order of `now`.
+    """Return what has changed from one fingerprint to another, in the order of `now`.
 
     A key that only one of them has does not count: an engine was not loaded there. Packages and plug-ins that only one
     of them has do count.
@@ -36,25 +36,25 @@ def changes(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> li
     return [Change(key, then.get(key), now.get(key)) for key in keys if then.get(key) != now.get(key)]
 
 
-def in_words(found: Iterable[Change]) -> str:
+def in_words(differences: Iterable[Change]) -> str:
     """`torch was 2.11.0, is 2.12.0; device was cpu, is NVIDIA H200`."""
-    return "; ".join(map(str, found))
+    return "; ".join(map(str, differences))
 
 
 def incomplete(then: Mapping[str, str | None], now: Mapping[str, str | None]) -> str | None:
-    """Why two fingerprints without `changes` are nevertheless not the same: the keys that one of them lacks. None if
-    they are the same.
+    """Return why two fingerprints without `changes` are nevertheless not the same: the keys that one of them lacks.
+    None if they are the same.
     """
     if (FLEET in then) != (FLEET in now):
-        return f"{'a fleet' if FLEET in then else 'one machine'} measured it, whose streak is another"
+        return f"{'a fleet' if FLEET in then else 'one machine'} measured it, whose green runs count apart"
     unlike = [key for key in (*now, *then) if key not in then or key not in now]
     names = dict.fromkeys("packages" if key.startswith(LISTED) else key for key in unlike)
     return f"its fingerprint is incomplete, without {', '.join(names)}" if names else None
 
 
 def measured_by(fingerprint: Mapping[str, str | None]) -> str | None:
-    """What tells those who measured from others: the machines of a fleet, the GPU, or without one the host. None where
-    none of these is known.
+    """Return what tells those who measured from others: the machines of a fleet, the GPU, or without one the host. None
+    where none of these is known.
     """
     return fingerprint.get(FLEET) or fingerprint.get("gpu_uuid") or fingerprint.get("host")
 

@@ -56,7 +56,7 @@ CODES: Final[Mapping[State, frozenset[int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How one run ended.
+    """End of one run.
 
     `kind`: what kind of run it is, or `ab` for a comparison of two builds. Its subject and fingerprint are those of a
         run of the new build.
@@ -86,7 +86,7 @@ class Entry:
     signature: Signature | None = field(default=None, compare=False)
 
     def contradiction(self) -> str | None:
-        """Why state and exit code cannot both be true of one run; None if they can."""
+        """Return why state and exit code cannot both be true of one run; None if they can."""
         if self.exit_code in CODES.get(self.state, ()):
             return None
         return f"its state {self.state} and its exit code {self.exit_code} contradict each other"
@@ -174,8 +174,10 @@ class Ledger:
         raise EnvironmentRefused(f"{self.file}: it never stays the same", hint="see who writes it")
 
     def _files(self) -> Files:
-        found = (file.read_bytes() if file.exists() else b"" for file in (self.file, self._head_file, self._torn_file))
-        return Files(*found)
+        contents = (
+            file.read_bytes() if file.exists() else b"" for file in (self.file, self._head_file, self._torn_file)
+        )
+        return Files(*contents)
 
     def _entries(self, lines: Sequence[bytes], head: bytes) -> Iterator[Entry]:
         previous = GENESIS
@@ -228,8 +230,8 @@ class Ledger:
         It is copied first and cut off afterwards. If the writer is killed in between, the line is in both files, but it
         is still not an entry.
         """
-        found = {"found": datetime.now(UTC).isoformat(timespec="seconds"), "line": torn.decode(errors="replace")}
-        _append(self._torn_file, json.dumps(found).encode() + b"\n")
+        record = {"found": datetime.now(UTC).isoformat(timespec="seconds"), "line": torn.decode(errors="replace")}
+        _append(self._torn_file, json.dumps(record).encode() + b"\n")
         with self.file.open("r+b") as file:
             file.truncate(self.file.stat().st_size - len(torn))
 
@@ -239,7 +241,7 @@ class Ledger:
         )
 
     def _hint(self) -> str:
-        return f"nothing was changed; to begin anew, with no streak, move {self.folder}/ledger.* elsewhere"
+        return f"nothing was changed; to begin anew, without green runs, move {self.folder}/ledger.* elsewhere"
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

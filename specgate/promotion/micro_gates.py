@@ -1,4 +1,4 @@
-"""Which micro scenarios must be green before a full run, and the command that runs them.
+"""Micro scenarios that must be green before a full run, and the command that runs them.
 
 They are the scenarios that the policy lists under `micro`, or, if it lists none, all micro scenarios that this machine
 runs by default. Of these, only the ones written for the pair to be measured count. If none is, all of them count and
@@ -15,8 +15,9 @@ from specgate.contract import VARIANT_MARK, Scenario
 from specgate.files.config import Config
 from specgate.planning.policy import micro_scenarios
 from specgate.planning.request import Request
-from specgate.planning.resolution import fitted, machine_size
+from specgate.planning.resolution import fitted
 from specgate.planning.scenario import SHIPPED, override, select
+from specgate.planning.usual import machine_size
 
 
 def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
@@ -30,7 +31,7 @@ def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
     gates = [override(s, baseline=request.baseline) for s in asking or listed]
     words = ["specgate", "micro"]
     if [s.name for s in gates] != [s.name for s in select((), None, "micro", size)]:
-        words += [word for said in dict.fromkeys(map(_said, gates)) for word in ("--scenario", said)]
+        words += [word for name in dict.fromkeys(map(_said, gates)) for word in ("--scenario", name)]
     words += [*pair, *other_options(request)]
     other_target = not {"--pair", "--target", "--tokenizer"}.isdisjoint(pair)
     return fitted(gates, config.pair, other_target=other_target, backend=config.backend), shlex.join(words)
@@ -58,6 +59,6 @@ def other_options(request: Request) -> Iterator[str]:
 
 
 def _said(scenario: Scenario) -> str:
-    """What a command line calls it. A variant runs with the scenario that it is one of."""
+    """Return what a command line calls the scenario. A variant runs with the scenario that it is one of."""
     file = scenario.source_file
     return scenario.name.partition(VARIANT_MARK)[0] if file is None or file.parent == SHIPPED else str(file)

@@ -75,12 +75,12 @@ def signer(signature: Signature, signers: Path, at: str) -> str:
     time = f"-Overify-time={datetime.fromisoformat(at).astimezone(UTC):%Y%m%d%H%M%S}"
     with _in_memory(signature.armoured) as file:
         known = ("-f", str(signers), "-s", file.name, time)
-        found = _ssh_keygen(("-Y", "find-principals", *known), "", (file.fd,))
-        names = found.stdout.decode(errors="replace").splitlines()
-        if found.returncode or not names:
-            raise UnknownSigner(f"signed by a key that {signers} does not list ({_last_line(found.stderr)})")
-        asked = ("-Y", "verify", "-I", names[0], "-n", NAMESPACE, *known)
-        done = _ssh_keygen(asked, signature.text, (file.fd,))
+        principals = _ssh_keygen(("-Y", "find-principals", *known), "", (file.fd,))
+        names = principals.stdout.decode(errors="replace").splitlines()
+        if principals.returncode or not names:
+            raise UnknownSigner(f"signed by a key that {signers} does not list ({_last_line(principals.stderr)})")
+        command = ("-Y", "verify", "-I", names[0], "-n", NAMESPACE, *known)
+        done = _ssh_keygen(command, signature.text, (file.fd,))
     if done.returncode:
         raise InvalidResult(f"the signature of {names[0]} is not one of this text ({_last_line(done.stderr)})")
     return names[0]
@@ -122,6 +122,6 @@ def _ssh_keygen(arguments: Sequence[str], text: str, fds: Sequence[int] = ()) ->
         raise EnvironmentRefused(f"{_PROGRAM} did not answer within {_TIMEOUT_S:g} s") from None
 
 
-def _last_line(said: bytes) -> str:
-    lines = said.decode(errors="replace").strip().splitlines()
+def _last_line(output: bytes) -> str:
+    lines = output.decode(errors="replace").strip().splitlines()
     return lines[-1].strip() if lines else "ssh-keygen says nothing"

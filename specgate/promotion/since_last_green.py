@@ -1,4 +1,4 @@
-"""What differs between a run and the last green run before it, in fingerprint and environment."""
+"""Differences between a run and the last green run before it, in fingerprint and environment."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import without_home
 from specgate.promotion.claim import subject_of
+from specgate.promotion.green_runs import GREEN, time_of
 from specgate.promotion.ledger import Entry
-from specgate.promotion.streak import GREEN, time_of
 
 
 def previous_green(run: Run, config: Config, entries: Iterable[Entry]) -> Entry | None:
@@ -27,7 +27,7 @@ def previous_green(run: Run, config: Config, entries: Iterable[Entry]) -> Entry 
 
 
 def compared(run: Run, green: Entry | None, folder: Path) -> LastGreen | None:
-    """What differs between `run`, which has ended, and the green run, whose run folder lies in `folder`.
+    """Return what differs between `run`, which has ended, and the green run, whose run folder lies in `folder`.
 
     None if there is no green run. The differences are None if its run folder cannot be read.
     """
@@ -42,5 +42,5 @@ def compared(run: Run, green: Entry | None, folder: Path) -> LastGreen | None:
 
 def compared_facts(run: Run) -> dict[str, object]:
     """The fingerprint and the environment of a run, as they are stored."""
-    found: dict[str, object] = json.loads(without_home(json.dumps({"fingerprint": run.fingerprint, **run.environment})))
-    return found
+    facts: dict[str, object] = json.loads(without_home(json.dumps({"fingerprint": run.fingerprint, **run.environment})))
+    return facts

@@ -1,7 +1,7 @@
-"""Whether a green entry of a ledger is believed: what speaks for it outside of the chain of hashes.
+"""Standing of a green entry of a ledger: what speaks for it outside of the chain of hashes.
 
 The chain says that entries were not changed. It does not say that there ever was such a run, or that it was made here:
-a ledger can be copied, and made up from the first line on. So an entry counts for a streak only
+a ledger can be copied, and made up from the first line on. So an entry counts as a green run only
 
     if the entry is signed      by one of the allowed signers, where `SPECGATE_ALLOWED_SIGNERS` names them;
     else if it was made here    its `host` is this one, and its run folder lies beside the ledger or in an archive.
@@ -41,7 +41,7 @@ def doubts(ledger: Ledger, on_host: str | None = None) -> Callable[[Entry], str 
 
 
 def doubt_of_comparison(entry: Entry, ledger: Ledger, folder: Path) -> str | None:
-    """Why the entry of a comparison, whatever its word, is not believed; None if it is.
+    """Return why the entry of a comparison, whatever its word, is not believed; None if it is.
 
     Raises InvalidResult for an entry whose signature belongs to another text.
     """
@@ -53,7 +53,7 @@ def doubt_of_comparison(entry: Entry, ledger: Ledger, folder: Path) -> str | Non
 
 
 def doubt_of_signature(entry: Entry, signers: Path) -> str | None:
-    """Why the signature of an entry does not make it count. Raises InvalidResult if it belongs to another text."""
+    """Return why the signature of an entry does not make it count. Raises InvalidResult if it is of another text."""
     if entry.signature is None:
         return "it is not signed"
     try:
@@ -67,14 +67,14 @@ def doubt_of_signature(entry: Entry, signers: Path) -> str | None:
 
 
 def doubt_of_origin(entry: Entry, here: str, folder: Path | None) -> str | None:
-    """Why an entry that no signature vouches for was not made here. `folder`: its run folder, or None."""
+    """Return why an entry that no signature vouches for was not made here. `folder`: its run folder, or None."""
     if entry.host != here:
         return f"it ran on another host ({entry.host or 'not recorded'}), and it is not signed"
     return None if folder else "its run folder is missing (name the place of moved ones with --archive)"
 
 
 def doubt_of_folder(entry: Entry, folder: Path) -> str | None:
-    """Why the run folder does not bear out its entry. Only the manifest and gates.json are read."""
+    """Return why the run folder does not bear out its entry. Only the manifest and gates.json are read."""
     manifest, gates = folder / MANIFEST, folder / "gates.json"
     if not manifest.is_file() or sha256_of(manifest) != entry.manifest_sha256:
         return f"its {MANIFEST} is not the one that the entry names"

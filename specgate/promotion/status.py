@@ -1,4 +1,4 @@
-"""Whether a full run could begin now. Nothing is loaded to find out."""
+"""Status: may a full run begin now? Nothing is loaded to find out."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from specgate.planning.request import Request
 from specgate.planning.resolution import resolve
 from specgate.promotion.claim import ENGINE_KEYS, claim_of, digests, software_of
 from specgate.promotion.fingerprint import FLEET, measured_by
+from specgate.promotion.green_runs import (
+    NEEDED,
+    Claim,
+    GreenRuns,
+    assuming_last_engine,
+    green_runs,
+    relevant,
+)
 from specgate.promotion.ledger import Entry, History, Ledger
 from specgate.promotion.micro_gates import micro_gates
 from specgate.promotion.standing import doubts
-from specgate.promotion.streak import (
-    NEEDED,
-    Claim,
-    Streak,
-    assuming_last_engine,
-    relevant,
-    streak,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +35,20 @@ class PromotionStatus:
     history: History
     claim: Claim
     promotion: Promotion
-    streak: Streak
-    others: tuple[OtherStreak, ...] = ()
+    green: GreenRuns
+    others: tuple[OtherRuns, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class OtherStreak:
-    """How often in a row the micro gates have been green for others than this machine alone.
+class OtherRuns:
+    """Green micro runs in a row of others than this machine alone.
 
     `last`: their newest run. `begun_here`: a fleet whose runs were begun on this machine, so that its `full` could be
     begun here; they are held to the software that is here now. The runs of others are held to what their last one
     rested on, which is all that is known of them here.
     """
 
-    streak: Streak
+    green: GreenRuns
     last: Entry
     begun_here: bool
 
@@ -65,14 +65,15 @@ def promotion_status(request: Request) -> PromotionStatus:
     gates, command = micro_gates(request, config)
     unloaded, now = claim_of(config, digests(gates), software_of(config)), datetime.now(UTC)
     claim = assuming_last_engine(unloaded, history.entries, ENGINE_KEYS)
-    found = streak(history.entries, claim, now, doubts(ledger))
-    promotion = Promotion(gates=claim.gates, needed=NEEDED, streak=found.length, command=command)
-    return PromotionStatus(ledger, history, claim, promotion, found, tuple(others(ledger, history, unloaded, now)))
+    current = green_runs(history.entries, claim, now, doubts(ledger))
+    promotion = Promotion(gates=claim.gates, needed=NEEDED, streak=current.length, command=command)
+    return PromotionStatus(ledger, history, claim, promotion, current, tuple(others(ledger, history, unloaded, now)))
 
 
-def others(ledger: Ledger, history: History, claim: Claim, now: datetime) -> Iterator[OtherStreak]:
-    """The streaks of those who measured, other than this machine alone, those who measured last first. `claim`: of this
-    machine, without what only an engine knows.
+def others(ledger: Ledger, history: History, claim: Claim, now: datetime) -> Iterator[OtherRuns]:
+    """Yield the green runs of others than this machine alone, those who measured last first.
+
+    `claim`: of this machine, without what only an engine knows.
     """
     of: dict[str, list[Entry]] = {}
     for entry in relevant(history.entries, claim):
@@ -82,10 +83,10 @@ def others(ledger: Ledger, history: History, claim: Claim, now: datetime) -> Ite
         last = theirs[-1]
         here = FLEET in last.fingerprint and last.host == host.identity() and same_machine(last, claim)
         known = {**claim.fingerprint, FLEET: last.fingerprint[FLEET]} if here else last.fingerprint
-        held = assuming_last_engine(replace(claim, fingerprint=known), theirs, ENGINE_KEYS)
-        yield OtherStreak(streak(history.entries, held, now, doubts(ledger, last.host)), last, here)
+        assumed = assuming_last_engine(replace(claim, fingerprint=known), theirs, ENGINE_KEYS)
+        yield OtherRuns(green_runs(history.entries, assumed, now, doubts(ledger, last.host)), last, here)
 
 
 def same_machine(entry: Entry, claim: Claim) -> bool:
-    """Whether an entry was made on the machine of the claim, for itself or for a fleet."""
+    """Return whether an entry was made on the machine of the claim, for itself or for a fleet."""
     return all(entry.fingerprint.get(key) == claim.fingerprint.get(key) for key in ("gpu_uuid", "host"))

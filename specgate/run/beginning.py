@@ -16,7 +16,7 @@ from specgate.errors import UsageError
 from specgate.files.config import Config
 from specgate.files.plain_data import to_plain
 from specgate.files.run_folder import RunFolder, label_of
-from specgate.machine import inventory, noise_passport
+from specgate.machine import inventory, noise_profile
 from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot
 from specgate.machine.selftest_stamp import last_green
@@ -71,12 +71,12 @@ def begin(
 
     That is config.resolved.yaml, env.json and a run.json without figures, whose status is `running`. Raises UsageError
     if the configuration holds a credential, if the policy has a margin that is smaller than the smallest effect which
-    the noise passport says this machine can tell, or if it refuses floors that cannot be reached and has some.
+    the noise profile says this machine can tell, or if it refuses floors that cannot be reached and has some.
     """
     refuse_credentials(config)
-    passport = noise_passport.passport_of(request.out)
+    profile = noise_profile.profile_of(request.out)
     policy = config.policy
-    noise_passport.check_margins(margins_of(policy), plan, passport, str(policy.source_file or policy.name))
+    noise_profile.check_margins(margins_of(policy), plan, profile, str(policy.source_file or policy.name))
     environment = {
         **inventory.environment(),
         **({"plugins": commits} if (commits := plugin_commits(software)) else {}),
@@ -105,9 +105,9 @@ def begin(
         cells=(),
         comparisons=(),
         failures={},
-        warnings=(*noise_passport.warnings(passport), *beyond),
-        mde=noise_passport.effects(plan, passport),
-        between_runs=noise_passport.between_runs(plan, passport, request.out),
+        warnings=(*noise_profile.warnings(profile), *beyond),
+        mde=noise_profile.effects(plan, profile),
+        between_runs=noise_profile.between_runs(plan, profile, request.out),
         required_decisions=required_decisions(plan, config.policy),
         earlier=earlier_runs(config, ledger, datetime.now(UTC)),
         builds=compared_builds(config, ledger, datetime.now(UTC), Path.cwd()),

@@ -1,4 +1,4 @@
-"""`specgate machine calibrate`: measure this machine's noise with an A/A run, and store it as a noise passport.
+"""`specgate machine calibrate`: measure this machine's noise with an A/A run, and store it as a noise profile.
 
 In an A/A run, every round runs each of its roles twice in a row, so that a pair compares a role with itself and any
 difference is noise. One block of a pair stands for the baseline, the other for the candidate. The candidate is the
@@ -6,7 +6,7 @@ second block if the round runs its roles forward, and the first if it runs them 
 candidate alternate in the same way.
 
 What differs between processes cannot be seen within one. Further processes therefore measure every role over the same
-prompts, once in both orders, and the spread of their speed-ups goes into the passport.
+prompts, once in both orders, and the spread of their speed-ups goes into the profile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from specgate.files.config import Config
 from specgate.files.json_record import write_record
 from specgate.files.run_folder import RunFolder, label_of
 from specgate.machine import inventory
-from specgate.machine.noise_passport import SCHEMA, CellNoise, Passport, effect, file_of
+from specgate.machine.noise_profile import SCHEMA, CellNoise, NoiseProfile, effect, file_of
 from specgate.planning.plan import build_plan
 from specgate.planning.request import Request
 from specgate.planning.resolution import resolve
@@ -39,11 +39,11 @@ from specgate.terminal import echo
 
 
 def calibrate(request: Request, margin_pct: float, processes: int) -> ExitCode:
-    """Run the A/A measurement and the further processes, write the noise passport and print it.
+    """Run the A/A measurement and the further processes, write the noise profile and print it.
 
     Returns ENV_REJECTED if the A/A run cannot exclude a difference of `margin_pct` percent, else PASS. Raises
     BackendError if the engine failed, and InvalidResult if its blocks contradict themselves. Neither says anything
-    about the machine, so an existing passport is kept.
+    about the machine, so an existing profile is kept.
     """
     config = resolve(request)
     whole = build_plan(tuple(config.scenarios.values()), config.backend)
@@ -55,15 +55,15 @@ def calibrate(request: Request, margin_pct: float, processes: int) -> ExitCode:
         again.write_manifest()
         blocks.append(again.lines(Block))
     made_of = fingerprint(config, inventory.source_tree_sha256(), next(iter(runner.engines.values())))
-    passport = reduce(plan, blocks, margin_pct, folder.id, made_of)
-    write_record(Passport, passport, folder.path / "noise.json", SCHEMA)
+    profile = reduce(plan, blocks, margin_pct, folder.id, made_of)
+    write_record(NoiseProfile, profile, folder.path / "noise.json", SCHEMA)
     folder.write_manifest()
-    write_record(Passport, passport, file_of(request.out), SCHEMA)
-    for key, cell in passport.cells.items():
+    write_record(NoiseProfile, profile, file_of(request.out), SCHEMA)
+    for key, cell in profile.cells.items():
         echo(line_of(key, cell))
-    echo(f"noise passport {file_of(request.out)}")
-    echo(f"this machine is {'accepted' if passport.accepted else 'rejected'} at {margin_pct:g} %")
-    return ExitCode.PASS if passport.accepted else ExitCode.ENV_REJECTED
+    echo(f"noise profile {file_of(request.out)}")
+    echo(f"this machine is {'accepted' if profile.accepted else 'rejected'} at {margin_pct:g} %")
+    return ExitCode.PASS if profile.accepted else ExitCode.ENV_REJECTED
 
 
 def measure(plan: Plan, config: Config, request: Request) -> tuple[RunFolder, Runner]:
@@ -74,7 +74,7 @@ def measure(plan: Plan, config: Config, request: Request) -> tuple[RunFolder, Ru
     folder.write_config(config)
     folder.write_json("env.json", inventory.environment())
     echo(f"run folder {folder.path}")
-    with folder.lock(), progress(request.plain) as report:
+    with folder.lock(), progress(request.plain, plan.scenarios) as report:
         runner = Runner(plan, prompts, config, folder, report)
         runner.run()
     if runner.failures:
@@ -94,7 +94,7 @@ def twice(plan: Plan) -> Plan:
 
 
 def fingerprint(config: Config, tree: str, facts: EngineFacts) -> dict[str, str | None]:
-    """What the passport holds for: source tree, configuration, weights, GPU, driver, CPU and device."""
+    """What the profile holds for: source tree, configuration, weights, GPU, driver, CPU and device."""
     gpu = inventory.visible_gpu() or {}
     return {
         "source_tree_sha256": tree,
@@ -110,8 +110,8 @@ def fingerprint(config: Config, tree: str, facts: EngineFacts) -> dict[str, str 
 
 def reduce(
     plan: Plan, processes: Sequence[Sequence[Block]], margin_pct: float, run: str, made_of: dict[str, str | None]
-) -> Passport:
-    """Reduce the blocks of an A/A run, and those of further processes, to a passport that bears the current time.
+) -> NoiseProfile:
+    """Reduce the blocks of an A/A run, and those of further processes, to a profile that bears the current time.
 
     `processes`: the blocks of each process, those of the A/A run first. Raises InvalidResult if a cell has too few
     pairs for an interval.
@@ -120,7 +120,7 @@ def reduce(
     for cell in plan.cells:
         means = tuple(process_mean(plan, cell, blocks) for blocks in processes) if cell.role.speculative else ()
         cells[cell.key] = noise_of(plan, cell, processes[0], margin_pct, means)
-    return Passport(now(), run, made_of["device"] or "", margin_pct, made_of, cells)
+    return NoiseProfile(now(), run, made_of["device"] or "", margin_pct, made_of, cells)
 
 
 def process_mean(plan: Plan, cell: Cell, blocks: Sequence[Block]) -> float:

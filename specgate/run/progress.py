@@ -5,28 +5,29 @@ Nothing is drawn while a block is being timed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.paired_blocks import speed
-from specgate.contract import Block
+from specgate.contract import Block, Scenario
 from specgate.redaction import visible
 from specgate.run.runner import Progress
 from specgate.terminal import echo
 
 
 @contextmanager
-def progress(plain: bool) -> Iterator[Progress]:
-    """Yields the callback to which the runner passes every finished block, the number of blocks done, and the number
+def progress(plain: bool, scenarios: Mapping[str, Scenario]) -> Iterator[Progress]:
+    """Yield the callback to which the runner passes every finished block, the number of blocks done, and the number
     planned. `plain`: print lines instead of drawing a bar.
     """
     if plain:
 
-        def tell(block: Block, done: int, planned: int) -> None:
+        def print_line(block: Block, done: int, planned: int) -> None:
             with suppress(BrokenPipeError):  # if the reader of a pipe has gone, keep measuring
-                echo(block_line(block, done, planned))
+                echo(f"[{done}/{planned}] {block_line(block, scenarios)}")
 
-        yield tell
+        yield print_line
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -45,25 +46,22 @@ def progress(plain: bool) -> Iterator[Progress]:
         bar.refresh()
 
         def advance(block: Block, done: int, planned: int) -> None:
-            speed = f"{tokens_per_second(block):.1f} tok/s"
-            what = f"{block.point.unvaried} {block.cell.role_name} {speed}"
-            bar.update(task, completed=done, total=planned, description=visible(what))
+            text = f"{cell_name(block.cell.key, scenarios)}: {tokens_per_second(block):,.1f} tok/s"
+            bar.update(task, completed=done, total=planned, description=visible(text))
             bar.refresh()
 
         yield advance
 
 
-def block_line(block: Block, done: int, planned: int) -> str:
-    kind = "warm-up" if block.warmup else "block"
-    return (
-        f"[{done}/{planned}] {block.point.unvaried} c{block.point.context} b{block.point.batch} set {block.prompt_set} "
-        f"{kind} {block.round}.{block.position_in_round} {block.cell.role_name}: {tokens_per_second(block):.2f} tok/s"
-    )
+def block_line(block: Block, scenarios: Mapping[str, Scenario]) -> str:
+    """Return the cell of a block, its place in the plan, and its speed."""
+    when = "warm-up" if block.warmup else f"prompt set {block.prompt_set}, round {block.round + 1}"
+    return f"{cell_name(block.cell.key, scenarios)}, {when}: {tokens_per_second(block):,.1f} tok/s"
 
 
 def tokens_per_second(block: Block) -> float:
-    """Tokens per second that the block emitted while decoding, summed over all slots; of a server under load, over the
-    whole block. 0 if no time was recorded.
+    """Return the tokens per second that the block emitted while decoding, summed over all slots. Of a server under load
+    they are those of the whole block. 0 if no time was recorded.
     """
     if block.served is not None and len(block.tokens) > block.point.batch:
         return speed(block, whole_requests=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.draws.fit_tests import check_draws
 from specgate.analysis.eagle_speculation import eagle_speculation
@@ -88,7 +88,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
     drawn_by = near_ties(own) if stopped_by is not None else None
     seen = (journal.texts, tuple(journal.logits.values()), journal.rescorings)
     checked = Checked(*seen, policy.checks, run.id, journal.followed, drawn_by)
-    ties, grounds = near_ties(policy), Grounds(engines, run.bandwidth)
+    ties, check_facts = near_ties(policy), CheckFacts(engines, run.bandwidth)
     hosts = judge_hosts(plan, blocks, machine_limits(policy), engines)
     aside = set_aside(hosts)
     cells, comparisons = measure(
@@ -98,7 +98,7 @@ def with_figures(run: Run, plan: Plan, policy: Policy, journal: Journal, *, stop
         ties,
         checked,
         forced=journal.forced,
-        grounds=grounds,
+        check_facts=check_facts,
         known=known,
         aside=aside,
         between=run.between_runs,

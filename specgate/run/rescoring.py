@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from specgate import plugins
-from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.rescoring import Draw, in_doubt
@@ -60,9 +60,11 @@ class Rescorer:
         blocks = whole_rounds(alone, [b for b in journal.blocks if b.point == point])
         checked = Checked(journal.texts, asked=self.asked, run_id=self.folder.id, followed=journal.followed)
         ties = near_ties(self.config.policy)
-        grounds = Grounds(self.engines, self.bandwidth)
-        _, comparisons = measure(alone, blocks, journal.margins, ties, checked, forced=journal.forced, grounds=grounds)
-        sound = [b for found in sound_blocks(alone, blocks, journal.margins, grounds)[0].values() for b in found]
+        check_facts = CheckFacts(self.engines, self.bandwidth)
+        _, comparisons = measure(
+            alone, blocks, journal.margins, ties, checked, forced=journal.forced, check_facts=check_facts
+        )
+        sound = [b for found in sound_blocks(alone, blocks, journal.margins, check_facts)[0].values() for b in found]
         return to_be_scored(sound, comparisons, checked) if sound else []
 
     def _engine_key(self, point: Point) -> tuple[object, ...]:

@@ -5,6 +5,8 @@ Request ─► Config, Plan ─► Runner (journal) ─► figures ─► gates 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from specgate.contract import (
     Promotion,
     Run,
 )
-from specgate.contract.protocols import DrivesAnotherEngine
+from specgate.contract.protocols import DrivesAnotherEngine, TunesItself
 from specgate.errors import EnvironmentRefused, ExitCode, InvalidResult, OrderRefused, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
@@ -31,6 +33,8 @@ from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.planning.request import Request
 from specgate.planning.resolution import read_back, resolve
+from specgate.planning.scenario import find
+from specgate.planning.usual import machine_size, runs_of
 from specgate.promotion.admission import admission, promotion_of, record, sampling
 from specgate.promotion.claim import software_of
 from specgate.promotion.ledger import Entry, Ledger
@@ -38,6 +42,7 @@ from specgate.promotion.signing import sign, signing_key
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
 from specgate.run.beginning import begin, fitting_prompts
+from specgate.run.closing import closing_lines
 from specgate.run.ending import Measured, check_unchanged, conclude, reason_of, recorded_as, write
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
@@ -67,6 +72,31 @@ class Resolved:
 Measuring = Callable[[Resolved, RunFolder, Run], Measured]
 """Runs the rounds of a plan that the journal of a run folder lacks. The run is the one that began, without figures."""
 NOBODY: Final[Mapping[str, str]] = {}
+
+
+def carry_out_each(request: Request, measuring: Measuring | None = None) -> ExitCode:
+    """Carry out every run that a request takes here (`usual.runs_of`). Returns the first code that is not 0."""
+    codes, requests = [], runs_of(request, machine_size())
+    for each in requests:
+        if len(requests) > 1:
+            echo(f"specgate {each.kind} {' '.join(each.argv[1:])}")
+            tune(each)
+        codes.append(carry_out(each, measuring))
+    return next((code for code in codes if code), ExitCode.PASS)
+
+
+def tune(request: Request) -> None:
+    """Let the back end tune itself for the pair of the request's scenario, in a process of its own.
+
+    A run without it is slower and no less right, so that a failure is said and nothing else.
+    """
+    backend = plugins.backend(request.backend) if request.backend else plugins.default_backend()
+    if request.perf_mode is False or not isinstance(backend, TunesItself):
+        return
+    words = backend.tuning(find(request.scenarios[0]).pair)
+    echo(f"specgate {' '.join(words)}")
+    if subprocess.run([sys.executable, "-m", "specgate", *words], check=False).returncode:
+        echo("tuning did not end: going on without it", err=True)
 
 
 def carry_out(
@@ -137,7 +167,7 @@ def measure_plan(resolved: Resolved, folder: RunFolder, run: Run) -> Measured:
     Points that the journal shows to have stopped early are not continued.
     """
     config, plan, request = resolved.config, resolved.plan, resolved.request
-    with folder.lock(), progress(request.plain) as report:
+    with folder.lock(), progress(request.plain, plan.scenarios) as report:
         already = early_stop.ended_early(plan, run, config.policy, folder.journal())
         left, may_stop = early_stop.truncated_plan(plan, already), stop_check(run, plan, config.policy)
         admit = admission(request, config, resolved.ledger, resolved.promotion, resolved.software)
@@ -252,19 +282,12 @@ def print_result(
     ledger_lines: list[str],
     stopped: Stopped,
 ) -> ExitCode:
-    """Print the report, the errors (on stderr), the ledger's lines, the run folder and the verdict.
-
-    Returns the exit code.
-    """
+    """Print the report, the errors (on stderr) and the last lines. Return the exit code."""
     report = plugins.report("plain" if resolved.request.plain else "console")
     echo(report.render(run, resolved.config.policy), coloured=True)
     for why in dict.fromkeys((*failures.values(), *([reason_of(stopped)] if stopped is not None else []))):
         echo(f"error: {why}", err=True)
     verdict, code = ending(run, stopped)
-    for line in ledger_lines:
+    for line in closing_lines(run, folder.path, (verdict, code), ledger_lines):
         echo(line)
-    echo(f"run folder {folder.path}")
-    *kinds, last = dict.fromkeys(gap.kind for gap in run.not_judged) or [""]
-    unjudged = " and ".join(filter(None, (", ".join(kinds), last)))
-    echo(f"verdict {verdict} (exit {int(code)})" + (f", {unjudged} not judged" if unjudged else ""))
     return code

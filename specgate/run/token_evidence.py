@@ -21,7 +21,7 @@ from specgate.analysis.tokens.comparison import (
     baseline_text,
     find_divergences,
     find_repeats,
-    find_text_partings,
+    find_text_divergences,
     first_difference,
     reaches_end,
     with_margins,
@@ -176,7 +176,7 @@ class TokenEvidence:
                 for slot, tokens in enumerate(spec.tokens):
                     lengths[slot] = max(lengths[slot], len(tokens))
         baseline_cell = Cell(point, BASELINE)
-        found = [d for _, d, _ in find_text_partings(blocks, self.texts)]
+        found = [d for _, d, _ in find_text_divergences(blocks, self.texts)]
         near = {(d.round, d.slot) for d in with_margins(found, baseline_cell, self.margins, self.ties) if d.near_tie}
         for baseline, lengths in wanted.values():
             left = [
@@ -229,7 +229,7 @@ class TokenEvidence:
         known = {(m.cell, m.prompt_set, m.round, m.slot, m.position) for m in self.margins}
         blocks = self._judged(point, prompt_set)
         repeats = find_repeats(blocks) if self.ties.ulps else ()
-        untimed = find_text_partings(blocks, self.texts) if self.ties else ()
+        untimed = find_text_divergences(blocks, self.texts) if self.ties else ()
         for cell, d, expected in (*find_divergences(blocks, self.texts), *repeats, *untimed):
             if (cell.key, d.prompt_set, d.round, d.slot, d.position) not in known:
                 yield cell, d, expected

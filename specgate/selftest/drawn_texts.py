@@ -49,8 +49,8 @@ def distribution_verdicts(run_folder: Path, verify: Verify, alpha: float) -> lis
     scenarios = {name: replace(s, sampling=Sampling()) for name, s in run.scenarios.items()}
     draws = {}
     for cell in (result.cell for result in run.cells):
-        drawn = texts_drawn(cell.point.key, cell.role.name, max(cell.role.k, 1), verify)
-        draws[cell.key] = check_draws(drawn, cell.role)
+        texts = texts_drawn(cell.point.key, cell.role.name, max(cell.role.k, 1), verify)
+        draws[cell.key] = check_draws(texts, cell.role)
     judged = verdicts_of(rule, replace(run, scenarios=scenarios, draws=draws))
     return [(v.state, v.reason_code) for v in judged]
 

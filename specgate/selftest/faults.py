@@ -99,7 +99,7 @@ FAULTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one fault.
+    """Outcome of one fault.
 
     `expected`: the verdict that was expected, in words. `seen`: what the gates said. `wrong`: what should have been
     different, or None if the fault was seen and nothing else was objected to.
@@ -118,7 +118,7 @@ def outcomes(folder: Path) -> Iterator[Outcome]:
     First of all, the scripted engine is calibrated, since it is the same in every process: with what is assumed of real
     ones, a slow-down of 3 % could not be told from one of 1 %.
     """
-    runs = folder / "runs"  # its noise passport comes to lie beside it
+    runs = folder / "runs"  # its noise profile comes to lie beside it
     with quiet():
         calibrate(request({}, runs), margin_pct=2.0, processes=PROCESSES)
     yield clean(runs)
@@ -142,12 +142,12 @@ def injected(fault: Fault, folder: Path) -> Outcome:
     run = scripted(fault.options, folder)
     expected = f"{fault.gate} {fault.state} {fault.reason_code}"
     objections = [v for v in run.verdicts if v.state not in GREEN]
-    seen = [v for v in objections if v.gate == fault.gate]
-    said = ", ".join(dict.fromkeys(f"{v.gate} {v.state} {v.reason_code}" for v in objections)) or "nothing"
-    if not any(v.state is fault.state and v.reason_code == fault.reason_code for v in seen):
-        return Outcome(fault.name, expected, said, f"{fault.gate} did not see it")
+    matching = [v for v in objections if v.gate == fault.gate]
+    summary = ", ".join(dict.fromkeys(f"{v.gate} {v.state} {v.reason_code}" for v in objections)) or "nothing"
+    if not any(v.state is fault.state and v.reason_code == fault.reason_code for v in matching):
+        return Outcome(fault.name, expected, summary, f"{fault.gate} did not see it")
     strangers = {v.gate for v in objections} - {fault.gate, *fault.also}
-    return Outcome(fault.name, expected, said, f"{', '.join(sorted(strangers))} objected too" if strangers else None)
+    return Outcome(fault.name, expected, summary, f"{', '.join(sorted(strangers))} objected too" if strangers else None)
 
 
 def sampling(unspoilt: Path) -> Iterator[Outcome]:
@@ -157,8 +157,8 @@ def sampling(unspoilt: Path) -> Iterator[Outcome]:
         (small_chains.FAULTS, drawn_texts.SURE, State.INVALID, "not_the_targets"),
     ):
         for name, verify in verifies.items():
-            found = drawn_texts.distribution_verdicts(unspoilt, verify, alpha)
-            yield seen_as(name, "distribution", state, code, found)
+            verdicts = drawn_texts.distribution_verdicts(unspoilt, verify, alpha)
+            yield seen_as(name, "distribution", state, code, verdicts)
 
 
 def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
@@ -169,22 +169,28 @@ def surroundings(unspoilt: Path, runs: Path) -> Iterator[Outcome]:
     quiet = stored.environment_verdicts(unspoilt, lambda reading: reading)
     yield seen_as("quiet machine", "environment", State.PASS, "undisturbed", quiet)
     for disturbance in stored.DISTURBANCES:
-        found = stored.environment_verdicts(unspoilt, disturbance.change)
-        yield seen_as(disturbance.name, "environment", State.ENV_REJECTED, disturbance.reason_code, found)
+        verdicts = stored.environment_verdicts(unspoilt, disturbance.change)
+        yield seen_as(disturbance.name, "environment", State.ENV_REJECTED, disturbance.reason_code, verdicts)
     with tempfile.TemporaryDirectory() as scratch:
-        said = stored.edited_by_one_byte(unspoilt, Path(scratch))
-        yield Outcome("edited result file", "verify: a difference", said or "", None if said else "verify is content")
-        seen = stored.torn_line(runs, Path(scratch))
-        yield Outcome("torn ledger line", "ledger: torn", "torn" if seen else "", None if seen else "not noticed")
-        said = stored.broken_chain(runs, Path(scratch))
-        yield Outcome("edited ledger line", "ledger: broken chain", said or "", None if said else "not noticed")
+        summary = stored.edited_by_one_byte(unspoilt, Path(scratch))
+        yield Outcome(
+            "edited result file", "verify: a difference", summary or "", None if summary else "verify is content"
+        )
+        reported = stored.torn_line(runs, Path(scratch))
+        yield Outcome(
+            "torn ledger line", "ledger: torn", "torn" if reported else "", None if reported else "not noticed"
+        )
+        summary = stored.broken_chain(runs, Path(scratch))
+        yield Outcome("edited ledger line", "ledger: broken chain", summary or "", None if summary else "not noticed")
 
 
-def seen_as(name: str, gate: str, state: State, code: str, found: Sequence[tuple[State, str]]) -> Outcome:
-    """What became of a fault whose gate judged a stored run: `found` are its verdicts, and each must be the same."""
-    said = ", ".join(f"{s} {c}" for s, c in dict.fromkeys(found))
-    wrong = None if set(found) == {(state, code)} else f"it said {said}"
-    return Outcome(name, f"{gate} {state} {code}", said, wrong)
+def seen_as(name: str, gate: str, state: State, code: str, verdicts: Sequence[tuple[State, str]]) -> Outcome:
+    """Return the outcome of a fault whose gate judged a stored run: `verdicts` are its verdicts, and each must be the
+    same.
+    """
+    summary = ", ".join(f"{s} {c}" for s, c in dict.fromkeys(verdicts))
+    wrong = None if set(verdicts) == {(state, code)} else f"it said {summary}"
+    return Outcome(name, f"{gate} {state} {code}", summary, wrong)
 
 
 def newest(folder: Path) -> Path:

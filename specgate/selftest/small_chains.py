@@ -34,9 +34,9 @@ def always_greedy(target: Floats, draft: Floats, drafts: Integers, keys: Keys) -
 def one_too_many(target: Floats, draft: Floats, drafts: Integers, keys: Keys) -> Verified:
     """A fault: the first rejected draft token is emitted in the place of its replacement."""
     right = verify_by_rejection(target, draft, drafts, keys)
-    kept = np.arange(drafts.shape[1]) <= right.accepted[:, None]
+    accepted = np.arange(drafts.shape[1]) <= right.accepted[:, None]
     tokens = right.tokens.copy()
-    tokens[:, :-1] = np.where(kept, drafts, tokens[:, :-1])
+    tokens[:, :-1] = np.where(accepted, drafts, tokens[:, :-1])
     return Verified(right.accepted, tokens)
 
 
@@ -54,8 +54,8 @@ def ratio_forgotten(target: Floats, draft: Floats, drafts: Integers, keys: Keys)
     """A fault: a draft token is accepted with the target's chance of it, not divided by the draft's."""
     k, each = drafts.shape[1], np.arange(len(drafts))
     chances = np.stack([target[each, i, drafts[:, i]] for i in range(k)], axis=1)
-    drawn = np.concatenate([uniforms(keys.after(i), Purpose.ACCEPT, 1) for i in range(k)], axis=1)
-    accepted = np.cumprod(drawn < chances, axis=1).sum(axis=1)
+    draws = np.concatenate([uniforms(keys.after(i), Purpose.ACCEPT, 1) for i in range(k)], axis=1)
+    accepted = np.cumprod(draws < chances, axis=1).sum(axis=1)
     tokens = np.concatenate((drafts, np.zeros((len(drafts), 1), np.int64)), axis=1)
     for i in range(k + 1):
         here = np.flatnonzero(accepted == i)
@@ -97,12 +97,12 @@ def speculative_texts(
         for i in range(k):
             rows.append(draft_sample(draft[rows[-1]], now.after(i), coupled=coupled))
         before = np.stack(rows, axis=1)
-        found = verify(target[before], draft[before[:, :-1]], before[:, 1:], now)
+        verified = verify(target[before], draft[before[:, :-1]], before[:, 1:], now)
         for i in range(k + 1):
-            emitted = left[i <= found.accepted]
-            texts[emitted, done[emitted] + i] = found.tokens[i <= found.accepted, i]
-        done[left] += found.accepted + 1
+            emitted = left[i <= verified.accepted]
+            texts[emitted, done[emitted] + i] = verified.tokens[i <= verified.accepted, i]
+        done[left] += verified.accepted + 1
         last[left] = texts[left, done[left] - 1]
         accepted.append(np.full(batch, -1))
-        accepted[-1][left] = found.accepted
+        accepted[-1][left] = verified.accepted
     return texts[:, :length], np.stack(accepted, axis=1)

@@ -97,12 +97,14 @@ def edited_by_one_byte(run_folder: Path, scratch: Path) -> str | None:
     text = file.read_bytes()
     at = text.rindex(b'"elapsed_ns":') + len(b'"elapsed_ns":')
     file.write_bytes(text[:at] + (b"1" if text[at : at + 1] != b"1" else b"2") + text[at + 1 :])
-    found = verify(copy).differences
-    return str(found[0]) if found else None
+    differences = verify(copy).differences
+    return str(differences[0]) if differences else None
 
 
 def torn_line(runs: Path, scratch: Path) -> bool:
-    """Whether a copy of the ledger of `runs`, with half a line appended, reports a torn line and keeps its entries."""
+    """Return whether a copy of the ledger of `runs`, with half a line appended, reports a torn line and keeps its
+    entries.
+    """
     torn = with_ledger(runs, scratch / "torn", lambda text: text + text[: text.index(b"\n") // 2])
     whole, history = Ledger(runs).read(), Ledger(torn).read()
     return bool(history.torn) and history.entries == whole.entries

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from specgate.ab.runner import more_prefills
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.fake.engine import FakeEngine
 from specgate.contract import Finish
 from specgate.contract.protocols import Text
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 from tests.support.in_process import EngineHere
 
@@ -93,7 +93,7 @@ def test_wrong_tokens_of_the_old_build_do_not(cli: Cli) -> None:
     assert [t["mismatches"] > 0 for t in result(cli)["tokens"]] == [True, False]
 
 
-def test_the_order_of_a_quad_is_a_b_b_a_or_its_mirror_image_and_both_sides_have_as_many_blocks(cli: Cli) -> None:
+def test_the_order_of_an_abba_group_is_a_b_b_a_or_its_mirror_image_and_both_sides_have_as_many_blocks(cli: Cli) -> None:
     ab(cli, "--same", "--quads", "2", code=0)
     blocks = [
         (side, json.loads(line))
@@ -144,7 +144,7 @@ class ExtendingEngine(FakeEngine):
 
 
 @pytest.mark.parametrize("extends", [True, False])
-def test_the_baselines_text_goes_on_between_the_quads_where_the_engine_can_extend_it(
+def test_the_baselines_text_goes_on_between_the_groups_where_the_engine_can_extend_it(
     extends: bool, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if extends:

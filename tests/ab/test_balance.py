@@ -21,10 +21,10 @@ seeds = st.integers(0, 2**31)
 counts = st.integers(1, 3)
 
 
-def schedule(seed: int, pairs: int, visits: int = 1, quads: int = 1) -> list[ProcessPair]:
+def schedule(seed: int, pairs: int, visits: int = 1, groups: int = 1) -> list[ProcessPair]:
     asked = scenario(prompt_sets=8, spec=(1, 3))
     asked = replace(asked, workload=replace(asked.workload, seed=seed))
-    return schedule_of([(asked, point) for point in points_of(asked, "any")], pairs, visits, quads)
+    return schedule_of([(asked, point) for point in points_of(asked, "any")], pairs, visits, groups)
 
 
 def gains(found: list[ProcessPair], period: int, phase: int) -> dict[Role, int]:
@@ -35,18 +35,18 @@ def gains(found: list[ProcessPair], period: int, phase: int) -> dict[Role, int]:
     found_by_role, count = defaultdict[Role, int](int), 0
     for visit in (v for pair in found for v in pair.visits):
         count += 2
-        for quad in visit.quads:
-            for side in quad.order:
-                found_by_role[quad.role] += (1 if side == "new" else -1) * (count % period == phase)
+        for group in visit.groups:
+            for side in group.order:
+                found_by_role[group.role] += (1 if side == "new" else -1) * (count % period == phase)
                 count += 1
     return found_by_role
 
 
 @given(seeds, st.integers(1, 3).map(lambda n: 4 * n), counts, counts, st.integers(0, 3))
 def test_a_machine_that_slows_every_fourth_block_slows_both_sides_alike(
-    seed: int, pairs: int, visits: int, quads: int, phase: int
+    seed: int, pairs: int, visits: int, groups: int, phase: int
 ) -> None:
-    assert set(gains(schedule(seed, pairs, visits, quads), 4, phase).values()) == {0}
+    assert set(gains(schedule(seed, pairs, visits, groups), 4, phase).values()) == {0}
 
 
 @given(seeds, st.integers(3, 14), st.integers(0, 3))
@@ -57,20 +57,20 @@ def test_with_any_number_of_process_pairs_two_slow_blocks_are_the_most_that_one_
 
 
 @given(seeds, st.integers(3, 12), counts, counts)
-def test_each_side_begins_in_half_of_the_process_pairs(seed: int, pairs: int, visits: int, quads: int) -> None:
-    found = schedule(seed, pairs, visits, quads)
-    for role in (q.role for q in found[0].visits[0].quads[:3]):
-        firsts = [next(q.order[0] for q in pair.visits[0].quads if q.role == role) for pair in found]
+def test_each_side_begins_in_half_of_the_process_pairs(seed: int, pairs: int, visits: int, groups: int) -> None:
+    found = schedule(seed, pairs, visits, groups)
+    for role in (q.role for q in found[0].visits[0].groups[:3]):
+        firsts = [next(q.order[0] for q in pair.visits[0].groups if q.role == role) for pair in found]
         assert abs(firsts.count("old") - firsts.count("new")) == pairs % 2
     starting = [pair.first for pair in found]
     assert abs(starting.count("old") - starting.count("new")) == pairs % 2
 
 
 @given(seeds, counts, counts)
-def test_within_a_process_pair_the_quads_of_a_role_take_turns(seed: int, visits: int, quads: int) -> None:
-    for pair in schedule(seed, 4, visits, quads):
-        for role in {q.role for v in pair.visits for q in v.quads}:
-            firsts = [q.order[0] for v in pair.visits for q in v.quads if q.role == role]
+def test_within_a_process_pair_the_groups_of_a_role_take_turns(seed: int, visits: int, groups: int) -> None:
+    for pair in schedule(seed, 4, visits, groups):
+        for role in {q.role for v in pair.visits for q in v.groups}:
+            firsts = [q.order[0] for v in pair.visits for q in v.groups if q.role == role]
             assert all(a != b for a, b in pairwise(firsts))
 
 

@@ -17,10 +17,10 @@ import pytest
 from specgate.ab.folder import AbFolder
 from specgate.ab.recording import changed_since
 from specgate.ab.resuming import earlier
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.errors import InvalidResult
 from specgate.files.manifest import MANIFEST, manifest_of
 from tests.ab.test_sides import commits, git, git_worktrees, write_build
+from tests.pairs.tiny import write_random_pair
 from tests.support import in_process
 from tests.support.command import UNDRAWN, Cli
 

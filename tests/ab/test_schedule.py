@@ -19,24 +19,24 @@ def scenario() -> Scenario:
 
 
 @settings(max_examples=60, deadline=None)
-@given(pairs=st.integers(1, 12), visits=st.integers(1, 5), quads=st.integers(1, 3), sets=st.integers(1, 9))
-def test_every_quad_balances_and_the_rounds_of_a_set_are_counted_on(
-    pairs: int, visits: int, quads: int, sets: int
+@given(pairs=st.integers(1, 12), visits=st.integers(1, 5), groups=st.integers(1, 3), sets=st.integers(1, 9))
+def test_every_group_balances_and_the_rounds_of_a_set_are_counted_on(
+    pairs: int, visits: int, groups: int, sets: int
 ) -> None:
     one = scenario()
     one = replace(one, workload=replace(one.workload, prompt_sets=sets))
     points = [(one, point) for point in points_of(one, "fake")]
-    found = schedule_of(points, pairs, visits, quads)
-    assert found == schedule_of(points, pairs, visits, quads)
+    found = schedule_of(points, pairs, visits, groups)
+    assert found == schedule_of(points, pairs, visits, groups)
     for visit in (v for pair in found for v in pair.visits):
-        for quad in visit.quads:
-            a, b, c, d = quad.order
+        for group in visit.groups:
+            a, b, c, d = group.order
             assert a == d != b == c
     plan = plan_of([one], found, "fake")
     keys = [(r.point, r.prompt_set, r.index) for r in plan.rounds]
-    assert len(keys) == len(set(keys)) == pairs * visits * quads * 2
+    assert len(keys) == len(set(keys)) == pairs * visits * groups * 2
     per_set = Counter(r.prompt_set for r in plan.rounds)
-    assert max(per_set.values()) - min(per_set.values()) <= 2 * quads
+    assert max(per_set.values()) - min(per_set.values()) <= 2 * groups
     assert all({r.index for r in plan.rounds if r.prompt_set == s} == set(range(n)) for s, n in per_set.items())
 
 
@@ -68,7 +68,7 @@ def test_another_seed_draws_another_order() -> None:
             q.order
             for pair in schedule_of([(s, p) for p in points_of(s, "x")], 8, 2, 2)
             for v in pair.visits
-            for q in v.quads
+            for q in v.groups
         ]
         for s in (one, other)
     ]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from tests.backends.servers.helpers import program, running_stub
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
 FIXED = ("--scenario", "tiny.yaml", "--policy", "policy.yaml", "--backend", "vllm", "--processes", "3", "--quads", "1")

@@ -30,7 +30,7 @@ from specgate.backends.eagle3.lib.weights import LayerWeights
 from specgate.backends.eagle3.reference import target
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.kv.planes import plain
+from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.backends.eagle3.reference.state import Pending
 from specgate.backends.eagle3.reference.target import target_forward

@@ -320,7 +320,7 @@ def test_a_near_tie_excuses_the_token_that_is_one_and_no_other_at_the_same_place
     margin = Margin(timed.cell.key, timed.prompt_set, timed.round, 0, at, top[0], top[1], top, shown)
 
     def counts(*came: int) -> tuple[float | None, float | None]:
-        """(blocks and texts that do not repeat, partings that a near tie excuses)."""
+        """(blocks and texts that do not repeat, divergences that a near tie excuses)."""
         row = timed.tokens[0]
         texts = [
             BaselineText(timed.point, timed.prompt_set, 0, ((*row[:at], token, *row[at + 1 :]),), timed.finish, (0, 1))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import measure
 from specgate.analysis.tradeoff import Group, Mode, equal_to_own, tradeoff_of
 from specgate.contract import BASELINE, LOSSY, Block, NearTies, Run, Sampling, Scenario
@@ -34,7 +34,7 @@ def group_of(change: Callable[[Block], Block], *others: Scenario, lossy: str = "
         key: replace(f, traffic=TRAFFIC, details={LOSSY: "so"} if lossy and lossy in key else {})
         for key, f in run.engines.items()
     }
-    cells, comparisons = measure(plan, blocks, (), NearTies(), grounds=Grounds(engines, None))
+    cells, comparisons = measure(plan, blocks, (), NearTies(), check_facts=CheckFacts(engines, None))
     run = replace(run, engines=engines, cells=cells, comparisons=comparisons)
     (group,) = tradeoff_of([(run, [b for b in blocks if not b.warmup])])
     return group

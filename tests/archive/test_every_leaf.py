@@ -39,6 +39,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, pair: tuple[Path, Path]) -> Pa
     """The folder of a small run with its ledger."""
     cli = Cli(tmp_path_factory.mktemp("leaves"), *pair)
     cli.write("tiny.yaml", SCENARIO)
+    policy = (cli.folder / "policy.yaml").read_text()
+    cli.write("policy.yaml", policy.replace("gate.yaml", "tiny.yaml"))  # so that the page shows what the run advances
     done = cli.micro("--backend", "fake")
     assert done.returncode == 0, done.stdout + done.stderr
     return cli.newest()

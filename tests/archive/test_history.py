@@ -1,4 +1,4 @@
-"""Trends over result folders: in order of time, on each ground apart, with what could not be read."""
+"""Trends over result folders: in order of time, each group apart, with what could not be read."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def test_the_source_tree_is_what_a_trend_shows_and_weights_part_it(folder: Path)
     late = folder / "late"
     run = load_run(late).run
     rewrite(late, replace(run, fingerprint={**run.fingerprint, "source_tree_sha256": "9" * 64}))
-    assert len(trends_of(folder).grounds) == 1
+    assert len(trends_of(folder).groups) == 1
     rewrite(late, replace(run, engines={k: replace(f, draft_sha256="f" * 64) for k, f in run.engines.items()}))
     found = trends_of(folder)
-    assert len(found.grounds) == 2
+    assert len(found.groups) == 2
     assert all(len(s.readings) == 1 for s in found.series)
 
 

@@ -92,7 +92,7 @@ def test_the_margin_is_at_least_twice_what_the_machine_can_tell(run: Path) -> No
     assert measured is not None
     assert floor(policy, "speed", "demo-64") == rounded_down(measured * (1 - 0.16))
     assert "twice the 8.0 % that this machine can tell" in text
-    assert "no noise passport" in written(run)[0]
+    assert "no noise profile" in written(run)[0]
 
 
 def test_where_the_intervals_prove_less_the_floor_is_lower_and_says_so(tmp_path: Path) -> None:

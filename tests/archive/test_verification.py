@@ -224,11 +224,11 @@ def test_samples_that_break_the_arithmetic_are_a_difference_not_a_crash(run: Pat
     assert any("cannot be recomputed: " in line and "at most 9223372036854775807" in line for line in found), found
 
 
-def test_changed_grounds_are_named_and_nothing_is_derived_from_them(run: Path) -> None:
+def test_changed_files_are_named_and_nothing_is_derived_from_them(run: Path) -> None:
     (run / "config.resolved.yaml").write_bytes(b"\xff")
     done = CliRunner().invoke(commands, ["runs", "verify", str(run)])
     assert done.exit_code == 6
-    assert "figures were not recomputed, since their grounds were changed: config.resolved.yaml" in done.output
+    assert "figures were not recomputed, since files behind them were changed: config.resolved.yaml" in done.output
 
 
 def test_a_torn_journal_is_reported_and_left_as_it_is(run: Path) -> None:

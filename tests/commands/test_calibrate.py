@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from tests.commands.test_run import last_lines
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
 SCENARIO = """\
@@ -73,13 +73,13 @@ def test_a_resumed_run_ends_at_the_same_look(cli: Cli) -> None:
     assert json.loads((run / "run.json").read_text())["verdicts"] == record["verdicts"]
 
 
-def test_a_quiet_machine_gets_a_passport_that_later_runs_go_by(cli: Cli) -> None:
+def test_a_quiet_machine_gets_a_noise_profile_that_later_runs_go_by(cli: Cli) -> None:
     done = cli.run("machine", "calibrate", "--scenario", "tiny.yaml", "--backend", "fake")
     assert done.returncode == 0, done.stdout + done.stderr
     assert last_lines(done)[1] == "this machine is accepted at 2 %"
     assert "5 processes sd 0.0" in done.stdout
-    (passport,) = (cli.folder / "noise").glob("*.json")
-    cells = json.loads(passport.read_text())["cells"]
+    (profile,) = (cli.folder / "noise").glob("*.json")
+    cells = json.loads(profile.read_text())["cells"]
     assert [(key.rpartition("/")[2], cell["pairs"]) for key, cell in cells.items()] == [
         ("baseline", 24),
         ("spec-3", 24),

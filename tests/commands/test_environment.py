@@ -68,7 +68,7 @@ def measured(folder: Path, driver: Driver, *, gpu: bool) -> tuple[int, Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    from specgate.backends.eagle3.lib.tiny import write_random_pair
+    from tests.pairs.tiny import write_random_pair
 
     write_random_pair(tmp_path, seed=8)
     return tmp_path
@@ -169,6 +169,6 @@ def test_a_run_beside_a_burst_of_load_sets_rounds_aside_or_is_rejected_and_verif
     assert len(conditions["host"]["set_aside"]) == aside
     cells = record(run, "run.json")["cells"]
     assert {(cell["status"], cell["set_aside"]) for cell in cells} == {("ok", aside)}
-    assert "a thread waited for a CPU for up to 40% of the block (at most 5%)" in done.stdout
+    assert "a thread waited for a CPU for up to 40% of the block (at most 5%)" in cli.details()
     verified = cli.run("runs", "verify", run, pair=False)
     assert verified.returncode == 0 and "all as stored" in verified.stdout, verified.stdout + verified.stderr

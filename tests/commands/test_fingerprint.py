@@ -97,10 +97,10 @@ def test_three_greens_count_for_nothing_after_a_change_and_it_is_named(
     assert refused.returncode == 5, refused.stdout + refused.stderr
     assert "green 0 of 3" in refused.stderr and "starts anew: " in refused.stderr and said in refused.stderr
     found = cli.run(*STATUS).stdout
-    assert "streak 0 of 3" in found and said in " ".join(found.split())
+    assert "green micro runs in a row: 0 of 3" in found and said in " ".join(found.split())
     assert all(len(line) <= 80 for line in found.splitlines() if not line.startswith(("  run: ", "ledger ")))
     again = cli.run(*MICRO)
-    assert "green 1 of 3 times in a row (this run: one more)" in again.stdout
+    assert "runs in a row: 1 of 3 (this run: one more)" in again.stdout
     (named,) = (line for line in again.stdout.splitlines() if line.startswith("  starts anew: "))
     assert said in named
 
@@ -109,7 +109,7 @@ def test_what_did_not_change_is_not_named(cli: Cli, plugin: Path) -> None:
     three_greens(cli)
     plugin.touch()
     again = cli.run(*MICRO)
-    assert "green 3 of 3" in again.stdout and "the same process was counted before" in again.stdout
+    assert "runs in a row: 3 of 3" in again.stdout and "the same process was counted before" in again.stdout
     assert "starts anew" not in again.stdout
     full = cli.run(*FULL)
     assert full.returncode == 0, full.stdout + full.stderr

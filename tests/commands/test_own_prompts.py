@@ -32,7 +32,7 @@ def run_json(cli: Cli) -> dict[str, Any]:
 def test_own_prompts_are_measured_shown_and_verified(cli: Cli) -> None:
     prompts(cli)
     done = cli.run("micro", "--prompts", "mine.jsonl", *QUESTION, *POLICY)
-    assert "8 of 12 prompts from mine.jsonl (lines), as ids: " in done.stdout, done.stdout + done.stderr
+    assert "8 of 12 prompts from mine.jsonl (lines), as ids: " in cli.details(), done.stdout + done.stderr
     run, folder = run_json(cli), cli.newest()
     (scenario,) = run["scenarios"].values()
     ((key, about),) = run["prompts"].items()

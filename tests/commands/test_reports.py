@@ -79,7 +79,8 @@ def test_several_runs_share_tables_and_suites_and_have_a_page_each(runs: Path) -
 def test_show_prints_the_verdict_which_is_never_the_exit_code(runs: Path) -> None:
     result = invoke("runs", "show", runs / "wrong")
     assert code(result) == 0
-    assert "INVALID: " in result.output and not Path("report").exists()
+    assert "INVALID tokens" in result.output and "verdict INVALID (exit 6)" in result.output
+    assert not Path("report").exists()
 
 
 def test_a_report_without_a_format_is_refused_with_the_formats_that_there_are(runs: Path) -> None:
@@ -143,6 +144,14 @@ def test_a_policy_of_ones_own_decides(runs: Path) -> None:
     Path("mine.yaml").write_text(f"schema: specgate.policy/v1\nrules:\n  - {rule}\n")
     assert code(invoke("runs", "compare", runs / "a", runs / "slow", "--policy", "mine.yaml")) == ExitCode.PASS
     assert code(invoke("runs", "compare", runs / "slow", runs / "a", "--policy", "mine.yaml")) == ExitCode.PASS
+
+
+def test_check_takes_a_policy_for_two_runs_where_the_other_run_is_named(runs: Path) -> None:
+    for other, expected in (("b", ExitCode.PASS), ("slow", ExitCode.FAIL)):
+        asked = ("runs", "check", runs / other, "--policy", "compare", "--baseline", runs / "a")
+        assert code(invoke(*asked)) == expected
+    alone = invoke("runs", "check", runs / "a", "--policy", "compare")
+    assert code(alone) == ExitCode.USAGE and "--baseline RUN" in str(alone.exception)
 
 
 def test_a_run_that_was_cut_short_is_never_green(runs: Path) -> None:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.cli import main
 from specgate.files.run_folder import RunFolder
 from tests.conftest import Killed
+from tests.pairs.tiny import write_random_pair
 from tests.support import in_process
 from tests.support.clocks.starved import fed
 from tests.support.command import POLICY, ROOT, Cli
@@ -27,7 +27,7 @@ FILES = {"run.json", "config.resolved.yaml", "env.json", "gates.json", "metrics.
 
 
 def last_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
-    return done.stdout.strip().splitlines()[-2:]
+    return done.stdout.strip().splitlines()[-4:]
 
 
 @pytest.mark.slow("a run in processes of its own")
@@ -36,7 +36,12 @@ def test_a_run_leaves_every_file_and_prints_folder_and_verdict_last(cli: Cli) ->
     assert done.returncode == 0, done.stdout + done.stderr
     run = cli.newest()
     assert {p.name for p in run.iterdir()} >= FILES
-    assert last_lines(done) == [f"run folder runs/{run.name}", "verdict PASS (exit 0), tokens and speed not judged"]
+    assert last_lines(done) == [
+        f"run folder runs/{run.name}",
+        f"page runs/{run.name}/report.html",
+        f"next: specgate runs explain runs/{run.name}",
+        "verdict PASS (exit 0), tokens and speed not judged",
+    ]
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "complete"
     assert record["schema"] == "specgate.result/v2"
@@ -55,7 +60,7 @@ def test_an_unmet_floor_is_a_fail_with_code_1(cli: Cli) -> None:
     cli.write("policy.yaml", POLICY.replace("MIN", "3.9"))
     done = cli.micro("--backend", "fake")
     assert done.returncode == 1
-    assert last_lines(done)[1] == "verdict FAIL (exit 1), tokens and speed not judged"
+    assert last_lines(done)[-1] == "verdict FAIL (exit 1), tokens and speed not judged"
 
 
 def test_a_wrong_token_is_invalid_and_its_speed_is_withheld(cli: Cli) -> None:
@@ -99,7 +104,7 @@ def test_a_draft_that_could_not_be_used_is_invalid_and_marked_in_every_report(cl
     assert [bool(record.draft_trouble(r)) for r in record.cells] == [False, True, True]
     assert record.status == "complete"
     assert any(said in warning for warning in record.warnings) is fault.startswith("draft_error")
-    marked = [line for line in done.stdout.splitlines() if "draft unusable: " in line and said in line]
+    marked = [line for line in cli.details().splitlines() if "draft unusable: " in line and said in line]
     assert [" spec-2: ok (" in line or " spec-3: ok (" in line for line in marked] == [True, True]
     assert (run / "report.html").read_text().count("draft unusable: ") == 2
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))

@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 from specgate.analysis.experts.byte_costs import cycle_cost, step_bytes
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.pair import open_draft, open_target
-from specgate.backends.eagle3.lib.parallel.shard import Shard
-from specgate.backends.eagle3.lib.tiny import write_draft
+from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.checkpoints.geometry import DraftGeometry
 from specgate.checkpoints.hf.target import target_geometry
@@ -25,6 +24,7 @@ from specgate.contract import PairRef
 from specgate.errors import CheckpointError, ExitCode, UsageError
 from specgate.planning.byte_outlook import byte_outlook
 from specgate.planning.scenario import dump, find, shipped
+from tests.pairs.tiny import write_draft
 from tests.support.command import ROOT
 from tests.support.factories import plan_of, scenario
 

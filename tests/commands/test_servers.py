@@ -46,13 +46,16 @@ def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
     assert figures["spec-2"]["kv_capacity_loss"].value == figures["spec-3"]["kv_capacity_loss"].value == 0.125
     assert all((of["peak_host_memory_bytes"].value or 0) > 1 << 20 for of in figures.values())
     assert "extra_host_memory_bytes" in figures["spec-3"] and "extra_host_memory_bytes" not in figures["baseline"]
-    assert "KV cache for baseline 65,536, spec-2 57,344 (-12.5 %), spec-3 57,344 (-12.5 %) tokens" in done.stdout
+    assert "KV cache for baseline 65,536, spec-2 57,344 (-12.5 %), spec-3 57,344 (-12.5 %) tokens" in cli.details()
     assert sorted(p.name for p in (cli.newest() / "logs").glob("vllm-*")) == [
         "vllm-baseline.log",
         "vllm-spec-2.log",
         "vllm-spec-3.log",
     ]
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
+    explained = " ".join(cli.run("runs", "explain", cli.newest(), pair=False).stdout.split())
+    assert "with 3.00 tokens per step: a step with drafts costs " in explained, "what a server's run can say"
+    assert explained.count("tokens per step; at this cost 2× would take ") == 2
 
 
 @pytest.mark.slow("starts servers")
@@ -106,7 +109,8 @@ def test_servers_whose_weights_are_not_here_are_named_as_they_name_themselves(cl
     capacities = [c.values["kv_capacity_tokens"].value for c in run.cells]
     assert capacities == [65536, 57344]  # from /metrics; and the listening process is on this machine
     assert all((c.values["peak_host_memory_bytes"].value or 0) > 1 << 20 for c in run.cells)
-    assert "qwen-prod, as the server says" in done.stdout and "build wheel-7, as the command line says" in done.stdout
+    details = cli.details()
+    assert "qwen-prod, as the server says" in details and "build wheel-7, as the command line says" in details
     page = (cli.newest() / "report.html").read_text()
     assert "qwen-prod, as the server says" in page and "attention, moe, cuda graphs" in page
     assert "demo" not in (cli.newest() / "summary.md").read_text()

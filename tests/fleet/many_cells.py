@@ -21,12 +21,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from subprocess import Popen
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.cli import cli
 from specgate.contract import Block, Plan
 from specgate.files.run_folder import RunFolder
 from specgate.fleet import local
 from specgate.planning.plan import build_plan
+from tests.pairs.tiny import write_random_pair
 
 SCENARIO = """\
 # Is every cell measured once?

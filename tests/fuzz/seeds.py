@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.contract import State
 from specgate.contract.tape import SCHEMA as TAPE
-from specgate.machine.noise_passport import CellNoise, Passport
+from specgate.machine.noise_profile import CellNoise, NoiseProfile
 from specgate.promotion.ledger import Entry, Ledger
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import ROOT
 from tests.support.factories import scenario
 from tests.support.stored_runs import store
@@ -107,9 +107,11 @@ def a_ledger(folder: Path, entries: int = 3) -> Path:
     return ledger.file
 
 
-def a_passport() -> Passport:
+def a_profile() -> NoiseProfile:
     cell = CellNoise(16, 0.01, 0.001, 0.0, 0.02, 0.0, -0.01, 0.01, State.PASS)
-    return Passport("2026-11-22T10:00:00+00:00", "run", "cpu", 2.0, {"device": "cpu", "driver": None}, {"a/b": cell})
+    return NoiseProfile(
+        "2026-11-22T10:00:00+00:00", "run", "cpu", 2.0, {"device": "cpu", "driver": None}, {"a/b": cell}
+    )
 
 
 def a_pair(folder: Path) -> tuple[Path, Path]:

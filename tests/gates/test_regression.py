@@ -44,7 +44,7 @@ def test_an_interval_beside_the_margin_decides(slower: float, state: State, code
 def test_noise_wider_than_the_margin_is_not_decided_and_says_how_much_more_is_needed() -> None:
     found = verdict(run(1.0, jitter=0.05), margin=10.0)
     assert (found.state, found.reason_code) == (State.INCONCLUSIVE, "margin_not_excluded")
-    assert "rounds per prompt set would tell: --resume with --measurement-runs" in (found.next_step or "")
+    assert "more rounds should decide it: --resume RUN --measurement-runs" in (found.next_step or "")
 
 
 def test_an_effect_below_what_the_machine_can_tell_is_no_improvement() -> None:

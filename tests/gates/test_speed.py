@@ -197,13 +197,15 @@ def test_a_floor_nearer_than_processes_differ_asks_for_a_calibration_and_says_wh
     assert middle is not None
     found = verdict(measured, middle * 0.995)
     assert found.state is State.INCONCLUSIVE
-    assert re.search(r"this run tells \d\.?\d* % from .* specgate calibrate measures", found.next_step or "")
+    assert re.search(
+        r"so near .*x two processes may differ by chance .* specgate machine calibrate measures", found.next_step or ""
+    )
 
 
 def test_noise_within_the_run_asks_for_rounds() -> None:
     found = verdict(drawn(jitter=0.02), 1.94)
     assert found.state is State.INCONCLUSIVE
-    asked = re.search(r"about (\d+) rounds per prompt set would tell", found.next_step or "")
+    asked = re.search(r"more rounds should decide it: --resume RUN --measurement-runs (\d+)", found.next_step or "")
     assert asked and int(asked[1]) > 4 and int(asked[1]) % 2 == 0
 
 

@@ -49,7 +49,7 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "specgate-eagle3"
 version = "0.1.0"
-dependencies = ["specgate", "torch"]
+dependencies = ["specgate-bench", "torch"]
 {entry_points}
 [tool.setuptools.packages.find]
 where = ["src"]
@@ -150,7 +150,7 @@ def test_every_module_of_the_harness_is_imported_without_the_engine_and_its_libr
 def test_the_command_line_without_the_engine_has_its_own_commands_and_measures(
     harness: Path, cli: Cli, tmp_path: Path
 ) -> None:
-    assert "tune" not in python(harness, tmp_path, "-m", "specgate", "--help")
+    assert "  tune " not in python(harness, tmp_path, "-m", "specgate", "engine", "--help")
     listed = python(harness, tmp_path, "-m", "specgate", "machine", "backends", "list")
     assert "vllm" in listed and "cupy" not in listed and "reference" not in listed
     micro(cli, harness, "fake")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from specgate.machine.plugin_code import DISTRIBUTION
 from tests.support.command import ROOT
 
 pytestmark = pytest.mark.slow("makes a wheel")
@@ -30,6 +32,16 @@ def test_a_wheel_has_every_file_of_the_package_and_no_other(wheel: Path) -> None
     assert sorted(expected - held) == [] and sorted(held - expected) == []
     kinds = {Path(name).suffix for name in held}
     assert {".py", ".cu", ".cuh", ".yaml", ".html", ".js", ".json", ".safetensors", ".typed"} <= kinds
+
+
+def test_the_wheel_is_named_as_it_names_itself_and_its_command_is_specgate(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (folder,) = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        metadata, scripts = (archive.read(f"{folder}/{name}").decode() for name in ("METADATA", "entry_points.txt"))
+    assert wheel.name.startswith("specgate_bench-") and f"\nName: {DISTRIBUTION}\n" in metadata
+    needed = re.findall(r"^Requires-Dist: (specgate[\w-]*)", metadata, re.MULTILINE)
+    assert needed and {*needed} == {DISTRIBUTION}, "extras bring along others of the same distribution"
+    assert "specgate = specgate.__main__:main" in scripts
 
 
 @pytest.mark.parametrize(

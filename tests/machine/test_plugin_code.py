@@ -170,7 +170,7 @@ def test_a_module_that_is_nowhere_is_said_to_have_no_files() -> None:
 
 def test_requirements_are_named_without_bounds_and_markers(folder: Path) -> None:
     package(folder)
-    stated = ("specgate", "my-kernels>=2,<3", "flash_attn (>=2)", "torch[x]; extra == 'gpu'")
+    stated = ("specgate-bench", "my-kernels>=2,<3", "flash_attn (>=2)", "torch[x]; extra == 'gpu'")
     assert engine(folder, requires=stated).requires == ("my-kernels", "flash_attn", "torch")
 
 

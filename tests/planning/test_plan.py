@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.stats import FIRST_LOOK, planned_looks
+from specgate.analysis.stats import FIRST_LOOK, planned_interim_looks
 from specgate.contract import Budget, Grid, Plan, Point, Role, Rope, Sampling, Scenario, Schedule, Workload
 from specgate.errors import UsageError
 from specgate.pairs.resolve import resolve_pair, shipped_names, target_limits
@@ -106,7 +106,7 @@ def test_a_point_warms_up_first(scenario: Scenario) -> None:
 def test_at_every_look_before_the_last_each_prompt_set_ran_equally_often_in_both_orders(scenario: Scenario) -> None:
     plan = build_plan([scenario], "fake")
     rounds = [r for r in plan.rounds_of(plan.points[0]) if not r.warmup]
-    *early, last = planned_looks(scenario)
+    *early, last = planned_interim_looks(scenario)
     assert last == len(rounds)
     for look in early:
         assert look >= FIRST_LOOK
@@ -131,10 +131,10 @@ def test_looks_come_at_the_first_pass_that_ends_at_or_beyond_8_16_32_pairs_and_a
     prompt_sets: int, rounds: int, looks: tuple[int, ...]
 ) -> None:
     workload, schedule = Workload(1, prompt_sets, 1, "mixed"), Schedule(rounds, 1)
-    assert planned_looks(scenario_of(workload=workload, schedule=schedule)) == looks
+    assert planned_interim_looks(scenario_of(workload=workload, schedule=schedule)) == looks
 
 
-# ── quads drawn by lot ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── groups drawn by lot ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def forward(plan: Plan) -> list[tuple[int, int, bool]]:
@@ -151,7 +151,7 @@ def test_every_prompt_set_has_its_turn_before_any_has_the_next_one(scenario: Sce
 
 
 @given(scenario=SCENARIOS)
-def test_both_orders_balance_within_quads_within_prompt_sets_and_over_each_pass(scenario: Scenario) -> None:
+def test_both_orders_balance_within_groups_within_prompt_sets_and_over_each_pass(scenario: Scenario) -> None:
     turns, sets = forward(build_plan([scenario], "fake")), scenario.workload.prompt_sets
     first = {(i, s): way for i, s, way in turns}
     for index, prompt_set, way in turns:
@@ -160,8 +160,8 @@ def test_both_orders_balance_within_quads_within_prompt_sets_and_over_each_pass(
         if prompt_set % 2:
             assert way is not first[index, prompt_set - 1]
     for index in range(scenario.schedule.rounds):
-        quads = [first[index, s] for s in range(0, sets, 2)]
-        assert abs(sum(quads) - sum(not way for way in quads)) <= 1
+        groups = [first[index, s] for s in range(0, sets, 2)]
+        assert abs(sum(groups) - sum(not way for way in groups)) <= 1
 
 
 def test_the_lot_follows_the_seed_alone_and_is_the_same_for_ever() -> None:

@@ -160,6 +160,7 @@ def test_every_policy_that_ships_can_be_read() -> None:
     names = {file.stem for file in POLICIES.glob("*.yaml")}
     assert {
         *SHIPPED,
+        "cpu-pair",
         "engine",
         "engine-gpu",
         "engine-planted-8b",

@@ -17,7 +17,7 @@ from specgate.pairs import assets
 from specgate.pairs.corpus import pool_of
 from specgate.pairs.fetch import fetch
 from specgate.planning.prompts import PromptSet, build_prompts
-from tests.support.wheels import asset_of, make_wheel
+from tests.support.wheels import NO_PACKAGES, asset_of, make_wheel
 
 WORDS = [f"word{i}" for i in range(40)]
 VOCAB = 64
@@ -173,7 +173,9 @@ def test_a_broken_tokenizer_file_is_named(tokenizer_file: Path) -> None:
         build_prompts(scenario(), 64, 1, tokenizer_file, VOCAB)
 
 
-def test_text_that_was_not_fetched_names_the_command(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_cannot_be_fetched_names_the_command(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in NO_PACKAGES.items():
+        monkeypatch.setenv(key, value)
     monkeypatch.setattr(assets, "TEXTS", tuple(replace(a, sha256="0" * 64) for a in assets.TEXTS))
     with pytest.raises(EnvironmentRefused, match="specgate engine pairs fetch"):
         build_prompts(scenario(), 64, 1, tokenizer_file, VOCAB)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from specgate.backends.eagle3.pairs.demo import demo_pair
+from specgate.backends.eagle3.pairs.shipped import demo_pair
 from specgate.contract import Sampling
 from specgate.contract.protocols import Engine, OpenRequest
 from specgate.plugins import backend

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from specgate.backends.eagle3.pairs.demo import demo_pair
+from specgate.backends.eagle3.pairs.shipped import demo_pair
 from specgate.backends.servers.engine import ServerEngine
 from specgate.backends.servers.process import free_port, is_free
 from specgate.contract import BASELINE, Budget, Finish, Role

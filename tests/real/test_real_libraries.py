@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from specgate.analysis.tokens.last_place import unit_of
-from specgate.backends.eagle3.pairs.demo import demo_pair
+from specgate.backends.eagle3.pairs.shipped import demo_pair
 from specgate.backends.offline.engine import OfflineEngine
 from specgate.contract import BASELINE, Budget
 from specgate.contract.protocols import OpenRequest

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from specgate.analysis.draws.fit_tests import check_draws, often_drawn
-from specgate.backends.eagle3.pairs.demo import demo_pair
+from specgate.backends.eagle3.pairs.shipped import demo_pair
 from specgate.contract import BASELINE, Budget, Role, Sampling
 from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.contract.protocols import DrawsTexts, Engine, OpenRequest, ShowsDistribution

@@ -67,7 +67,7 @@ def test_a_coupled_run_is_compared_token_by_token_and_by_its_distribution(cli: C
     assert code == 0, said
     assert verdicts(cli, "tokens") == [("PASS", "deterministic"), ("PASS", "tokens_equal")]
     assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
-    assert "scored by reference, float32, cpu, all its choice" in said
+    assert "scored by reference, float32, cpu, all its choice" in cli.details()
     stored = journal(cli)
     assert {role: sum(n for _, n in texts) for role, texts in stored["texts"].items()} == {
         "baseline": 240,
@@ -89,7 +89,7 @@ def test_a_run_by_rejection_is_judged_by_its_distribution_alone(cli: Cli) -> Non
     assert code == 0, said
     assert verdicts(cli, "tokens") == [("PASS", "deterministic"), ("SKIPPED", "drawn_by_rejection")]
     assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
-    assert "drawn by rejection: another engine's draws need not be these" in said
+    assert "drawn by rejection: another engine's draws need not be these" in cli.details()
 
 
 def test_a_point_whose_texts_are_stored_is_not_drawn_again(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_policy_that_names_no_second_engine_holds_an_engine_to_what_it_shows_i
     done = cli.micro("--backend", "reference", "-o", "device=cpu", "--plain")
     assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
     assert journal(cli)["unshown"] == "the policy names no engine to score them", done.stdout
-    assert "its logits are the engine's own word: the policy names no engine" in done.stdout
+    assert "its logits are the engine's own word: the policy names no engine" in cli.details()
 
 
 def served(

@@ -42,7 +42,7 @@ rules:
 ULPS, MARGIN, NONE = "near_tie_margin: 0.0, near_tie_ulps: 4", "near_tie_margin: 0.1", "near_tie_margin: 0.0"
 
 
-class Parting:
+class Diverging:
     """The scripted engine, whose longer baseline text is another one from a token on, in slot 0. `gap`: how many units
     that token lies below the right one; others lie far below it. `wrong_behind`: its spec texts are wrong
     behind what was timed.
@@ -87,7 +87,7 @@ class Parting:
         self.engine.close()
 
 
-class GoesOn(Parting):
+class GoesOn(Diverging):
     """It can decode from any text on, too."""
 
     def follow(self, slot: int, continuation: Sequence[int], new_tokens: int) -> tuple[int, ...]:
@@ -103,19 +103,19 @@ def other(token: int) -> int:
 class Backend:
     name: str
     gap: int = 1
-    engine: type[Parting] = GoesOn
+    engine: type[Diverging] = GoesOn
     wrong_behind: bool = False
     description: str = "parts"
 
     def available(self) -> Availability:
         return Availability(True, "needs nothing", rank=-1)
 
-    def open(self, request: OpenRequest) -> Parting:
+    def open(self, request: OpenRequest) -> Diverging:
         return self.engine(request, self.gap, self.wrong_behind)
 
 
 NEAR, FAR = Backend("near"), Backend("far", gap=FAR_OFF)
-SILENT, WRONG = Backend("silent", engine=Parting), Backend("wrong", wrong_behind=True)
+SILENT, WRONG = Backend("silent", engine=Diverging), Backend("wrong", wrong_behind=True)
 
 
 @pytest.fixture(autouse=True)

@@ -93,7 +93,7 @@ class Cli:
         return ran
 
     def _ledger(self) -> dict[Path, bytes]:
-        """The files of the ledger, so that a run that says nothing can be taken out: it would end a streak."""
+        """The files of the ledger, so that a run that says nothing can be taken out of the green runs."""
         return {file: file.read_bytes() for file in (self.folder / "runs").glob("ledger.*")}
 
     def _forget(self, ledger: Mapping[Path, bytes]) -> None:
@@ -137,6 +137,10 @@ class Cli:
             process.send_signal(signal_)
             process.stdout.read()
         return process.returncode
+
+    def details(self) -> str:
+        """What `runs show --all` prints of the run that was written last."""
+        return self.run("runs", "show", self.newest(), "--all", pair=False).stdout
 
     def newest(self) -> Path:
         """The run that was written last: names tell seconds, and two runs may begin in one."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import Checked, measure
 from specgate.contract import (
     BASELINE,
@@ -203,8 +203,8 @@ def run_of(
         details={"threads": 2},
     )
     engines = {p.key: facts for p in plan.points}
-    checked, grounds = Checked(texts_of(blocks)), Grounds(engines, None)
-    cells, comparisons = measure(plan, blocks, margins, NearTies(near_tie), checked, grounds=grounds)
+    checked, check_facts = Checked(texts_of(blocks)), CheckFacts(engines, None)
+    cells, comparisons = measure(plan, blocks, margins, NearTies(near_tie), checked, check_facts=check_facts)
     made = Run(
         id="20261121T021500Z-micro-demo-64-1a2b3c4d-9f3e21",
         kind="micro",

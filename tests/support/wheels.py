@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from specgate.contract.assets import Asset
+
+NO_PACKAGES = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "PIP_CONFIG_FILE": os.devnull}
+"""Environment variables that leave pip no place to look for packages."""
 
 
 def make_wheel(folder: Path, package: str, files: Mapping[str, bytes], version: str = "1.0") -> Path:

@@ -7,18 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import Group
 from specgate.commands.numbers import BATCHES, LONGEST_DRAFT, count
-from specgate.commands.run import key_value
+from specgate.commands.options import key_value
 from specgate.contract.types import POSITIONS
-from specgate.errors import EnvironmentRefused, InvalidResult, UsageError
+from specgate.errors import EnvironmentRefused, UsageError
 
 if TYPE_CHECKING:
     from specgate.backends.eagle3.nouns.abilities import BenchesKernels
 
 
-@click.group(short_help="Time the parts of an engine, each on its own.")
+@click.group(cls=Group, short_help="Time the parts of an engine, each on its own.")
 def bench() -> None:
-    """Time the parts of an engine, each on its own."""
+    """Time the parts of an engine, each on its own.
+
+    \b
+    Example: specgate engine bench kernels --context 32768
+    """
 
 
 @bench.command(short_help="Time every kernel of a step.")
@@ -51,8 +56,10 @@ def kernels(
 ) -> None:
     """Time every kernel of a step on its own, and compare it with the bytes it must move and with a library's kernel.
 
-    The weights are random, of the pair's sizes, so that nothing has to be loaded. Exit code 6 if a result is not the
-    oracle's.
+    \b
+    Example: specgate engine bench kernels --context 32768
+
+    The weights are random, of the pair's sizes, so that nothing has to be loaded.
     """
     from specgate.backends.eagle3.nouns.kernel_bench import KernelBenchRequest
     from specgate.backends.eagle3.tuning import kernel_report
@@ -67,8 +74,6 @@ def kernels(
     if file is not None:
         write_json(file, kernel_report.as_record(results))
     kernel_report.show(results, console(width=kernel_report.WIDTH))
-    if wrong := sum(not kernel.right for kernel in results.kernels):
-        raise InvalidResult(f"{wrong} kernels do not compute what they should: their times mean nothing")
 
 
 def kernels_engine(backend: str) -> BenchesKernels:

@@ -6,15 +6,19 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.door import command
 from specgate.terminal import echo
 
 
-@click.command(short_help="Record a run's accept counts, to replay them elsewhere.")
+@command(short_help="Record a run's accept counts, to replay them elsewhere.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--point", metavar="KEY", help="Point to record, if the run has several.")
 def tape(run: Path, file: Path, point: str | None) -> None:
     """Write the accept counts of the run folder RUN to FILE: how many draft tokens each cycle accepted.
+
+    \b
+    Example: specgate engine tape RUN tape.json
 
     `--option tape=FILE` replays them in another run. Its draft and verify passes take the time they take, but each
     cycle accepts what the tape says. The tokens are then wrong, so such a run is labelled `acceptance: forced` and

@@ -10,7 +10,6 @@ From top to bottom; each part imports only from parts below it.
     memory/      what lies in the GPU's memory: sizes, weights, buffers, the layout of the cache
     tuned/       configurations that a search has found, and their look-up at run time
     kernels/     one `.cu` and one Python launcher of the same name per kernel
-    stream.py    one CUDA stream for torch and CuPy alike
-    nvtx.py      named ranges around launches, for profilers
+    stream.py    one CUDA stream for torch and CuPy alike, and NVTX ranges around launches
     device.py    which GPU is used, and what its limits are
 """

@@ -24,6 +24,7 @@ class CupyBackend:
     name = "cupy"
     description = "EAGLE-3 on NVIDIA GPUs: CUDA kernels of its own, whole cycles in graphs, bit-exact speculation"
 
+    bit_exact: Literal[True] = True
     samples: Literal[True] = True
     logit_options: tuple[str, ...] = ("kv",)
 
@@ -44,13 +45,16 @@ class CupyBackend:
         ranks_text = options.get("tp", "1")
         return int(ranks_text) if ranks_text.isdecimal() and ranks_text != "0" else 1
 
+    def tuning(self, pair: str) -> Sequence[str]:
+        return ("engine", "tune", "gemm", "--missing", "--pair", pair)
+
     def open(self, request: OpenRequest) -> Engine:
         from specgate.backends.eagle3.cupy.engine.open import open_engine
 
         return open_engine(request)
 
     def read_memory(self, repeats: int) -> MemoryReads:
-        from specgate.backends.eagle3.cupy.bench.memory_reads import read_memory
+        from specgate.backends.eagle3.cupy.bench.timing import read_memory
 
         return read_memory(repeats)
 
@@ -61,7 +65,7 @@ class CupyBackend:
 
     def gemm_shapes(self, pair: PairRef, batches: Sequence[int], draft_lengths: Sequence[int]) -> Sequence[GemmShape]:
         from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
-        from specgate.backends.eagle3.cupy.tuning.shapes import gemm_shapes
+        from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
 
         return gemm_shapes(Geometry.of(pair, drafts=bool(draft_lengths)), batches, draft_lengths)
 

@@ -61,11 +61,11 @@ def shared_gpus(count: int) -> tuple[torch.device, ...]:
     import torch
 
     first_gpu()
-    seen, option = torch.cuda.device_count(), f"back end cupy: -o tp={count}"
-    if count > seen:
+    visible, option = torch.cuda.device_count(), f"back end cupy: -o tp={count}"
+    if count > visible:
         raise EnvironmentRefused(
-            f"{option}: CUDA shows {seen} GPU{'s' if seen > 1 else ''} here",
-            hint=f"CUDA_VISIBLE_DEVICES must name {count} GPUs, or tp={seen}",
+            f"{option}: CUDA shows {visible} GPU{'s' if visible > 1 else ''} here",
+            hint=f"CUDA_VISIBLE_DEVICES must name {count} GPUs, or tp={visible}",
         )
     gpus = [torch.cuda.get_device_properties(i) for i in range(count)]
     kinds = [f"{gpu.name} ({gpu.major}.{gpu.minor}, {gpu.multi_processor_count} SMs)" for gpu in gpus]

@@ -1,4 +1,4 @@
-"""One CUDA stream for torch and CuPy alike."""
+"""One CUDA stream for torch and CuPy alike, and NVTX ranges around launches."""
 
 from __future__ import annotations
 
@@ -32,3 +32,14 @@ class Stream:
 
     def wait(self) -> None:
         self.torch.synchronize()
+
+
+@contextmanager
+def mark(name: str) -> Iterator[None]:
+    from cupy.cuda import nvtx
+
+    nvtx.RangePush(name)
+    try:
+        yield
+    finally:
+        nvtx.RangePop()

@@ -3,21 +3,19 @@
 pair.py         opens or loads a target and its draft: translated config, checked tensors, content hash
 weights.py      checkpoint tensors, packed as the forward pass wants them
 planted/        pairs made from a seed, whose acceptance is known
-outlook.py      what the passes of a pair must move under a scenario's options
-traffic.py      what the passes of a pair must move through memory, from its geometry
+traffic.py      memory traffic that passes need
 memory.py       whether weights fit into memory, before any are read or made
 layout.py       which tensors a geometry implies, with their shapes
 checkpoint.py   strict reading of weight files: every missing, misshapen and left-over tensor is named
 hf_write.py     geometry → Hugging Face `config.json`
-parallel/       a target on several GPUs: which part each of them has
+shard.py           a target or a draft split among several GPUs
 kv/             formats that keys and values are cached in
 mxfp4.py        arithmetic of the four-bit numbers of gpt-oss' experts
 rope.py         frequencies and tables of rotary position embedding
 trees/          trees of draft tokens: read from options, laid out, grown, accepted, compacted
 specpv/         options of verification over a part of the cache
-chains/         chains that have fewer than K tokens: by a table, by the draft's confidence
+chains.py          draft lengths: of a chain in one cycle, and by the number of running requests
 logit_watch.py  digests of the logits that single tokens were chosen from
 describe.py     geometries in words, for the facts that an engine states of itself
 profiler.py     what a process does on a CUDA device, recorded through torch's profiler
-tiny.py         a random target and a random draft, for tests and smoke runs
 """

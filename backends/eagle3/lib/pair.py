@@ -17,8 +17,8 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.checkpoint import TensorFiles, TensorSource, Wanted, check_finite, check_tensors
 from specgate.backends.eagle3.lib.layout import draft_tensors, target_tensors
 from specgate.backends.eagle3.lib.memory import require_room
-from specgate.backends.eagle3.lib.parallel.shard import WHOLE, Shard, shards
 from specgate.backends.eagle3.lib.planted.source import planted_draft, planted_target
+from specgate.backends.eagle3.lib.shard import WHOLE, Shard, shards
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.d2t import check_d2t
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry, TargetSizes

@@ -38,8 +38,7 @@ class PeerTiming:
 
 @dataclass(frozen=True, slots=True)
 class KernelTiming:
-    """One kernel of a step of `role`, timed alone after its result was compared with a reference result: on a GPU in a
-    CUDA graph.
+    """One kernel of a step of `role`, timed alone in a CUDA graph.
 
     `tag`: the operation of the step that it serves.
     `function`: its name on the device.
@@ -47,8 +46,6 @@ class KernelTiming:
     `us`: microseconds per launch, the median over replays, or calls.
     `spread`: interquartile range as a share of the median.
     `size`: bytes that a launch must move.
-    `error`: ‖found − reference‖ / ‖reference‖, or infinity where results that must be equal are not.
-    `tolerance`: the largest `error` that counts as right.
     """
 
     role: str
@@ -59,14 +56,7 @@ class KernelTiming:
     us: float
     spread: float
     size: int
-    error: float
-    tolerance: float
     peers: tuple[PeerTiming, ...] = ()
-
-    @property
-    def right(self) -> bool:
-        """True if the result was within the tolerance."""
-        return self.error <= self.tolerance  # false for NaN
 
     @property
     def bytes_per_s(self) -> float:

@@ -5,21 +5,18 @@ open.py            loads a pair, after checking that the engine can hold what th
 engine.py          the loop over the pair's target
 loop.py            prefill once, then rewind and decode as often as asked, with or without a draft, over any target
 state.py           what a decode run carries from cycle to cycle, and how a cycle's tokens are committed
-recorder.py        what a decode run writes down: time per step and phase, accept counts per step and slot
+recorder.py        what a decode run writes down, and accept counts from a tape in its place
 drafters.py        who proposes the chain: the pair's draft, or a stand-in whose acceptance is known
 eagle.py           the pair's draft: over accepted rows with the target's features, then on its own states
-sampling/          drawing tokens at a temperature in the place of the greedy choice
-playback.py        accept counts from a tape in the place of measured ones
+sampling.py        drawing tokens at a temperature in the place of the greedy choice
 target.py          the target's forward pass, with the hidden states that the draft reads
-gpt_oss.py         gpt-oss' forward pass: sinks, windows, and a mixture of experts
-gpt_oss_weights.py its tensors, packed for that
-expert_counts.py   how many experts the rows of a pass reach
+gpt_oss.py         gpt-oss' forward pass, its packed tensors, and how many experts rows reach
 draft.py           the draft's forward pass
 partial/           verification over a part of the cache, and over all of it now and then
-tree/              trees of draft tokens in the place of chains
+tree.py            trees of draft tokens in the place of chains
 stages.py          what every stage of both passes gives, for `specgate diagnose parity`
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name
-kv/                caches in formats narrower than what is computed in
+kv_planes.py       caches in formats narrower than what is computed in
 cache.py           key/value caches, which cached positions a row may look at, and rows of trees in a cache
 facts.py           what a loaded engine is, for the fingerprint and the report
 memory_reads.py    how fast the host's memory can be read

@@ -15,6 +15,7 @@ class ReferenceBackend:
     name = "reference"
     description = "EAGLE-3 in plain torch (CPU or GPU): the oracle, and the default where there is no GPU"
 
+    bit_exact: Literal[True] = True
     samples: Literal[True] = True
     logit_options: tuple[str, ...] = ("kv",)
 
@@ -34,7 +35,7 @@ class ReferenceBackend:
         return read_memory(repeats)
 
     def traffic_of(self, pair: PairRef, scenario: Scenario) -> tuple[Traffic, int]:
-        from specgate.backends.eagle3.lib.outlook import traffic_of
+        from specgate.backends.eagle3.lib.traffic import traffic_of
 
         return traffic_of(pair, scenario)
 

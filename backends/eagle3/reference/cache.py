@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.trees.accepting import compact
-from specgate.backends.eagle3.reference.kv.planes import Plane, allocate, clear, plain, slots_of
+from specgate.backends.eagle3.reference.kv_planes import Plane, allocate, clear, plain, slots_of
 
 # Attention runs over whole blocks of this many keys, at fixed absolute positions and with the tail masked. torch's CPU
 # kernel uses the same blocks. So a row sums over its keys in the same order, however far the rows beside it look.

@@ -21,7 +21,7 @@ from specgate.backends.eagle3.reference.drafters import NOTHING
 from specgate.backends.eagle3.reference.ops import check_finite
 from specgate.backends.eagle3.reference.state import Pending, Slots
 from specgate.backends.eagle3.reference.target import rope_table
-from specgate.backends.eagle3.reference.tree.drafting import DraftTree, grow_tree
+from specgate.backends.eagle3.reference.tree import DraftTree, grow_tree
 
 
 class EagleDrafter:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
@@ -19,16 +19,13 @@ from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.backends.eagle3.reference.drafters import StandIn
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.facts import engine_facts, with_partial
-from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
-from specgate.backends.eagle3.reference.gpt_oss_weights import pack_gpt_oss
+from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget, pack_gpt_oss
 from specgate.backends.eagle3.reference.loop import SpeculativeLoop
-from specgate.backends.eagle3.reference.playback import Playback
-from specgate.backends.eagle3.reference.sampling.draws import draw_texts, show_distribution
-from specgate.backends.eagle3.reference.sampling.log_probs import LogProbabilities
-from specgate.backends.eagle3.reference.sampling.sampler import Sampler
+from specgate.backends.eagle3.reference.recorder import Playback
+from specgate.backends.eagle3.reference.sampling import LogProbabilities, Sampler, draw_texts, show_distribution
 from specgate.backends.eagle3.reference.stages import show_stages
 from specgate.backends.eagle3.reference.target import LlamaTarget, rope_table
-from specgate.backends.eagle3.reference.tree.options import TreePlan
+from specgate.backends.eagle3.reference.tree import TreePlan
 from specgate.contract import Budget, EngineFacts, Role
 from specgate.contract.draws import TokenLaw
 from specgate.errors import BackendError

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.describe import describe_rope, draft_details
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes, mode_in_words
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
@@ -15,7 +15,7 @@ from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.lib.trees.options import warning
 from specgate.backends.eagle3.reference.drafters import StandIn
-from specgate.backends.eagle3.reference.tree.options import TreePlan
+from specgate.backends.eagle3.reference.tree import TreePlan
 from specgate.contract import EngineFacts
 from specgate.contract.tape import Tape
 

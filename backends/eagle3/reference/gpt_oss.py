@@ -1,4 +1,6 @@
-"""gpt-oss' forward pass: attention with sinks and windows, then a mixture of experts.
+"""gpt-oss' forward pass: attention with sinks and windows, then a mixture of experts; and its packed tensors.
+
+Shapes as there, and E experts, R rows and C columns of one of an expert's two matrices.
 
 Sources: `openai/gpt-oss` and transformers' `GptOssForCausalLM`, whose order of rounding it keeps: the router, each
 expert's product and its bias are in the model's dtype, and a token's experts are summed from its likeliest on.
@@ -6,7 +8,7 @@ expert's product and its bias are in the model's dtype, and a token's experts ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,12 +17,119 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.memory import free_bytes
+from specgate.backends.eagle3.lib.mxfp4 import decoded
+from specgate.backends.eagle3.lib.pair import TargetCheckpoint
+from specgate.backends.eagle3.lib.weights import ExpertLayerWeights, ExpertTargetWeights, pack_expert_target
 from specgate.backends.eagle3.reference.cache import KVCache, TreeRows, View, along_paths, view
-from specgate.backends.eagle3.reference.gpt_oss_weights import ExpertLayer, GptOssWeights
-from specgate.backends.eagle3.reference.kv.planes import Plane, read_rows
+from specgate.backends.eagle3.reference.kv_planes import Plane, read_rows
 from specgate.backends.eagle3.reference.ops import feature_capture, masked_attention, matmul_rows, rms_norm, rope_append
 from specgate.backends.eagle3.reference.target import RopeTable, TorchTarget, rope_rows
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
+from specgate.contract.routing import ExpertCounts, counts_of
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertMatrices:
+    """One matrix [R, C] per expert: `blocks` uint8 [E, R, C/32, 16] with `scales` uint8 [E, R, C/32], or `floats`
+    [E, C, R], transposed as it is stored, or what `of` makes of either, `whole` [E, R, C]. `bias` [E, R].
+    """
+
+    bias: Tensor
+    floats: Tensor | None
+    blocks: Tensor | None
+    scales: Tensor | None
+    whole: Tensor | None = None
+
+    def of(self, expert: int) -> Tensor:
+        """The matrix [R, C] of one expert, contiguous, in the dtype of its bias; MXFP4 becomes exactly that."""
+        if self.whole is not None:
+            return self.whole[expert]
+        if self.floats is not None:
+            return self.floats[expert].t().contiguous()
+        assert self.blocks is not None and self.scales is not None
+        return decoded(self.blocks[expert], self.scales[expert], self.bias.dtype)
+
+    @property
+    def whole_bytes(self) -> int:
+        """Size of `whole` in bytes."""
+        columns = self.blocks.shape[2] * 32 if self.blocks is not None else self.of(0).shape[1]
+        return self.bias.numel() * columns * self.bias.itemsize
+
+    def decoded_ahead(self) -> ExpertMatrices:
+        """The same with the matrices of all experts as `of` makes them."""
+        first = self.of(0)
+        whole = torch.empty(len(self.bias), *first.shape, dtype=first.dtype, device=first.device)
+        for expert in range(len(whole)):
+            whole[expert] = self.of(expert)
+        return replace(self, floats=None, blocks=None, scales=None, whole=whole)
+
+
+ExpertLayer = ExpertLayerWeights[ExpertMatrices]
+GptOssWeights = ExpertTargetWeights[ExpertMatrices]
+
+
+def pack_gpt_oss(checkpoint: TargetCheckpoint) -> GptOssWeights:
+    """Pack the target. The layers' tensors are removed from the checkpoint, the others stay in it."""
+    experts = checkpoint.geometry.experts
+    assert experts is not None
+
+    def matrices(take: Callable[[str], Tensor], name: str) -> ExpertMatrices:
+        bias = take(f"{name}_bias")
+        if experts.mxfp4:
+            return ExpertMatrices(bias, None, take(f"{name}_blocks"), take(f"{name}_scales"))
+        return ExpertMatrices(bias, take(name), None, None)
+
+    return pack_expert_target(checkpoint, matrices)
+
+
+STEPS: Final = 64
+"""Steps that are counted at a time: 1.2 MB for four requests of gpt-oss-120b."""
+
+
+class ExpertCounter:
+    """Counts the experts of a block's passes. What the passes chose is kept as it is until the block has ended, so that
+    counting costs the steps no time.
+    """
+
+    def __init__(self, experts: int) -> None:
+        self.experts = experts
+        self._chosen: list[Tensor] = []
+        self._active: list[Tensor] = []
+
+    def see(self, chosen: Tensor, active: Tensor) -> None:
+        """A pass sent its rows to the experts `chosen` [L, B, T, k], of the same shape in all passes. Only the `active`
+        [B] slots count.
+        """
+        self._chosen.append(chosen)
+        self._active.append(active)
+
+    def counts(self) -> ExpertCounts:
+        """The counts of all passes, as many steps as `see` was called."""
+        by_step, rows, fresh = list[list[int]](), list[int](), list[list[int]]()
+        for start in range(0, len(self._chosen), STEPS):
+            chosen = torch.stack(self._chosen[start : start + STEPS])
+            active = torch.stack(self._active[start : start + STEPS])
+            touched, new = reached(chosen, active, self.experts)
+            by_step += touched.tolist()
+            rows += (active.sum(dim=1) * chosen.shape[3]).tolist()
+            fresh.append(new.tolist())
+        return counts_of(by_step, rows, [sum(of) for of in zip(*fresh, strict=True)])
+
+
+def reached(chosen: Tensor, active: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    """Count the experts that are reached, from `chosen` [S, L, B, T, k] and the slots that are `active` [S, B].
+
+    Returns the experts that all rows of a step reach together [S, L], and the experts that each row is the first of its
+    slot to reach, summed over steps, layers and slots [T].
+    """
+    used = torch.zeros(*chosen.shape[:3], experts, dtype=torch.bool, device=chosen.device)
+    fresh = []
+    for row in chosen.unbind(dim=3):
+        new = torch.zeros_like(used).scatter_(-1, row, True) & active[:, None, :, None] & ~used
+        fresh.append(new.sum())
+        used |= new
+    return used.any(dim=2).sum(dim=-1), torch.stack(fresh)
+
 
 SPARE: Final = 16 << 30
 """Bytes that decoding all experts ahead has to leave for caches, masks and logits."""

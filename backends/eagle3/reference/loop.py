@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
@@ -26,13 +26,10 @@ from specgate.backends.eagle3.reference.drafters import Drafter, StandIn, stand_
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.ops import accept, check_finite, target_argmax
 from specgate.backends.eagle3.reference.partial.verifying import LooksElsewhere, PartialVerifier
-from specgate.backends.eagle3.reference.playback import Playback, as_accepted
-from specgate.backends.eagle3.reference.recorder import Recorder
-from specgate.backends.eagle3.reference.sampling.drafter import SampledDrafter
-from specgate.backends.eagle3.reference.sampling.sampler import Sampler
+from specgate.backends.eagle3.reference.recorder import Playback, Recorder, as_accepted
+from specgate.backends.eagle3.reference.sampling import SampledDrafter, Sampler
 from specgate.backends.eagle3.reference.state import Slots, StopRule, commit
-from specgate.backends.eagle3.reference.tree.options import TreePlan
-from specgate.backends.eagle3.reference.tree.verifying import VerifiesTrees, packed_masks, verify_tree
+from specgate.backends.eagle3.reference.tree import TreePlan, VerifiesTrees, packed_masks, verify_tree
 from specgate.contract import Budget, Role, Score
 from specgate.contract.protocols import Decoded, Text, block_marker
 from specgate.contract.samples.counters import ENDED_EARLY

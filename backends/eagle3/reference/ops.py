@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specgate.backends.eagle3.reference.kv.planes import Plane, write_rows
+from specgate.backends.eagle3.reference.kv_planes import Plane, write_rows
 from specgate.errors import BackendError
 
 # On a CPU, decode steps use products of exactly PRODUCT_ROWS rows and attention of a multiple of ATTENTION_ROWS, padded

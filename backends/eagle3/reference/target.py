@@ -15,7 +15,7 @@ from specgate.backends.eagle3.lib.rope import cos_sin_table
 from specgate.backends.eagle3.lib.trees.accepting import compact
 from specgate.backends.eagle3.lib.weights import LayerWeights, TargetWeights, Vocabulary
 from specgate.backends.eagle3.reference.cache import KVCache, TreeRows, View, along_paths, view
-from specgate.backends.eagle3.reference.kv.planes import Plane, plain, read_rows
+from specgate.backends.eagle3.reference.kv_planes import Plane, plain, read_rows
 from specgate.backends.eagle3.reference.ops import (
     attention,
     feature_capture,

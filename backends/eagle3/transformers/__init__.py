@@ -5,12 +5,8 @@ draft are those of the reference engine (`backends/eagle3/reference/loop.py`), a
 transformers'.
 
 backend.py         the door through which the harness comes in
-options.py         `-o KEY=VALUE`
-open.py            loads a pair, after checking what the plan asks
-loading.py         a target as `AutoModelForCausalLM` loads it, with nothing missing
+open.py            options, loading and the checks before it, and the facts of a loaded model
 engine.py          the loop, and what an engine has to show that is not bit-exact
 target.py          a pass of the model, with the hidden states that the draft reads
-ragged_cache.py    keys and values of slots that stand at different positions
-ragged_masks.py    the model's own rules of who sees whom, for such slots
-facts.py           what was loaded, for the fingerprint and the report
+ragged_cache.py    a cache whose slots stand at different positions, and its masks
 """

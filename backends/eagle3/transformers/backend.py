@@ -42,7 +42,7 @@ class TransformersBackend:
 
     def check_options(self, options: Mapping[str, str]) -> None:
         """Raise UsageError for bad options."""
-        from specgate.backends.eagle3.transformers.options import Options
+        from specgate.backends.eagle3.transformers.open import Options
 
         Options.parse(options)
 

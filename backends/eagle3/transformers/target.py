@@ -11,8 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from specgate.backends.eagle3.transformers.ragged_cache import RaggedCache
-from specgate.backends.eagle3.transformers.ragged_masks import rows_at
+from specgate.backends.eagle3.transformers.ragged_cache import RaggedCache, rows_at
 from specgate.errors import CheckpointError
 
 FEW_ROWS: Final = 1024

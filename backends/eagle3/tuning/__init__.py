@@ -1,9 +1,7 @@
 """Searches and timings for an engine before anything is measured.
 
 gemm_tuning.py      matrix products: shapes in, a file of tuned configurations out
-fmha_run.py         a sweep over configurations of attention
-fmha_points.py      configurations that it tries, and its prompts
-fmha_sweep.py       decodes under one configuration after the other, in one loaded engine
+fmha_sweep.py       a sweep over configurations of attention: points, decoding at each, and the file
 chain_lengths.py    number of tokens to draft at each batch size, from measured runs
 kernel_report.py    a benchmark of single kernels, as JSON and as a table
 """

@@ -7,8 +7,16 @@ from pathlib import Path
 
 from specgate import plugins
 from specgate.backends.eagle3.nouns.abilities import GemmTuner, TunesGemms
-from specgate.backends.eagle3.nouns.gemms import GemmShape, StepsRequest, TunedGemm, TunedGemms
-from specgate.backends.eagle3.nouns.tuned_gemms import read_shapes, read_tuned, user_file, write_tuned
+from specgate.backends.eagle3.nouns.gemms import (
+    GemmShape,
+    StepsRequest,
+    TunedGemm,
+    TunedGemms,
+    read_shapes,
+    read_tuned,
+    user_file,
+    write_tuned,
+)
 from specgate.contract import PairRef
 from specgate.errors import EnvironmentRefused, UsageError
 

@@ -16,7 +16,7 @@ from bench.stress.memory import Reading, live_tensor_bytes, reading
 from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.kv.planes import plain
+from specgate.backends.eagle3.reference.kv_planes import plain
 
 NOT_A_NUMBER = "a cached value that is not a number"
 AFTER = 3

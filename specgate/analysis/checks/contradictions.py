@@ -29,7 +29,7 @@ class Contradiction:
 
 
 @dataclass(frozen=True, slots=True)
-class Grounds:
+class CheckFacts:
     """Facts that records are compared with: the engines' own, and the machine's.
 
     `engines`: point key → the engine's facts; without them, vocabulary and floors are not checked.
@@ -40,7 +40,7 @@ class Grounds:
     bandwidth: Bandwidth | None
 
 
-UNKNOWN = Grounds({}, None)
+UNKNOWN = CheckFacts({}, None)
 """Of blocks whose engine is not known."""
 
 
@@ -48,13 +48,13 @@ def contradictions(
     plan: Plan,
     of: Mapping[Cell, Sequence[Block]],
     margins: Sequence[Margin],
-    grounds: Grounds,
+    check_facts: CheckFacts,
     sound: set[int] | None = None,
 ) -> dict[Cell, Contradiction]:
     """Cell → the first contradiction among its blocks (`of`, without warm-up) and its margins, where there is one.
 
-    `sound`: ids of blocks that an earlier call with the same `grounds` has found to hold by themselves; this call adds
-    its own.
+    `sound`: ids of blocks in which an earlier call with the same `check_facts` saw no contradiction. This call adds its
+    own.
     """
     sound = set() if sound is None else sound
     known: dict[str, list[Margin]] = defaultdict(list)
@@ -62,7 +62,7 @@ def contradictions(
         known[margin.cell].append(margin)
     broken: dict[Cell, Contradiction] = {}
     for cell, blocks in of.items():
-        if blocks and (why := contradiction(plan, cell, blocks, known[cell.key], grounds, sound)):
+        if blocks and (why := contradiction(plan, cell, blocks, known[cell.key], check_facts, sound)):
             broken[cell] = why
     for cell, blocks in of.items():
         baseline = Cell(cell.point, BASELINE)
@@ -80,17 +80,17 @@ def contradictions(
 
 
 def contradiction(
-    plan: Plan, cell: Cell, blocks: Sequence[Block], margins: Sequence[Margin], grounds: Grounds, sound: set[int]
+    plan: Plan, cell: Cell, blocks: Sequence[Block], margins: Sequence[Margin], check_facts: CheckFacts, sound: set[int]
 ) -> Contradiction | None:
     """The first contradiction within `cell`; None where there is none. `sound`: see `contradictions`."""
-    budget, facts = plan.scenarios[cell.point.scenario].budget, grounds.engines.get(cell.point.key)
+    budget, facts = plan.scenarios[cell.point.scenario].budget, check_facts.engines.get(cell.point.key)
     unseen = [block for block in blocks if id(block) not in sound]
     failure = first_of(
         (
             ("drafts_beyond_k", partial(check_draft_counts, unseen)),
             ("counter_identity", partial(check_records, blocks, unseen, budget, facts)),
             ("clocks_disagree", partial(check_clocks, blocks, whole_requests(plan, cell), unseen)),
-            ("faster_than_memory", partial(check_floor, blocks, facts, grounds.bandwidth)),
+            ("faster_than_memory", partial(check_floor, blocks, facts, check_facts.bandwidth)),
             ("margin_impossible", partial(check_margins, margins)),
         )
     )

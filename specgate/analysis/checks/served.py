@@ -18,7 +18,8 @@ REQUEST_NS: Final = 1_000_000
 def check_served(block: Block, served: Served, budget: Budget, where: str) -> None:
     """Check a server's block. Raises InvalidResult.
 
-    It needs one request per slot with its chunks in order of time, block times that are those of its requests, ends
+    It needs one request per slot with its chunks in order of time and no more tokens from a prefix cache than its
+    prompt has, block times that are those of its requests, ends
     that the budget allows, and an acceptance record that accounts for every token that steps with drafts emitted.
     """
     if {len(served.requests), len(block.truncated), len(block.finish)} != {len(block.tokens)}:
@@ -31,6 +32,11 @@ def check_served(block: Block, served: Served, budget: Budget, where: str) -> No
             raise InvalidResult(f"{where} slot {slot}: sent and received at {times}: not in order")
         check_due(request, f"{where} slot {slot}")
         check_chunks(request, len(block.tokens[slot]), f"{where} slot {slot}")
+        if (request.prefix_hit_tokens or 0) > block.prompt_lengths[slot]:
+            raise InvalidResult(
+                f"{where} slot {slot}: prefix_hit_tokens = {request.prefix_hit_tokens}, but its prompt has "
+                f"{block.prompt_lengths[slot]} tokens, and no others can come from a prefix cache"
+            )
     first, last = min(r.chunk_ns[0] for r in served.requests), max(r.chunk_ns[-1] for r in served.requests)
     if max(abs(block.prefill_ns - first), abs(block.elapsed_ns - (last - first))) > REQUEST_NS:
         raise InvalidResult(

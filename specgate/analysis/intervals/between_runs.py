@@ -2,7 +2,7 @@
 
 A role is some tenths of a percent faster or slower in another process on the same GPU: where its memory came to lie and
 which clock the GPU found are settled once per process. `machine calibrate` measures that with several processes.
-Without a noise passport the largest spread that was ever seen is assumed.
+Without a noise profile the largest spread that was ever seen is assumed.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from specgate.analysis.prefix_cache.samples import Limits, Parting, Reply, Sample
+from specgate.analysis.prefix_cache.samples import CacheDivergence, Limits, Reply, Sample
 from specgate.analysis.stats import ALPHA, t_quantile
 from specgate.contract import State
 
@@ -41,7 +41,9 @@ class Check:
     evidence: Mapping[str, float | int | None] = field(default_factory=dict)
 
 
-def judge(samples: Sequence[Sample], partings: Sequence[Parting], spec: str, limits: Limits) -> tuple[Check, ...]:
+def judge(
+    samples: Sequence[Sample], divergences: Sequence[CacheDivergence], spec: str, limits: Limits
+) -> tuple[Check, ...]:
     """All checks, of the role named `spec` beside the baseline. What rests on a pair that is none is left out."""
     cache = check_cache(samples, spec)
     if cache.state is State.INVALID:
@@ -50,7 +52,7 @@ def judge(samples: Sequence[Sample], partings: Sequence[Parting], spec: str, lim
         cache,
         check_reuse(samples, spec, limits),
         check_ttft(samples, spec, limits),
-        *(check_texts(samples, partings, role, limits) for role in (BASELINE_NAME, spec)),
+        *(check_texts(samples, divergences, role, limits) for role in (BASELINE_NAME, spec)),
     )
 
 
@@ -189,8 +191,8 @@ def check_ttft(samples: Sequence[Sample], spec: str, limits: Limits) -> Check:
 # ── are the texts the same? ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def check_texts(samples: Sequence[Sample], partings: Sequence[Parting], role: str, limits: Limits) -> Check:
-    mine = [p for p in partings if p.role == role]
+def check_texts(samples: Sequence[Sample], divergences: Sequence[CacheDivergence], role: str, limits: Limits) -> Check:
+    mine = [p for p in divergences if p.role == role]
     wrong = [p for p in mine if not limits.ties.covers(p.gap, p.unit)]
     tokens = sum(len(s.on[role].tokens) for s in samples)
     evidence: dict[str, float | int | None] = {"texts": len(samples), "parted": len(mine), "wrong": len(wrong)}

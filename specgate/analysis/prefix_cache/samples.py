@@ -56,7 +56,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class CacheDivergence:
     """Divergence of a text with the cache on from the one with it off: token `position` of request `sample`.
 
     `gap`: how far the lower of both tokens lies below the largest logit there, infinite where it is not among those

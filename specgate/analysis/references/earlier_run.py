@@ -66,7 +66,7 @@ def paired_by_round(old: CellTimes, new: CellTimes, what: str) -> Pairs:
 def between_two_runs(known: Iterable[BetweenRuns]) -> BetweenRuns:
     """Spread of the time of a role between two processes on one machine.
 
-    `known`: what the noise passport says of the point's ratios of speculation to the baseline. The times themselves
+    `known`: what the noise profile says of the point's ratios of speculation to the baseline. The times themselves
     were not measured in several processes, so they are taken to differ by no less than these, and by no less than what
     is assumed where nothing was measured.
     """

@@ -8,7 +8,7 @@ from typing import Final
 
 from specgate.analysis.intervals.levels import FALSE_FAIL
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
-from specgate.analysis.speculation import configs
+from specgate.analysis.speculation import configs, errors
 from specgate.analysis.speculation.configs import found, line_about, ruled_out, unchecked
 from specgate.analysis.speculation.draft_counts import short_of, shortness_in_words
 from specgate.analysis.speculation.drafting import Drafting
@@ -290,6 +290,9 @@ CAUSES: Final[tuple[Callable[[Evidence], Finding], ...]] = (
     switched_off,
     baseline_server,
     counters_off,
+    errors.chat_only,
+    errors.other_k,
+    errors.misfits,
     configs.options,
     configs.wrong_target,
     configs.vocabulary,
@@ -324,6 +327,9 @@ TITLES: Final[Mapping[str, str]] = {
     "switched_off": "the engine has switched speculation off",
     "baseline_server": "a server that was started without speculation",
     "counters_off": "the server's counters are off",
+    "chat_only": "the server has no completions end point",
+    "other_k": "the engine drafts another number of tokens per step",
+    "misfits": "the tensors do not fit their config",
     "options": "flags that turn speculation off or change it",
     "wrong_target": "the draft of another target",
     "vocabulary": "the draft's vocabulary does not fit",

@@ -87,13 +87,13 @@ def with_margins(
 
 
 def but_for_rare(judged: Iterable[Divergence], rare: Collection[int], ties: NearTies) -> tuple[Divergence, ...]:
-    """`judged`, where those at the indices `rare` are near ties as well if their partings are no more than `ties`
+    """`judged`, where those at the indices `rare` are near ties as well if their divergences are no more than `ties`
     allows. The end of a text never is.
     """
     all_judged = tuple(judged)
-    few = {all_judged[i].parting for i in rare}
-    partings = few | {d.parting for d in all_judged if d.near_tie}
-    if len(few) > ties.allowed_rare(len(partings)):
+    few = {all_judged[i].key for i in rare}
+    distinct = few | {d.key for d in all_judged if d.near_tie}
+    if len(few) > ties.allowed_rare(len(distinct)):
         return all_judged
     return tuple(replace(d, near_tie=d.near_tie or i in rare) for i, d in enumerate(all_judged))
 
@@ -147,7 +147,7 @@ def find_repeats(blocks: Sequence[Block]) -> Iterator[tuple[Cell, Divergence, tu
                 yield block.cell, Divergence(*place, expected[at], got[at], margin=None, near_tie=False), expected
 
 
-def find_text_partings(
+def find_text_divergences(
     blocks: Sequence[Block], texts: Sequence[BaselineText]
 ) -> Iterator[tuple[Cell, Divergence, tuple[int, ...]]]:
     """(cell, divergence, the block's tokens) for every slot in which an untimed text of the baseline differs from a
@@ -175,7 +175,7 @@ def repeats_of(
     """Divergences among repetitions: rounds of `cell` that leave the first one over the same prompts, and untimed
     baseline `texts` that leave a round. Rounds of an engine that must be bit-exact are not among them.
     """
-    repeats = [*(find_repeats(blocks) if ties.ulps else ()), *(find_text_partings(blocks, texts) if ties else ())]
+    repeats = [*(find_repeats(blocks) if ties.ulps else ()), *(find_text_divergences(blocks, texts) if ties else ())]
     return with_margins((d for of, d, _ in repeats if of == cell), cell, margins, ties)
 
 

@@ -39,7 +39,7 @@ class Parted:
 def parted_texts(
     cell: Cell, blocks: Sequence[Block], divergences: Sequence[Divergence], most: int
 ) -> tuple[Parted, ...]:
-    """The texts of `cell` to be followed: one for every way of parting, of `most` ways, those of the first blocks.
+    """The texts of `cell` to be followed: one per distinct divergence, `most` of them, those of the first blocks.
 
     A text that ends where it parts has nothing to be followed.
     """

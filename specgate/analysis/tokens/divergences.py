@@ -38,7 +38,7 @@ def mean_gap(divergences: Iterable[Divergence]) -> MeanGap | None:
 
     Rounds over the same prompts that part alike are one place.
     """
-    gaps_by_place = {d.parting: d.margin / d.unit for d in divergences if d.margin is not None and d.unit}
+    gaps_by_place = {d.key: d.margin / d.unit for d in divergences if d.margin is not None and d.unit}
     if len(gaps_by_place) < FEWEST:
         return None
     gaps = in_larger_units(list(gaps_by_place.values()))

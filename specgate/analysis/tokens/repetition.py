@@ -36,20 +36,20 @@ def repeat_values(
     if not (blocks := [block for block in blocks if block.answered_all]):
         return
     first: dict[int, Block] = {}
-    # With the token that came: another one at the same place is another parting, and may be a wrong token.
+    # With the token that came: another one at the same place is another divergence, and may be a wrong token.
     near_ties = {(d.prompt_set, d.round, d.slot, d.position, d.got) for d in repeats if d.near_tie}
     excused: set[tuple[int, int, int, int, int]] = set()
     mismatches = 0
 
     def compare(earlier: Block, tokens: Sequence[Sequence[int]], round_: int) -> bool:
         """True if `tokens`, those of `round_`, leave `earlier` where no near tie explains it."""
-        partings = {
+        divergences = {
             (earlier.prompt_set, round_, slot, at, came[at])
             for slot, (had, came) in enumerate(zip(earlier.tokens, tokens, strict=True))
             if (at := first_difference(had, came)) is not None
         }
-        excused.update(partings & near_ties)
-        return bool(partings - near_ties)
+        excused.update(divergences & near_ties)
+        return bool(divergences - near_ties)
 
     for block in blocks:
         mismatches += compare(first.setdefault(block.prompt_set, block), block.tokens, block.round)

@@ -5,6 +5,7 @@ The document is an object with a list `traceEvents`, or such a list alone ("JSON
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, Final, Protocol
@@ -18,6 +19,8 @@ LONGEST_VALUE: Final = 16 << 20
 
 MOST_DIGITS: Final = 2_000
 TO_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
+NO_NUMBERS: Final = re.compile(rb"(\A|[:\[,])(\s*)(?:NaN|-?Infinity)(?=\s*[,\]}])")
+"""Literals that Python's `json` writes and JSON does not have. They are read as null."""
 PLAIN: Final = frozenset({str, int})
 """Types of values that are taken as the parser gives them."""
 
@@ -63,8 +66,13 @@ class TraceDocument:
         """Return the next piece for the parser. Raises Malformed for a value that is too long."""
         if self._bytes > LONGEST_VALUE:
             raise self._malformed(f"one value of more than {LONGEST_VALUE:,} bytes")
-        piece = self._text.read(size).encode()
+        text = self._text.read(size)
+        while text and text[-1] not in ",]}" and len(text) < 2 * size and (more := self._text.read(1)):
+            text += more  # so that no literal is cut in two
+        piece = text.encode()
         self._bytes += len(piece)
+        if b"NaN" in piece or b"Infinity" in piece:
+            piece = NO_NUMBERS.sub(rb"\1\2null", piece)
         # Of an integer that Python refuses for its length (4,300 digits), ijson 3.6 makes a crash of the process.
         if b"0" * MOST_DIGITS in piece.translate(TO_ZEROS):
             raise self._malformed(f"a number of more than {MOST_DIGITS:,} digits")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import first_difference
@@ -82,9 +82,9 @@ def compare_builds(
 
 def judged(side: SideSamples) -> tuple[tuple[CellResult, ...], tuple[Comparison, ...]]:
     """Every cell of one side by itself: whether its records hold, and whether its tokens are its baseline's."""
-    blocks, grounds = whole_rounds(side.plan, side.blocks), Grounds(side.engines, side.bandwidth)
+    blocks, check_facts = whole_rounds(side.plan, side.blocks), CheckFacts(side.engines, side.bandwidth)
     beside = (side.margins, side.near_ties, side.checked)
-    return measure(side.plan, blocks, *beside, forced=side.forced, grounds=grounds)
+    return measure(side.plan, blocks, *beside, forced=side.forced, check_facts=check_facts)
 
 
 # ── tokens of each side ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import NEW_TOKENS, TIME, Real, count
-from specgate.commands.run import key_value
+from specgate.commands.options import key_value, take
 from specgate.contract.types import BATCH, DRAFT_TOKENS, POSITIONS, REPEATS
 from specgate.errors import UsageError
 from specgate.terminal import echo, echo_json
@@ -26,23 +27,11 @@ WIDTH = 100
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
-@click.command(short_help="Does speculation keep a server's prefix cache of use?")
+@command(short_help="Does speculation keep a server's prefix cache of use?")
 @click.option("--backend", metavar="NAME", required=True, help="vllm, sglang or llamacpp.")
-@click.option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder of `engine plant` (default: demo).")
-@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
-@click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
-@click.option(
-    "--tokenizer",
-    type=click.Path(path_type=Path),
-    metavar="FILE|DIR",
-    help="Tokenizer of running servers (-o url.ROLE=URL), in the place of a pair.",
-)
+@take("--option", "--pair", "--target", "--draft", "--tokenizer", "--prompts", "--format")
 @click.option("--spec", "k", default=3, show_default=True, type=count(1, DRAFT_TOKENS), help="Draft tokens per step.")
 @click.option("--context", type=count(2, POSITIONS), metavar="N", help="Tokens of every prompt (default: 1024).")
-@click.option(
-    "--prompts", type=click.Path(path_type=Path), metavar="FILE", help="Your own prompts, in the place of --context."
-)
-@click.option("--format", "format_", metavar="NAME", help="How FILE is read (default: what its first line tells).")
 @click.option(
     "--shared-prefix",
     "prefix",
@@ -69,12 +58,14 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
     type=Real(0, 1000),
     help="Share of its time to first token that the cache may save a request less with speculation.",
 )
-@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option, as for a run.")
 @click.option("--timeout", "timeout_s", default=600.0, show_default=True, type=TIME, help="Seconds of one call.")
 @click.option("--logs", type=FOLDER, metavar="DIR", help="Keep the engine's logs in this new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def cache(logs: Path | None, as_json: bool, **options: Any) -> None:
     """Ask a server the same requests with its prefix cache on and off, with and without speculation.
+
+    \b
+    Example: specgate diagnose cache --backend vllm --pair DIR
 
     Four things are judged: that the pair is one, that as much is reused with speculation, that this saves as much time,
     and that the cache changes no text.
@@ -152,7 +143,7 @@ def as_data(done: Pair) -> dict[str, object]:
         "shared_prefix": done.prefix,
         "limits": asdict(done.limits),
         "checks": [{**asdict(check), "state": check.state.value} for check in done.checks],
-        "partings": [{**asdict(p), "gap": finite(p.gap), "unit": finite(p.unit)} for p in done.partings],
+        "partings": [{**asdict(p), "gap": finite(p.gap), "unit": finite(p.unit)} for p in done.divergences],
         "samples": [asdict(sample) for sample in done.samples],
     }
 

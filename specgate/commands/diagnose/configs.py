@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.output import OUT_OPTION, write_files
 from specgate.errors import ExitCode
 from specgate.terminal import echo
@@ -26,9 +27,7 @@ BREAKS = {
 }
 
 
-@click.command(
-    short_help="Compare two engines' speculative configs.", context_settings={"ignore_unknown_options": True}
-)
+@command(short_help="Compare two engines' speculative configs.", context_settings={"ignore_unknown_options": True})
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="B")
 @click.option("--md", is_flag=True, help="Write alignment.md.")
@@ -36,6 +35,9 @@ BREAKS = {
 @OUT_OPTION
 def configs(first: str, second: str, md: bool, as_json: bool, out: Path) -> None:
     """Lay the speculative configs A and B side by side, and say what follows from every difference.
+
+    \b
+    Example: specgate diagnose configs vllm:FILE sglang:FILE
 
     A config is one of
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import Real, count
-from specgate.commands.options import DRAFT, DTYPE, PROMPT, PROMPT_FILE, PROMPT_LENGTH, TARGET
+from specgate.commands.options import key_value, take
 from specgate.commands.output import OUT_OPTION, rendered, write_files
-from specgate.commands.run import key_value
 from specgate.errors import ExitCode, UsageError
 from specgate.terminal import echo
 
@@ -25,24 +25,17 @@ if TYPE_CHECKING:
 WIDTH = 80
 
 
-@click.command(short_help="At which stage does an engine's EAGLE-3 depart from another's?")
+@command(short_help="At which stage does an engine's EAGLE-3 depart from another's?")
 @click.argument("first", metavar="A")
 @click.argument("second", metavar="[B]", required=False)
-@click.option("--pair", metavar="NAME|DIR", help="Pair: a name, or a folder with target and draft (default: demo).")
-@TARGET
-@DRAFT
-@DTYPE
-@PROMPT
+@take("--pair", "--target", "--draft", "--option", "--dtype", "--prompt", "--prompt-file", "--length")
 @click.option("--prompt-ids", "ids", metavar="ID,ID…", help="Prompt as token ids.")
-@PROMPT_FILE
-@PROMPT_LENGTH
 @click.option(
     "--rows", default=64, show_default=True, type=count(1, 4096), help="Last positions whose tensors are compared."
 )
 @click.option(
     "--tolerance", default=1.0, show_default=True, type=Real(1e-3, 1e3), help="Factor on every stage's tolerance."
 )
-@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option, of both engines.")
 @click.option(
     "--dump", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write A's tensors to this file."
 )
@@ -63,6 +56,9 @@ def parity(
     **wish: Any,
 ) -> None:
     """Hold two engines against each other, stage by stage, for one prompt: target, draft, and a step of the draft.
+
+    \b
+    Example: specgate diagnose parity reference reference,draft=DIR
 
     A and B are each one of
 

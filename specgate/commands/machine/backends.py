@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import click
 
+from specgate.commands.door import Group
 from specgate.errors import UsageError
 from specgate.terminal import echo
 
 
-@click.group(short_help="List the engines, and whether they run here.", invoke_without_command=True)
+@click.group(cls=Group, short_help="List the engines, and whether they run here.", invoke_without_command=True)
 @click.pass_context
 def backends(context: click.Context) -> None:
-    """List the engines that can be measured, and whether they run here."""
+    """List the engines that can be measured, and whether they run here.
+
+    \b
+    Example: specgate machine backends
+    """
     if context.invoked_subcommand is None:
         show()
 
@@ -21,7 +26,11 @@ def backends(context: click.Context) -> None:
     "--validate", is_flag=True, help="Load each back end and check that it keeps the protocol; exit 2 if one does not."
 )
 def list_backends(validate: bool) -> None:
-    """List the engines that can be measured, and whether they run here."""
+    """List the engines that can be measured, and whether they run here.
+
+    \b
+    Example: specgate machine backends list --validate
+    """
     if not validate:
         show()
         return

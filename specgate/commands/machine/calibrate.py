@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import PERCENT, RUNS
-from specgate.commands.run import key_value
+from specgate.commands.options import key_value, take
 
 
-@click.command(short_help="Measure the noise: how small a difference can be told here?")
-@click.option("--backend", metavar="NAME", help="Engine to measure (default: the best one usable here).")
+@command(short_help="Measure the noise: how small a difference can be told here?")
 @click.option("--scenario", "scenarios", multiple=True, required=True, metavar="FILE|NAME", help="Micro scenario.")
-@click.option("--pair", metavar="NAME|DIR", help="Pair to measure: a name, or a folder that holds target and draft.")
-@click.option("--target", type=click.Path(path_type=Path), metavar="DIR", help="Target checkpoint (HF folder).")
-@click.option("--draft", type=click.Path(path_type=Path), metavar="DIR", help="EAGLE-3 draft checkpoint (HF folder).")
+@take("--backend", "--pair", "--target", "--draft", "--option")
 @click.option("--measurement-runs", type=RUNS, metavar="N", help="Rounds per prompt set (overrides the scenario).")
 @click.option(
     "--margin-pct",
@@ -35,16 +32,14 @@ from specgate.commands.run import key_value
     metavar="N",
     help="Engine processes; their spread is measured with 2 or more.",
 )
-@click.option("--option", "-o", "options", multiple=True, metavar="KEY=VALUE", help="Back-end option; may be repeated.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), metavar="DIR", help="Parent of run folders."
-)
-@click.option("--plain", is_flag=True, help="Plain lines instead of tables and progress bars.")
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@take("--out", "--plain", "--debug")
 def calibrate(**options: Any) -> None:
-    """Measure this machine's noise with an A/A run, and write the noise passport.
+    """Measure this machine's noise with an A/A run, and write the noise profile.
 
-    In an A/A run, both blocks of a pair have the same role, so that every difference is noise. The passport
+    \b
+    Example: specgate machine calibrate --scenario cpu-1k-single
+
+    In an A/A run, both blocks of a pair have the same role, so that every difference is noise. The profile
     (noise/<device>.json beside the folder of runs) holds the smallest difference that this machine can tell. From then
     on, policies with smaller margins are refused.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.errors import ExitCode
 from specgate.terminal import console, echo, echo_json
 
@@ -23,7 +24,7 @@ LEVELS = ("ok", "warn", "reject")
 _STYLES = {"ok": "green", "warn": "yellow", "reject": "bold red"}
 
 
-@click.command(short_help="Is this machine fit to measure on?")
+@command(short_help="Is this machine fit to measure on?")
 @click.option(
     "--policy", "name", metavar="FILE|NAME", help="Policy whose limits must be met (default: cpu or seed, by machine)."
 )
@@ -36,6 +37,9 @@ _STYLES = {"ok": "green", "warn": "yellow", "reject": "bold red"}
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
 def doctor(name: str | None, bandwidth: bool, out: Path, as_json: bool) -> None:
     """Check whether this machine is fit to measure on: every GPU that CUDA shows, and the host. Nothing is changed.
+
+    \b
+    Example: specgate machine doctor --bandwidth
 
     With --bandwidth, also read the memory of each GPU (of the host, if there is no GPU) for some seconds, and write the
     bandwidth to noise/<device>-bandwidth.json beside the folder of runs. Later runs say how near their cycles come to
@@ -51,8 +55,9 @@ def doctor(name: str | None, bandwidth: bool, out: Path, as_json: bool) -> None:
     from specgate.machine.doctor import Limits, bandwidth_check, equal_bandwidth_check, examine
     from specgate.planning.gates import machine_limits
     from specgate.planning.policy import find_policy
+    from specgate.planning.usual import MACHINE_POLICY, machine_size
 
-    policy = find_policy(name or ("seed" if inventory.has_cuda_gpu() else "cpu"), plugins.gates())
+    policy = find_policy(name or MACHINE_POLICY[machine_size()], plugins.gates())
     gpus = [gpu for gpu in inventory.visible_gpus() if gpu["uuid"]]
     checks = examine(Limits.of(machine_limits(policy)))
     found = measure_each() if bandwidth else []

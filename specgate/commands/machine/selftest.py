@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.door import command
 from specgate.terminal import console, echo
 
 
-@click.command(short_help="Inject known faults, and check that the gates see them.")
+@command(short_help="Inject known faults, and check that the gates see them.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Keep the runs in this folder.")
 @click.option(
     "--out",
@@ -21,6 +22,9 @@ from specgate.terminal import console, echo
 @click.pass_context
 def selftest(context: click.Context, keep: Path | None, out: Path) -> None:
     """Inject each known fault into a scripted engine, and check that exactly the matching gate objects.
+
+    \b
+    Example: specgate machine selftest
 
     No gate may object to an engine without a fault. No GPU is needed. Exit code 0 if every fault was seen, else 1.
     """

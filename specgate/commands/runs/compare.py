@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import Real
 from specgate.commands.output import RUN, Output, output_options
 from specgate.contract.types import PARAMETER
@@ -83,7 +84,7 @@ OWN: Final = {"policy": "builds", "margin": "texts", "near_tie": "texts", "offli
 """Option → the only view that it is for."""
 
 
-@click.command(short_help="Lay stored runs side by side: builds, engines, texts, acceptance, variants.")
+@command(short_help="Lay stored runs side by side: builds, engines, texts, acceptance, variants.")
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option("--by", type=click.Choice(list(VIEWS)), help="What is laid side by side.")
 @click.option("--policy", metavar="FILE|NAME", help="builds: what must hold of B beside A.  [default: compare]")
@@ -110,6 +111,9 @@ OWN: Final = {"policy": "builds", "margin": "texts", "near_tie": "texts", "offli
 @output_options
 def compare(runs: tuple[Path, ...], by: str | None, output: Output, **settings: Any) -> None:
     """Lay the run folders RUN... side by side.
+
+    \b
+    Example: specgate runs compare A B --by builds
 
     \b
     --by builds      run B beside run A, cell by cell, judged by a policy

@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
     from specgate.contract import Policy, Run
 
 
-@click.command(short_help="Show where a run's time goes, and what its gates would take.")
+@command(short_help="Show where a run's time goes, and what its gates would take.")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--policy", "name", metavar="FILE|NAME", help="Policy with the speed gates (default: the run's own).")
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 def explain(run: Path, name: str | None, as_json: bool) -> None:
     """Explain the speed-ups of the run folder RUN.
+
+    \b
+    Example: specgate runs explain RUN
 
     Each cycle is split into draft, verify, accept, commit and host gap, each shown with the bytes that it must move and
     the least time that this takes here. Each speed-up is split into acceptance and cost, with the highest value that it

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.output import Output, output_options, write_files
 
 
-@click.command(short_help="Follow figures over the runs of a folder, or export them.")
+@command(short_help="Follow figures over the runs of a folder, or export them.")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
 @click.option(
     "--export",
@@ -20,9 +21,12 @@ from specgate.commands.output import Output, output_options, write_files
 )
 @output_options
 def history(folder: Path, exports: tuple[str, ...], output: Output) -> None:
-    """Show how figures changed over the runs at or below FOLDER (default: runs), separately for each ground.
+    """Show how figures changed over the runs at or below FOLDER (default: runs), separately for each group.
 
-    A ground is one combination of machine, weights, prompts and settings. Nothing is judged: runs of different days are
+    \b
+    Example: specgate runs history runs --html
+
+    A group is one combination of machine, weights, prompts and settings. Nothing is judged: runs of different days are
     not paired in time, so a step in a trend is a reason to look closer, not a verdict. The exit code is 0.
     """
     from specgate import plugins

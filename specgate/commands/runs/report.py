@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specgate.commands.output import OUT_OPTION, PLAIN_OPTION, RUN, is_plain, write_files
+from specgate.commands.door import command
+from specgate.commands.output import ALL_OPTION, OUT_OPTION, PLAIN_OPTION, RUN, show_run, write_files
 from specgate.errors import UsageError
 from specgate.terminal import echo
 
@@ -23,25 +24,26 @@ FORMATS = {
 }
 
 
-@click.command(short_help="Print the summary of stored runs, as a run ends with it.")
+@command(short_help="Print the summary of stored runs, as a run ends with it.")
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @PLAIN_OPTION
-def show(runs: tuple[Path, ...], plain: bool) -> None:
+@ALL_OPTION
+def show(runs: tuple[Path, ...], plain: bool, every: bool) -> None:
     """Print the summary of the run folders RUN..., as it was printed when they ended.
 
+    With --all: every rule with its message, the engine, its memory, the machine, and the time that checks took.
     Nothing is measured or judged again. Exit code 6 if a file of a run was changed, else 0, whatever the verdict.
 
     \b
     Example: specgate runs show runs/RUN
     """
-    from specgate.archive.rendering import rendered
     from specgate.archive.stored_runs import load_runs
 
     for run in load_runs(runs):
-        echo(rendered("plain" if is_plain(plain) else "console", run), coloured=True)
+        show_run(run, plain=plain, every=every)
 
 
-@click.command(short_help="Render reports of stored runs: HTML, CSV, Markdown, JUnit.")
+@command(short_help="Render reports of stored runs: HTML, CSV, Markdown, JUnit.")
 @click.argument("runs", nargs=-1, required=True, type=RUN, metavar="RUN...")
 @click.option("--html", is_flag=True, help="Write report.html of each run.")
 @click.option("--csv", is_flag=True, help="Write metrics.csv and summary.csv, one of each for all runs.")
@@ -63,6 +65,9 @@ def report(
     out: Path,
 ) -> None:
     """Render the reports of the run folders RUN... again, from what is stored in them.
+
+    \b
+    Example: specgate runs report RUN --html --csv
 
     Nothing is measured or judged again, and no run folder is written to. `specgate runs show RUN` prints the verdict.
 

@@ -34,6 +34,7 @@ from specgate.contract.protocols.capabilities import (
     FollowsText,
     ForetellsTraffic,
     HasUsualPair,
+    IsBitExact,
     MemoryReads,
     OffersLoad,
     OffersSampling,
@@ -47,6 +48,7 @@ from specgate.contract.protocols.capabilities import (
     ShowsStages,
     StatesLogitOptions,
     SwitchesPrefixCache,
+    TunesItself,
     UsesGpus,
 )
 from specgate.contract.protocols.engines import (
@@ -106,6 +108,7 @@ __all__ = [
     "GrantsRounding",
     "HasMargin",
     "HasUsualPair",
+    "IsBitExact",
     "JudgesSetup",
     "LimitsMachine",
     "MemoryReads",
@@ -132,6 +135,7 @@ __all__ = [
     "SwitchesPrefixCache",
     "Tabular",
     "Text",
+    "TunesItself",
     "UsesGpus",
     "View",
     "block_marker",

@@ -252,6 +252,23 @@ class UsesGpus(Protocol):
 
 
 @runtime_checkable
+class IsBitExact(Protocol):
+    """Optional for a back end: speculation emits the baseline's tokens bit for bit. Then the usual policy is `seed` or
+    `cpu`, which grant no near ties in bfloat16; that of other engines is `engine`.
+    """
+
+    bit_exact: Literal[True]
+
+
+@runtime_checkable
+class TunesItself(Protocol):
+    """Optional for a back end: a command makes it faster on this machine, once for each pair."""
+
+    def tuning(self, pair: str) -> Sequence[str]:
+        """Return the words of that specgate command. It does nothing for a pair that is tuned already."""
+
+
+@runtime_checkable
 class HasUsualPair(Protocol):
     """Optional for a back end that needs no weights: have a pair of its own, in the place of the demo pair."""
 

@@ -106,10 +106,10 @@ class Plan:
 
     @cached_property
     def _of_point(self) -> Mapping[Point, Sequence[Round]]:
-        found: dict[Point, list[Round]] = {}
+        rounds: dict[Point, list[Round]] = {}
         for round_ in self.rounds:
-            found.setdefault(round_.point, []).append(round_)
-        return found
+            rounds.setdefault(round_.point, []).append(round_)
+        return rounds
 
     @property
     def points(self) -> tuple[Point, ...]:

@@ -42,7 +42,7 @@ Bias = tuple[Annotated[int, Range(ge=0, le=POSITIONS)], Penalty]
 class Sampling:
     """Settings by which tokens are drawn. The defaults are the target's own distribution, with coupled verification."""
 
-    temperature: Annotated[float, Range(ge=0, le=FACTOR)] = 1.0
+    temperature: Annotated[float, Range(ge=0, le=FACTOR, hint="0 is greedy")] = 1.0
     """What logits are divided by; 0 is greedy."""
     top_p: Annotated[float, Range(gt=0, le=1)] = 1.0
     """Only the most likely tokens may be drawn that have this probability together; 1 keeps all."""

@@ -1,4 +1,4 @@
-"""Which prompts of a file are measured: those of the right length, in an order that only the seed and they decide.
+"""Choice of the prompts of a file: those of the right length, in an order that only the seed and they decide.
 
 Every prompt has a place in that order by a hash of the seed and of the prompt itself. So other prompts in the file, or
 another order of its lines, change nothing about the places; and what a smaller batch measures, a larger one measures
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,6 +19,7 @@ from specgate.checkpoints.tokenizer_file import opening_ids
 from specgate.contract import Scenario, Workload
 from specgate.errors import UsageError
 from specgate.files.panics import refusing
+from specgate.planning.contradictions import contradictions
 from specgate.planning.prompt_files.chat import ChatTemplate
 from specgate.planning.prompt_files.formats import FORMATS, Entry, entries_of, spelt
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 CATEGORIES: Final = 64
 """Most categories of the prompts of a point: each has figures of its own."""
+LESS_LOAD: Final = "fewer clients (grid.batch), fewer requests of each (load.per_client, load.requests)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class Tokens:
                 return self._chat(entry, tuple(t for t in entry.content if isinstance(t, Mapping)))
 
     def _asks(self, entry: Entry) -> bool:
-        """Whether a text goes into the chat template."""
+        """Return whether a text goes into the chat template."""
         if self.workload.chat is None:
             return FORMATS[self.workload.format].question and self.chat is not None
         return self.workload.chat
@@ -150,14 +152,14 @@ class OwnPrompts:
         Raises UsageError where there are too few.
         """
         workload = self.scenario.workload
-        wanted, warming = workload.prompt_sets * batch, workload.warmup_sets * batch
-        found = list(islice(self.fitting(above, context), wanted + warming))
-        if len(found) < wanted:
-            raise self._too_few(found, above, context, batch)
-        measured, left = tuple(found[:wanted]), tuple(found[wanted:])
+        measuring, warming = workload.prompt_sets * batch, workload.warmup_sets * batch
+        chosen = list(islice(self.fitting(above, context), measuring + warming))
+        if len(chosen) < measuring:
+            raise self._too_few(chosen, above, context, batch)
+        measured, left = tuple(chosen[:measuring]), tuple(chosen[measuring:])
         if len(left) == warming:
             return Draw(measured, left, False)
-        again = (left + measured * (warming // wanted + 1))[:warming]
+        again = (left + measured * (warming // measuring + 1))[:warming]
         return Draw(measured, again, True)
 
     def fitting(self, above: int, context: int | None) -> Iterator[Chosen]:
@@ -174,17 +176,21 @@ class OwnPrompts:
         most = min((n for n in (context, workload.max_tokens) if n is not None), default=None)
         return max(above + 1, workload.min_tokens, workload.shared_prefix + 1), most
 
-    def _too_few(self, found: Sequence[Chosen], above: int, context: int | None, batch: int) -> UsageError:
+    def _too_few(self, chosen: Sequence[Chosen], above: int, context: int | None, batch: int) -> UsageError:
         """Too few prompts have a length that is asked for."""
         least, most = self.lengths(above, context)
         sets = self.scenario.workload.prompt_sets
         every = [len(self.tokens.of(entry).token_ids) for entry in self.order]
         range_ = f"{least} tokens or more" if most is None else f"{least} to {most} tokens"
-        remedy = f"prompt_sets: {len(found) // batch}, or " if len(found) >= batch else ""
+        fewer = replace(self.scenario, workload=replace(self.scenario.workload, prompt_sets=len(chosen) // batch))
+        # Fewer sets that the scenario would be refused for are no way out.
+        remedy = "" if any(contradictions(fewer)) else f"prompt_sets: {len(chosen) // batch}, or "
+        load = self.scenario.load
+        size, less = (f"batch {batch}", "a smaller batch") if load is None else (f"{batch} requests", LESS_LOAD)
         return UsageError(
-            f"{self.file}: {sets} sets × batch {batch} = {sets * batch} prompts are needed, and {len(found)} that "
+            f"{self.file}: {sets} sets × {size} = {sets * batch} prompts are needed, and {len(chosen)} that "
             f"differ have {range_} (those in the file: {min(every)} to {max(every)})",
-            hint=f"right would be {remedy}other lengths, a smaller batch or more prompts",
+            hint=f"right would be {remedy}other lengths, {less} or more prompts",
         )
 
 
@@ -201,17 +207,17 @@ def check_ids(entries: Sequence[Entry], vocab: int) -> None:
 
 def in_order(entries: Sequence[Entry], seed: int) -> tuple[Entry, ...]:
     """The entries that differ, in the order of the seed."""
-    seen: dict[bytes, Entry] = {}
+    unique: dict[bytes, Entry] = {}
     for entry in entries:
-        seen.setdefault(hashlib.sha256(str(seed).encode() + b" " + spelt(entry)).digest(), entry)
-    return tuple(seen[place] for place in sorted(seen))
+        unique.setdefault(hashlib.sha256(str(seed).encode() + b" " + spelt(entry)).digest(), entry)
+    return tuple(unique[place] for place in sorted(unique))
 
 
 def check_categories(chosen: Sequence[Chosen], file: Path) -> None:
     """Raises UsageError for more categories than can have figures of their own."""
-    found = Counter(c.entry.category for c in chosen if c.entry.category is not None)
-    if len(found) > CATEGORIES:
+    counts = Counter(c.entry.category for c in chosen if c.entry.category is not None)
+    if len(counts) > CATEGORIES:
         raise UsageError(
-            f"{file}: category: {len(found)} different ones among {len(chosen)} prompts; at most {CATEGORIES}",
+            f"{file}: category: {len(counts)} different ones among {len(chosen)} prompts; at most {CATEGORIES}",
             hint="leave the key out where it names no group of prompts",
         )

@@ -1,4 +1,4 @@
-"""What a record of a prompt file means: specgate's own lines, and local copies of public data sets.
+"""Meaning of the records of prompt files: specgate's own lines, plain lines, and local copies of public data sets.
 
 Nothing is downloaded. A data set's own prompt templates are not applied: what becomes the prompt stands below and in
 docs/scenarios.md. Of a conversation only the first question is asked.
@@ -16,7 +16,15 @@ from typing import Any, Final, NamedTuple, NoReturn
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
-from specgate.planning.prompt_files.records import ONE_PER_LINE, Record, content_of, records_of, sha256_of
+from specgate.planning.prompt_files.records import (
+    ONE_PER_LINE,
+    Record,
+    content_of,
+    is_plain,
+    plain_records_of,
+    records_of,
+    sha256_of,
+)
 
 NAME: Final = 200
 """Characters of an id."""
@@ -47,7 +55,7 @@ class Fields:
     record: Record
 
     def has(self, key: str) -> bool:
-        """Whether there is such a key, and it is not null."""
+        """Return whether there is such a key, and it is not null."""
         return self.record.data.get(key) is not None
 
     def wrong(self, key: str, value: object, why: str) -> NoReturn:
@@ -75,18 +83,18 @@ class Fields:
             return None
         if isinstance(value, bool) or not isinstance(value, str | int):
             self.wrong(key, value, "a text or a whole number was expected")
-        said = shown(value, longest + 2) if isinstance(value, int) else value
-        if not said or len(said) > longest or not said.isprintable():
+        text = shown(value, longest + 2) if isinstance(value, int) else value
+        if not text or len(text) > longest or not text.isprintable():
             self.wrong(key, value, f"1 to {longest} printable characters were expected")
-        return said
+        return text
 
     def category(self, *keys: str) -> str | None:
         """The category, from the first of `keys` that is there."""
         key = next(filter(self.has, keys), None)
-        said = None if key is None else self.label(key, CATEGORY)
-        if key is not None and said is not None and set(said) & set("[]"):
-            self.wrong(key, said, "no [ or ] in a category, please: it becomes a part of metrics' names")
-        return said
+        label = None if key is None else self.label(key, CATEGORY)
+        if key is not None and label is not None and set(label) & set("[]"):
+            self.wrong(key, label, "no [ or ] in a category, please: it becomes a part of metrics' names")
+        return label
 
 
 # ── the formats ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -158,10 +166,10 @@ def gsm8k(fields: Fields) -> tuple[Content, str | None, str | None]:
 
 def longbench(fields: Fields) -> tuple[Content, str | None, str | None]:
     """LongBench: `context`, an empty line, `input`; the category is `dataset`."""
-    asked = fields.of("input")
-    if not isinstance(asked, str):
-        fields.wrong("input", asked, "a text was expected")
-    parts = (fields.text("context"), asked)
+    question = fields.of("input")
+    if not isinstance(question, str):
+        fields.wrong("input", question, "a text was expected")
+    parts = (fields.text("context"), question)
     return "\n\n".join(filter(None, parts)), fields.label("_id", NAME), fields.category("dataset")
 
 
@@ -173,10 +181,10 @@ def sharegpt(fields: Fields) -> tuple[Content, str | None, str | None] | None:
     first = turns[0] if turns else {}
     if first.get("from", first.get("role")) not in ("human", "user"):
         return None
-    said = first.get("value", first.get("content"))
-    if not isinstance(said, str):
-        fields.wrong("conversations[0].value", said, "a text was expected")
-    return (said, fields.label("id", NAME), None) if said else None
+    text = first.get("value", first.get("content"))
+    if not isinstance(text, str):
+        fields.wrong("conversations[0].value", text, "a text was expected")
+    return (text, fields.label("id", NAME), None) if text else None
 
 
 def vllm_custom(fields: Fields) -> tuple[Content, str | None, str | None]:
@@ -202,6 +210,7 @@ class Format(NamedTuple):
 
 OWN_KEYS: Final = ("ids", "text", "prompt", "messages")
 LINES: Final[FormatName] = "lines"
+PLAIN: Final[FormatName] = "plain-lines"
 FORMATS: Final[Mapping[str, Format]] = {
     f.name: f
     for f in (
@@ -212,6 +221,7 @@ FORMATS: Final[Mapping[str, Format]] = {
         Format("sharegpt", sharegpt, ("conversations",), True),
         Format("vllm-custom", vllm_custom, (), True),
         Format(LINES, own_line, (), False),
+        Format(PLAIN, own_line, (), False),
     )
 }
 """Name → format; the more telling ones first. `vllm-custom` looks like `lines`, and has to be asked for."""
@@ -224,15 +234,17 @@ class Recognised(NamedTuple):
     format: FormatName
 
 
-def recognise(path: Path, asked: FormatName) -> Recognised:
+def recognise(path: Path, stated: FormatName) -> Recognised:
     """The file's hash, and its format: the one that is `asked` for, or with `auto` the one that its first record tells.
 
     Raises UsageError where it cannot be read, has no record, or its first record is of no known format.
     """
     content = content_of(path)
     sha256 = sha256_of(content)
-    if asked != "auto":
-        return Recognised(sha256, asked)
+    if stated != "auto":
+        return Recognised(sha256, stated)
+    if is_plain(path, content):
+        return Recognised(sha256, PLAIN)
     record = next(records_of(path, content), None)
     if record is None:
         raise UsageError(f"{path}: no prompts in it", hint=ONE_PER_LINE)
@@ -263,21 +275,22 @@ def entries_of(path: Path, sha256: str, format_: str) -> tuple[Entry, ...]:
             f"{path}: its SHA-256 is {now}; the scenario was made with {sha256}",
             hint="put that file back, or start a new run",
         )
-    found = tuple(read_entries(records_of(path, content), FORMATS[format_].reading))
-    if not found:
+    records = plain_records_of if format_ == PLAIN else records_of
+    entries = tuple(read_entries(records(path, content), FORMATS[format_].reading))
+    if not entries:
         raise UsageError(f"{path}: no prompts in it", hint=ONE_PER_LINE)
-    return found
+    return entries
 
 
 def read_entries(records: Iterable[Record], reading: Reading) -> Iterator[Entry]:
     """The prompts of `records`. Raises UsageError for an id that is there twice."""
-    seen: dict[str, str] = {}
+    names: dict[str, str] = {}
     for record in records:
         fields = Fields(record)
         if (read := reading(fields)) is None:
             continue
         content, name, category = read
-        if name is not None and (first := seen.setdefault(name, record.where)) != record.where:
+        if name is not None and (first := names.setdefault(name, record.where)) != record.where:
             raise UsageError(f"{record.where}: id: {shown(name)}: there already: {first}", hint="give each its own")
         yield Entry(record.where, record.number, content, name, category)
 

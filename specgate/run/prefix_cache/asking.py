@@ -21,7 +21,7 @@ from typing import Final, Literal, Protocol
 
 from specgate import plugins
 from specgate.analysis.prefix_cache.checks import BASELINE_NAME, CANDIDATES, Check, judge, overall
-from specgate.analysis.prefix_cache.samples import Limits, Parting, Reply, Sample, Turn
+from specgate.analysis.prefix_cache.samples import CacheDivergence, Limits, Reply, Sample, Turn
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.tokens.last_place import gap_between, unit_of
 from specgate.contract import BASELINE, Budget, EngineFacts, NearTies, PairRef, Role, State, TopTokens
@@ -72,7 +72,7 @@ class Pair:
     limits: Limits
     prefix: int
     samples: tuple[Sample, ...]
-    partings: tuple[Parting, ...]
+    divergences: tuple[CacheDivergence, ...]
     checks: tuple[Check, ...]
 
     @property
@@ -146,12 +146,12 @@ def ask_both(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: N
             engine.close()
 
     budget = Budget(new_tokens=wish.new_tokens, ignore_eos=True)
-    facts, partings = both_passes(opened, asked, role, budget, warmup, apart=apart)
+    facts, divergences = both_passes(opened, asked, role, budget, warmup, apart=apart)
     ties = FLOAT32 if scenario.dtype == "float32" else COARSER
     limits = Limits(wish.max_lost_tokens, wish.max_ttft_loss, ties)
     samples = samples_of(asked)
-    checks = judge(samples, partings, role.name, limits)
-    return Pair(config.backend, role, facts, limits, prefix, samples, partings, checks)
+    checks = judge(samples, divergences, role.name, limits)
+    return Pair(config.backend, role, facts, limits, prefix, samples, divergences, checks)
 
 
 def both_passes(
@@ -162,7 +162,7 @@ def both_passes(
     warmup: tuple[int, ...],
     *,
     apart: bool = False,
-) -> tuple[EngineFacts, tuple[Parting, ...]]:
+) -> tuple[EngineFacts, tuple[CacheDivergence, ...]]:
     """Ask everything with the cache on, then with it off; `asked` gets the replies. `opened`: the engine for a pass.
     `warmup`: a prompt that comes before all others and does not count. `apart`: see `ask_all`.
 
@@ -172,7 +172,7 @@ def both_passes(
         ask_all(engine, asked, role, budget, "on", warmup, apart=apart)
     with opened("off") as engine:
         ask_all(engine, asked, role, budget, "off", warmup, apart=apart)
-        return engine.facts(), tuple(partings_of(engine, asked, (BASELINE, role)))
+        return engine.facts(), tuple(divergences_of(engine, asked, (BASELINE, role)))
 
 
 def refuse_without_switch(backend: str) -> None:
@@ -267,21 +267,21 @@ def reply_to(engine: Asking, role: Role, prompt: tuple[int, ...], budget: Budget
     return Reply(said.counters.get("cache_hit_tokens"), said.served.requests[0].ttft_ns, said.tokens[0])
 
 
-def partings_of(engine: Asking, asked: Sequence[Asked], roles: Sequence[Role]) -> Iterator[Parting]:
+def divergences_of(engine: Asking, asked: Sequence[Asked], roles: Sequence[Role]) -> Iterator[CacheDivergence]:
     """Where texts with the cache on leave those without it, and how near a tie that is, by the logits of `engine`."""
     for index, request in enumerate(asked):
         for role in roles:
             on, off = (request.replies[switch, role.name].tokens for switch in ("on", "off"))
             at, shorter = first_difference(on, off), min(len(on), len(off))
             if at is None and len(on) != len(off):
-                yield Parting(role.name, index, shorter, None, None)
+                yield CacheDivergence(role.name, index, shorter, None, None)
             if at is None:
                 continue
             assert request.prompt is not None
             engine.prefill([request.prompt], draft=False)
             top = engine.ranked(0, off[:at], CANDIDATES)
             gap = None if top is None else gap_between((on[at], off[at]), top.values, top.tokens)
-            yield Parting(role.name, index, at, gap, None if top is None else unit_of(top.values))
+            yield CacheDivergence(role.name, index, at, gap, None if top is None else unit_of(top.values))
 
 
 def samples_of(asked: Sequence[Asked]) -> tuple[Sample, ...]:

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from specgate.contract import PairRef
+from specgate.contract import PairRef, Workload
+from specgate.contract.scenarios.workload import FormatName
 from specgate.contract.types import POSITIONS
 from specgate.errors import UsageError
 from specgate.files.json_text import parse_json, read_bytes
 from specgate.files.panics import first_line
 from specgate.pairs.resolve import target_limits
+from specgate.planning.prompt_files.chat import ChatTemplate
+from specgate.planning.prompt_files.choosing import Tokens
+from specgate.planning.prompt_files.formats import entries_of, recognise
 from specgate.planning.prompts import SOURCES as KINDS
 from specgate.planning.prompts import random_prompts, text_prompts
 
@@ -49,13 +53,16 @@ def day_of_year(day: int, month: int, year: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PromptWish:
-    """What was asked for: `text`, or the content of `file` (text, or a JSON list of token ids), or `context` tokens of
-    the texts that scenarios use; nothing of it for the text that comes along.
+    """What was asked for: `text`, or the content of `file` (text, or a JSON list of token ids), or the first prompt of
+    the data set `prompts`, or `context` tokens of the texts that scenarios use; nothing of it for the text that comes
+    along.
     """
 
     text: str | None = None
     file: Path | None = None
     context: int | None = None
+    prompts: Path | None = None
+    format: FormatName | None = None
 
 
 def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
@@ -65,6 +72,8 @@ def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
     file that cannot be read, for a target without a tokenizer, and for ids that are none.
     """
     _, vocab = target_limits(pair, None, any_architecture=True)
+    if wish.prompts is not None:
+        return first_of(wish.prompts, wish.format, pair, vocab)[: wish.context]
     ids = given_ids(wish.file) if wish.file is not None else None
     if ids is not None:
         return checked(ids, vocab, str(wish.file))
@@ -83,6 +92,23 @@ def prompt_ids(wish: PromptWish, pair: PairRef) -> tuple[int, ...]:
     if wish.context is not None and text is None:
         return exact(wish.context, tokenizer)
     return checked(tokenizer.encode(TEXT if text is None else text).ids[: wish.context], vocab, "the prompt")
+
+
+def first_of(file: Path, format: FormatName | None, pair: PairRef, vocab: int) -> tuple[int, ...]:
+    """Return the token ids of the first prompt of a data set."""
+    from specgate.checkpoints.tokenizer_file import read_tokenizer
+
+    kind = recognise(file, format or "auto")
+    work = Workload(seed=0, prompt_sets=1, warmup_sets=0, file=file, format=kind.format, sha256=kind.sha256)
+    has_tokenizer = pair.tokenizer.is_file()
+    tokens = Tokens(
+        work,
+        read_tokenizer(pair.tokenizer) if has_tokenizer else None,
+        ChatTemplate.beside(pair.tokenizer) if has_tokenizer else None,
+        vocab,
+    )
+    first = entries_of(file, *kind)[0]
+    return checked(tokens.of(first).token_ids, vocab, first.where)
 
 
 def exact(context: int, tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -78,9 +78,11 @@ class Smoke:
 
     @property
     def exit_code(self) -> ExitCode:
-        if self.failed:
-            return ExitCode.BACKEND_ERROR
-        return ExitCode.PASS if self.active else ExitCode.FAIL
+        """FAIL where a cause is named, also of an engine that failed; BACKEND_ERROR where it failed of no known one."""
+        if self.active:
+            return ExitCode.PASS
+        named = any(f.cause not in HARMLESS for f in self.causes)
+        return ExitCode.BACKEND_ERROR if self.failed and not named else ExitCode.FAIL
 
 
 def smoke(wish: Wish, logs: Path, say: Callable[[str], None] = lambda line: None) -> Smoke:

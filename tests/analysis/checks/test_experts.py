@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.checks.experts import check_experts
 from specgate.analysis.reduce import measure
 from specgate.contract import Block, EngineFacts, NearTies, Role
@@ -144,8 +144,8 @@ def test_a_dense_engine_has_no_experts_to_count() -> None:
 def codes(change: Callable[[Block], Block], bandwidth: Bandwidth | None = None) -> list[str | None]:
     plan = plan_of()
     blocks = blocks_of(plan, jitter=0, change=change)
-    grounds = Grounds(dict.fromkeys(run_of(plan, ()).engines, FACTS), bandwidth)
-    return [c.reason_code for c in measure(plan, blocks, (), NearTies(), grounds=grounds)[0]]
+    check_facts = CheckFacts(dict.fromkeys(run_of(plan, ()).engines, FACTS), bandwidth)
+    return [c.reason_code for c in measure(plan, blocks, (), NearTies(), check_facts=check_facts)[0]]
 
 
 def test_a_cell_whose_experts_cannot_be_is_invalid() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.checks.floors import CPU_CACHE_BYTES, GPU_CACHE_BYTES, cache_bytes, with_fewest_experts
 from specgate.analysis.reduce import measure
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint, load_target
@@ -27,7 +27,7 @@ def cells(step_ms: float, facts: Mapping[str, object], bandwidth: Bandwidth | No
     plan = plan_of()
     blocks = blocks_of(plan, base_ns=round(step_ms * 1e6), cycle_ns=round(step_ms * 1e6), jitter=0)
     engines = {key: replace(f, **facts) for key, f in run_of(plan, blocks).engines.items()}  # type: ignore[arg-type]
-    return list(measure(plan, blocks, (), NearTies(), grounds=Grounds(engines, bandwidth))[0])
+    return list(measure(plan, blocks, (), NearTies(), check_facts=CheckFacts(engines, bandwidth))[0])
 
 
 def codes(step_ms: float, facts: Mapping[str, object], bandwidth: Bandwidth | None = BANDWIDTH) -> list[str | None]:

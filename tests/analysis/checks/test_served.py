@@ -114,11 +114,11 @@ def test_what_a_server_does_not_count_is_left_out_and_the_rest_stays() -> None:
     assert not [name for name in values if name.startswith(("accept_hist", "acceptance_at_pos"))]
 
 
-def chunks_of(tokens: tuple[int, ...]) -> Served:
-    """The requests of `block`, each of whose chunks is said to hold so many tokens."""
+def changed(**changes: Any) -> Served:
+    """The requests of `block`, each with these changes."""
     served = block(plan().rounds[0], Role(3)).served
     assert served is not None
-    return Served(tuple(replace(r, chunk_tokens=tokens) for r in served.requests), RECORD)
+    return Served(tuple(replace(r, **changes) for r in served.requests), RECORD)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,10 @@ def chunks_of(tokens: tuple[int, ...]) -> Served:
         ({"step_ns": (1,), "accepted": ((1, 1),), "drafted": ((3, 3),)}, "a server shows no steps"),
         ({"served": Served((ServedRequest(5, (4,), (1,)), ServedRequest(0, (1,), (1,))), RECORD)}, "not in order"),
         ({"served": Served((ServedRequest(0, (), ()), ServedRequest(0, (1,), (1,))), RECORD)}, "not in order"),
-        ({"served": chunks_of((1,) * 10)}, "11 chunks came and 11 tokens"),
-        ({"served": chunks_of((0, 2, *(1,) * 9))}, "said to hold"),
-        ({"served": chunks_of((2, *(1,) * 10))}, "said to hold"),
+        ({"served": changed(chunk_tokens=(1,) * 10)}, "11 chunks came and 11 tokens"),
+        ({"served": changed(chunk_tokens=(0, 2, *(1,) * 9))}, "said to hold"),
+        ({"served": changed(chunk_tokens=(2, *(1,) * 10))}, "said to hold"),
+        ({"served": changed(prefix_hit_tokens=1 << 20)}, "slot 0: prefix_hit_tokens = 1048576, but its prompt has"),
         ({"counters": {"undrafted_steps": 1}}, "emitted 20, but steps with drafts emitted 20 and others 1"),
         ({"counters": {"uncounted_tokens": 1}}, "no output is said to hold several steps"),
         ({"counters": {"uncounted_tokens": 1, "joined_outputs": 1}}, "others 0, and 1 are not counted"),

@@ -25,7 +25,7 @@ from bench.simulations.gate_simulation import (
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST, either, half_width, least_counts
 from specgate.analysis.intervals.decision import decide, interval
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, false_fail, spent
-from specgate.analysis.stats import Pairs, planned_looks, t_quantile
+from specgate.analysis.stats import Pairs, planned_interim_looks, t_quantile
 from specgate.contract import BetweenRuns, Schedule
 
 SHIPPED = schedules()
@@ -54,7 +54,7 @@ def test_no_look_moves_when_a_run_is_continued(sets: int, more: list[int]) -> No
     def looks(count: int) -> tuple[int, ...]:
         schedule = Schedule(ends[count - 1], 1, tuple(ends[: count - 1]))
         workload = replace(template.workload, prompt_sets=sets)
-        return planned_looks(replace(template, workload=workload, schedule=schedule))
+        return planned_interim_looks(replace(template, workload=workload, schedule=schedule))
 
     for count in range(1, len(ends)):
         assert looks(count + 1)[: len(looks(count))] == looks(count)
@@ -68,7 +68,7 @@ def test_no_look_moves_when_a_run_is_continued(sets: int, more: list[int]) -> No
 def test_looks_come_at_twice_as_many_pairs_each(sets: int, rounds: int, looks: tuple[int, ...]) -> None:
     template = next(iter(SHIPPED.values()))
     workload = replace(template.workload, prompt_sets=sets)
-    assert planned_looks(replace(template, workload=workload, schedule=Schedule(rounds, 1))) == looks
+    assert planned_interim_looks(replace(template, workload=workload, schedule=Schedule(rounds, 1))) == looks
 
 
 # ── between runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +106,7 @@ def test_processes_that_hardly_differ_count_for_the_least_that_is_allowed_for() 
     assert either(calm, noisy).least_process_sd == pytest.approx(0.0013 * math.sqrt(2))
 
 
-def test_a_drift_after_a_passport_that_saw_no_spread_does_not_pass_a_continued_run() -> None:
+def test_a_drift_after_a_noise_profile_that_saw_no_spread_does_not_pass_a_continued_run() -> None:
     """The first look sees the first quarter of a drift of 1 %, which lies 0.4 % above the mean of all."""
     scenario, runs = SHIPPED["8 × 4, continued to 8"], 2000
 
@@ -123,7 +123,7 @@ def test_a_drift_after_a_passport_that_saw_no_spread_does_not_pass_a_continued_r
 def test_the_least_that_is_allowed_for_leaves_a_calibrated_gpu_its_one_percent(name: str, percent: int) -> None:
     effect, noise = math.log1p(percent / 100), np.random.default_rng(5)
     kind = "process sd 0.02 %"
-    found = simulate(SHIPPED[name], kind, 1000, 0.0004, noise, effect=effect, passport=True)
+    found = simulate(SHIPPED[name], kind, 1000, 0.0004, noise, effect=effect, profile=True)
     assert bound(found.above if percent > 0 else found.below)[1] > 0.95
 
 
@@ -154,7 +154,7 @@ def test_the_sum_of_two_unknown_variances_keeps_its_level() -> None:
 @pytest.mark.parametrize("between", [ASSUMED, BetweenRuns(0.002, 4), BetweenRuns(0.0, 4, least_process_sd=0.002)])
 def test_the_simulated_rule_is_the_one_that_judges(name: str, between: BetweenRuns) -> None:
     scenario, noise = SHIPPED[name], np.random.default_rng(3)
-    turns, looks = Turns.of(scenario), planned_looks(scenario)
+    turns, looks = Turns.of(scenario), planned_interim_looks(scenario)
     d = np.concatenate([
         shift + kind(12, turns, 0.004, noise) for kind in NOISES.values() for shift in (0.0, 0.02, -0.05)
     ])  # fmt: skip
@@ -200,10 +200,10 @@ def test_statistics_1_would_not_have_stayed_within_it() -> None:
     assert bound(t > t_quantile(0.975, 15))[1] > 10 * FALSE_PASS
 
 
-def test_with_a_passport_one_percent_is_told_and_without_one_three() -> None:
+def test_with_a_noise_profile_one_percent_is_told_and_without_one_three() -> None:
     noise = np.random.default_rng(6)
     at = {percent: math.log1p(percent / 100) for percent in (1, -1, -3)}
-    known = simulate(SHIPPED["8 × 4"], "process sd 0.02 %", 2000, 0.0004, noise, effect=at[1], passport=True)
+    known = simulate(SHIPPED["8 × 4"], "process sd 0.02 %", 2000, 0.0004, noise, effect=at[1], profile=True)
     assert known.above.mean() > 0.99
     assumed = simulate(SHIPPED["8 × 4"], "process sd 0.02 %", 2000, 0.0004, noise, effect=at[-1])
     assert not assumed.below.any() and not assumed.above.any()

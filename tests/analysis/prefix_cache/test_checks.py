@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.analysis.prefix_cache.checks import Check, check_reuse, check_ttft, judge, overall, rows
-from specgate.analysis.prefix_cache.samples import Limits, Parting, Reply, Sample, Turn
+from specgate.analysis.prefix_cache.samples import CacheDivergence, Limits, Reply, Sample, Turn
 from specgate.contract import NearTies, State
 
 SPEC = "spec-3"
@@ -90,7 +90,7 @@ def test_times_that_do_not_tell_are_inconclusive() -> None:
 
 
 def test_texts_may_part_at_near_ties_only() -> None:
-    near, wrong = Parting(SPEC, 1, 2, 0.0005, None), Parting(SPEC, 2, 0, 0.4, None)
+    near, wrong = CacheDivergence(SPEC, 1, 2, 0.0005, None), CacheDivergence(SPEC, 2, 0, 0.4, None)
     checks = judge(good(), [near], SPEC, LIMITS)
     assert checks[-1].state is State.PASS and "1 leave theirs without the cache, all at near ties" in checks[-1].message
     checks = judge(good(), [near, wrong], SPEC, LIMITS)
@@ -138,7 +138,7 @@ def test_where_no_answer_is_reused_nothing_is_known_of_decoded_keys(baseline: in
 
 
 def test_a_token_that_is_not_among_the_most_likely_is_said_to_be_that() -> None:
-    far = Parting(SPEC, 1, 2, float("inf"), None)
+    far = CacheDivergence(SPEC, 1, 2, float("inf"), None)
     assert "its token is not among the 20 most likely" in judge(good(), [far], SPEC, LIMITS)[-1].message
 
 

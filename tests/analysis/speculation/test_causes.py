@@ -18,6 +18,7 @@ GOOD = stepped([3, 1, 2, 0, 3, 2])
 NOTHING = stepped([0] * 20)
 OFF = stepped([0] * 20, drafted=0)
 NO_COUNTERS = "no counters: http://127.0.0.1:1/metrics: HTTP 404\n  the server needs its metrics: leave out --x"
+OTHER_K = "k = 3 needs 4 histogram bins and 3 positions, got 6 and 0"
 WARNING = "vllm feeds this draft boundaries [2, 3, 5] (…), but it was made for [2, 4, 5] (…): one layer off"
 
 
@@ -97,6 +98,9 @@ CASES: dict[str, tuple[Evidence, set[str]]] = {
     "no memory": (evidence(None, facts=None, log=log("memory ran out: …", False)), {"memory"}),
     "no room": (evidence(stepped([0, 0]), budget=Budget(new_tokens=3)), {"too_short"}),
     "ended at once": (evidence(stepped([1], finish=Finish.EOS)), {"ended_at_once"}),
+    "another K": (evidence(error=f"acceptance record: {OTHER_K}"), {"other_k"}),
+    "chat alone": (evidence(error="http://h:1/v1/completions: HTTP 404: {}"), {"chat_only"}),
+    "no head": (evidence(error="draft: tensors do not fit the config: missing: lm_head.weight"), {"misfits"}),
     "nothing accepted": (evidence(NOTHING), {"zero_acceptance"}),
     "one token per step": (evidence(stepped([1, 0, 1, 1], drafted=1)), {"single_token"}),
     "no drafts, and not a word": (evidence(served([0] * 4, 30)), {"silently_off"}),
@@ -134,6 +138,11 @@ def test_of_a_good_run_no_cause_is_found() -> None:
 
 def test_every_cause_is_found_by_some_case() -> None:
     assert {cause for _, expected in CASES.values() for cause in expected} == set(TITLES)
+
+
+def test_the_k_that_the_engine_drafts_is_the_one_to_give() -> None:
+    (cause,) = (f for f in findings_of(evidence(error=OTHER_K)) if f.state == "found")
+    assert cause.todo == "--spec 5" and "up to 5" in cause.seen
 
 
 def names() -> Iterator[str]:

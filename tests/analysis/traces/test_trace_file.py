@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -76,6 +77,21 @@ def test_events_and_facts_are_those_of_the_whole_document(listed: Any, beside: A
     assert list(document.events()) == listed
     assert document.facts == {**beside, "traceName": 12}
     assert list(TraceDocument(io.StringIO(json.dumps(listed, indent=2))).events()) == listed
+
+
+def test_numbers_that_json_does_not_have_are_no_values_wherever_a_piece_of_the_text_ends() -> None:
+    odd = [{"name": f"{'x' * pad} NaN", "args": [math.nan, {"a": math.inf, "b": -math.inf}]} for pad in range(60)]
+    text = Slowly(json.dumps({"traceEvents": odd, "end": math.nan}))
+    document = TraceDocument(text)
+    assert [*document.events()] == [{**event, "args": [None, {"a": None, "b": None}]} for event in odd]
+    assert document.facts == {"end": None}
+
+
+class Slowly(io.StringIO):
+    """Gives 7 characters at a time, however many are wanted."""
+
+    def read(self, size: int | None = 7, /) -> str:
+        return super().read(min(7, 7 if size is None else size))
 
 
 @settings(max_examples=40)

@@ -229,7 +229,7 @@ def test_the_noise_of_the_simulation_has_the_size_that_it_says() -> None:
     source = np.random.default_rng(7)
     for noise in (simulation.Noise("", 0.3, 0.0), simulation.Noise("", 0.3, 0.0, freedom=5)):
         assert simulation.log_ratios(noise, 4000, 8, source)[0].std() == pytest.approx(0.003, rel=0.05)
-    ratios, _ = simulation.log_ratios(simulation.Noise("", 0.0, 0.3, quads=1), 4000, 8, source)
+    ratios, _ = simulation.log_ratios(simulation.Noise("", 0.0, 0.3, groups=1), 4000, 8, source)
     # A prefill of each side; two blocks of each side: 0.3 % · √2 and 0.3 %.
     assert ratios.std(axis=(0, 1)) == pytest.approx([0.003 * math.sqrt(2), 0.003, 0.003], rel=0.05)
     kept = simulation.blocks(simulation.Noise("", 0.0, 0.3, memory=0.9), 4000, 8, source)

@@ -103,7 +103,7 @@ def test_a_speed_up_allows_for_what_each_run_knows_of_its_processes(a: Path, tmp
 
 
 def test_a_time_of_one_role_allows_for_no_less_than_is_assumed(a: Path, tmp_path: Path) -> None:
-    """A passport speaks of ratios to the baseline, in which the clock of a process cancels."""
+    """A profile speaks of ratios to the baseline, in which the clock of a process cancels."""
     (cell,) = [c.cell.key for c in load_run(a).run.cells if c.cell.role.speculative]
     for known, expected in ((BetweenRuns(0.0001, 4), ASSUMED), (BetweenRuns(0.02, 4), BetweenRuns(0.02, 4))):
         b = edited(store(tmp_path / str(known.process_sd)), between_runs={cell: known})

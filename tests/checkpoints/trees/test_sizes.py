@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.checkpoints.spec_config.formats.trtllm import read_object
 from specgate.checkpoints.spec_config.sizes import SpecConfig, broken_rules
 from specgate.checkpoints.trees.shape import TreeShape
@@ -21,6 +20,7 @@ from specgate.checkpoints.trees.sizes import (
     memory,
     too_small,
 )
+from tests.pairs.tiny import write_random_pair
 
 SHAPE = TreeShape.of([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
 

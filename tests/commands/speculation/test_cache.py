@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specgate.analysis.prefix_cache.checks import Check
-from specgate.analysis.prefix_cache.samples import Limits, Parting
+from specgate.analysis.prefix_cache.samples import CacheDivergence, Limits
 from specgate.commands.diagnose.cache import as_data
 from specgate.contract import NearTies, Role, State
 from specgate.run.prefix_cache.asking import Pair
@@ -76,11 +76,11 @@ def test_servers_that_are_started_with_their_cache_on_and_off_are_a_pair(cli: Cl
 def test_a_gap_beyond_what_is_shown_is_null_in_the_json() -> None:
     limits, role = Limits(64, 0.1, NearTies(margin=0.001)), Role(3)
     plan = plan_of()
-    partings = tuple(Parting(role.name, 0, 1, gap, None) for gap in (float("inf"), 0.5, None))
+    divergences = tuple(CacheDivergence(role.name, 0, 1, gap, None) for gap in (float("inf"), 0.5, None))
     check, facts = Check("texts", State.FAIL, "", {}), run_of(plan, blocks_of(plan)).engines[plan.points[0].key]
-    pair = Pair("vllm", role, facts, limits, 8, (), partings, (check,))
+    pair = Pair("vllm", role, facts, limits, 8, (), divergences, (check,))
     found = json.loads(json.dumps(as_data(pair), allow_nan=False))
-    assert [parting["gap"] for parting in found["partings"]] == [None, 0.5, None]
+    assert [divergence["gap"] for divergence in found["partings"]] == [None, 0.5, None]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ import json
 import pytest
 
 from bench.tensor_parallel.pairs import write_configs
-from specgate.backends.eagle3.lib.tiny import write_random_pair
-from specgate.backends.eagle3.nouns.gemms import GemmShape
-from specgate.backends.eagle3.nouns.tuned_gemms import read_shapes
+from specgate.backends.eagle3.nouns.gemms import GemmShape, read_shapes
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
 

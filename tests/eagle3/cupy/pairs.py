@@ -14,7 +14,7 @@ from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.lib.checkpoint import Wanted
 from specgate.backends.eagle3.lib.layout import draft_tensors
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.parallel.shard import WHOLE, Shard
+from specgate.backends.eagle3.lib.shard import WHOLE, Shard
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
 from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers
 from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry

@@ -30,7 +30,7 @@ DRAWS = True
 
 PAIR = ROOT / "docs" / "engine.md", "Without a GPU: a pair"
 SERVER = ROOT / "docs" / "server.md", "Without a GPU: a server"
-FETCH = re.compile(r"^specgate engine pairs (fetch|export --format hf my-pair)\b.*$", re.MULTILINE)
+FETCH = re.compile(r"^specgate engine (pairs fetch|export --format hf my-pair)\b.*$", re.MULTILINE)
 """What leaves a pair in `my-pair`."""
 
 

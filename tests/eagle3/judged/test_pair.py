@@ -41,7 +41,7 @@ def test_a_planted_pair_is_measured_on_random_prompts_and_labelled(cli: Cli, pla
     cli.write("text.yaml", TEXT_SCENARIO)
     done = cli.run("micro", "--scenario", "text.yaml", "--policy", "policy.yaml", "--pair", planted, pair=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "acceptance is planted (pair planted-tiny)" in done.stdout
+    assert "acceptance is planted (pair planted-tiny)" in cli.details()
     run = RunFolder.open(cli.newest()).read_run()
     (scenario,) = run.scenarios.values()
     assert (scenario.workload.source, scenario.rope) == ("random", None)

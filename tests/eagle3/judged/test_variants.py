@@ -49,11 +49,12 @@ def test_variants_of_a_role_stand_beside_each_other_in_one_run(cli: Cli) -> None
     assert [(r["scenario"], r["role"]) for r in rows] == [("tiny", role) for role in ROLES]
     page, text = (path / "report.html").read_text(), (path / "summary.md").read_text()
     assert "Variants beside the plain roles" in page
-    for shown in (page, text, done.stdout):
+    details = cli.details()
+    for shown in (page, text, details):
         assert "tree=dynamic:6, tree_width=2" in shown.replace("\\", "")
         assert "temperature 1" in shown
         assert "kv=fp8, draft_kv=nvfp4" in shown.replace("\\", "")
-    assert "24 tokens · batch 2 · spec-3+tree (tree=dynamic:6, tree_width=2) against spec-3: " in done.stdout
+    assert "24 tokens · batch 2 · spec-3+tree (tree=dynamic:6, tree_width=2) against spec-3: " in details
     entry = json.loads((cli.folder / "runs/ledger.jsonl").read_text().splitlines()[-1])
     assert entry["gates"].keys() == {"tiny", "tiny+t1", "tiny+kv-fp8", "tiny+tree"}
 
@@ -88,6 +89,6 @@ def test_micro_gates_with_variants_are_green_only_with_all_of_them(cli: Cli) -> 
     cli.write("gate.yaml", SCENARIO.format(kind="micro", context=24, budget="steps: 6") + tree)
     cli.write("policy.yaml", POLICY.replace("MIN", "1.0").replace("role: baseline", 'role: "baseline*"'))
     alone = cli.run("micro", "--scenario", "gate.yaml", "--only", "gate", "--policy", "policy.yaml")
-    assert "green 0 of 3 times in a row" in alone.stdout
+    assert "runs in a row: 0 of 3" in alone.stdout
     whole = cli.run("micro", "--scenario", "gate.yaml", "--policy", "policy.yaml")
-    assert "green 1 of 3 times in a row" in whole.stdout
+    assert "runs in a row: 1 of 3" in whole.stdout

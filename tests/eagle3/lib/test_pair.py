@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.checkpoints.auxiliary_layers import IDS
 from specgate.errors import CheckpointError
 from tests.checkpoints.folders import Tensors, edit_config, edit_tensors
+from tests.pairs.tiny import write_random_pair
 
 HIDDEN, VOCAB, DRAFT_VOCAB = 64, 320, 96
 

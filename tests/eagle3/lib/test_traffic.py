@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.lib.traffic import draft_traffic, pair_traffic
 from specgate.backends.eagle3.lib.weights import LayerWeights, pack_draft, pack_target
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
 from specgate.backends.eagle3.reference.cache import KVCache
+from tests.pairs.tiny import write_random_pair
 
 
 def bytes_of(layer: LayerWeights) -> int:

@@ -9,8 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.eagle3.nouns.gemms import GemmShape, InSteps, Point, TunedGemm, TunedGemms
-from specgate.backends.eagle3.nouns.tuned_gemms import (
+from specgate.backends.eagle3.nouns.gemms import (
+    GemmShape,
+    InSteps,
+    Point,
+    TunedGemm,
+    TunedGemms,
     file_name,
     read_shapes,
     read_tuned,

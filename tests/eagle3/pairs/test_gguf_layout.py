@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.pairs.gguf_file import Metadata
-from specgate.backends.eagle3.pairs.gguf_layout import check_layout
+from specgate.backends.eagle3.pairs.gguf_file import Metadata, check_layout
 from specgate.errors import CheckpointError
 from tests.fuzz.seeds import a_gguf
 

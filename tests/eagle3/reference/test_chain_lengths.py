@@ -9,8 +9,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths, lengths_of
-from specgate.backends.eagle3.lib.chains.table import table_of
+from specgate.backends.eagle3.lib.chains import ChainLengths, lengths_of, table_of
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling

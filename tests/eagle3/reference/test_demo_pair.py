@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
-from specgate.backends.eagle3.pairs.demo import DRAFT_FOLDER, demo_target
+from specgate.backends.eagle3.pairs.shipped import DRAFT_FOLDER, demo_target
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.target import target_forward, target_logits
-from specgate.backends.eagle3.reference.tree.options import TreePlan
+from specgate.backends.eagle3.reference.tree import TreePlan
 from specgate.contract import BASELINE, Budget, Role
 from specgate.errors import EnvironmentRefused
 from specgate.planning.prompts import build_prompts

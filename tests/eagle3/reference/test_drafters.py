@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, Budget, PairRef, Role
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.protocols import Decoded, Engine, OpenRequest
 from specgate.contract.tape import Tape, sha256_of_ids
 from specgate.errors import BackendError, UsageError
+from tests.pairs.tiny import write_random_pair
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]
 ALL = (1, 2, 3, 4, 5)

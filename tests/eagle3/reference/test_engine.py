@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.kv.planes import plain
+from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.backends.eagle3.reference.state import Slots
 from specgate.backends.eagle3.reference.target import target_forward, target_logits
 from specgate.contract import BASELINE, Budget, Role
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import BackendError
 from tests.eagle3.reference.by_hand import Eagle3ByHand
+from tests.pairs.tiny import write_random_pair
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]
 

@@ -14,7 +14,6 @@ import torch
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.cycle_accounting import moved_by
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
-from specgate.backends.eagle3.lib.tiny import write_draft
 from specgate.backends.eagle3.lib.traffic import target_traffic
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
@@ -23,6 +22,7 @@ from specgate.contract import BASELINE, Budget, Role
 from specgate.contract.routing import counts_of
 from specgate.run.runner import make_block
 from tests.checkpoints.gpt_oss_folders import WINDOW, write_gpt_oss, write_quantised
+from tests.pairs.tiny import write_draft
 from tests.support.factories import plan_of, scenario
 
 LENGTHS = (1, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW, 300)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from specgate.analysis.draws.fit_tests import check_draws, often_drawn
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.open import open_engine, sampler_for
 from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling
@@ -20,6 +19,7 @@ from specgate.errors import BackendError, UsageError
 from specgate.sampling.coupling import IMPOSSIBLE
 from specgate.selftest.small_chains import FAULTS
 from tests.eagle3.reference.test_engine import PROMPTS
+from tests.pairs.tiny import write_random_pair
 
 SPEC = Role(3)
 SOURCE = np.random.default_rng(6)
@@ -154,7 +154,7 @@ def test_draws_have_the_targets_distribution(pair: PairRef, method: str) -> None
 @pytest.mark.parametrize("fault", ["verify that is always greedy", "verify that accepts one draft too many"])
 def test_draws_of_a_faulty_verify_do_not(pair: PairRef, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The faults that show whatever the draft is worth: an untrained one hides a forgotten residual."""
-    monkeypatch.setattr("specgate.backends.eagle3.reference.sampling.sampler.verify_by_rejection", FAULTS[fault])
+    monkeypatch.setattr("specgate.backends.eagle3.reference.sampling.verify_by_rejection", FAULTS[fault])
     engine = opened(pair, replace(PEAKED, method="rejection"), batch=64, positions=40)
     assert check_draws(drawn(engine, SPEC, 1_280), SPEC).p < 1e-9
 

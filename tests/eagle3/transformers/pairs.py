@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, GptOssConfig, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3Config
 
-from specgate.backends.eagle3.lib.tiny import write_draft
 from specgate.backends.eagle3.transformers.engine import TransformersEngine
 from specgate.backends.eagle3.transformers.open import open_engine
 from specgate.checkpoints.geometry import DraftGeometry, RopeSpec
 from specgate.contract import PairRef
 from specgate.contract.protocols import OpenRequest
+from tests.pairs.tiny import write_draft
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]
 WINDOW = 6

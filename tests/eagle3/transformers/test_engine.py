@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.open import open_engine as open_reference
 from specgate.contract import BASELINE, Budget, PairRef, Role
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.errors import BackendError, EnvironmentRefused
 from tests.eagle3.transformers.pairs import BOUNDARIES, CONFIGS, PROMPTS, generated, opened, request, write_pair
+from tests.pairs.tiny import write_random_pair
 
 NEW = 12
 SLOW = pytest.mark.slow("one more architecture or kernel")

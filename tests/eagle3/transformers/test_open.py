@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 
 from specgate import plugins
 from specgate.backends.eagle3.lib.pair import load_target
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.transformers.open import open_engine
 from specgate.contract import PairRef
 from specgate.errors import BackendError, CheckpointError, SpecgateError, UsageError
 from specgate.pairs.resolve import resolve_pair
 from tests.eagle3.transformers.pairs import request, write_pair
+from tests.pairs.tiny import write_random_pair
 
 
 @pytest.fixture(scope="module")

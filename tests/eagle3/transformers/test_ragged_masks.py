@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
 from specgate.backends.eagle3.reference.cache import whole_blocks
-from specgate.backends.eagle3.transformers.ragged_masks import needs_no_mask, visible
+from specgate.backends.eagle3.transformers.ragged_cache import needs_no_mask, visible
 
 
 @given(

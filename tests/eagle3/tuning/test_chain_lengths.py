@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from specgate.archive.stored_runs import load_run
-from specgate.backends.eagle3.lib.chains.table import table_in
+from specgate.backends.eagle3.lib.chains import table_in
 from specgate.backends.eagle3.tuning.chain_lengths import choices, table_of
 from specgate.contract import Block
 from specgate.errors import UsageError

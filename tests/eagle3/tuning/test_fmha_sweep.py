@@ -20,9 +20,17 @@ from specgate.backends.eagle3.nouns.fmha import (
     Trial,
     parse_config,
 )
-from specgate.backends.eagle3.tuning.fmha_points import pair_of, prompts_of, read_grid, scenarios, shortened
-from specgate.backends.eagle3.tuning.fmha_run import SweepRequest, carry_out
-from specgate.backends.eagle3.tuning.fmha_sweep import disagreement, sweep
+from specgate.backends.eagle3.tuning.fmha_sweep import (
+    SweepRequest,
+    carry_out,
+    disagreement,
+    pair_of,
+    prompts_of,
+    read_grid,
+    scenarios,
+    shortened,
+    sweep,
+)
 from specgate.contract import Budget, EngineFacts, Finish, PairRef, Point, Role
 from specgate.contract.protocols import Availability, Decoded, OpenRequest
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
@@ -219,10 +227,10 @@ def test_without_names_both_regimes_are_swept_on_the_pair_that_is_at_hand(monkey
     def missing(*arguments: object) -> None:
         raise EnvironmentRefused("not fetched")
 
-    monkeypatch.setattr("specgate.backends.eagle3.tuning.fmha_points.resolve_pair", missing)
+    monkeypatch.setattr("specgate.backends.eagle3.tuning.fmha_sweep.resolve_pair", missing)
     assert [s.name for s, pair in scenarios(()) if pair is None] == ["micro-8b-16k-b4", "micro-8b-32k-single"]
     demo = PairRef("demo", Path("target"), Path("draft"))
-    monkeypatch.setattr("specgate.backends.eagle3.tuning.fmha_points.resolve_pair", lambda *arguments: demo)
+    monkeypatch.setattr("specgate.backends.eagle3.tuning.fmha_sweep.resolve_pair", lambda *arguments: demo)
     assert [(s.name, pair) for s, pair in scenarios(())] == [("micro-16k-b4", demo), ("micro-32k-single", demo)]
 
 

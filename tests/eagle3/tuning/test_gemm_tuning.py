@@ -11,8 +11,17 @@ from click.testing import CliRunner
 
 from specgate.backends.eagle3.commands.tune import tune
 from specgate.backends.eagle3.nouns.abilities import GemmTuner, TunesGemms
-from specgate.backends.eagle3.nouns.gemms import GemmShape, InSteps, Point, StepsRequest, TunedGemm, TunedGemms
-from specgate.backends.eagle3.nouns.tuned_gemms import read_tuned, write_shapes, write_tuned
+from specgate.backends.eagle3.nouns.gemms import (
+    GemmShape,
+    InSteps,
+    Point,
+    StepsRequest,
+    TunedGemm,
+    TunedGemms,
+    read_tuned,
+    write_shapes,
+    write_tuned,
+)
 from specgate.backends.eagle3.tuning import gemm_tuning
 from specgate.backends.eagle3.tuning.gemm_tuning import refine_into, tune_into, tuning_backend, wanted
 from specgate.contract import PairRef

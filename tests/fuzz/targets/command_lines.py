@@ -15,7 +15,7 @@ from tests.fuzz.targets.shared import typed
 
 def backend_options(folder: Path) -> Ready:
     """`-o KEY=VALUE` of every back end that can be asked without starting an engine."""
-    from specgate.commands.run import key_value
+    from specgate.commands.options import key_value
     from specgate.contract import PairRef
     from specgate.contract.protocols import ChecksOptions, OpenRequest
 

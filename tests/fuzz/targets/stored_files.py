@@ -100,23 +100,23 @@ def ledger_head(folder: Path) -> Ready:
 
 
 def records(folder: Path) -> Ready:
-    """The noise passport and the bandwidth of a machine."""
+    """The noise profile and the bandwidth of a machine."""
     from specgate.contract.cycle_budget import Bandwidth
-    from specgate.machine import bandwidth, noise_passport
+    from specgate.machine import bandwidth, noise_profile
 
     file = folder / "fuzzed.json"
     documents = []
     for kind, value, schema in (
         (Bandwidth, Bandwidth("2026", "cpu", None, 1 << 20, 30, 1e10, 0.01), bandwidth.SCHEMA),
-        (noise_passport.Passport, seeds.a_passport(), noise_passport.SCHEMA),
+        (noise_profile.NoiseProfile, seeds.a_profile(), noise_profile.SCHEMA),
     ):
         write_record(kind, value, file, schema)
         documents.append(seeds.json_of(file))
 
     def read() -> None:
         if b"noise" in file.read_bytes():
-            found = read_record(noise_passport.Passport, file, noise_passport.SCHEMA)
-            noise_passport.warnings(found)
+            found = read_record(noise_profile.NoiseProfile, file, noise_profile.SCHEMA)
+            noise_profile.warnings(found)
         else:
             read_record(Bandwidth, file, bandwidth.SCHEMA)
 

@@ -63,7 +63,7 @@ def tape(folder: Path) -> Ready:
 
 
 def gemm_shapes(folder: Path) -> Ready:
-    from specgate.backends.eagle3.nouns.tuned_gemms import read_shapes, read_tuned
+    from specgate.backends.eagle3.nouns.gemms import read_shapes, read_tuned
 
     file = folder / "fuzzed.json"
 
@@ -102,7 +102,7 @@ def trace(folder: Path) -> Ready:
 
 
 def attention_grid(folder: Path) -> Ready:
-    from specgate.backends.eagle3.tuning.fmha_points import read_grid
+    from specgate.backends.eagle3.tuning.fmha_sweep import read_grid
 
     file = folder / "fuzzed.yaml"
     inputs = json_texts([seeds.GRID]) | yaml_texts([json.dumps(seeds.GRID)])
@@ -118,7 +118,7 @@ def draft_tree(folder: Path) -> Ready:
     def read() -> None:
         import torch
 
-        from specgate.backends.eagle3.commands.tree_picture import places
+        from specgate.backends.eagle3.commands.tree import places
         from specgate.backends.eagle3.lib.trees.masks import broken_rows, pack
         from specgate.backends.eagle3.lib.trees.topology import ancestors
         from specgate.checkpoints.trees.sizes import Room, buffers

@@ -161,7 +161,7 @@ def test_a_place_that_is_rare_excuses_no_other_round_with_a_larger_gap_there() -
     plan = perf_plan()
     blocks = blocks_of(plan, change=corrupt)
     found = [d for d in find_divergences(blocks) if d[1].prompt_set == 0]
-    assert len(found) > 1 and len({d.parting for _, d, _ in found}) < len(found)  # rounds part at the same place
+    assert len(found) > 1 and len({d.key for _, d, _ in found}) < len(found)  # rounds part at the same place
     recorded = []
     for gap, (cell, d, _) in zip((6, 40, *[None] * 9), found, strict=False):
         if gap is not None:  # the others were never asked about
@@ -177,10 +177,10 @@ def test_too_many_places_between_the_bounds_are_said_to_be_that() -> None:
 
 
 @given(st.integers(0, 400))
-def test_of_every_fifty_partings_one_more_may_be_rare(partings: int) -> None:
-    allowed = RARE.allowed_rare(partings)
-    assert RARE.allowed_rare(partings + 50) == allowed + 1 >= 2
-    assert TIES.allowed_rare(partings) == 0
+def test_of_every_fifty_divergences_one_more_may_be_rare(divergences: int) -> None:
+    allowed = RARE.allowed_rare(divergences)
+    assert RARE.allowed_rare(divergences + 50) == allowed + 1 >= 2
+    assert TIES.allowed_rare(divergences) == 0
 
 
 MEAN_RULE = replace(RULE, params={**RULE.params, "mean_tie_ulps": 1.5})
@@ -264,7 +264,7 @@ def test_rounds_that_part_elsewhere_are_not_deterministic() -> None:
 
 
 def test_behind_a_near_tie_one_text_may_part_between_the_two_bounds() -> None:
-    def parting(units: int, texts: int) -> Callable[[Parted], Followed]:
+    def leaving(units: int, texts: int) -> Callable[[Parted], Followed]:
         def follow(text: Parted) -> Followed:
             if text.prompt_set >= texts:
                 return faithful(text)
@@ -276,7 +276,7 @@ def test_behind_a_near_tie_one_text_may_part_between_the_two_bounds() -> None:
 
     def outcome(units: int, texts: int, rare: bool = True) -> str:
         rule, ties = (RARE_RULE, RARE) if rare else (RULE, TIES)
-        return judged(corrupt, follow=parting(units, texts), rule=rule, ties=ties)[0].reason_code
+        return judged(corrupt, follow=leaving(units, texts), rule=rule, ties=ties)[0].reason_code
 
     assert outcome(5, 1) == "near_tie_divergence"
     assert outcome(5, 1, rare=False) == outcome(5, 2) == outcome(9, 1) == "not_greedy"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from specgate.analysis.checks.contradictions import Grounds
+from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import Checked, measure
 from specgate.contract import LOSSY, Block, NearTies, Rule, Run, State, TokenChecks, Verdict
 from specgate.gates.speed import GATE as SPEED
@@ -82,8 +82,8 @@ def lossy_run(change: Callable[[Block], Block], **details: str) -> Run:
     blocks = [change(b) for b in blocks_of(plan, accept=(0,))]
     run = run_of(plan, blocks)
     engines = {key: replace(f, details={**f.details, **details}) for key, f in run.engines.items()}
-    checked, grounds = Checked(asked=TokenChecks()), Grounds(engines, None)
-    cells, comparisons = measure(plan, blocks, (), NearTies(1e-3), checked, grounds=grounds)
+    checked, check_facts = Checked(asked=TokenChecks()), CheckFacts(engines, None)
+    cells, comparisons = measure(plan, blocks, (), NearTies(1e-3), checked, check_facts=check_facts)
     return replace(run, engines=engines, cells=cells, comparisons=comparisons)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from specgate.backends.eagle3.lib.tiny import write_tokenizer
-from specgate.backends.eagle3.pairs.demo import demo_target
+from specgate.backends.eagle3.pairs.shipped import demo_target
 from specgate.errors import EnvironmentRefused, UsageError
 from specgate.planning.prompt_files.chat import ChatTemplate
+from tests.pairs.tiny import write_tokenizer
 
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n'}}"

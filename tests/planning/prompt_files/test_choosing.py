@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, processors
 
-from specgate.backends.eagle3.lib.tiny import BOS, write_tokenizer
-from specgate.contract import PairRef, Scenario, Workload
+from specgate.contract import PairRef, Scenario, Schedule, Workload
+from specgate.contract.load import Load
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
 from specgate.planning.prompt_files.choosing import CATEGORIES, in_order
@@ -21,6 +21,7 @@ from specgate.planning.prompt_files.records import sha256_of
 from specgate.planning.prompts import PromptSet, build_prompts
 from specgate.planning.resolution import settled
 from specgate.planning.scenario import of_file
+from tests.pairs.tiny import BOS, write_tokenizer
 from tests.support.factories import scenario
 
 VOCAB = 258
@@ -120,7 +121,22 @@ def test_too_few_prompts_are_said_with_what_the_file_has(tmp_path: Path, tokeniz
         build_prompts(asking(tmp_path, min_tokens=29, batch=1), 64, 1, tokenizer, VOCAB)
     message = str(caught.value)
     assert "p.jsonl: 4 sets × batch 1 = 4 prompts are needed, and 2 that differ have 29 to 64 tokens" in message
-    assert "(those in the file: 1 to 30)" in message and "prompt_sets: 2" in message
+    assert "(those in the file: 1 to 30)" in message
+    assert "prompt_sets" not in message, "two prompts are too few for any scenario"
+
+
+def test_fewer_sets_are_offered_only_where_the_scenario_may_have_them(tmp_path: Path, tokenizer: Path) -> None:
+    texts = [{"text": "b" * n} for n in range(1, 23)]
+
+    def hint(**changes: Any) -> str:
+        with pytest.raises(UsageError) as caught:
+            build_prompts(replace(asking(tmp_path, texts, sets=32), **changes), 64, 2, tokenizer, VOCAB)
+        return str(caught.value.hint)
+
+    whole_sets = Schedule(rounds=2, warmup_rounds=1)
+    assert hint(schedule=whole_sets).startswith("right would be prompt_sets: 11, or other lengths, a smaller batch")
+    assert hint(schedule=Schedule(rounds=1, warmup_rounds=1)).startswith("right would be other lengths"), "11 is odd"
+    assert "load.per_client" in hint(kind="load", load=Load(requests=2), schedule=whole_sets)
 
 
 def test_ids_are_taken_as_they_are_and_text_is_given_its_opening(tmp_path: Path, tokenizer: Path) -> None:

@@ -38,7 +38,7 @@ def run_with(busy: int) -> Run:
 def test_every_report_says_what_was_set_aside_and_why() -> None:
     run, policy = run_with(1), policy_of(RULE, *POLICY.rules)
     said = "2 of 8 rounds set aside: of 16 blocks 1 disturbed"
-    for report in ("console", "plain", "markdown", "html"):
+    for report in ("details", "markdown", "html"):
         text = " ".join(plugins.report(report).render(run, policy).split())
         assert said in text, report
         assert "a thread waited for a CPU for up to 50" in text, report

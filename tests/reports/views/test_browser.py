@@ -42,7 +42,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "history": type(found)(
             (*found.runs, *runs),
             (*found.series, *trends(*runs).series),
-            found.grounds,
+            found.groups,
             ("one: not readable",),
             0.005,
             13,

@@ -11,8 +11,8 @@ import pytest
 
 from specgate import plugins
 from specgate.archive.builds_check import verify_builds
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.contract.two_builds import TwoBuilds, Word
+from tests.pairs.tiny import write_random_pair
 from tests.support.browser import A4, NEEDED, WIDTHS, chromium, opened, too_wide, violations
 from tests.support.command import Cli
 

@@ -211,7 +211,7 @@ def test_speeds_that_rest_on_different_sources_of_acceptance_have_no_best(subjec
 
 
 def followed(tmp_path: Path, count: int, after: int | None = None) -> Trends:
-    """The history of so many runs of one ground, whose cycles take longer from run `after` on."""
+    """The history of so many runs of one group, whose cycles take longer from run `after` on."""
     first = load_run(store(tmp_path / "first")).run
     slower = load_run(store(tmp_path / "slower", cycle_ns=18_000_000)).run
     made = [
@@ -222,8 +222,8 @@ def followed(tmp_path: Path, count: int, after: int | None = None) -> Trends:
     ]
     runs = [replace(run, cells=tuple(nudged(c, n) for c in run.cells)) for n, run in enumerate(made)]
     found = list(series(runs))
-    grounds = {s.ground: {"device": "cpu"} for s in found}
-    return Trends(tuple(runs), with_changes(found), grounds, (), BUDGET, fewest_readings())
+    groups = {s.group: {"device": "cpu"} for s in found}
+    return Trends(tuple(runs), with_changes(found), groups, (), BUDGET, fewest_readings())
 
 
 def nudged(result: CellResult, n: int) -> CellResult:
@@ -234,16 +234,16 @@ def nudged(result: CellResult, n: int) -> CellResult:
     return replace(result, values={**result.values, "decode_tok_s": wobbled})
 
 
-def test_history_has_a_small_picture_per_metric_of_a_ground_with_two_runs_or_more(tmp_path: Path) -> None:
+def test_history_has_a_small_picture_per_metric_of_a_group_with_two_runs_or_more(tmp_path: Path) -> None:
     found = followed(tmp_path, 3)
     page = Page(plugins.view("history").render(found, "html"))
-    pictures = {(s.cell.point, s.ground, s.metric) for s in found.series}
+    pictures = {(s.cell.point, s.group, s.metric) for s in found.series}
     assert len(page.all("svg")) == len(pictures)
     assert all(svg["aria-label"] for svg in page.all("svg"))
     assert f"Not searched: the longest series has 3 runs, and with fewer than {fewest_readings()}" in page.text
 
 
-def test_a_ground_with_one_run_stands_in_a_table_and_what_was_left_out_is_named(subjects: Subjects) -> None:
+def test_a_group_with_one_run_stands_in_a_table_and_what_was_left_out_is_named(subjects: Subjects) -> None:
     page = Page(plugins.view("history").render(subjects.history, "html"))
     assert not page.all("svg") and "Measured once" in page.text
     for found in subjects.history.series:

@@ -55,7 +55,7 @@ def asked_of(
         while done < times:
             asked: list[Asked] = requests_of([PROMPTS], WARMUP)
             try:
-                _, partings = both_passes(opened, asked, SPEC, Budget(new_tokens=24, ignore_eos=True), WARMUP)
+                _, divergences = both_passes(opened, asked, SPEC, Budget(new_tokens=24, ignore_eos=True), WARMUP)
             except BackendError as error:
                 if "seen in one piece" not in str(error) or failed == 3:
                     raise
@@ -63,7 +63,7 @@ def asked_of(
                 continue  # the machine stood still: what the servers have kept of it is of another name
             done += 1
     samples = samples_of(asked)
-    return samples, {f"{c.name} {c.state}": c for c in judge(samples, partings, SPEC.name, LIMITS)}
+    return samples, {f"{c.name} {c.state}": c for c in judge(samples, divergences, SPEC.name, LIMITS)}
 
 
 @pytest.mark.slow("starts servers")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ FORMATS = ("hf", "speculators", "gguf")
 DTYPES = ("bfloat16", "float16", "float32")
 
 
-@click.command("export", short_help="Write a pair for vLLM, SGLang, llama.cpp and others.")
+@command("export", short_help="Write a pair for vLLM, SGLang, llama.cpp and others.")
 @click.option("--format", "layout", type=click.Choice(FORMATS), required=True, help="Layout; see above.")
 @click.option("--pair", metavar="NAME|DIR", help="Pair by name, or its folder (default: demo).")
 @click.option("--target", type=FOLDER, metavar="DIR", help="Hugging Face folder of the target.")
@@ -38,6 +39,9 @@ def export(
     """Write a pair into the folder OUT in the layout that other engines read, and print how to start each of them.
 
     \b
+    Example: specgate engine export --format hf OUT
+
+    \b
     hf           OUT/target and OUT/draft: vLLM, SGLang, TensorRT-LLM, LMDeploy
     speculators  the same with the draft as the speculators library has it: vLLM
     gguf         OUT/target.gguf and OUT/draft.gguf: llama.cpp
@@ -52,12 +56,12 @@ def export(
     from specgate.pairs.resolve import refuse_two_names, resolve_pair
 
     refuse_two_names(pair, target, draft)
-    found = resolve_pair(pair, target, draft)
-    done = run(found, Wish(layout, out.resolve(), getattr(torch, dtype) if dtype else None, replace))
+    ref = resolve_pair(pair, target, draft)
+    done = run(ref, Wish(layout, out.resolve(), getattr(torch, dtype) if dtype else None, replace))
     files = [file for file in out.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files) / 1e6
-    echo(f"pair {found.name} as {layout}: {out}, {len(files)} files, {size:.1f} MB")
+    echo(f"pair {ref.name} as {layout}: {out}, {len(files)} files, {size:.1f} MB")
     for sentence in done.differences:
         echo(textwrap.fill(f"differs: {sentence}", 80, subsequent_indent="  "))
-    for what, command in done.commands:
-        echo(f"\n{what}\n{command}")
+    for what, line in done.commands:
+        echo(f"\n{what}\n{line}")

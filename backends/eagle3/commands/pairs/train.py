@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import BATCHES, CONTEXT, SEEDS, Real, above_zero, count
 from specgate.contract.types import FACTOR, POSITIONS
 from specgate.terminal import echo
@@ -16,7 +17,7 @@ CORPUS_HELP = (
 )
 
 
-@click.command("train", short_help="Train an EAGLE-3 draft of a target.")
+@command("train", short_help="Train an EAGLE-3 draft of a target.")
 @click.option("--target", type=FOLDER, required=True, help="Hugging Face folder of the target.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the draft.")
 @click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)
@@ -81,6 +82,9 @@ def train_draft(
 ) -> None:
     """Train an EAGLE-3 draft of a target on the `train` share of the corpora. More than a trial needs a GPU.
 
+    \b
+    Example: specgate engine train --target TARGET --out DRAFT --minutes 60
+
     Files that scenarios measure on are never trained on: which share a file belongs to depends on its package and path
     alone.
     """
@@ -105,7 +109,7 @@ def train_draft(
     echo(f"draft: {out}")
 
 
-@click.command("acceptance", short_help="Measure the acceptance lengths of a pair, without timing.")
+@command("acceptance", short_help="Measure the acceptance lengths of a pair, without timing.")
 @click.option("--target", type=FOLDER, required=True, help="Hugging Face folder of the target.")
 @click.option("--draft", type=FOLDER, required=True, help="Hugging Face folder of its EAGLE-3 draft.")
 @click.option("--corpus", "corpora", multiple=True, default=("python",), show_default=True, help=CORPUS_HELP)
@@ -125,6 +129,9 @@ def acceptance(
     device: str,
 ) -> None:
     """Measure the acceptance lengths of spec-1 to spec-5 for one pair, on the `measure` share of the corpora.
+
+    \b
+    Example: specgate diagnose acceptance --target TARGET --draft DRAFT
 
     Nothing is timed.
     """

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.commands.numbers import RUNS, TIME, count
-from specgate.commands.run import key_value
+from specgate.commands.options import key_value
 from specgate.errors import BackendError, UsageError
 from specgate.terminal import echo
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.command(short_help="Find the fastest configuration of attention.")
+@command(short_help="Find the fastest configuration of attention.")
 @click.option(
     "--scenario",
     "names",
@@ -56,14 +57,16 @@ def fmha(
 ) -> None:
     """Decode the scenarios' roles with each configuration of attention, on the same prompts, and find the fastest.
 
+    \b
+    Example: specgate engine tune fmha --pair NAME
+
     The file --out holds tokens per second, acceptance length and tile statistics of every configuration, the best one,
     and how much slower the default is. It is written after every configuration.
 
     Exit code 7 if no configuration works for some point.
     """
     from specgate.backends.eagle3.nouns.fmha import parse_config
-    from specgate.backends.eagle3.tuning.fmha_points import read_grid
-    from specgate.backends.eagle3.tuning.fmha_run import SweepRequest, carry_out
+    from specgate.backends.eagle3.tuning.fmha_sweep import SweepRequest, carry_out, read_grid
 
     configs = (*map(parse_config, texts), *(read_grid(grid) if grid else ()))
     named = dict(map(key_value, options))
@@ -95,7 +98,7 @@ def lines(point: PointSweep) -> Iterator[str]:
 def row(point: PointSweep, trial: Trial) -> str:
     if trial.failed is not None or point.best is None:
         return f"{text_of(trial.config):<26}  failed: {trial.failed}"[:100]
-    speeds = "".join(f"{found.step_ms:12.4f}" for found in trial.roles.values())
+    speeds = "".join(f"{timed.step_ms:12.4f}" for timed in trial.roles.values())
     lengths = [f"{r.acceptance_length:.2f}" for r in trial.roles.values() if r.acceptance_length is not None]
     last = list(trial.roles.values())[-1].tiles
     share = f"{last.executed / last.total:.0%}" if last.total else ""
@@ -104,7 +107,7 @@ def row(point: PointSweep, trial: Trial) -> str:
 
 
 def behind(point: PointSweep) -> str:
-    """How much slower the default configuration is than the best, in words."""
+    """Say how much slower the default configuration is than the best."""
     loss = point.default_loss
     return "not measured" if loss is None else f"{loss:.1%} slower" if loss else "is the best"
 

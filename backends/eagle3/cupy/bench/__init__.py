@@ -1,13 +1,10 @@
-"""Every kernel of a step by itself: what it must move, whether it is right, how long it takes, and what others take.
+"""Every kernel of a step by itself: what it must move, how long it takes, and what others take.
 
-run.py           the benchmark: record a step, then check and time each of its kernels
+run.py           the benchmark: record a step, group its launches, and time each of its kernels
 stage.py         a step in the middle of decoding, to be recorded and repeated
 synthetic.py     a pair of any geometry with random weights
-groups.py        the launches of a step by kernel and shape
 accounts.py      the bytes that each launch must move
-checks.py        each kernel's result beside an oracle's
 oracles.py       one torch function per kernel
 peers.py         libraries that do the same work
-timing.py        how long a launch takes
-memory_reads.py  how fast the GPU's memory can be read
+timing.py        how fast memory can be read, and how long a launch takes
 """

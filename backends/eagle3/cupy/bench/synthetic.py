@@ -74,16 +74,16 @@ def random_pair(geometry: Geometry, positions: int, device: torch.device | str) 
     g = geometry.draft
     if g is None:
         return target, None
-    wanted = {name: want for name, want in draft_tensors(g, False, False).items() if name != "d2t"}
+    tensors = {name: want for name, want in draft_tensors(g, False, False).items() if name != "d2t"}
     spread = torch.arange(g.draft_vocab, device=device) * (g.vocab // g.draft_vocab - 1)
     d2t = None if g.draft_vocab == g.vocab else spread
     capture = AuxiliaryLayers(geometry.boundaries, "random weights")
-    draft = DraftCheckpoint(g, random_tensors(wanted, device), d2t, capture, "", ())
+    draft = DraftCheckpoint(g, random_tensors(tensors, device), d2t, capture, "", ())
     return target, Draft.of(draft, target, positions)
 
 
-def random_tensors(wanted: Mapping[str, Wanted], device: torch.device | str) -> dict[str, Tensor]:
-    return {name: random_tensor(name, want, device) for name, want in wanted.items()}
+def random_tensors(tensors: Mapping[str, Wanted], device: torch.device | str) -> dict[str, Tensor]:
+    return {name: random_tensor(name, want, device) for name, want in tensors.items()}
 
 
 def random_tensor(name: str, want: Wanted, device: torch.device | str) -> Tensor:

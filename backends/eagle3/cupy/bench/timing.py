@@ -1,4 +1,4 @@
-"""Duration of a launch when the GPU never waits for the host and never finds its input in the cache.
+"""Timing of memory reads, and of launches whose input never lies in the cache.
 
 Many launches are captured in one CUDA graph. Their inputs take turns, and together are larger than the L2 cache. The
 result is the median over replays. Events are recorded around a whole replay, so that what they cost is shared by all
@@ -14,9 +14,54 @@ from typing import Any, Final
 
 import torch
 
-from specgate.backends.eagle3.cupy.bench.memory_reads import read_memory
+from specgate.backends.eagle3.cupy.device import first_gpu
 from specgate.backends.eagle3.cupy.engine.graph import captured
+from specgate.backends.eagle3.cupy.kernels.read_memory import WARP_WORDS, ReadMemory
 from specgate.backends.eagle3.cupy.stream import Stream
+from specgate.backends.eagle3.lib.memory import free_bytes
+from specgate.contract.protocols import MemoryReads
+from specgate.errors import EnvironmentRefused
+
+SIZES: Final = (8 << 30, 4 << 30)
+"""Bytes to read: the first of these that fits. Both are far larger than any cache, and take much longer to read than a
+launch costs.
+"""
+READ_WARM_UP: Final = 3
+
+
+def read_memory(repeats: int) -> MemoryReads:
+    """Read the memory of the GPU that CUDA shows first `repeats` times, each between two events.
+
+    The words are random, as a GPU may move zeros for less. Raises EnvironmentRefused where there is no GPU or too
+    little of its memory is free.
+    """
+    device = first_gpu()
+    free = free_bytes(device)
+    size = next((s for s in SIZES if s + s // WARP_WORDS < free), None)
+    if size is None:
+        raise EnvironmentRefused(
+            f"{device}: {free / 1e9:.2f} GB free, but reading takes {SIZES[-1] / 1e9:.2f} GB", hint="free some memory"
+        )
+    words = torch.empty(size // 4, dtype=torch.int32, device=device).random_()
+    out = torch.empty(size // 4 // WARP_WORDS, dtype=torch.int32, device=device)
+    kernel, stream = ReadMemory(), Stream()
+    event_type: Any = torch.cuda.Event
+    events = [event_type(enable_timing=True) for _ in range(repeats + 1)]
+    with stream.current():
+        for _ in range(READ_WARM_UP):
+            kernel(out, words)
+        events[0].record(stream.torch)
+        for event in events[1:]:
+            kernel(out, words)
+            event.record(stream.torch)
+        stream.wait()
+    return MemoryReads(
+        device=torch.cuda.get_device_name(),
+        gpu_uuid=f"GPU-{torch.cuda.get_device_properties(device).uuid}",
+        size=size,
+        elapsed_ns=tuple(round(events[i].elapsed_time(events[i + 1]) * 1e6) for i in range(repeats)),
+    )
+
 
 TIMES_L2: Final = 3
 """How many times larger than the L2 cache the inputs are. Once would not do: a replacement policy may keep some of what

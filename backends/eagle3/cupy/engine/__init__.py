@@ -1,9 +1,8 @@
 """The engine: open a pair, prefill its prompts once, then rewind and decode as often as asked.
 
 open.py               loads a pair, after checking that the engine can hold what is asked
-limits.py             what the kernels can do, checked before anything is compiled
+limits.py             limits of the kernels and of memory, checked before anything is compiled or allocated
 tree_option.py        the draft tree that is asked for, and what of it no kernel is made for
-memory_plan.py        what will be allocated, in bytes, before it is
 engine.py             `CupyEngine`, the implementation of `eagle3.nouns.abilities.TunableEngine`
 forensics.py          what it shows beside tokens: logits, draws and their laws, stages
 decoding.py           prefill, decode and extend: what everything else rests on
@@ -14,7 +13,7 @@ prefill_experts.py    prompts through a target with a mixture of experts, togeth
 prefill_mixture.py    the experts of one of its layers: routing, decoding and products
 prefilled.py          all prompts into the cache, and the state that every decode run begins with
 sampled.py            who requests are, and what draws come from, on the host
-partial/              verification over a part of the cache: the option, the order of steps, their counters
+partial.py           verification over a part of the cache (SpecPV): option, schedule, counters
 ranks/                the GPUs that it decodes on: one, or several that share a target
 graph.py              several steps as one CUDA graph
 decode_run.py         one decode run: start state, steps, and what is read at its end

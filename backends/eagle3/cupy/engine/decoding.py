@@ -11,8 +11,7 @@ from typing import Final
 import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import IdleWatch, StopRule, read, run, text_of
-from specgate.backends.eagle3.cupy.engine.partial.counting import counters_of
-from specgate.backends.eagle3.cupy.engine.partial.schedule import graphs_of, kinds_of, looks_of
+from specgate.backends.eagle3.cupy.engine.partial import counters_of, graphs_of, kinds_of, looks_of
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import (
     FirstTokens,
@@ -37,8 +36,8 @@ from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind, bound_prompts
 from specgate.backends.eagle3.cupy.step.verify import Verify
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
-from specgate.backends.eagle3.cupy.tuned.shape_log import ShapeLog
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
+from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.contract import Budget, EngineFacts, Role
@@ -259,11 +258,11 @@ class DecodingEngine:
         fault |= self._held_against_first(count, fault)
         # Every step checks the blocks that it may write; a violation stops it.
         broken = int(bool(fault & Fault.KV_INTEGRITY))
-        checked = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
+        of_blocks = {"kv_checked_steps": len(decoded.step_ns), "kv_integrity_failures": broken}
         reused = {"cache_hit_tokens": prefilled.layout.reused_positions}
         shape_counters = self._cycle(k, count, kind=next(iter(kinds), PLAIN)).gemms.counters
         of_tree = tree_counters(self.sizes.tree_of(k), decoded, fault)
-        counters = {**decoded.counters, **checked, **reused, **shape_counters, **of_tree, **in_part}
+        counters = {**decoded.counters, **of_blocks, **reused, **shape_counters, **of_tree, **in_part}
         return replace(decoded, counters=counters), fault
 
     @property

@@ -8,17 +8,17 @@ from dataclasses import asdict
 import torch
 
 from specgate import __version__
-from specgate.backends.eagle3.cupy.engine.memory_plan import in_gb
+from specgate.backends.eagle3.cupy.engine.limits import in_gb
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import TRIAL, said_of
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import entry_points
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
+from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.describe import describe_rope, draft_details
 from specgate.backends.eagle3.lib.kv.modes import mode_in_words
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.lib.trees.options import described, warning
@@ -47,11 +47,13 @@ def engine_facts(
     positions: int = 0,
     draft_ranks: int = 1,
 ) -> EngineFacts:
-    """`draft_ranks`: among so many GPUs the draft is divided. `mode`: how prompts are prefilled, where not in the usual
-    way; `warnings`: what else a reader must know. `lengths`: where chains end early. `plan`: how chains are verified in
-    part, of requests of at most so many `positions`.
+    """Facts of the opened engine.
 
-    Raises BackendError where the way cannot be gone.
+    `draft_ranks`: the number of GPUs that the draft is divided among. `mode`: the prefill mode; None for the GPU's
+    usual one. `warnings`: more warnings. `lengths`: rules that end chains early. `plan`: partial verification, for
+    requests of at most `positions`.
+
+    Raises BackendError for a mode that this GPU cannot run.
     """
     import cupy
 
@@ -120,7 +122,7 @@ def engine_facts(
         ),
         kernels=tuple(sorted(entry_points())),
         draft_error=draft_error,
-        # Another library, or another version of it, may give other bits: a streak of green runs then begins anew.
+        # Another library, or another version of it, may give other bits: the count of green runs then begins anew.
         engine_version=f"specgate {__version__}, prefill attention by {attention}",
         tuned_sha256=tuned_sha256,
         traffic=pair_traffic(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, rows_of_slots
-from specgate.backends.eagle3.cupy.engine.partial.schedule import kinds_of
+from specgate.backends.eagle3.cupy.engine.partial import kinds_of
 from specgate.backends.eagle3.cupy.engine.prefilled import first_tokens
 from specgate.backends.eagle3.cupy.engine.ranks.rank import whole_logits
 from specgate.backends.eagle3.cupy.engine.retile import RetilingEngine
@@ -134,13 +134,13 @@ class ForensicEngine(RetilingEngine):
         self._sampling()
         slots, drawn_tokens = self.sizes.slots, list[tuple[int, ...]]()
         self.prefill([prompt] * slots, draft=role.speculative)
-        prefilled, drawn = self.prefilled, self.b.sampling
-        assert prefilled is not None and drawn is not None
+        prefilled, sampling = self.prefilled, self.b.sampling
+        assert prefilled is not None and sampling is not None
         verify = self._cycle(0, slots).verify
         try:
             for start in range(first, first + count, slots):
                 with self.stream.current():
-                    put_requests(drawn, range(start, start + slots))
+                    put_requests(sampling, range(start, start + slots))
                     chosen, fault = first_tokens(verify, self.b, prefilled.last, [len(prompt)] * slots)
                 self._check(fault)
                 self.first.prefilled = replace(prefilled, first=chosen)

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
 from specgate.backends.eagle3.cupy.step.partial import Kind
-from specgate.backends.eagle3.cupy.stream import Stream
+from specgate.backends.eagle3.cupy.stream import Stream, mark
 from specgate.errors import BackendError
 
 STEPS_PER_GRAPH: Final = 8

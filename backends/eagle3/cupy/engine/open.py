@@ -9,16 +9,15 @@ from pathlib import Path
 import torch
 
 from specgate.backends.eagle3.cupy.device import first_gpu, shared_gpus
-from specgate.backends.eagle3.cupy.engine import limits, memory_plan, tree_option
+from specgate.backends.eagle3.cupy.engine import limits, tree_option
 from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
-from specgate.backends.eagle3.cupy.engine.partial.option import asked_plan, used_plan
+from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library
 from specgate.backends.eagle3.cupy.engine.ranks import option
-from specgate.backends.eagle3.cupy.engine.ranks.load import models_of, with_exchange
 from specgate.backends.eagle3.cupy.engine.ranks.prefill_experts import scores_bytes
-from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank
+from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, models_of, with_exchange
 from specgate.backends.eagle3.cupy.engine.ranks.sums import sums_bytes
 from specgate.backends.eagle3.cupy.engine.retile import config_of
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
@@ -28,15 +27,12 @@ from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PLAIN
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
-from specgate.backends.eagle3.cupy.tuned.required import describe, require
-from specgate.backends.eagle3.cupy.tuned.shape_log import ShapeLog
-from specgate.backends.eagle3.lib.chains.lengths import BY_BATCH, lengths_of
-from specgate.backends.eagle3.lib.kv.calibration import calibration_warnings
-from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes
-from specgate.backends.eagle3.lib.kv.options import kv_modes
+from specgate.backends.eagle3.cupy.tuned.required import ShapeLog, describe, require
+from specgate.backends.eagle3.lib.chains import BY_BATCH, lengths_of
+from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes, calibration_warnings, kv_modes
 from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target_parts
-from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv.plan import NAMES, PartialPlan
 from specgate.backends.eagle3.lib.specpv.plan import check_target as check_partial_target
 from specgate.backends.eagle3.nouns.fmha import parse_config
@@ -128,7 +124,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
     tree_option.check_memory(sizes, part)
     modes = [chosen_prefill_mode(request.options, part, device) for device in devices]
     mode = modes[0]
-    memory = memory_plan.plan(part, draft_part, sizes, fused=mode.fused, packed_rows=mode.packed_rows)
+    memory = limits.plan(part, draft_part, sizes, fused=mode.fused, packed_rows=mode.packed_rows)
     if ranks > 1:
         exchanged = sums_bytes(part.hidden) + scores_bytes(part)
         memory = with_exchange(memory, mailbox_bytes(ranks, sizes, part.hidden, split_width), exchanged)
@@ -140,7 +136,7 @@ def open_engine(request: OpenRequest) -> CupyEngine:
         gemms = Cycle(model, head, sizes, sizes.slots, sizes.most_drafts if head else 0, tuned, kind).gemms
         require(tuned, gemms.lookups, request.pair, perf_mode=request.perf_mode, ranks=ranks)
         fullest = min(devices, key=free_bytes)
-        memory_plan.require(memory, torch.cuda.memory_allocated(fullest), sizes, fullest)
+        limits.require(memory, torch.cuda.memory_allocated(fullest), sizes, fullest)
         allocated = [Buffers.allocate(part, draft_part, sizes, device) for device in devices]
         buffers = with_mailboxes(allocated, sizes, part.hidden, split_width) if ranks > 1 else tuple(allocated)
     others = [

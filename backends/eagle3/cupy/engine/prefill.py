@@ -419,6 +419,6 @@ def capture(features: Tensor | None, x: Tensor, boundaries: tuple[int, ...], bou
     if features is None:
         return
     width = x.shape[-1]
-    for chunk, wanted in enumerate(boundaries):
-        if wanted == boundary:
+    for chunk, at in enumerate(boundaries):
+        if at == boundary:
             features[:, chunk * width : (chunk + 1) * width] = x

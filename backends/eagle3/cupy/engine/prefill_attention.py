@@ -49,14 +49,14 @@ TRIAL: Final = 129
 
 
 def libraries(
-    capability: tuple[int, int] | None, cudnn: int | None, wanted: Library | None = None
+    capability: tuple[int, int] | None, cudnn: int | None, only: Library | None = None
 ) -> tuple[Library, ...]:
-    """The libraries for a GPU of that compute capability (None: no GPU), the best first; `wanted` alone, if given.
+    """The libraries for a GPU of that compute capability (None: no GPU), the best first; `only` that one, if given.
 
     `cudnn`: its version as it counts them, such as 91501; None without it.
     """
-    if wanted is not None:
-        return (wanted,)
+    if only is not None:
+        return (only,)
     if capability is None:
         return (Library.TORCH,)
     cudnn_fits = capability[0] in OWN_KERNELS and cudnn is not None and cudnn >= FIRST_RIGHT
@@ -78,9 +78,9 @@ class PrefillAttention:
         self.chosen: dict[tuple[int, ...], Library] = {}
 
     @classmethod
-    def on(cls, device: torch.device, wanted: Library | None = None) -> PrefillAttention:
+    def on(cls, device: torch.device, only: Library | None = None) -> PrefillAttention:
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        return cls(libraries(capability, cudnn_version(), wanted))
+        return cls(libraries(capability, cudnn_version(), only))
 
     def library(self, positions: int, heads: Heads, device: torch.device) -> Library:
         """The library for prompts of `positions` tokens. A first call for a length runs it, and so makes its plan.
@@ -94,12 +94,12 @@ class PrefillAttention:
 
     def library_with_sinks(self, positions: int, heads: Heads, window: int | None, device: torch.device) -> Library:
         """As `library`, of a layer with sinks, and a window or None. One that has room for the whole prompt is none."""
-        seen = window if window is not None and window < positions else None
-        key = (positions, heads.heads, heads.kv_heads, heads.head_dim, seen or 0)
+        reach = window if window is not None and window < positions else None
+        key = (positions, heads.heads, heads.kv_heads, heads.head_dim, reach or 0)
         if key not in self.chosen:
 
             def attended(q: Tensor, k: Tensor, v: Tensor, library: Library) -> Tensor:
-                return attend_with_sinks(q, k, v, q.new_zeros(heads.heads), seen, library)
+                return attend_with_sinks(q, k, v, q.new_zeros(heads.heads), reach, library)
 
             self.chosen[key] = self._first_that_runs(attended, positions, heads, device)
         return self.chosen[key]

@@ -30,8 +30,7 @@ from specgate.backends.eagle3.cupy.engine.prefill_mixture import ROWS, Part, add
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import RECORD, most_row_groups
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
-from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights
-from specgate.backends.eagle3.cupy.memory.model import Target
+from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights, Target
 from specgate.backends.eagle3.lib.weights import TargetWeights
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 
@@ -187,7 +186,7 @@ def expert_workspace_bytes(
     width, queries, window = (g.heads + 2 * g.kv_heads) * g.head_dim, g.heads * g.head_dim, widest_window(g)
     # Of all prompts that go together: the stream, its norm and the features.
     rows = max(positions, min(slots * positions, ROWS))
-    kept = rows * (6 * h + (2 * draft.features * h if draft else 0))
+    lasting = rows * (6 * h + (2 * draft.features * h if draft else 0))
     # Of one prompt: q, k and v, what attention makes of them, its sums and shares; chunks of the output projection.
     part = min(CHUNK, positions)
     attention = positions * (2 * width + 2 * queries + 12 * g.heads) + part * 4 * h
@@ -206,7 +205,7 @@ def expert_workspace_bytes(
     if not fused:
         sent += mixed * (4 * h + 16 * count) + min(CHUNK, mixed * k) * (40 * f + 24 * h) + 24 * f * h
     drafting = part * ((10 * draft.features * h) + 26 * draft.hidden) + positions * 4 * draft.hidden if draft else 0
-    return kept + max(attention, sent, drafting)
+    return lasting + max(attention, sent, drafting)
 
 
 def widest_window(g: TargetGeometry) -> int:

@@ -33,7 +33,7 @@ from specgate.backends.eagle3.cupy.engine.prefill import (
 from specgate.backends.eagle3.cupy.kernels.experts.packing import PackedExperts
 from specgate.backends.eagle3.cupy.kernels.prefill.launchers import Places
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import RowGroups
-from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights
+from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
 
 ROWS: Final = 32768

@@ -59,8 +59,10 @@ def by_torch(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, window: int | None)
     wide = torch.cat((q, own.repeat(k.shape[1], 1).expand(len(q), -1, -1)), dim=-1)
     sink_keys = F.pad(sinks.to(k.dtype).view(k.shape[1], group), (k.shape[2], more - group))
     keys, values = F.pad(k, (0, more)), F.pad(v, (0, more))
-    seen = whole_prompt if window is None else sliding_windows
-    return seen(wide, keys, values, sink_keys, window or 0, 1 / math.sqrt(q.shape[2]))[..., : q.shape[2]].flatten(1)
+    attention = whole_prompt if window is None else sliding_windows
+    return attention(wide, keys, values, sink_keys, window or 0, 1 / math.sqrt(q.shape[2]))[..., : q.shape[2]].flatten(
+        1
+    )
 
 
 def whole_prompt(q: Tensor, k: Tensor, v: Tensor, sink_keys: Tensor, window: int, scale: float) -> Tensor:

@@ -60,5 +60,5 @@ def as_left(sampling: Sampling) -> Sampling:
 def law_of(logits: Tensor, sampling: Sampling, continuation: Sequence[int], least: float) -> TokenLaw:
     """As `protocols.ShowsDistribution.distribution`, from the logits [V] there."""
     distribution = distribution_of(logits, sampling)
-    kept = np.flatnonzero((distribution >= least) & (distribution > 0))
-    return TokenLaw(tuple(continuation), tuple(kept.tolist()), tuple(distribution[kept].tolist()))
+    support = np.flatnonzero((distribution >= least) & (distribution > 0))
+    return TokenLaw(tuple(continuation), tuple(support.tolist()), tuple(distribution[support].tolist()))

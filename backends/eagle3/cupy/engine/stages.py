@@ -68,7 +68,7 @@ class StagePasses:
     def shown(self, rows: int) -> dict[str, Any]:
         """The last `rows` rows of every stage, float32 [rows, width], and the draft's target ids, int64 [W]."""
         tensors: dict[str, Any] = {
-            name: torch.stack(kept[-rows:]).float().cpu().numpy() for name, kept in self._kept.items()
+            name: torch.stack(stage_rows[-rows:]).float().cpu().numpy() for name, stage_rows in self._kept.items()
         }
         if self.draft:
             tensors[TARGET_IDS] = self.draft.model.target_ids.long().cpu().numpy()
@@ -85,8 +85,8 @@ class StagePasses:
 class DraftPasses:
     """The draft's kernels over one row of one slot, in the order of `Chain`."""
 
-    def __init__(self, model: Draft, sizes: Sizes, gemms: Gemms, kept: Kept) -> None:
-        self.model, self.eps, self._kept = model, model.geometry.rms_eps, kept
+    def __init__(self, model: Draft, sizes: Sizes, gemms: Gemms, stage_rows: Kept) -> None:
+        self.model, self.eps, self._kept = model, model.geometry.rms_eps, stage_rows
         self.chain = Chain(model, sizes, 1, 0, gemms)
 
     def extend(self, b: Buffers) -> None:

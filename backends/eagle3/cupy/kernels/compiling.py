@@ -40,13 +40,13 @@ class Compiler:
 
         Raises BackendError where a process has ended.
         """
-        wanted = list(dict.fromkeys(specs))
-        new = [spec for spec in wanted if spec not in self.done]
+        unique = list(dict.fromkeys(specs))
+        new = [spec for spec in unique if spec not in self.done]
         try:
             self.done.update(zip(new, self.pool.map(complaint, new), strict=True))
         except BrokenProcessPool as error:
             raise BackendError(f"a process that compiled kernels has ended: {error}") from error
-        return {spec: self.done[spec] for spec in wanted}
+        return {spec: self.done[spec] for spec in unique}
 
 
 def distinct(kernels: Iterable[tuple[Config, Made]]) -> dict[Config, Made]:

@@ -237,18 +237,18 @@ def with_headers(file: str) -> str:
     return "".join(unrolled(file, kernel_files(), set()))
 
 
-def unrolled(file: str, files: Mapping[str, Path], seen: set[str]) -> list[str]:
-    """The lines of `file`, with the headers of `files` that it includes and that are not `seen` yet in their places."""
+def unrolled(file: str, files: Mapping[str, Path], included: set[str]) -> list[str]:
+    """Return the lines of `file`, with the headers of `files` that it includes in their places, unless `included`."""
     lines = [f'#line 1 "{file}"\n']
     for number, line in enumerate(files[file].read_text(encoding="utf-8").splitlines(), 1):
         header = INCLUDE.match(line)
         if header is None:
             lines.append("\n" if line == "#pragma once" else f"{line}\n")
-        elif header[1] in seen:
+        elif header[1] in included:
             lines.append("\n")
         else:
-            seen.add(header[1])
-            lines += [*unrolled(header[1], files, seen), f'#line {number + 1} "{file}"\n']
+            included.add(header[1])
+            lines += [*unrolled(header[1], files, included), f'#line {number + 1} "{file}"\n']
     return lines
 
 

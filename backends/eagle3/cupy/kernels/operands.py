@@ -65,10 +65,10 @@ class Operand:
         field = FIELD.fullmatch(line)
         if field is None or (not field["pointer"] and field["type"] not in NUMBERS):
             raise ValueError(f"not a field of a kernel's struct: {line.strip()}")
-        given = constants.hold(field["condition"]) if field["condition"] else None if field["null"] else True
+        present = constants.hold(field["condition"]) if field["condition"] else None if field["null"] else True
         kind = ctypes.c_void_p if field["pointer"] else NUMBERS[field["type"]]
         dtype = ELEMENTS[field["type"]] if field["pointer"] else None
-        return cls(field["name"], kind, dtype, field["shape"], given, field["condition"])
+        return cls(field["name"], kind, dtype, field["shape"], present, field["condition"])
 
 
 class Constants(dict[str, float]):
@@ -142,39 +142,39 @@ class Operands:
         """Numbers of the struct that its shapes name."""
         return tuple(field.name for field in self.fields if field.name in self.shapes.co_names)
 
-    def arguments(self, groups: Sequence[object], given: Mapping[str, ARGUMENT]) -> dict[str, ARGUMENT]:
-        """Return each operand by name, in order, out of `given`, or else the attribute of this name of one of `groups`.
+    def arguments(self, groups: Sequence[object], operands: Mapping[str, ARGUMENT]) -> dict[str, ARGUMENT]:
+        """Return each operand by name, in order, out of `operands` or as the attribute of this name of one of `groups`.
 
-        `given` in capitals are sizes. Raises ValueError, with kernel and operand, for what the kernel does not take.
+        Names in capitals are sizes. Raises ValueError, with kernel and operand, for what the kernel does not take.
         """
         arguments = dict[str, ARGUMENT]()
         for field in self.fields:
             name, value = field.name, None
-            if name in given:
-                value = given[name]
+            if name in operands:
+                value = operands[name]
             else:
                 for group in groups:
                     if (value := getattr(group, name, None)) is not None:
                         break
             if field.given is (value is None):
-                if field.given or name in given:
+                if field.given or name in operands:
                     raise ValueError(f"{self.function}: {name} is {'missing' if field.given else 'given'}{why(field)}")
                 value = None
             arguments[name] = value
-        self.check(arguments, self.sizes(groups, given, arguments))
+        self.check(arguments, self.sizes(groups, operands, arguments))
         return arguments
 
     def sizes(
-        self, groups: Sequence[object], given: Mapping[str, ARGUMENT], arguments: Mapping[str, ARGUMENT]
+        self, groups: Sequence[object], operands: Mapping[str, ARGUMENT], arguments: Mapping[str, ARGUMENT]
     ) -> dict[str, Any]:
-        """Return the sizes of a launch. Raises ValueError for another name that is `given`."""
+        """Return the sizes of a launch. Raises ValueError for a name of `operands` that is unknown."""
         sizes = dict[str, Any]()
         for group in groups:
             sizes |= getattr(group, "sizes", ())
-        for name in given.keys() - arguments.keys():
-            if not name.isupper() and given[name] is not None:
+        for name in operands.keys() - arguments.keys():
+            if not name.isupper() and operands[name] is not None:
                 raise ValueError(f"{self.function}: {name} is given, and is no operand of this launcher")
-            sizes[name] = given[name]
+            sizes[name] = operands[name]
         for name in self.numbers:
             sizes[name] = arguments[name]
         return sizes

@@ -1,14 +1,12 @@
 """Arrays in the GPU's memory.
 
 sizes.py           the numbers that everything allocated and launched follows from
-model.py           weights and tables of a pair, as the kernels want them
-expert_weights.py  the weights of a target with a mixture of experts
+model.py           weights and tables of a pair, in the form that the kernels want
 sampling.py        what drawing tokens needs
 buffers.py         everything else that a captured graph reads and writes
 peers.py           where the GPUs that share a target write to each other
 trees.py           a draft tree's topology, and what its kernels hand on
 partial.py         what verification over a part of the cache keeps
-coded_pages.py     keys and values of a prompt as codes in the cache's pages, and back, by torch
-nvfp4_pages.py     the order in which pages of NVFP4 hold codes and scales
+coded_pages.py     keys and values as codes in a cache's pages, and back, by torch
 cache_layout.py    which blocks of the paged cache hold which prompt
 """

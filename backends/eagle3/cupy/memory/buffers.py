@@ -18,7 +18,7 @@ from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import NORM_GROUP, PreNormRows
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import Mailboxes
 from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks, Slots
-from specgate.backends.eagle3.cupy.memory.nvfp4_pages import blank
+from specgate.backends.eagle3.cupy.memory.coded_pages import blank
 from specgate.backends.eagle3.cupy.memory.partial import PartialBuffers
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes

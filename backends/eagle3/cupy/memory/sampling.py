@@ -96,7 +96,7 @@ class SamplingBuffers:
         bias = of(torch.float32, vocab if biases(sampling) else 0)
         for token, added in sampling.logit_bias:
             bias[token] = added
-        weighed, filtered = (rows if wanted(sampling, vocab) else 0 for wanted in (weighs, filters))
+        weighed, filtered = (rows if needs(sampling, vocab) else 0 for needs in (weighs, filters))
         drafted = rows // slots - 1 if rejects(sampling) and draft_vocab else 0
         summed = 2 * drafted * slots
         return cls(

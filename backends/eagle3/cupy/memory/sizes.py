@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig, usual_config
-from specgate.backends.eagle3.cupy.kernels.attention.kept import KeptBlocks
+from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan

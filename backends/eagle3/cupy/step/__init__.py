@@ -6,8 +6,7 @@ chain.py         the draft's part: a chain of K tokens behind that
 tree.py          or a tree, level by level
 verify.py        the target's part: one pass over the last token and the drafts
 partial.py       what a full verification leaves for partial ones
-token_draw.py    a drawn token in the place of a row's greedy choice
-rejection.py     verifying drafts by rejection
+token_draw.py    drawing a row's token, and verifying drafts by rejection
 layer.py         the kernels of one decoder layer, which both are made of
 expert_layer.py  those of a layer with a mixture of experts
 recording.py     the kernel calls of a step, with their operands, for who wants to repeat them

@@ -10,11 +10,11 @@ from specgate.backends.eagle3.cupy.kernels.state.launchers import Commit, KVRese
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
 from specgate.backends.eagle3.cupy.step.chain import Chain
 from specgate.backends.eagle3.cupy.step.partial import FULL, PLAIN, Kind
 from specgate.backends.eagle3.cupy.step.tree import Tree
 from specgate.backends.eagle3.cupy.step.verify import Verify
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Configurations, Gemms
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED
 

@@ -13,10 +13,10 @@ from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import AllReduce
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
 from specgate.backends.eagle3.cupy.memory.buffers import LayerBuffers, Pages
-from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights
+from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
 from specgate.backends.eagle3.cupy.step.layer import Place, RowPositions, unwatched
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.checkpoints.geometry import TargetGeometry
 

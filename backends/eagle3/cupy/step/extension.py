@@ -10,8 +10,8 @@ from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftInput, Fea
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, norm_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
 from specgate.backends.eagle3.cupy.step.layer import Layer, RowPositions
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.checkpoints.geometry import DraftGeometry
 

@@ -18,7 +18,7 @@ from specgate.backends.eagle3.cupy.memory.buffers import LayerBuffers, Pages
 from specgate.backends.eagle3.cupy.memory.model import RopeTable
 from specgate.backends.eagle3.cupy.memory.partial import PartialBuffers
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.backends.eagle3.lib.weights import LayerWeights
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry

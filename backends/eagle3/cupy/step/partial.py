@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import torch
 
-from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT, KeptBlocks
+from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT, KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.partial.launchers import BlockBounds, BlockScores, ChooseBlocks
@@ -29,11 +29,11 @@ class Selection:
     """The kernels behind the last layer of a full verification of spec-`k`, for all layers together."""
 
     def __init__(self, heads: Heads, sizes: Sizes, k: int) -> None:
-        kept = sizes.kept_of(k)
-        self.most = kept.unseen // KEPT + 2  # blocks that come to lie before the window from one to the next
-        self.bounds = BlockBounds(heads, kept, sizes.blocks)
-        self.scores = BlockScores(heads, kept, sizes.blocks, sizes.slots, k + 1, sizes.max_rows)
-        self.choose = ChooseBlocks(heads, kept, sizes.slots)
+        blocks = sizes.kept_of(k)
+        self.most = blocks.unseen // KEPT + 2  # blocks that come to lie before the window from one to the next
+        self.bounds = BlockBounds(heads, blocks, sizes.blocks)
+        self.scores = BlockScores(heads, blocks, sizes.blocks, sizes.slots, k + 1, sizes.max_rows)
+        self.choose = ChooseBlocks(heads, blocks, sizes.slots)
 
     def kernels(self) -> Mapping[str, Kernel]:
         """Name → launcher, in stream order."""

@@ -18,12 +18,11 @@ from specgate.backends.eagle3.cupy.memory.buffers import Buffers, partial_attent
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sampling import penalises, rejects
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.nvtx import mark
 from specgate.backends.eagle3.cupy.step.expert_layer import ExpertLayer
 from specgate.backends.eagle3.cupy.step.layer import Layer, RowPositions
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind, Selection
-from specgate.backends.eagle3.cupy.step.rejection import Rejection
-from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
+from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
+from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.backends.eagle3.lib.weights import ExpertLayerWeights, LayerWeights
 
@@ -199,7 +198,7 @@ class Verify:
 
     def _capture(self, b: Buffers, rows: Rows, boundary: int) -> None:
         begins = (b.slots.length, b.partial.verified) if self.kind == FULL and b.partial else None
-        for chunk, wanted in enumerate(self.boundaries):
-            if wanted == boundary:
+        for chunk, at in enumerate(self.boundaries):
+            if at == boundary:
                 assert b.draft is not None
                 self.capture(b.draft.features, b.target.layer.stream, rows, chunk, begins)

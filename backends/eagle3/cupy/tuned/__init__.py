@@ -3,6 +3,5 @@
 nvidia-h100-80gb-hbm3.json, nvidia-h200.json  what comes with specgate, a file per kind of GPU
 lookup.py         the configurations that are known for a GPU, and why one is not
 gemms.py          makes the launchers of a step's products, each with its weight's configuration
-required.py       prints what was found; refuses to run in PERF_MODE without
-shape_log.py      a file of the products that an engine has run, for the search
+required.py       PERF_MODE requires a tuned configuration for every product; the log of shapes for the tuner
 """

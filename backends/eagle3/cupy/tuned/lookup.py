@@ -99,7 +99,7 @@ class Tuned:
 
         Raises UsageError, with file, line and key, where a file cannot be read.
         """
-        from specgate.backends.eagle3.nouns.tuned_gemms import file_name, read_tuned, user_file
+        from specgate.backends.eagle3.nouns.gemms import file_name, read_tuned, user_file
 
         files = [file] if file else [user_file(device), SHIPPED / file_name(device)]
         sources = tuple(Source(f, read_tuned(f)) for f in files if f == file or f.is_file())
@@ -180,9 +180,9 @@ def stale(gemm: TunedGemm) -> str | None:
 def unusable(config: Mapping[str, int], gemm: TunedGemm) -> str | None:
     """Return why one of the configurations of `gemm` is of no use."""
     usual_fields = ExpertConfig.usual(gemm.k, 1, 1).stored() if gemm.experts else GemmConfig().stored()
-    known, given = set(usual_fields), set(config)
-    if known != given:
-        return f"has configurations of {', '.join(sorted(given))}; the kernel takes {', '.join(sorted(known))}"
+    known, fields = set(usual_fields), set(config)
+    if known != fields:
+        return f"has configurations of {', '.join(sorted(fields))}; the kernel takes {', '.join(sorted(known))}"
     own, usual = config_of(config, gemm), config_of(gemm.config, gemm)
     if not (own.possible(gemm.n, gemm.k) if isinstance(own, GemmConfig) else own.possible(gemm.n // TILE)):
         return f"config of {gemm.n} x {gemm.k} is none that the kernel can have: {dict(config)}"

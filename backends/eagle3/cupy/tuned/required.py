@@ -1,11 +1,10 @@
-"""PERF_MODE requires a tuned configuration for every product; of experts where any have been tuned for the device.
-Elsewhere the default serves, and the counters say so.
-"""
+"""PERF_MODE requires a tuned configuration for every product. What an engine has run is logged for the tuner."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from specgate.backends.eagle3.cupy.tuned.gemms import Lookup
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
@@ -62,3 +61,23 @@ def command(pair: PairRef) -> str:
     """The command that tunes those products of `pair` that are not tuned yet."""
     draft = ["--draft", str(pair.draft)] if pair.draft else []
     return shlex.join(["specgate", "engine", "tune", "gemm", "--missing", "--target", str(pair.target), *draft])
+
+
+class ShapeLog:
+    """A file of products that grows when steps are made, never while one runs. What it held before stays in it, because
+    one run may have several engines.
+    """
+
+    def __init__(self, file: Path) -> None:
+        """Raises UsageError where `file` holds something else."""
+        from specgate.backends.eagle3.nouns.gemms import read_shapes
+
+        self.file = file
+        self.shapes = set(read_shapes(file) if file.exists() else ())
+
+    def add(self, shapes: Iterable[GemmShape]) -> None:
+        """Raises EnvironmentRefused where the file cannot be written."""
+        from specgate.backends.eagle3.nouns.gemms import write_shapes
+
+        self.shapes.update(shapes)
+        write_shapes(self.file, self.shapes)

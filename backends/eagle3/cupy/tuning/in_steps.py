@@ -176,10 +176,10 @@ def only_at(rows: int, config: Config) -> WeightConfig[Config]:
 
 def one_per_split(configs: Iterable[Config]) -> Iterator[Config]:
     """The first configuration of each way to split k."""
-    seen = set[tuple[int, ...]]()
+    splits = set[tuple[int, ...]]()
     for config in configs:
-        if config.split not in seen:
-            seen.add(config.split)
+        if config.split not in splits:
+            splits.add(config.split)
             yield config
 
 

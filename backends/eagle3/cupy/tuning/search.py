@@ -18,11 +18,14 @@ from typing import Final
 
 import torch
 
+from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
 from specgate.backends.eagle3.cupy.bench.timing import read_bandwidth, time_launches
 from specgate.backends.eagle3.cupy.device import first_gpu, l2_bytes
 from specgate.backends.eagle3.cupy.kernels.compiling import Compiler, compiler, distinct
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned, code_sha256
 from specgate.backends.eagle3.cupy.tuning.in_steps import refined
@@ -34,6 +37,23 @@ from specgate.backends.eagle3.lib.memory import refusing_overflow
 from specgate.backends.eagle3.nouns.gemms import GemmShape, StepsRequest, TunedGemm
 from specgate.errors import BackendError
 from specgate.machine import inventory
+
+POSITIONS = 1024
+"""Any number: no product depends on it."""
+
+
+def gemm_shapes(geometry: Geometry, batches: Sequence[int], draft_lengths: Sequence[int]) -> tuple[GemmShape, ...]:
+    """The products of a baseline step, and of cycles of `draft_lengths`, over `batches` slots; sorted.
+
+    The launchers of such steps are made, on a pair without weights, and asked.
+    """
+    target, draft = random_pair(geometry, POSITIONS, "meta")
+    shapes = set[GemmShape]()
+    for slots in batches:
+        for k in {0, *(draft_lengths if draft else ())}:
+            shapes.update(Cycle(target, draft, Sizes(slots, POSITIONS, k + 1), slots, k).gemms.shapes)
+    return tuple(sorted(shapes))
+
 
 SCREEN: Final = 4
 """The number of rows at which all candidates are timed. The fastest there are timed at all of `ROWS`."""

@@ -1,11 +1,14 @@
-"""The formats of cached keys and values: what they ask of a head, and how many bytes a position takes in each."""
+"""The formats of cached keys and values: options, what they ask of a head, and the format of a checkpoint."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal, get_args
 
+from specgate.checkpoints.hf_keys import read_json
 from specgate.errors import UsageError
 
 KvMode = Literal["bf16", "fp8", "nvfp4"]
@@ -72,3 +75,42 @@ def position_bytes(mode: KvMode | None, kv_heads: int, head_dim: int, itemsize: 
 def mode_in_words(mode: KvMode | None, dtype: str) -> str:
     """The format in words; `dtype`: what the engine computes in."""
     return dtype if mode is None else IN_WORDS[mode]
+
+
+def kv_modes(options: Mapping[str, str]) -> KvModes:
+    """The formats that the options name. Raises UsageError for names that are none, and for a tree beside them."""
+    target, draft = (kv_mode(options[name], name) if name in options else None for name in (KV, DRAFT_KV))
+    for name, mode in ((KV, target), (DRAFT_KV, draft)):
+        if mode in ("fp8", "nvfp4") and "tree" in options:
+            raise UsageError(
+                f"option {name} = {mode} with a tree: its rows are cached before their positions, and with them their "
+                "scales, are known",
+                hint="leave one of them out, or take bf16",
+            )
+    return KvModes(target, draft)
+
+
+FILE: Final = "hf_quant_config.json"
+"""What NVIDIA's Model Optimizer writes beside `config.json`: `quantization.kv_cache_quant_algo`."""
+ALGORITHMS: Final[dict[str, KvMode]] = {"FP8": "fp8", "NVFP4": "nvfp4"}
+
+
+def calibrated_for(folder: Path) -> str | None:
+    """Return the format of a checkpoint's calibration as a mode's name, or the file's own name for it. None if no file
+    states one.
+
+    Raises CheckpointError for a file that is no JSON object, or a key with a value of another type.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        return None
+    algorithm = read_json(file).part("quantization").values.get("kv_cache_quant_algo")
+    return None if algorithm is None else ALGORITHMS.get(str(algorithm), str(algorithm))
+
+
+def calibration_warnings(folder: Path, mode: KvMode | None, whose: str, option: str) -> Iterator[str]:
+    """A warning where the checkpoint in `folder` was calibrated for another format than its cache has."""
+    own = calibrated_for(folder)
+    if own is not None and own != mode:
+        setting = f"{option} = {mode}" if mode else f"{option} is not given"
+        yield f"{folder / FILE}: {whose} was calibrated for a KV cache in {own}, and {setting}: acceptance may suffer"

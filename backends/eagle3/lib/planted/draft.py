@@ -13,11 +13,16 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.planted.bits import draws, key_of, shuffled, uniform_rows
-from specgate.backends.eagle3.lib.planted.draft_register import DraftRegister
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
-from specgate.backends.eagle3.lib.planted.rows import bfloat16_matrix
-from specgate.backends.eagle3.lib.planted.scales import SILU_SQUARE
+from specgate.backends.eagle3.lib.planted.register import DraftRegister
+from specgate.backends.eagle3.lib.planted.rows import (
+    SILU_SQUARE,
+    bfloat16_matrix,
+    draws,
+    key_of,
+    shuffled,
+    uniform_rows,
+)
 from specgate.backends.eagle3.lib.planted.tables import Tables
 from specgate.backends.eagle3.lib.planted.target import signal_rows
 from specgate.checkpoints.geometry import DraftGeometry

@@ -18,11 +18,23 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.planted.bits import Key, hash32, key_of, shifted, shuffled, uniform_rows
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.planted.routing import GROUPS, choices
-from specgate.backends.eagle3.lib.planted.rows import bfloat16_matrix, filled
-from specgate.backends.eagle3.lib.planted.scales import ATTENTION, MLP, SCORE, branch_scale, stream_rms
+from specgate.backends.eagle3.lib.planted.rows import (
+    ATTENTION,
+    MLP,
+    SCORE,
+    Key,
+    bfloat16_matrix,
+    branch_scale,
+    filled,
+    hash32,
+    key_of,
+    shifted,
+    shuffled,
+    stream_rms,
+    uniform_rows,
+)
 from specgate.backends.eagle3.lib.planted.tables import Tables
 from specgate.backends.eagle3.lib.rope import inverse_frequencies
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry

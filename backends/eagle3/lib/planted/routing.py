@@ -22,8 +22,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.planted.bits import draws, hash32, key_of, shifted, shuffled
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
+from specgate.backends.eagle3.lib.planted.rows import draws, hash32, key_of, shifted, shuffled
 from specgate.backends.eagle3.lib.planted.tables import Tables, cycle
 from specgate.checkpoints.geometry import ExpertGeometry
 

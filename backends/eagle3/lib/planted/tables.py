@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.planted.bits import draws, key_of, shuffled
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
+from specgate.backends.eagle3.lib.planted.rows import draws, key_of, shuffled
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,21 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.planted.bits import key_of, uniform_rows
 from specgate.backends.eagle3.lib.planted.experts import TargetExperts, score_scale
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
-from specgate.backends.eagle3.lib.planted.rows import bfloat16_matrix
-from specgate.backends.eagle3.lib.planted.scales import ATTENTION, LOGIT_STD, MLP, SCORE, SILU_SQUARE, branch_scale
+from specgate.backends.eagle3.lib.planted.register import TargetRegister
+from specgate.backends.eagle3.lib.planted.rows import (
+    ATTENTION,
+    LOGIT_STD,
+    MLP,
+    SCORE,
+    SILU_SQUARE,
+    bfloat16_matrix,
+    branch_scale,
+    key_of,
+    uniform_rows,
+)
 from specgate.backends.eagle3.lib.planted.tables import Tables
-from specgate.backends.eagle3.lib.planted.target_register import TargetRegister
 from specgate.checkpoints.geometry import TargetGeometry
 
 CLASS_SHARE: Final = {"A": 0.8, "B": 0.95}

@@ -19,8 +19,8 @@ RETRIEVAL: Final = "specpv_retrieval"
 WINDOW: Final = "specpv_window"
 REFRESH: Final = "specpv_refresh"
 NAMES: Final = (SPECPV, SINK, RETRIEVAL, WINDOW, REFRESH)
-Way = Literal["lossy", "lossless"]
-WAYS: Final[tuple[Way, ...]] = get_args(Way)
+Mode = Literal["lossy", "lossless"]
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 LEAST: Final[Mapping[str, int]] = {SINK: 0, RETRIEVAL: 0, WINDOW: 1, REFRESH: 1}
 USUAL: Final[Mapping[str, int]] = {SINK: 2, RETRIEVAL: 256, WINDOW: 8, REFRESH: 20}
 """The values of the authors' repository (TanZhendong/SpecPV, `SpecConfig`)."""
@@ -105,7 +105,7 @@ def plan_partial(options: Mapping[str, str]) -> PartialPlan | None:
             )
         return None
     mode = options[SPECPV]
-    if mode not in WAYS:
+    if mode not in MODES:
         raise UsageError(
             f"option {SPECPV} = {mode!r}",
             hint="lossy, as in the paper: tokens may differ from the baseline's; or lossless: they may not",

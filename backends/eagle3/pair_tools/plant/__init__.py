@@ -8,7 +8,7 @@ calibrate.py           how strong the signal must be for a wanted share
 decoder.py             the engine that decodes its own text, for calibration and check
 thresholds.py          from which signal on a planted successor wins, without another forward pass
 orbit.py               token sequences like generated ones
-truth.py               the accept counts that a text implies, without any arithmetic of a model
+truth.py               what a text implies without a forward pass: accepted drafts, planted tokens, a loop
 write.py               the pair as two Hugging Face folders: configs alone, or with weights
 overlap.py             measures how many distinct experts neighbouring tokens touch
 check.py               measures the pair against the tokens and the prediction

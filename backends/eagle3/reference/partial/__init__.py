@@ -4,6 +4,5 @@ After Tan et al., arXiv 2512.02337. See backends/eagle3/docs/specpv.md. What `-o
 `specgate.backends.eagle3.lib.specpv`.
 
 blocks.py     which blocks of 16 positions are kept: scores, selection, positions
-attending.py  attention over what is kept, and over all of it while choosing what to keep
-verifying.py  the cycles: lossy as in the paper, and lossless
+verifying.py  its cycles, and the attention of partial and full passes
 """

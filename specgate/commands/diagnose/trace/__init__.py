@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from specgate.commands.door import command
 from specgate.contract import BlockTrace
 from specgate.errors import ExitCode
 from specgate.terminal import echo, echo_json
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from specgate.contract import BlockTrace
 
 
-@click.command(short_help="Show what a profiler's trace says of a decode loop.")
+@command(short_help="Show what a profiler's trace says of a decode loop.")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--run", type=click.Path(path_type=Path), help="Run folder that the trace is to belong to.")
 @click.option("--cell", metavar="KEY", help="Cell of the run, if it has several: POINT/ROLE.")
@@ -34,6 +35,9 @@ def trace(
     file: Path, run: Path | None, cell: str | None, steps: int | None, kernels: Path | None, as_json: bool
 ) -> None:
     """Show kernels, copies, waits and gaps per decode step of the trace FILE.
+
+    \b
+    Example: specgate diagnose trace FILE --run RUN
 
     FILE is what torch's profiler wrote (.json, .json.gz), as vLLM and SGLang do on /start_profile and /stop_profile, or
     an SQLite export of Nsight Systems (nsys profile --cuda-graph-trace=node; nsys export --type sqlite). vLLM and

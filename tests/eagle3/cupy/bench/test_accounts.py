@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.bench.accounts import ACCOUNTS, VisibleCache, account
-from specgate.backends.eagle3.cupy.bench.checks import CHECKS
-from specgate.backends.eagle3.cupy.bench.groups import groups_of
+from specgate.backends.eagle3.cupy.bench.run import groups_of
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows, PreNormRows
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
 from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
+from tests.eagle3.cupy.bench.checks import CHECKS
 from tests.eagle3.cupy.bench.staged import SMALL, no_launches, staged
 
 

@@ -7,11 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.eagle3.cupy.bench.checks import check, index_of, packed
-from specgate.backends.eagle3.cupy.bench.groups import groups_of
-from specgate.backends.eagle3.cupy.bench.run import timings
+from specgate.backends.eagle3.cupy.bench.run import groups_of, timings
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
 from specgate.contract import Role
+from tests.eagle3.cupy.bench.checks import check, index_of, packed
 from tests.eagle3.cupy.bench.staged import no_launches, staged
 
 
@@ -40,9 +39,11 @@ def test_every_kernel_of_a_step_is_right_and_takes_time(k: int) -> None:
     with torch.inference_mode(), stream.current():
         stage = staged(k, slots=2, context=1024, device="cuda")
         found = list(timings(Role(k), stage, stream))
+        for group in groups_of(stage.calls, stage.context):
+            error, tolerance = check(group.calls[0], stage)
+            assert error <= tolerance, f"{group.tag}: {error}"
     assert {t.tag for t in found} == {g.tag for g in groups_of(stage.calls, stage.context)}
     for timing in found:
-        assert timing.right, f"{timing.tag}: {timing.error}"
         assert timing.us > 0 and timing.per_step > 0
         assert all(peer.us is not None and peer.us > 0 for peer in timing.peers), timing.peers
     assert any(timing.peers for timing in found)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.backend import BACKEND
-from specgate.backends.eagle3.cupy.bench import memory_reads
+from specgate.backends.eagle3.cupy.bench import timing
 from specgate.errors import EnvironmentRefused
 from specgate.machine import inventory
 
@@ -16,7 +16,7 @@ def test_the_gpu_that_would_be_measured_is_read() -> None:
     found = BACKEND.read_memory(10)
     assert found.gpu_uuid == inventory.visible_gpu_uuid()
     assert found.device == torch.cuda.get_device_name()
-    assert found.size in memory_reads.SIZES and len(found.elapsed_ns) == 10
+    assert found.size in timing.SIZES and len(found.elapsed_ns) == 10
     assert min(found.elapsed_ns) > 0
 
 
@@ -28,7 +28,7 @@ def test_nothing_is_held_afterwards() -> None:
 
 
 def test_a_gpu_with_too_little_free_memory_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_reads, "first_gpu", lambda: torch.device("cuda", 0))
-    monkeypatch.setattr(memory_reads, "free_bytes", lambda device: 3_000_000_000)
+    monkeypatch.setattr(timing, "first_gpu", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(timing, "free_bytes", lambda device: 3_000_000_000)
     with pytest.raises(EnvironmentRefused, match=r"cuda:0: 3\.00 GB free, but reading takes 4\.29 GB"):
-        memory_reads.read_memory(1)
+        timing.read_memory(1)

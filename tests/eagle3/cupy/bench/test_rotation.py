@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.bench.groups import SMALL, Group, groups_of, rotation, tag_of
+from specgate.backends.eagle3.cupy.bench.run import SMALL, Group, groups_of, rotation, tag_of
 from specgate.backends.eagle3.cupy.bench.timing import TIMES_L2
 from tests.eagle3.cupy.bench.staged import no_launches, staged
 
@@ -17,7 +17,7 @@ def groups(k: int) -> list[Group]:
 
 def test_operands_take_turns_beyond_the_cache_unless_they_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     no_launches(monkeypatch)
-    monkeypatch.setattr("specgate.backends.eagle3.cupy.bench.groups.SMALL", 10_000)
+    monkeypatch.setattr("specgate.backends.eagle3.cupy.bench.run.SMALL", 10_000)
     for group in groups(3):
         launches = rotation(group, CACHE)
         if group.account.size >= 10_000:

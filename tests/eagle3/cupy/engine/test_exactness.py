@@ -9,8 +9,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.lib.chains.lengths import ChainLengths
-from specgate.backends.eagle3.lib.chains.table import table_of
+from specgate.backends.eagle3.lib.chains import ChainLengths, table_of
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.contract import BASELINE, Budget, Role
 from tests.eagle3.cupy.engine.tracing import nearness, same_prefixes, tokens, trace

@@ -11,7 +11,7 @@ from specgate.contract import BASELINE, Budget, Role
 from tests.eagle3.cupy.engine.tracing import (
     NEAR_TIE,
     Nearness,
-    partings,
+    divergences,
     reference_logits,
     same_prefixes,
     tokens,
@@ -87,7 +87,7 @@ def test_tokens_are_the_float32_references_but_for_near_ties(name: str, monkeypa
     for engine in (made, exact):
         engine.prefill(prompts, draft=True)
     ours, theirs = (engine.decode(BASELINE, Budget(steps=40), ()).tokens for engine in (made, exact))
-    parted = partings(ours, theirs, exact)
+    parted = divergences(ours, theirs, exact)
     assert max((one.gap for one in parted), default=0.0) <= NEAR_TIE, parted
     assert sum(len(ours[0]) - one.at for one in parted) <= len(ours) * len(ours[0]) // 2
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specgate.backends.eagle3.cupy.engine import memory_plan
-from specgate.backends.eagle3.cupy.engine.memory_plan import plan, require
+from specgate.backends.eagle3.cupy.engine import limits
+from specgate.backends.eagle3.cupy.engine.limits import plan, require
 from specgate.backends.eagle3.cupy.engine.ranks.prefill_experts import scores_bytes
 from specgate.backends.eagle3.cupy.kernels.heads import OUTER_BYTES
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, bytes_of, tensors_of
@@ -16,7 +16,7 @@ from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.memory import weight_bytes
-from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import DraftGeometry
 from specgate.checkpoints.trees.shape import TreeShape
@@ -97,7 +97,7 @@ def test_buffers_are_finite_from_the_start() -> None:
 def test_what_fits_exactly_is_allowed_and_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: 5_430_000_000)
+    monkeypatch.setattr(limits, "free_bytes", lambda device: 5_430_000_000)
     require(PLAN, 270_000_000, SIZES, torch.device("cpu"))
     assert capsys.readouterr().out == (
         "memory plan: weights 0.27 GB (loaded), key/value cache 5.00 GB, buffers of a step 0.40 GB, "
@@ -106,7 +106,7 @@ def test_what_fits_exactly_is_allowed_and_printed(
 
 
 def test_a_byte_too_many_is_refused_with_the_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_plan, "free_bytes", lambda device: 5_429_999_999)
+    monkeypatch.setattr(limits, "free_bytes", lambda device: 5_429_999_999)
     said = (
         r"3 slots of 200 positions need 5\.43 GB beside the weights \(key/value cache 5\.00 GB, buffers of a step "
         r"0\.40 GB, prefill workspace 0\.03 GB\), but 5\.43 GB are free\n  a smaller batch or a shorter context"

@@ -21,12 +21,12 @@ from specgate.backends.eagle3.cupy.engine.prefill import PACKED_ROWS
 from specgate.backends.eagle3.lib.hf_write import target_config
 from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.pair import load_target
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
 from specgate.contract import PairRef, Sampling
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, CheckpointError, EnvironmentRefused, SpecgateError, UsageError
 from tests.eagle3.cupy.pairs import MIXTURE, TARGET
+from tests.pairs.tiny import write_random_pair
 
 ROOT = Path(__file__).parents[4]
 POSITIONS = 512
@@ -298,7 +298,7 @@ def test_a_good_draft_is_used_with_the_boundaries_asked_for(request_: OpenReques
 
 
 def test_a_setting_of_sampling_that_makes_no_sense_is_refused_by_name(request_: OpenRequest) -> None:
-    with pytest.raises(UsageError, match=r"sampling\.temperature = -1\.0\n  must be at least 0"):
+    with pytest.raises(UsageError, match=r"sampling\.temperature = -1\.0\n  must be at least 0; 0 is greedy"):
         BACKEND.open(replace(request_, sampling=Sampling(temperature=-1.0)))
 
 

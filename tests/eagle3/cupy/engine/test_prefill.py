@@ -20,9 +20,9 @@ from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.layout import target_tensors
+from specgate.backends.eagle3.reference import kv_planes
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.kv import planes
 from specgate.backends.eagle3.reference.target import target_forward
 from specgate.checkpoints.geometry import DraftGeometry
 from tests.eagle3.cupy.pairs import (
@@ -109,8 +109,8 @@ def test_the_pages_hold_the_references_keys_and_values(plain: Pair, length: int)
     cache = plain.reference.cache
     for layer in range(TARGET.layers):
         k, v = by_position(pages, layer, blocks)
-        assert_rows_agree(k[:, :length], planes.plain(cache.k[layer])[0, :, :length])
-        assert_rows_agree(v[:, :length], planes.plain(cache.v[layer])[0, :, :length])
+        assert_rows_agree(k[:, :length], kv_planes.plain(cache.k[layer])[0, :, :length])
+        assert_rows_agree(v[:, :length], kv_planes.plain(cache.v[layer])[0, :, :length])
         assert not k[:, length:].any()
         assert not v[:, length:].any()
     untouched = [block for block in range(6) if block not in blocks]
@@ -191,8 +191,8 @@ def test_the_drafts_pages_hold_the_references_keys_and_values(variant: DraftGeom
     k, v = by_position(pages, 0, blocks)
     drafter, filled = both.reference.drafter, len(tokens) - 1
     assert isinstance(drafter, EagleDrafter)
-    assert_rows_agree(k[:, :filled], planes.plain(drafter.cache.k[0])[0, :, :filled])
-    assert_rows_agree(v[:, :filled], planes.plain(drafter.cache.v[0])[0, :, :filled])
+    assert_rows_agree(k[:, :filled], kv_planes.plain(drafter.cache.k[0])[0, :, :filled])
+    assert_rows_agree(v[:, :filled], kv_planes.plain(drafter.cache.v[0])[0, :, :filled])
     assert not k[:, filled:].any()
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine import prefill_experts, prefill_mixture
-from specgate.backends.eagle3.cupy.engine.memory_plan import plan
+from specgate.backends.eagle3.cupy.engine.limits import plan
 from specgate.backends.eagle3.cupy.engine.prefill import PACKED_ROWS, PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, PrefillAttention
 from specgate.backends.eagle3.cupy.engine.prefill_experts import (
@@ -32,7 +32,7 @@ from specgate.backends.eagle3.lib.weights import TargetWeights
 from specgate.backends.eagle3.reference import gpt_oss
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
-from specgate.backends.eagle3.reference.kv.planes import plain
+from specgate.backends.eagle3.reference.kv_planes import plain
 from tests.eagle3.cupy.gpu_pairs import expert_engine, modes_on_gpu, random_prompts
 from tests.eagle3.cupy.pairs import (
     BOUNDARIES,

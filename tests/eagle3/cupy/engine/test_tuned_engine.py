@@ -12,12 +12,12 @@ from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
-from specgate.backends.eagle3.cupy.tuned.shape_log import ShapeLog
-from specgate.backends.eagle3.cupy.tuning.expert_candidates import candidates as candidates_of_experts
+from specgate.backends.eagle3.cupy.tuned.required import ShapeLog
 from specgate.backends.eagle3.cupy.tuning.expert_product import launcher
-from specgate.backends.eagle3.cupy.tuning.gemm_candidates import candidates
-from specgate.backends.eagle3.cupy.tuning.shapes import gemm_shapes
-from specgate.backends.eagle3.nouns.tuned_gemms import read_shapes
+from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates as candidates_of_experts
+from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
+from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
+from specgate.backends.eagle3.nouns.gemms import read_shapes
 from specgate.contract import Budget, Role
 from tests.eagle3.cupy.gpu_pairs import (
     RECIPE_EXPERTS,

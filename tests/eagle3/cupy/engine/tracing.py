@@ -62,7 +62,7 @@ def reference_logits(oracle: ReferenceEngine, slot: int, continuation: Sequence[
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class Divergence:
     """Where a text of `slot` leaves the reference's, after `at` tokens. `gap`: how far the reference's logit of its own
     token is above that of the other one, as a share of the row's largest.
     """
@@ -72,14 +72,16 @@ class Parting:
     gap: float
 
 
-def partings(texts: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], oracle: ReferenceEngine) -> list[Parting]:
+def divergences(
+    texts: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], oracle: ReferenceEngine
+) -> list[Divergence]:
     """`wanted`: the greedy texts of `oracle`, after the prompts that it has prefilled last."""
     found = []
     for slot, (text, exact) in enumerate(zip(texts, wanted, strict=True)):
         at = next((i for i, (ours, theirs) in enumerate(zip(text, exact, strict=True)) if ours != theirs), None)
         if at is not None:
             logits = reference_logits(oracle, slot, exact[:at])
-            found.append(Parting(slot, at, float((logits[exact[at]] - logits[text[at]]) / logits.max())))
+            found.append(Divergence(slot, at, float((logits[exact[at]] - logits[text[at]]) / logits.max())))
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec
-from specgate.backends.eagle3.cupy.step.rejection import Rejection
+from specgate.backends.eagle3.cupy.step.token_draw import Rejection
 
 
 class Faulty(Spec):

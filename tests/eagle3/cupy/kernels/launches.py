@@ -24,7 +24,7 @@ from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import Kind
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes
-from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, PairGeometry

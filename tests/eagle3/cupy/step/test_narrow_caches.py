@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, OUTER_BYTES, SCALE_POSITIONS
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
-from specgate.backends.eagle3.cupy.memory.nvfp4_pages import block_scales, key_codes, outer_of, value_codes
+from specgate.backends.eagle3.cupy.memory.coded_pages import block_scales, key_codes, outer_of, value_codes
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.kv.modes import KvMode, KvModes
 from specgate.backends.eagle3.reference.engine import ReferenceEngine

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, read
-from specgate.backends.eagle3.cupy.engine.partial.counting import counters_of
-from specgate.backends.eagle3.cupy.engine.partial.schedule import kinds_of
-from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT
+from specgate.backends.eagle3.cupy.engine.partial import counters_of, kinds_of
+from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind

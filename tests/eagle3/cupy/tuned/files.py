@@ -10,8 +10,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertCo
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.tuned.lookup import KERNELS_OF_EXPERTS, code_sha256
-from specgate.backends.eagle3.nouns.gemms import GemmShape, TunedGemm, TunedGemms
-from specgate.backends.eagle3.nouns.tuned_gemms import write_tuned
+from specgate.backends.eagle3.nouns.gemms import GemmShape, TunedGemm, TunedGemms, write_tuned
 
 DEVICE = "NVIDIA T4"
 

@@ -26,8 +26,7 @@ from specgate.backends.eagle3.cupy.tuned.lookup import (
     code_sha256,
 )
 from specgate.backends.eagle3.cupy.tuned.required import require
-from specgate.backends.eagle3.nouns.gemms import GemmShape, Key, TunedGemm
-from specgate.backends.eagle3.nouns.tuned_gemms import read_tuned
+from specgate.backends.eagle3.nouns.gemms import GemmShape, Key, TunedGemm, read_tuned
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.contract import PairRef
 from specgate.contract.protocols import OpenRequest

@@ -17,9 +17,9 @@ from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.expert_layer import ExpertLayer
 from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
-from specgate.backends.eagle3.cupy.tuning.gemm_candidates import candidates
-from specgate.backends.eagle3.cupy.tuning.shapes import gemm_shapes
-from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
+from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
+from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.nouns.gemms import GemmShape
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES

@@ -11,7 +11,7 @@ from specgate.backends.eagle3.cupy.kernels.loader import with_headers
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.tuned import lookup
 from specgate.backends.eagle3.cupy.tuned.lookup import KERNEL, NOTHING_TUNED, Tuned, WeightConfig, code_sha256
-from specgate.backends.eagle3.cupy.tuning.gemm_candidates import candidates
+from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from specgate.backends.eagle3.nouns.gemms import GemmShape, TunedGemm
 from specgate.errors import UsageError
 from tests.eagle3.cupy.tuned.files import DEVICE, gemm, written

@@ -12,8 +12,8 @@ from torch import Tensor
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
-from specgate.backends.eagle3.cupy.tuning.check import Oracles
 from specgate.backends.eagle3.cupy.tuning.product import MOST, Product
+from specgate.backends.eagle3.cupy.tuning.weight import Oracles
 
 Launch = Callable[[Tensor, Tensor, Tensor, Rows], None]
 

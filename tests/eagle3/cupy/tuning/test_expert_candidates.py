@@ -8,8 +8,8 @@ from specgate.backends.eagle3.cupy.device import Multiprocessors
 from specgate.backends.eagle3.cupy.kernels.experts import expert_config
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.experts.packing import TILE
-from specgate.backends.eagle3.cupy.tuning import expert_candidates
-from specgate.backends.eagle3.cupy.tuning.expert_candidates import candidates, fits, retilings
+from specgate.backends.eagle3.cupy.tuning import expert_weight
+from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates, fits, retilings
 
 # gpt-oss whole and in halves, and sizes that divide by little.
 PUBLISHED = [(5760, 2880), (2880, 2880), (2880, 1440)]
@@ -21,8 +21,8 @@ H200 = Multiprocessors(132, 228 * 1024, (9, 0))
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Multiprocessors | None:
     """Whose limits hold."""
     if request.param is not None:
-        monkeypatch.setattr(expert_candidates, "multiprocessors", lambda: request.param)
-        for module in (expert_candidates, expert_config):
+        monkeypatch.setattr(expert_weight, "multiprocessors", lambda: request.param)
+        for module in (expert_weight, expert_config):
             monkeypatch.setattr(module, "shared_memory_limit", lambda: 226 * 1024)
     gpu: Multiprocessors | None = request.param
     return gpu

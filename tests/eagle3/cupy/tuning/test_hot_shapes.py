@@ -8,11 +8,11 @@ import torch
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.tuned.gemms import EPILOGUES
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
-from specgate.backends.eagle3.cupy.tuning.check import TOLERANCES, Oracles, relative_error
-from specgate.backends.eagle3.cupy.tuning.expert_candidates import candidates as candidates_of_experts
 from specgate.backends.eagle3.cupy.tuning.expert_product import ExpertOracle, ExpertProduct, launcher
-from specgate.backends.eagle3.cupy.tuning.gemm_candidates import candidates
+from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates as candidates_of_experts
+from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from specgate.backends.eagle3.cupy.tuning.product import MOST, Product, rows_of
+from specgate.backends.eagle3.cupy.tuning.weight import TOLERANCES, Oracles, relative_error
 from specgate.backends.eagle3.nouns.gemms import GemmShape
 
 pytestmark = pytest.mark.gpu

@@ -11,17 +11,15 @@ from bench.tensor_parallel.pairs import write_configs
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned, WeightConfig
 from specgate.backends.eagle3.cupy.tuning.expert_weight import ExpertWeight
-from specgate.backends.eagle3.cupy.tuning.gemm_candidates import retilings
-from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight
+from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight, retilings
 from specgate.backends.eagle3.cupy.tuning.search import Tuner
-from specgate.backends.eagle3.lib.tiny import write_random_pair
-from specgate.backends.eagle3.nouns.gemms import Point, StepsRequest, TunedGemms
-from specgate.backends.eagle3.nouns.tuned_gemms import write_tuned
+from specgate.backends.eagle3.nouns.gemms import Point, StepsRequest, TunedGemms, write_tuned
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.backends.eagle3.tuning.gemm_tuning import refine_into, tuning_backend
 from specgate.contract import PairRef
 from specgate.errors import UsageError
 from tests.eagle3.cupy.tuned.files import experts, gemm
+from tests.pairs.tiny import write_random_pair
 
 pytestmark = pytest.mark.gpu
 

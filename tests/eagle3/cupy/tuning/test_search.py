@@ -14,13 +14,11 @@ from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue
 from specgate.backends.eagle3.cupy.tuned.lookup import Tuned
 from specgate.backends.eagle3.cupy.tuning.expert_weight import ExpertWeight
-from specgate.backends.eagle3.cupy.tuning.gemm_candidates import candidates
-from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight
+from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight, candidates
 from specgate.backends.eagle3.cupy.tuning.product import ROWS
 from specgate.backends.eagle3.cupy.tuning.search import SCREEN, SHORTLIST, fastest
 from specgate.backends.eagle3.cupy.tuning.weights import weights_of
-from specgate.backends.eagle3.nouns.gemms import GemmShape
-from specgate.backends.eagle3.nouns.tuned_gemms import read_tuned
+from specgate.backends.eagle3.nouns.gemms import GemmShape, read_tuned
 from specgate.errors import UsageError
 
 CONFIGS = [replace(GemmConfig(), warps=4 * (i + 1)) for i in range(SHORTLIST + 3)]

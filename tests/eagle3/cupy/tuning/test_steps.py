@@ -17,11 +17,11 @@ from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import MatmulRows
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, WeightConfig
 from specgate.backends.eagle3.cupy.tuning.steps import Steps
 from specgate.backends.eagle3.cupy.tuning.weights import weights_of
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.nouns.gemms import Point, StepsRequest
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.contract import PairRef
 from tests.eagle3.cupy.bench.staged import no_launches
+from tests.pairs.tiny import write_random_pair
 
 OTHER, ELSEWHERE = (replace(GemmConfig(), stages=stages) for stages in (1, 2))
 

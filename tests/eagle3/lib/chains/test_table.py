@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.eagle3.lib.chains.table import ChainTable, table_in, table_of
+from specgate.backends.eagle3.lib.chains import ChainTable, table_in, table_of
 from specgate.errors import UsageError
 
 ROWS = st.dictionaries(st.integers(1, 40), st.integers(1, 9), min_size=1, max_size=6)

@@ -9,14 +9,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from specgate.backends.eagle3.lib.kv.calibration import calibrated_for, calibration_warnings
-from specgate.backends.eagle3.lib.kv.modes import MODES, KvMode, KvModes, check_head, kv_mode, position_bytes
+from specgate.backends.eagle3.lib.kv.modes import (
+    MODES,
+    KvMode,
+    KvModes,
+    calibrated_for,
+    calibration_warnings,
+    check_head,
+    kv_mode,
+    position_bytes,
+)
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.contract.traffic import Slot, pass_bytes
 from specgate.errors import CheckpointError, UsageError
+from tests.pairs.tiny import write_random_pair
 
 
 def test_a_format_that_does_not_exist_is_refused_with_those_that_do() -> None:

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.pair import load_target, load_target_parts
-from specgate.backends.eagle3.lib.parallel.shard import WHOLE, Shard, shards
-from specgate.backends.eagle3.lib.tiny import write_random_pair
+from specgate.backends.eagle3.lib.shard import WHOLE, Shard, shards
 from specgate.backends.eagle3.lib.weights import pack_target
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
+from tests.pairs.tiny import write_random_pair
 
 SIZES: dict[str, Any] = {"layers": 2, "heads": 8, "kv_heads": 4, "head_dim": 16, "intermediate": 96}
 REPLICATED = ("embed_tokens", "norm", "input_layernorm", "post_attention_layernorm")

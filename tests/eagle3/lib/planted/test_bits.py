@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.eagle3.lib.planted.bits import draws, hash32, key_of, shuffled, uniform_rows
+from specgate.backends.eagle3.lib.planted.rows import draws, hash32, key_of, shuffled, uniform_rows
 
 WORDS = st.integers(0, 2**32 - 1)
 

@@ -16,7 +16,6 @@ from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.memory import free_bytes, weight_bytes
 from specgate.backends.eagle3.lib.mxfp4 import decoded
 from specgate.backends.eagle3.lib.planted import rows
-from specgate.backends.eagle3.lib.planted.bits import key_of
 from specgate.backends.eagle3.lib.planted.experts import (
     FOUR_BITS,
     GATE,
@@ -32,6 +31,7 @@ from specgate.backends.eagle3.lib.planted.experts import (
 )
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.planted.routing import GROUPS
+from specgate.backends.eagle3.lib.planted.rows import key_of
 from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.lib.planted.target import PlantedTarget
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES, gpt_oss_tiny

@@ -15,7 +15,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specgate.backends.eagle3.lib.pair import load_draft, open_draft, open_target
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.pair_tools.draft_vocab.command import VocabReport, Wish, draft_vocab
 from specgate.backends.eagle3.pair_tools.draft_vocab.sources import TokenSources
 from specgate.backends.eagle3.pair_tools.plant.geometries import tiny
@@ -27,6 +26,7 @@ from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.errors import UsageError
 from tests.eagle3.lib.planted.recipes import RECIPE_A
 from tests.eagle3.pair_tools.export.textual import change
+from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 
 HEAD = "lm_head.weight"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.pair_tools.draft_vocab.sources import (
     PIECE,
     CountedTarget,
@@ -24,6 +23,7 @@ from specgate.files.config import Config
 from specgate.files.journal import PointEngine
 from specgate.files.run_folder import RunFolder
 from specgate.planning.plan import build_plan
+from tests.pairs.tiny import write_random_pair
 from tests.support.factories import POLICY, blocks_of, scenario
 
 VOCAB = 320

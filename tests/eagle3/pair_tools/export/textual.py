@@ -8,8 +8,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.contract import PairRef
+from tests.pairs.tiny import write_random_pair
 
 TEXT = ["the quick brown fox doesn't jump over 12345 lazy dogs", "def f(x):\n\treturn x ** 2  # naïve", "你好 🤖 ½"] * 9
 VOCAB = 320

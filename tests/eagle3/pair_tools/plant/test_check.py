@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.eagle3.lib.planted.tables import tables
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.pair_tools.plant.check import Load, check, pair_recipe, predictions
 from specgate.backends.eagle3.pair_tools.plant.decoder import Decoder
 from specgate.backends.eagle3.pair_tools.plant.law import acceptance_length
 from specgate.backends.eagle3.pair_tools.plant.orbit import Orbit
-from specgate.backends.eagle3.pair_tools.plant.truth import expected_accepts
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.checkpoints.hf_keys import read_config
 from specgate.contract import Budget, PairRef, Role
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError
+from tests.eagle3.pair_tools.plant.accepts import expected_accepts
 from tests.eagle3.pair_tools.plant.conftest import CONTEXT, CPU
+from tests.pairs.tiny import write_random_pair
 
 LOAD = Load(CONTEXT, prompts=8, steps=24)
 PAIRS = pytest.mark.parametrize("which", ["pair_a", "pair_b"])

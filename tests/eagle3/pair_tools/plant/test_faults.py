@@ -14,7 +14,7 @@ from specgate.backends.eagle3.reference import eagle, target
 from specgate.backends.eagle3.reference.draft import project_features
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.kv.planes import plain
+from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.backends.eagle3.reference.target import target_forward
 from specgate.contract import Budget, PairRef, Role

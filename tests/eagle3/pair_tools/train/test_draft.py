@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from tokenizers import Tokenizer
 
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.lib.weights import pack_draft, pack_target
 from specgate.backends.eagle3.pair_tools.train import command
 from specgate.backends.eagle3.pair_tools.train.command import default_boundaries, train_draft
@@ -26,6 +25,7 @@ from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.commands.engine import pairs
 from specgate.contract import Budget, Role
 from specgate.errors import UsageError
+from tests.pairs.tiny import write_random_pair
 
 TOY = Recipe(
     draft_vocab=120,

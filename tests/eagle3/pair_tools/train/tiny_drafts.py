@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target
-from specgate.backends.eagle3.lib.tiny import write_random_pair
+from tests.pairs.tiny import write_random_pair
 
 
 def tiny_pair(folder: Path, *, window: int | None = None, seed: int = 0) -> tuple[TargetCheckpoint, DraftCheckpoint]:

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.lib.kv.modes import MODES, KvMode
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.kv.planes import Fp8Plane, Nvfp4Plane, read_rows
+from specgate.backends.eagle3.reference.kv_planes import Fp8Plane, Nvfp4Plane, read_rows
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, UsageError
+from tests.pairs.tiny import write_random_pair
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [*range(40, 53), 9, 9, 2, 17, 4]]
 LONG = Budget(new_tokens=36)  # so that every slot fills several blocks of 16 positions

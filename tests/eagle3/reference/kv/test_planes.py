@@ -13,8 +13,8 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.kv import fp8, nvfp4
 from specgate.backends.eagle3.lib.kv.modes import KvMode
-from specgate.backends.eagle3.reference.kv import planes
-from specgate.backends.eagle3.reference.kv.planes import (
+from specgate.backends.eagle3.reference import kv_planes
+from specgate.backends.eagle3.reference.kv_planes import (
     Fp8Plane,
     Nvfp4Plane,
     Quantised,
@@ -106,7 +106,7 @@ def held(plane: P, by_steps: Callable[[P, int, int], Tensor], span: tuple[int, i
     """Every dtype of every slot, alone and beside others. `narrow_at_once`: as on a GPU, without a pass in float32."""
     with pytest.MonkeyPatch.context() as patch:
         if narrow_at_once:
-            patch.setattr(planes, "decoded_in", lambda dtype, device: dtype)
+            patch.setattr(kv_planes, "decoded_in", lambda dtype, device: dtype)
         for dtype in DTYPES:
             for slots in (plane, plane.slots(1, 3), plane.slots(2, 3)):
                 found, expected = read_rows(slots, *span, dtype), by_steps(slots, *span)

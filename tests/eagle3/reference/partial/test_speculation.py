@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.kv.planes import plain
+from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.contract import BASELINE, LOSSY, Budget, PairRef, Role
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.protocols import Decoded, OpenRequest
 from tests.eagle3.reference.partial.by_hand import TargetByHand
+from tests.pairs.tiny import write_random_pair
 
 LENGTHS = (200, 131, 170)
 SMALL = {"specpv_sink": "1", "specpv_retrieval": "2", "specpv_window": "2"}

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.lib.tiny import write_random_pair
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.lib.trees.options import DEFAULT_WIDTH
 from specgate.backends.eagle3.reference.open import open_engine
-from specgate.backends.eagle3.reference.tree.options import plan_tree
+from specgate.backends.eagle3.reference.tree import plan_tree
 from specgate.contract import Budget, PairRef, Role
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError
+from tests.pairs.tiny import write_random_pair
 
 
 @pytest.fixture

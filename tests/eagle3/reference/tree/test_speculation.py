@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
-from specgate.backends.eagle3.lib.tiny import write_draft, write_random_pair
 from specgate.backends.eagle3.lib.trees.growing import Growth
+from specgate.backends.eagle3.reference import tree as trees_of_engine
 from specgate.backends.eagle3.reference.eagle import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.ops import FEW_ROWS
 from specgate.backends.eagle3.reference.target import LlamaTarget
-from specgate.backends.eagle3.reference.tree import verifying
-from specgate.backends.eagle3.reference.tree.drafting import DraftTree
-from specgate.backends.eagle3.reference.tree.options import TreePlan
+from specgate.backends.eagle3.reference.tree import DraftTree, TreePlan
 from specgate.checkpoints.geometry import DraftGeometry
 from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import BASELINE, Budget, Role
@@ -31,6 +29,7 @@ from specgate.errors import BackendError
 from tests.checkpoints.gpt_oss_folders import WINDOW, write_gpt_oss
 from tests.eagle3.lib.trees.brute_force import random_parents
 from tests.eagle3.reference.by_hand import Eagle3ByHand
+from tests.pairs.tiny import write_draft, write_random_pair
 
 PROMPTS = [[5, 9, 2, 7, 7, 1, 30, 12], [3, 3, 8], [40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52]]
 BUSHY = TreeShape.of([
@@ -301,7 +300,7 @@ def test_ends_inside_an_accepted_path_are_those_of_the_baseline(
 def test_a_mask_with_a_wrong_bit_is_counted_and_nothing_is_verified_through_it(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, built, step = open_engine(folders, dynamic(20, 10)), verifying.packed_masks, count()
+    engine, built, step = open_engine(folders, dynamic(20, 10)), trees_of_engine.packed_masks, count()
     text = engine.decode(BASELINE, Budget(new_tokens=60), ()).tokens
 
     def damaged(parents: Tensor, levels: int) -> Tensor:

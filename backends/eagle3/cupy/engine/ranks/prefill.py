@@ -26,8 +26,8 @@ from specgate.backends.eagle3.cupy.engine.prefill import (
 from specgate.backends.eagle3.cupy.engine.prefill_attention import attend_last, split_heads
 from specgate.backends.eagle3.cupy.engine.prefill_experts import Passage, together
 from specgate.backends.eagle3.cupy.engine.prefilled import LastRow, copy_tail
-from specgate.backends.eagle3.cupy.engine.ranks.one_of_ranks import OneOfRanks
 from specgate.backends.eagle3.cupy.engine.ranks.prefill_experts import ExpertPrefill
+from specgate.backends.eagle3.cupy.engine.ranks.rank import OneOfRanks
 from specgate.backends.eagle3.cupy.engine.ranks.sums import PartialSums, add_parts
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout

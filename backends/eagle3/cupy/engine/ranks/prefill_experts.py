@@ -30,10 +30,9 @@ from specgate.backends.eagle3.cupy.engine.prefill_mixture import (
     rows_of,
     scores_of,
 )
-from specgate.backends.eagle3.cupy.engine.ranks.one_of_ranks import OneOfRanks
+from specgate.backends.eagle3.cupy.engine.ranks.rank import OneOfRanks
 from specgate.backends.eagle3.cupy.engine.ranks.sums import PartialSums, add_parts
-from specgate.backends.eagle3.cupy.memory.expert_weights import ExpertLayerWeights
-from specgate.backends.eagle3.cupy.memory.model import Target
+from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights, Target
 from specgate.backends.eagle3.cupy.memory.peers import reachable
 from specgate.backends.eagle3.lib.weights import TargetWeights
 from specgate.checkpoints.geometry import TargetGeometry
@@ -185,32 +184,32 @@ class ExpertPrefill:
 
     def _multiply(self, parts: Sequence[Sequence[Part]], i: int) -> list[list[Given]]:
         """Return the results of every rank's experts for each part, decoded first."""
-        groups, given = self.router.groups(parts, i), list[list[Given]]()
+        groups, results = self.router.groups(parts, i), list[list[Given]]()
         for n, rank in enumerate(self.ranks):
             with rank.stream.current():
                 outs = multiplied(parts[n], groups[n], layer_of(rank.target, i), self.g, rank.mode)
-                given.append(list(zip(outs, groups[n].routings, strict=True)))
-        return given
+                results.append(list(zip(outs, groups[n].routings, strict=True)))
+        return results
 
     def _multiply_packed(self, parts: Sequence[Sequence[Part]], i: int) -> list[list[Given]]:
         """The same of parts of few rows, with weights as they are packed."""
-        routings, given = self.router.packed(parts, i), list[list[Given]]()
+        routings, results = self.router.packed(parts, i), list[list[Given]]()
         lengths = [len(part.x) for part in parts[0]]
         for n, rank in enumerate(self.ranks):
             with rank.stream.current():
                 normed = [part.normed for part in parts[n]]
                 out = multiplied_packed(normed, routings[n], layer_of(rank.target, i), self.g)
-                given.append([(out, routings[n].of(rows)) for rows in rows_of(lengths)])
-        return given
+                results.append([(out, routings[n].of(rows)) for rows in rows_of(lengths)])
+        return results
 
-    def _add_experts(self, parts: Sequence[Sequence[Part]], given: Sequence[Sequence[Given]], i: int) -> None:
+    def _add_experts(self, parts: Sequence[Sequence[Part]], results: Sequence[Sequence[Given]], i: int) -> None:
         """x += Σ over ranks of what their experts give; and the norm behind the layer."""
         for at, part in enumerate(parts[0]):
             for rows in chunks(len(part.x), self.chunk):
                 room = self.sums.begin(rows.stop - rows.start)
                 for n, rank in enumerate(self.ranks):
                     with rank.stream.current():
-                        out, placing = given[n][at]
+                        out, placing = results[n][at]
                         bias = layer_of(rank.target, i).down.bias
                         leave_sum(room[n], out, bias, placing.places(rows), self.router.experts, rank.mode)
                 self._add([own[at] for own in parts], rows, room, [following(rank.target, i) for rank in self.ranks])

@@ -1,4 +1,4 @@
-"""`Rank`: one of the GPUs that an engine decodes on.
+"""`Rank`: one of the GPUs that an engine decodes on, what stands for one in a prefill, and its weights.
 
 One process drives all of them. It enqueues the same on every rank, and the kernels of a step wait for each other; the
 host never stands between them. What it enqueues before it turns to the next rank must have room in a stream's queue, of
@@ -7,7 +7,10 @@ host never stands between them. What it enqueues before it turns to the next ran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +25,30 @@ from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind
 from specgate.backends.eagle3.cupy.stream import Stream
 from specgate.backends.eagle3.cupy.tuned.lookup import NOTHING_TUNED, Tuned
+from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.lib.shard import WHOLE, Shard, shards
+
+
+class OnStream(Protocol):
+    """As `stream.Stream`; `torch` is None on a CPU."""
+
+    @property
+    def torch(self) -> torch.cuda.Stream | None: ...
+
+    def current(self) -> AbstractContextManager[None]: ...
+
+
+class OneOfRanks(Protocol):
+    """One rank with its part of the target, and the whole draft."""
+
+    target: Target
+    draft: Draft | None
+    b: Buffers
+    mode: PrefillMode
+    device: torch.device
+
+    @property
+    def stream(self) -> OnStream: ...
 
 
 class Rank:
@@ -114,3 +141,44 @@ def whole_logits(ranks: Sequence[Rank], rows: int) -> Tensor:
     for rank in ranks[1:]:
         rank.stream.wait()
     return torch.cat([part.to(ranks[0].device) for part in parts], dim=-1)
+
+
+def models_of(
+    targets: Sequence[TargetCheckpoint],
+    draft: DraftCheckpoint | None,
+    positions: int,
+    devices: Sequence[torch.device],
+    *,
+    draft_ranks: int = 1,
+) -> list[tuple[Target, Draft | None]]:
+    """The checkpoints are used up. The draft, on the first device, is copied to the others, bit for bit; where
+    `draft_ranks` is above 1, each of so many devices gets its part.
+    """
+    made = list[tuple[Target, Draft | None]]()
+    for target, own in zip(targets, drafts_of(draft, devices, draft_ranks), strict=True):
+        model = Target.of(target, positions)
+        made.append((model, Draft.of(own, model, positions) if own else None))
+    return made
+
+
+def drafts_of(
+    draft: DraftCheckpoint | None, devices: Sequence[torch.device], ranks: int
+) -> Sequence[DraftCheckpoint | None]:
+    """The draft of each device."""
+    if draft is None:
+        return [None] * len(devices)
+    if ranks == 1:
+        return [draft, *(copied(draft, device) for device in devices[1:])]
+    return [copied(draft, device, shard) for device, shard in zip(devices, shards(ranks), strict=True)]
+
+
+def copied(draft: DraftCheckpoint, device: torch.device, shard: Shard = WHOLE) -> DraftCheckpoint:
+    """The part `shard` of the draft, on `device`."""
+    parts = draft.tensors if shard.ranks == 1 else {name: shard.part(name, t) for name, t in draft.tensors.items()}
+    tensors = {name: tensor.to(device) for name, tensor in parts.items()}
+    return replace(draft, tensors=tensors, d2t=None if draft.d2t is None else draft.d2t.to(device), shard=shard)
+
+
+def with_exchange(plan: Mapping[str, int], mailboxes: int, prefill: int) -> dict[str, int]:
+    """A memory plan with what ranks exchange in steps and in a prefill, in bytes on each GPU."""
+    return {**plan, "exchange between GPUs": mailboxes + prefill}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.device import shared_memory_limit
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import STATIC_SHARED_BYTES, FmhaConfig
-from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT, KeptBlocks
+from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT, KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import Heads
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows

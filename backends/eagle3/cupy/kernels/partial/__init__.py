@@ -7,5 +7,5 @@ choose_blocks.cu    the blocks of the largest scores
 accept_replayed.cu  acceptance of a full verification, and what it says of the tokens that it ran again
 
 Attention of a partial verification is `attention.cu`, with `attention/kept_blocks.cuh`; which part it reads says
-`attention/kept.py`. `middle.cuh`: which blocks are neither sink nor window.
+`attention/kept_blocks.py`. `middle.cuh`: which blocks are neither sink nor window.
 """

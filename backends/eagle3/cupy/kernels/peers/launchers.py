@@ -91,8 +91,8 @@ class AllReduce(Kernel):
         """`norm_weight` bfloat16 [H]. Raises ValueError for operands that this launcher was not made for."""
         mailboxes.check(rows, self.rows, self.ranks)
         inboxes = mailboxes.arguments(mailboxes.sums)
-        given = {"stream": stream, "norm_weight": norm_weight, "exchanges": mailboxes.sum_count}
-        self.launch((self.hidden // COLUMNS,), pre_norm, mailboxes, rows, **given, **inboxes)
+        operands = {"stream": stream, "norm_weight": norm_weight, "exchanges": mailboxes.sum_count}
+        self.launch((self.hidden // COLUMNS,), pre_norm, mailboxes, rows, **operands, **inboxes)
 
 
 class CombineChoices(Kernel):

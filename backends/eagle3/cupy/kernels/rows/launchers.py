@@ -50,8 +50,8 @@ class EmbedRows(Kernel):
         verified: Tensor | None = None,
     ) -> None:
         """Raises ValueError where `verified` is given to a launcher that replays nothing, or is missing."""
-        given = {"x": x, "embedding": embedding, "norm_weight": norm_weight, "verified": verified}
-        self.launch((rows.most,), pre_norm, slots, rows, **given)
+        operands = {"x": x, "embedding": embedding, "norm_weight": norm_weight, "verified": verified}
+        self.launch((rows.most,), pre_norm, slots, rows, **operands)
 
 
 FEATURE_CAPTURE_THREADS = 1024

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.backends.eagle3.cupy.engine.graph import STEPS_PER_GRAPH, graph_sizes
-from specgate.backends.eagle3.cupy.engine.partial.counting import counters_of
-from specgate.backends.eagle3.cupy.engine.partial.schedule import graphs_of, kinds_of, looks_of
+from specgate.backends.eagle3.cupy.engine.partial import counters_of, graphs_of, kinds_of, looks_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN
 from specgate.backends.eagle3.lib.specpv.plan import BLOCK, PartialPlan

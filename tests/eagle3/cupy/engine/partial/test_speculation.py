@@ -10,7 +10,7 @@ import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule
 from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
-from specgate.backends.eagle3.cupy.engine.partial.schedule import graphs_of, kinds_of
+from specgate.backends.eagle3.cupy.engine.partial import graphs_of, kinds_of
 from specgate.backends.eagle3.cupy.kernels.loader import entry_points
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan

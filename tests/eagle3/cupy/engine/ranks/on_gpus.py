@@ -12,14 +12,13 @@ from bench.tensor_parallel.ready import compile_all
 from specgate.backends.eagle3.cupy.device import shared_gpus
 from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
-from specgate.backends.eagle3.cupy.engine.ranks.load import models_of
-from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank
+from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, models_of
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
 from specgate.backends.eagle3.cupy.memory.peers import with_mailboxes
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint
-from specgate.backends.eagle3.lib.parallel.shard import Shard, shards
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
+from specgate.backends.eagle3.lib.shard import Shard, shards
 from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
 from tests.eagle3.lib.planted.drafts import made_draft

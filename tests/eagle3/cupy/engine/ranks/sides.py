@@ -22,8 +22,8 @@ from specgate.backends.eagle3.cupy.engine.prefilled import (
     put_last_rows,
     top2_of,
 )
-from specgate.backends.eagle3.cupy.engine.ranks.load import drafts_of
 from specgate.backends.eagle3.cupy.engine.ranks.prefill import Prefill
+from specgate.backends.eagle3.cupy.engine.ranks.rank import drafts_of
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks
@@ -35,8 +35,8 @@ from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint
-from specgate.backends.eagle3.lib.parallel.shard import Shard, shards
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
+from specgate.backends.eagle3.lib.shard import Shard, shards
 from specgate.backends.eagle3.pair_tools.plant.calibrate import made_target
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
 from specgate.contract.protocols import Decoded

@@ -11,10 +11,10 @@ from specgate.backends.eagle3.cupy.bench import oracles
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, OUTER_BYTES, SCALE_POSITIONS, Heads
-from specgate.backends.eagle3.cupy.memory.nvfp4_pages import key_page, scale_page, value_page
+from specgate.backends.eagle3.cupy.memory.coded_pages import key_page, scale_page, value_page
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.rope import cos_sin_table
-from specgate.backends.eagle3.reference.kv.planes import Fp8Plane, Nvfp4Plane, Quantised, allocate
+from specgate.backends.eagle3.reference.kv_planes import Fp8Plane, Nvfp4Plane, Quantised, allocate
 from specgate.checkpoints.geometry import RopeSpec
 from tests.eagle3.cupy.kernels.device import counted, normal, poisoned, rotated, rows_of
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.kernels.heads import OUTER_BYTES, Heads
-from specgate.backends.eagle3.cupy.memory.nvfp4_pages import outer_of
+from specgate.backends.eagle3.cupy.memory.coded_pages import outer_of
 from tests.eagle3.cupy.kernels.codes.caches import POSITIONS, Cache
 from tests.eagle3.cupy.kernels.codes.test_attention import ROUNDED
 from tests.eagle3.cupy.kernels.device import relative_error

@@ -12,7 +12,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.packing import MAGNITUDE, SIG
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel, Spec, with_headers
 from specgate.backends.eagle3.cupy.kernels.operands import ARGUMENT
-from specgate.backends.eagle3.cupy.memory import nvfp4_pages
+from specgate.backends.eagle3.cupy.memory import coded_pages
 from specgate.backends.eagle3.lib.kv import nvfp4
 from specgate.checkpoints.mxfp4 import VALUES
 
@@ -162,12 +162,12 @@ def test_what_is_not_finite_makes_its_blocks_scale_no_number(device: str) -> Non
 def test_the_kernels_and_torch_agree_on_the_place_of_every_code_and_every_scale(device: str, head_dim: int) -> None:
     keys, values, key_scales, value_scales = Format(head_dim).places(head_dim, device)
     blocks = torch.randint(1, 127, (2, BLOCK, head_dim // 16)).to(torch.uint8)
-    page = nvfp4_pages.scale_page(blocks[0], blocks[1], torch.ones(2))
+    page = coded_pages.scale_page(blocks[0], blocks[1], torch.ones(2))
     for at, of in ((key_scales, blocks[0]), (value_scales, blocks[1])):
         assert torch.equal(page[at], of.repeat_interleave(16, dim=1))
     for bit in range(4):  # one bit of one code in many: its word, and which of that word's eight it is
         codes = torch.randint(0, 2, (BLOCK, head_dim)).to(torch.uint8) << bit
-        for at, made in ((keys, nvfp4_pages.key_page), (values, nvfp4_pages.value_page)):
+        for at, made in ((keys, coded_pages.key_page), (values, coded_pages.value_page)):
             words = made(codes).flatten().view(torch.int32).long()
             pair, half = at % 8 // 2, at % 2
             place = torch.tensor(SIGN)[pair] if bit == 3 else torch.tensor(MAGNITUDE)[pair] + bit

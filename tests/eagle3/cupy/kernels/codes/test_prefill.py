@@ -11,7 +11,7 @@ from specgate.backends.eagle3.cupy.engine.prefill_attention import Library, Pref
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, OUTER_BYTES, Heads
 from specgate.backends.eagle3.cupy.kernels.prefill.launchers import PrefillHeads
 from specgate.backends.eagle3.cupy.memory.buffers import Pages
-from specgate.backends.eagle3.cupy.memory.nvfp4_pages import block_scales
+from specgate.backends.eagle3.cupy.memory.coded_pages import block_scales
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from tests.eagle3.cupy.kernels.codes.caches import CODES, as_pages, plane
 from tests.eagle3.cupy.kernels.device import normal

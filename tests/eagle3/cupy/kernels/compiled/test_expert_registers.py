@@ -18,11 +18,10 @@ from specgate.backends.eagle3.cupy.kernels.loader import Spec
 from specgate.backends.eagle3.cupy.kernels.prefill.packed import launchers
 from specgate.backends.eagle3.cupy.kernels.prefill.packed.launchers import WARPS, PrefillDown, PrefillGateUp
 from specgate.backends.eagle3.cupy.tuned.lookup import EXPERT_DOWN, EXPERT_GATE_UP, SHIPPED, Tuned
-from specgate.backends.eagle3.cupy.tuning import expert_candidates
-from specgate.backends.eagle3.cupy.tuning.expert_candidates import candidates, retilings
+from specgate.backends.eagle3.cupy.tuning import expert_weight
 from specgate.backends.eagle3.cupy.tuning.expert_product import launcher
-from specgate.backends.eagle3.nouns.gemms import GemmShape
-from specgate.backends.eagle3.nouns.tuned_gemms import read_tuned
+from specgate.backends.eagle3.cupy.tuning.expert_weight import candidates, retilings
+from specgate.backends.eagle3.nouns.gemms import GemmShape, read_tuned
 from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.kernels.compiled.compiler import Compiler
@@ -102,8 +101,8 @@ def test_experts_that_ship_have_registers(compiler: Compiler, monkeypatch: pytes
 def test_candidates_compile_and_spill_no_register(
     tag: str, n: int, k: int, architecture: str, rows: int, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expert_candidates, "multiprocessors", lambda: H200)
-    for module in (expert_candidates, expert_config):
+    monkeypatch.setattr(expert_weight, "multiprocessors", lambda: H200)
+    for module in (expert_weight, expert_config):
         monkeypatch.setattr(module, "shared_memory_limit", lambda: H200_SHARED)
     shape = GemmShape(tag, n, k, rows, 128, 4)
     configs = dict.fromkeys([*candidates(n, k), *retilings(ExpertConfig.usual(k, n // TILE, 2), n)])

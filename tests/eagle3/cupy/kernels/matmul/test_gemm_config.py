@@ -19,8 +19,8 @@ from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import (
     most_chunks,
 )
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows
-from specgate.backends.eagle3.cupy.tuning import gemm_candidates
-from specgate.backends.eagle3.cupy.tuning.gemm_candidates import DEEP, candidates, retilings
+from specgate.backends.eagle3.cupy.tuning import gemm_weight
+from specgate.backends.eagle3.cupy.tuning.gemm_weight import DEEP, candidates, retilings
 
 configs = st.builds(
     GemmConfig,
@@ -105,8 +105,8 @@ def test_what_is_tried_in_several_passes_is_one_block_for_an_sm_that_keeps_x_and
 ) -> None:
     n = passes * 16 * processors + more
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gemm_candidates, "multiprocessors", lambda: Multiprocessors(processors, 228 * 1024))
-        patch.setattr(gemm_candidates, "shared_memory_limit", lambda: 226 * 1024)
+        patch.setattr(gemm_weight, "multiprocessors", lambda: Multiprocessors(processors, 228 * 1024))
+        patch.setattr(gemm_weight, "shared_memory_limit", lambda: 226 * 1024)
         tried = candidates(n, k)
     assert all(config.possible(n, k) for config in tried)
     several = [config for config in tried if config.passes > 1]

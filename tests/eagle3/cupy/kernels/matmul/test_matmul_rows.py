@@ -10,7 +10,7 @@ from specgate.backends.eagle3.cupy.device import RESERVED_SHARED, multiprocessor
 from specgate.backends.eagle3.cupy.kernels.loader import function
 from specgate.backends.eagle3.cupy.kernels.matmul.gemm_config import DECLARED, GemmConfig
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import Epilogue, MatmulRows, PreNormRows
-from specgate.backends.eagle3.cupy.tuning.gemm_candidates import candidates
+from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from tests.eagle3.cupy.kernels.device import normal, poisoned, relative_error, rows_of
 
 pytestmark = pytest.mark.gpu

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.cupy.kernels.attention.attention import Attention
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
-from specgate.backends.eagle3.cupy.kernels.attention.kept import KEPT, KeptBlocks
+from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT, KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.partial.launchers import (
     BlockBounds,

@@ -11,7 +11,7 @@ from torch import Tensor
 from specgate.backends.eagle3.cupy.engine.prefill import kernels as prefill_kernels
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
-from specgate.backends.eagle3.lib.parallel.shard import Shard
+from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
 from tests.eagle3.cupy.kernels.launches import (
     PAIRS,

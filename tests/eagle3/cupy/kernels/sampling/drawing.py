@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench.checks import index_of
 from specgate.backends.eagle3.cupy.kernels.penalties.launchers import CountTokens
 from specgate.backends.eagle3.cupy.kernels.sampling.launchers import CutRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Slots
@@ -21,6 +20,7 @@ from specgate.sampling.coupling import sample
 from specgate.sampling.history import History
 from specgate.sampling.keys import Integers, Keys
 from specgate.sampling.target import target_distribution
+from tests.eagle3.cupy.bench.checks import index_of
 
 
 @dataclass

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.cupy.bench.checks import index_of
 from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
 from specgate.backends.eagle3.cupy.engine.sampled import name_requests
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
@@ -24,8 +23,7 @@ from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import columns_of
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, rejects
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
-from specgate.backends.eagle3.cupy.step.rejection import Rejection
-from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
+from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
 from specgate.contract import Sampling
 from specgate.sampling.coupling import draft_sample, sample
 from specgate.sampling.distributions import over_target
@@ -33,6 +31,7 @@ from specgate.sampling.history import History
 from specgate.sampling.keys import Floats, Keys, requests_of
 from specgate.sampling.rejection import verify_by_rejection
 from specgate.sampling.target import softmax, target_distribution
+from tests.eagle3.cupy.bench.checks import index_of
 from tests.eagle3.cupy.kernels.sampling.drawing import greedy
 
 VOCAB, COLUMNS, LIMIT, ENDS = 120, 70, 32, (7, 20, 50)

@@ -20,7 +20,7 @@ from specgate.backends.eagle3.cupy.kernels.trees.launchers import TreeChoose, Tr
 from specgate.backends.eagle3.cupy.memory.trees import TreeBuffers, levels_of
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.reference import draft as reference
-from specgate.backends.eagle3.reference.tree.drafting import DraftTree, grow_tree
+from specgate.backends.eagle3.reference.tree import DraftTree, grow_tree
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error
 from tests.eagle3.cupy.kernels.trees.random_trees import masks_of
 from tests.eagle3.cupy.pairs import DRAFT

@@ -1,0 +1,45 @@
+"""Causes that an engine's error names: another K than was asked for, no completions end point, tensors that misfit."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from specgate.analysis.speculation.configs import found, ruled_out
+from specgate.analysis.speculation.evidence import Evidence, Finding
+from specgate.contract.types import DRAFT_TOKENS
+
+_BINS: Final = re.compile(r"k = (\d+) needs \d+ histogram bins and \d+ positions, got (\d+)")
+_NO_COMPLETIONS: Final = re.compile(r"/(?:v1/completions|completion|generate)\b[^\n]*: HTTP 404\b(?![^\n]*\bmodel\b)")
+_MISFIT: Final = re.compile(r"[^\n]*(?:tensors do not fit the config|missing: )[^\n]*")
+
+
+def other_k(e: Evidence) -> Finding:
+    """The engine drafts another number of tokens per step than was asked for."""
+    check = "draft tokens per step that the engine counts, against --spec"
+    match = _BINS.search(e.error or "")
+    if match is None or (drafted := int(match[2]) - 1) < 1:
+        return ruled_out("other_k", check, "no counts of another draft length")
+    todo = f"--spec {drafted}" if drafted <= DRAFT_TOKENS else f"{DRAFT_TOKENS} draft tokens per step are the most here"
+    return found("other_k", check, f"it drafts up to {drafted} tokens per step, --spec says {match[1]}", todo)
+
+
+def chat_only(e: Evidence) -> Finding:
+    """The server has no end point that takes token ids: it speaks chat alone, or another engine's protocol."""
+    check = "the answer of the completions end point"
+    match = _NO_COMPLETIONS.search(e.error or "")
+    if match is None:
+        return ruled_out("chat_only", check, "it is there, or was not asked")
+    todo = "a server that has it (chat end points are not measured), or the engine that the server is: --backend NAME"
+    return found("chat_only", check, match[0].lstrip("/"), todo)
+
+
+def misfits(e: Evidence) -> Finding:
+    """Tensors of a checkpoint are missing, or have other shapes than its config says."""
+    check = "the error, for tensors that do not fit their config"
+    match = _MISFIT.search(e.error or "")
+    if match is None:
+        return ruled_out("misfits", check, "no such error")
+    tied = "tie_word_embeddings: true if the head is the embedding, " if "lm_head" in match[0] else ""
+    todo = f"{tied}sizes and auxiliary layers in config.json as in the weights, or the weights of this config"
+    return found("misfits", check, match[0].strip(), todo)
