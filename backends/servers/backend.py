@@ -110,7 +110,7 @@ class ServerBackend:
     def misread_layers(self, draft: Keys, layers: int, meant: AuxiliaryLayers) -> str | None:
         """As `checkpoints.exports.ReadsExports` says."""
         from specgate.backends.servers.engines import adapter_named
-        from specgate.backends.servers.facts.conventions import warning
+        from specgate.backends.servers.facts.served import warning
 
         return warning(self.name, adapter_named(self.name).capture(draft, layers), meant)
 

@@ -23,7 +23,7 @@ from specgate.backends.servers.adapter import (
     part,
 )
 from specgate.backends.servers.exchange import Ask, Chunk, Json, Usage
-from specgate.backends.servers.facts.conventions import no_ids
+from specgate.backends.servers.facts.served import no_ids
 from specgate.backends.servers.failures import Failure
 from specgate.backends.servers.meter import Meter, PrometheusMeter
 from specgate.backends.servers.process import HOST, Command

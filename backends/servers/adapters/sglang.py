@@ -17,7 +17,7 @@ from specgate.backends.servers.adapter import (
     part,
 )
 from specgate.backends.servers.exchange import Ask, Chunk, Json, SpecCounts, Usage
-from specgate.backends.servers.facts.conventions import nested_ids
+from specgate.backends.servers.facts.served import nested_ids
 from specgate.backends.servers.facts.kv_cache import sglang_answer
 from specgate.backends.servers.facts.reported import sglang_settings, text_of
 from specgate.backends.servers.failures import Failure

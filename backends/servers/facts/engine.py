@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.drawing import details_of
-from specgate.backends.servers.facts.conventions import warning, window_warning
+from specgate.backends.servers.facts.served import warning, window_warning
 from specgate.backends.servers.facts.identity import ServerReport, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings
 from specgate.backends.servers.options import Options

@@ -23,7 +23,7 @@ from specgate.backends.servers.facts.reported import (
     vllm_settings,
 )
 from specgate.backends.servers.facts.served import check_served, served_warnings
-from specgate.backends.servers.facts.started import settings_in
+from specgate.backends.servers.facts.served import settings_in
 from specgate.backends.servers.options import Options
 from specgate.checkpoints.hf.any_target import AnyTarget, read_served_target
 from specgate.contract import BASELINE, Budget, EngineIdentity, PairRef, Role, ServedModel
