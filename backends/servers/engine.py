@@ -21,7 +21,7 @@ from specgate.backends.servers.evidence.engine_files import findings_of_files
 from specgate.backends.servers.evidence.profilers import PROFILERS
 from specgate.backends.servers.evidence.tracing import OFF, attention_findings, traced
 from specgate.backends.servers.exchange import Ask, Reading
-from specgate.backends.servers.facts.cache_sizes import check_sized, check_uncut
+from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.identity import ServerReport, identity_of
 from specgate.backends.servers.options import Options

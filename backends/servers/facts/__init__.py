@@ -3,7 +3,6 @@
 engine.py        a request and its servers → EngineFacts; requests that no server of an engine can fulfil
 identity.py      an engine's build and settings, from its servers' reports
 served.py        a running server's model and settings, and how engines count auxiliary layers
-kv_cache.py      size of its KV cache, from its log, its metrics or its answers
-cache_sizes.py   checks that servers which load side by side have the KV caches that their flags state
+kv_cache.py      size of the KV cache, as reported, and as flags state it
 reported.py      engines' settings, read from their answers and logs
 """
