@@ -20,7 +20,7 @@ from specgate.backends.offline.wire import Driven
 from specgate.backends.servers.blocks import check_prompts
 from specgate.backends.servers.evidence.engine_files import findings_of_files
 from specgate.backends.servers.facts.engine import server_facts
-from specgate.backends.servers.facts.identity import ServerReport
+from specgate.backends.servers.facts.reported import ServerReport
 from specgate.backends.servers.failures import read_end
 from specgate.contract import BASELINE, Budget, EngineFacts, Role, TopTokens
 from specgate.contract.protocols import Activity, Decoded, OpenRequest, masked

@@ -23,7 +23,7 @@ from specgate.backends.servers.evidence.tracing import OFF, attention_findings, 
 from specgate.backends.servers.exchange import Ask, Reading
 from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
 from specgate.backends.servers.facts.engine import server_facts
-from specgate.backends.servers.facts.identity import ServerReport, identity_of
+from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.prompts import PromptTexts
 from specgate.backends.servers.server import Running, Server, end, new_port

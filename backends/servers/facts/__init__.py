@@ -1,8 +1,7 @@
 """Facts about a server for the fingerprint and the report, and checks before one is started.
 
 engine.py        a request and its servers → EngineFacts; requests that no server of an engine can fulfil
-identity.py      an engine's build and settings, from its servers' reports
+reported.py      what engines report of themselves, and the identity that follows
 served.py        a running server's model and settings, and how engines count auxiliary layers
 kv_cache.py      size of the KV cache, as reported, and as flags state it
-reported.py      engines' settings, read from their answers and logs
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from specgate.backends.servers.adapter import Adapter
 from specgate.backends.servers.drawing import details_of
 from specgate.backends.servers.facts.served import warning, window_warning
-from specgate.backends.servers.facts.identity import ServerReport, identity_of
+from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.facts.served import check_served, served_warnings
 from specgate.backends.servers.options import Options
 from specgate.backends.servers.sampling.expresses import check_sampling

@@ -20,7 +20,7 @@ from specgate.backends.servers.facts.reported import vllm_settings
 from specgate.contract import Role
 from specgate.contract.protocols import cleaned
 from collections.abc import Iterator, Sequence
-from specgate.backends.servers.facts.identity import ServerReport
+from specgate.backends.servers.facts.reported import ServerReport
 from specgate.checkpoints.hf.any_target import AnyTarget
 from specgate.contract import ServedModel
 from specgate.contract.protocols import OpenRequest

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from specgate.backends.servers.adapters.openai import model_of
-from specgate.backends.servers.facts.identity import ServerReport, identity_of
+from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.facts.reported import (
     commit_of,
     sglang_settings,
