@@ -17,7 +17,7 @@ from specgate.backends.servers.adapter import Adapter, Launch
 from specgate.backends.servers.answers import Answer, LostIds, refuse_strange_ids
 from specgate.backends.servers.blocks import check_prompts, decoded, in_one_piece, with_refused
 from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
-from specgate.backends.servers.evidence.engine_files import findings_of_files
+from specgate.backends.servers.evidence.log_lines import findings_of_files
 from specgate.backends.servers.evidence.profilers import PROFILERS
 from specgate.backends.servers.evidence.tracing import OFF, attention_findings, traced
 from specgate.backends.servers.exchange import Ask, Reading
