@@ -25,7 +25,7 @@ from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
 from specgate.backends.servers.facts.engine import server_facts
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options
-from specgate.backends.servers.prompts import PromptTexts
+from specgate.backends.servers.exchange import PromptTexts
 from specgate.backends.servers.server import Running, Server, end, new_port
 from specgate.checkpoints.spec_config.launch_checks import OPTION, check_chain
 from specgate.contract import (
