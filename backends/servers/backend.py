@@ -65,7 +65,7 @@ class ServerBackend:
         everything.
         """
         from specgate.backends.servers.engines import adapter_named
-        from specgate.backends.servers.sampling.expresses import check_sampling
+        from specgate.backends.servers.sampling import check_sampling
 
         check_sampling(self.name, adapter_named(self.name).expresses, sampling, where)
 

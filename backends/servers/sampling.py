@@ -1,4 +1,7 @@
-"""Log-probabilities that a server lists → the distribution that it is to draw tokens from.
+"""Sampling by a server: settings that it can express, seeds, and the distribution that it draws from.
+
+A setting counts only where it means the same as in `specgate.sampling`: which tokens a penalty counts, and in which
+order filters are applied. An engine that orders them otherwise draws from another distribution, and would be rejected.
 
 What a server lists are the model's own log-probabilities. `specgate.sampling` makes of them what the settings ask for,
 so that a server which filters wrongly is seen. Where not all tokens are listed, what is known of the others is their
@@ -8,18 +11,99 @@ enough.
 
 from __future__ import annotations
 
+from hashlib import sha256
+from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from specgate.contract import Sampling
+from specgate.errors import UsageError
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
-
 import numpy as np
-
-from specgate.contract import Sampling
 from specgate.contract.draws import TokenLaw
 from specgate.errors import BackendError
 from specgate.sampling.history import History
 from specgate.sampling.keys import Floats, Integers
 from specgate.sampling.target import target_distribution
+
+
+STEP: Final = 0x9E3779B97F4A7C15
+"""2**64 over the golden ratio. It is odd, so that requests of different numbers get different seeds."""
+
+
+def seed_of(seed: int, request: int, bits: int) -> int | None:
+    """The seed of request number `request` in a scenario with `seed`, below 2**bits; None where an engine takes none.
+
+    Requests whose numbers differ by less than 2**bits have different seeds, far from each other: a generator that is
+    seeded with neighbours may begin with numbers that resemble each other.
+    """
+    if not bits:
+        return None
+    start = int.from_bytes(sha256(seed.to_bytes(8, "little")).digest()[:8], "little")
+    return (start + request * STEP) % (1 << bits)
+
+
+FILTERS_AND_PENALTIES: Final = (
+    "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias",
+)  # fmt: skip
+"""The settings of `contract.Sampling` that not every engine has. All have a temperature."""
+PLAIN: Final = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
+class Expresses:
+    """Sampling settings that the requests of one engine can express.
+
+    `settings`: those of FILTERS_AND_PENALTIES that they can. `refused`: setting → why it cannot, where that is more
+        than having none. `not_together`: two settings that it applies in another order.
+    `seed_bits`: a request's seed is below 2**seed_bits; 0 where it takes none.
+    `lists`: whether answers have the model's own log-probabilities, of as many tokens as are asked for, by their ids.
+    `forbids_ends`: whether tokens that end a text have no chance where ends are ignored. Other engines go on after one.
+    """
+
+    settings: frozenset[str]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    not_together: tuple[str, str] | None = None
+    seed_bits: int = 0
+    lists: bool = False
+    forbids_ends: bool = False
+
+
+def check_sampling(engine: str, can: Expresses, sampling: Sampling, where: str) -> None:
+    """Raise UsageError for the first setting of `sampling` that `engine` has no request field for. `where`: the key
+    that holds it.
+    """
+    if sampling.method != "rejection":
+        raise UsageError(
+            f"{where}.method = {sampling.method!r}: {engine} draws with random numbers of its own, so that speculation "
+            "cannot be held to plain sampling's tokens",
+            hint="method: rejection; the gate `distribution` judges what is drawn, in whatever way the engine verifies",
+        )
+    for name in FILTERS_AND_PENALTIES:
+        value = getattr(sampling, name)
+        if value != getattr(PLAIN, name) and name not in can.settings:
+            why = can.refused.get(name, "has no such setting that is known here")
+            hint = f"{engine} can be asked for: temperature{''.join(f', {s}' for s in sorted(can.settings))}"
+            raise UsageError(f"{where}.{name} = {value!r}: {engine} {why}", hint=hint)
+    if sampling.seed and not can.seed_bits:
+        hint = "leave it out: every request is then drawn with other numbers"
+        raise UsageError(f"{where}.seed = {sampling.seed}: requests to {engine} take no seed", hint=hint)
+    if can.not_together and all(getattr(sampling, name) != getattr(PLAIN, name) for name in can.not_together):
+        first, second = can.not_together
+        raise UsageError(
+            f"{where}: {first} and {second} together: {engine} does not apply one to what the other has left",
+            hint="leave one of the two out",
+        )
+
+
+def sampling_fields(sampling: Sampling, *settings: str, seed: int | None) -> dict[str, object]:
+    """Return `settings` of `sampling` as request fields, and the seed of the request if it takes one.
+
+    Settings that filter nothing are sent, too: an engine may have other defaults, also from a model's
+    generation_config.json.
+    """
+    return {name: getattr(sampling, name) for name in settings} | ({} if seed is None else {"seed": seed})
+
 
 SUM: Final = 1e-3
 """How far the probabilities of all tokens may sum up to something else than 1, in the float32 of engines."""
