@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate import __version__
-from specgate.backends.eagle3.lib.describe import describe_rope
+from specgate.backends.eagle3.lib.layout import describe_rope
 from specgate.backends.eagle3.pair_tools.export.differences import Format
 from specgate.backends.eagle3.pair_tools.export.opened import OpenPair
 from specgate.backends.eagle3.pairs.gguf_convert import write_json
