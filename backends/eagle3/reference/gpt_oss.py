@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.memory import free_bytes
-from specgate.backends.eagle3.lib.mxfp4 import decoded
+from specgate.backends.eagle3.lib.weights import decoded
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint
 from specgate.backends.eagle3.lib.weights import ExpertLayerWeights, ExpertTargetWeights, pack_expert_target
 from specgate.backends.eagle3.reference.cache import KVCache, TreeRows, View, along_paths, view

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.layout import target_tensors
-from specgate.backends.eagle3.lib.mxfp4 import decoded
+from specgate.backends.eagle3.lib.weights import decoded
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint, load_target, load_target_parts
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.shard import AXES, ONCE, Shard, kind, shards

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.memory import free_bytes, weight_bytes
-from specgate.backends.eagle3.lib.mxfp4 import decoded
+from specgate.backends.eagle3.lib.weights import decoded
 from specgate.backends.eagle3.lib.planted import rows
 from specgate.backends.eagle3.lib.planted.experts import (
     FOUR_BITS,
