@@ -20,7 +20,7 @@ from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import Growth
-from specgate.backends.eagle3.lib.trees.masks import broken_rows
+from specgate.backends.eagle3.lib.trees.topology import broken_rows
 from specgate.backends.eagle3.lib.weights import Vocabulary
 from specgate.backends.eagle3.reference.drafters import Drafter, StandIn, stand_in
 from specgate.backends.eagle3.reference.eagle import EagleDrafter

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.trees.accepting import accept_tree, compaction
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth, FixedGrowth, Growth, parents_of
-from specgate.backends.eagle3.lib.trees.masks import pack, unpack
+from specgate.backends.eagle3.lib.trees.topology import pack, unpack
 from specgate.backends.eagle3.lib.trees.options import (
     TREE,
     WIDTH,
