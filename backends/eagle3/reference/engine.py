@@ -13,7 +13,7 @@ from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.weights import TargetWeights, pack_target
 from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.backends.eagle3.reference.drafters import StandIn

@@ -18,7 +18,7 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.chains import ChainLengths
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import Growth
 from specgate.backends.eagle3.lib.trees.topology import broken_rows
 from specgate.backends.eagle3.lib.weights import Vocabulary

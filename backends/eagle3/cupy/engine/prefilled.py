@@ -17,7 +17,7 @@ from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
 from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.step.verify import Verify
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConf
 from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.checkpoints.trees.shape import TreeShape

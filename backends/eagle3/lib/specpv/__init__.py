@@ -2,5 +2,4 @@
 
 After Tan et al., arXiv 2512.02337. See backends/eagle3/docs/specpv.md.
 
-plan.py  the option `-o specpv…`, options that it does not go with, and how it is stated
 """

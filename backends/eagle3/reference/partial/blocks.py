@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.specpv.plan import BLOCK
+from specgate.backends.eagle3.lib.specpv import BLOCK
 
 
 def summaries(keys: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.specpv.plan import BLOCK, PartialPlan
+from specgate.backends.eagle3.lib.specpv import BLOCK, PartialPlan
 from specgate.backends.eagle3.reference.cache import View, view
 from specgate.backends.eagle3.reference.drafters import Drafter
 from specgate.backends.eagle3.reference.kv_planes import Plane, plain

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.specpv.plan import BLOCK
+from specgate.backends.eagle3.lib.specpv import BLOCK
 from specgate.backends.eagle3.reference.partial.blocks import (
     block_scores,
     choose,

@@ -1,4 +1,4 @@
-"""Option `-o specpv=…` and the options beside it."""
+"""Options of verification over a part of the cache (SpecPV), and the plan that follows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
-
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.contract import LOSSY
 from specgate.errors import UsageError
+
 
 BLOCK: Final = 16
 """Positions that are kept or left out together."""
