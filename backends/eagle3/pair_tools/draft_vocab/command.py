@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specgate import __version__
 from specgate.backends.eagle3.lib.pair import DraftFiles, TargetFiles, open_draft, open_target
-from specgate.backends.eagle3.pair_tools.draft_vocab.cost import Cost, cost
+from specgate.backends.eagle3.pair_tools.draft_vocab.coverage import Cost, cost
 from specgate.backends.eagle3.pair_tools.draft_vocab.coverage import Ranking, Tail, ranking, reached, tail_of
 from specgate.backends.eagle3.pair_tools.draft_vocab.write import Heads, require_rows
 from specgate.backends.eagle3.pair_tools.draft_vocab.sources import CountedTarget, Counts, TokenSources, count
