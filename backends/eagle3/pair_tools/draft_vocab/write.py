@@ -16,7 +16,7 @@ from specgate.backends.eagle3.lib.hf_write import write_config
 from specgate.backends.eagle3.lib.pair import DraftFiles, open_draft
 from specgate.backends.eagle3.pair_tools.export.hf import copy_files
 from specgate.backends.eagle3.pair_tools.export.opened import in_memory
-from specgate.backends.eagle3.pair_tools.export.room import existing, require_disk, writing
+from specgate.backends.eagle3.pair_tools.export.opened import existing, require_disk, writing
 from specgate.backends.eagle3.pair_tools.shards import LazyTensor, lazy_tensors, write_shards
 from specgate.backends.eagle3.pair_tools.train.vocab import offsets_and_mask
 from specgate.backends.eagle3.pairs.gguf_convert import write_json

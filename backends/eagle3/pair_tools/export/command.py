@@ -18,8 +18,8 @@ from specgate.backends.eagle3.pair_tools.export.opened import (
     open_pair,
     target_tensors,
 )
-from specgate.backends.eagle3.pair_tools.export.room import refuse_occupied, require_disk, writing
-from specgate.backends.eagle3.pair_tools.export.starting import commands
+from specgate.backends.eagle3.pair_tools.export.opened import refuse_occupied, require_disk, writing
+from specgate.backends.eagle3.pair_tools.export.opened import commands
 from specgate.backends.eagle3.pairs.whole_folder import appearing
 from specgate.contract import PairRef
 
