@@ -1,8 +1,7 @@
 """Planting a pair: choose a geometry, calibrate the signal, write the folder, check it by measuring.
 
 command.py             `specgate engine plant`: calibrate, write, measure
-geometries.py          the dense shapes that can be planted
-expert_geometries.py   those with experts, and any by its name
+geometries.py          geometries that can be planted, dense and with experts
 law.py                 acceptance length ↔ share of accepted drafts
 calibrate.py           how strong the signal must be for a wanted share
 decoder.py             the engine that decodes its own text, for calibration and check

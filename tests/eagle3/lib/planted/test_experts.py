@@ -34,7 +34,7 @@ from specgate.backends.eagle3.lib.planted.routing import GROUPS
 from specgate.backends.eagle3.lib.planted.rows import key_of
 from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.lib.planted.target import PlantedTarget
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES, gpt_oss_tiny
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, gpt_oss_tiny
 from tests.eagle3.lib.planted.recipes import RECIPE_EXPERTS, digest, made_draft, made_target
 
 CPU = torch.device("cpu")
