@@ -2,10 +2,9 @@
 
 command.py             `specgate engine plant`: calibrate, write, measure
 geometries.py          geometries that can be planted, dense and with experts
-law.py                 acceptance length ↔ share of accepted drafts
+thresholds.py          acceptance length, share of planted tokens, thresholds
 calibrate.py           how strong the signal must be for a wanted share
 decoder.py             the engine that decodes its own text, for calibration and check
-thresholds.py          from which signal on a planted successor wins, without another forward pass
 orbit.py               token sequences like generated ones
 truth.py               what a text implies without a forward pass: accepted drafts, planted tokens, a loop
 write.py               the pair as two Hugging Face folders: configs alone, or with weights

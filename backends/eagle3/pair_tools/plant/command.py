@@ -16,7 +16,7 @@ from specgate.backends.eagle3.pair_tools.plant.check import Load, Measured, chec
 from specgate.backends.eagle3.pair_tools.plant.decoder import Decoder, release
 from specgate.backends.eagle3.pair_tools.plant.geometries import geometry_of
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
-from specgate.backends.eagle3.pair_tools.plant.law import acceptance_length, share_for
+from specgate.backends.eagle3.pair_tools.plant.thresholds import acceptance_length, share_for
 from specgate.backends.eagle3.pair_tools.plant.orbit import HISTORY
 from specgate.backends.eagle3.pair_tools.plant.overlap import touched, touched_keys
 from specgate.backends.eagle3.pair_tools.plant.thresholds import STRONGEST
