@@ -135,7 +135,7 @@ def acceptance(
 
     Nothing is timed.
     """
-    from specgate.backends.eagle3.pair_tools.train.acceptance import acceptance_table
+    from specgate.backends.eagle3.pair_tools.train.evaluate import acceptance_table
     from specgate.backends.eagle3.pair_tools.train.texts import parse_corpus
     from specgate.backends.eagle3.reference.open import pick_device
 

@@ -16,6 +16,5 @@ In reading order:
     objective.py     soft targets over the draft's vocabulary, at every step of the chain
     loop.py          one optimiser step per batch of sequences
     export.py        the trained draft as a Hugging Face folder
-    evaluate.py      acceptance on held-out prompts, for every draft length from one pass
-    acceptance.py    the acceptance table of a pair, one row per context length
+    evaluate.py      acceptance on held-out prompts, and the table of a pair
 """
