@@ -13,8 +13,7 @@ In reading order:
     vocab.py         which target tokens the draft can propose
     draft.py         the draft's trainable tensors, and how they begin
     unroll.py        training-time test: the draft unrolled over its own hidden states
-    objective.py     soft targets over the draft's vocabulary, at every step of the chain
-    loop.py          one optimiser step per batch of sequences
+    loop.py          the training loop, and the objective
     export.py        the trained draft as a Hugging Face folder
     evaluate.py      acceptance on held-out prompts, and the table of a pair
 """

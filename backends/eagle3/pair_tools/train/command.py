@@ -16,7 +16,7 @@ from specgate.backends.eagle3.pair_tools.train.data import Corpora, Source, mixe
 from specgate.backends.eagle3.pair_tools.train.draft import TrainableDraft, channel_spread
 from specgate.backends.eagle3.pair_tools.train.export import export
 from specgate.backends.eagle3.pair_tools.train.loop import Kernels, Progress, train
-from specgate.backends.eagle3.pair_tools.train.objective import step_loss
+from specgate.backends.eagle3.pair_tools.train.loop import step_loss
 from specgate.backends.eagle3.pair_tools.train.own import own_sequences
 from specgate.backends.eagle3.pair_tools.train.recipe import Recipe, Strand
 from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget, decoder_layer, rope_rows_upto
