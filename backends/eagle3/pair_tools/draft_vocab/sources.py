@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.pair_tools.train.data import batched
-from specgate.backends.eagle3.pair_tools.train.texts import find_corpus
+from specgate.backends.eagle3.pair_tools.train.data import find_corpus
 from specgate.checkpoints.tokenizer_file import read_tokenizer
 from specgate.contract import BaselineText, Block, Workload
 from specgate.errors import UsageError

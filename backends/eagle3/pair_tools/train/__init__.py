@@ -6,9 +6,7 @@ In reading order:
 
     command.py       a whole training run: puts the rest together
     recipe.py        everything that can be chosen about it
-    texts.py         what a draft is trained on, by name
-    data.py          token streams, and batches of sequences drawn from them
-    own.py           the target's own text: greedy continuations of corpus chunks
+    data.py          texts by name, token streams, and batches
     target.py        the frozen target
     vocab.py         which target tokens the draft can propose
     draft.py         the draft's trainable tensors, and how they begin

@@ -17,10 +17,10 @@ from specgate.backends.eagle3.pair_tools.train.draft import TrainableDraft, chan
 from specgate.backends.eagle3.pair_tools.train.export import export
 from specgate.backends.eagle3.pair_tools.train.loop import Kernels, Progress, train
 from specgate.backends.eagle3.pair_tools.train.loop import step_loss
-from specgate.backends.eagle3.pair_tools.train.own import own_sequences
+from specgate.backends.eagle3.pair_tools.train.data import own_sequences
 from specgate.backends.eagle3.pair_tools.train.recipe import Recipe, Strand
 from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget, decoder_layer, rope_rows_upto
-from specgate.backends.eagle3.pair_tools.train.texts import TextCorpus, texts
+from specgate.backends.eagle3.pair_tools.train.data import TextCorpus, texts
 from specgate.backends.eagle3.pair_tools.train.unroll import chain_step
 from specgate.backends.eagle3.pair_tools.train.vocab import coverage, draft_vocabulary, preferred_counts
 from specgate.backends.eagle3.reference.target import RopeTable

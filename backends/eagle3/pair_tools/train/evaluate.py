@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from specgate.backends.eagle3.lib.weights import DraftWeights
-from specgate.backends.eagle3.pair_tools.train.own import repeated_share
+from specgate.backends.eagle3.pair_tools.train.data import repeated_share
 from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget
 from specgate.backends.eagle3.pair_tools.train.unroll import unroll
 from specgate.backends.eagle3.reference.ops import draft_argmax
@@ -24,9 +24,9 @@ from pathlib import Path
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.lib.weights import pack_draft, pack_target
 from specgate.backends.eagle3.pair_tools.train.data import token_stream
-from specgate.backends.eagle3.pair_tools.train.own import TOKENS_AT_ONCE
+from specgate.backends.eagle3.pair_tools.train.data import TOKENS_AT_ONCE
 from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget, rope_rows_upto
-from specgate.backends.eagle3.pair_tools.train.texts import TextCorpus, texts
+from specgate.backends.eagle3.pair_tools.train.data import TextCorpus, texts
 from specgate.errors import UsageError
 
 

@@ -20,7 +20,7 @@ from specgate.backends.eagle3.pair_tools.train.evaluate import acceptance_at, sp
 from specgate.backends.eagle3.pair_tools.train.loop import train
 from specgate.backends.eagle3.pair_tools.train.recipe import Recipe, Strand
 from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget, rope_rows_upto
-from specgate.backends.eagle3.pair_tools.train.texts import parse_corpus, texts
+from specgate.backends.eagle3.pair_tools.train.data import parse_corpus, texts
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.commands.engine import pairs
 from specgate.contract import Budget, Role
