@@ -18,7 +18,7 @@ from specgate.backends.eagle3.pair_tools.export.hf import copy_files
 from specgate.backends.eagle3.pair_tools.export.opened import in_memory
 from specgate.backends.eagle3.pair_tools.export.opened import existing, require_disk, writing
 from specgate.backends.eagle3.pair_tools.shards import LazyTensor, lazy_tensors, write_shards
-from specgate.backends.eagle3.pair_tools.train.vocab import offsets_and_mask
+from specgate.backends.eagle3.pair_tools.train.draft import offsets_and_mask
 from specgate.backends.eagle3.pairs.gguf_convert import write_json
 from specgate.backends.eagle3.pairs.whole_folder import appearing
 from specgate.checkpoints.geometry import TargetGeometry

@@ -8,10 +8,8 @@ In reading order:
     recipe.py        everything that can be chosen about it
     data.py          texts by name, token streams, and batches
     target.py        the frozen target
-    vocab.py         which target tokens the draft can propose
-    draft.py         the draft's trainable tensors, and how they begin
+    draft.py         trainable tensors, vocabulary, and the folder when trained
     unroll.py        training-time test: the draft unrolled over its own hidden states
     loop.py          the training loop, and the objective
-    export.py        the trained draft as a Hugging Face folder
     evaluate.py      acceptance on held-out prompts, and the table of a pair
 """

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specgate.backends.eagle3.pair_tools.draft_vocab.coverage import Ranking, ranking, tail_of
-from specgate.backends.eagle3.pair_tools.train.vocab import offsets_and_mask
+from specgate.backends.eagle3.pair_tools.train.draft import offsets_and_mask
 from specgate.checkpoints.d2t import check_d2t
 from specgate.errors import UsageError
 
