@@ -3,6 +3,4 @@
 After Tan et al., arXiv 2512.02337. See backends/eagle3/docs/specpv.md. What `-o specpv…` asks for is read by
 `specgate.backends.eagle3.lib.specpv`.
 
-blocks.py     which blocks of 16 positions are kept: scores, selection, positions
-verifying.py  its cycles, and the attention of partial and full passes
 """

@@ -19,7 +19,7 @@ from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.weights import TargetWeights
-from specgate.backends.eagle3.reference.partial.blocks import block_scores
+from specgate.backends.eagle3.reference.partial import block_scores
 from tests.eagle3.cupy.gpu_pairs import random_prompts
 from tests.eagle3.cupy.kernels.device import relative_error, rotated
 from tests.eagle3.cupy.kernels.host import Host
