@@ -17,7 +17,7 @@ from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.weights import TargetWeights, pack_target
 from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.backends.eagle3.reference.drafters import StandIn
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.facts import engine_facts, with_partial
 from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget, pack_gpt_oss
 from specgate.backends.eagle3.reference.loop import SpeculativeLoop

@@ -23,7 +23,7 @@ from specgate.backends.eagle3.lib.trees.growing import Growth
 from specgate.backends.eagle3.lib.trees.topology import broken_rows
 from specgate.backends.eagle3.lib.weights import Vocabulary
 from specgate.backends.eagle3.reference.drafters import Drafter, StandIn, stand_in
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.ops import accept, check_finite, target_argmax
 from specgate.backends.eagle3.reference.partial import LooksElsewhere, PartialVerifier
 from specgate.backends.eagle3.reference.recorder import Playback, Recorder, as_accepted

@@ -18,7 +18,7 @@ from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.lib.weights import Vocabulary
 from specgate.backends.eagle3.reference.draft import draft_head
 from specgate.backends.eagle3.reference.drafters import Drafter
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.ops import check_finite
 from specgate.backends.eagle3.reference.state import Slots
 from specgate.contract import Budget, Role, Sampling

@@ -21,7 +21,7 @@ from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.reference import kv_planes
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.target import target_forward
 from specgate.checkpoints.geometry import DraftGeometry
