@@ -4,8 +4,7 @@ backend.py         the door through which the harness comes in
 open.py            loads a pair, after checking that the engine can hold what the plan asks
 engine.py          the loop over the pair's target
 loop.py            prefill once, then rewind and decode as often as asked, with or without a draft, over any target
-state.py           what a decode run carries from cycle to cycle, and how a cycle's tokens are committed
-recorder.py        what a decode run writes down, and accept counts from a tape in its place
+state.py           state of a decode run, and what it writes down
 drafters.py        who proposes the chain: the pair's draft, or a stand-in whose acceptance is known
 draft.py           the draft's forward pass, and the drafter that runs it
 sampling.py        drawing tokens at a temperature in the place of the greedy choice

@@ -26,7 +26,7 @@ from specgate.backends.eagle3.reference.drafters import Drafter, StandIn, stand_
 from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.ops import accept, check_finite, target_argmax
 from specgate.backends.eagle3.reference.partial import LooksElsewhere, PartialVerifier
-from specgate.backends.eagle3.reference.recorder import Playback, Recorder, as_accepted
+from specgate.backends.eagle3.reference.state import Playback, Recorder, as_accepted
 from specgate.backends.eagle3.reference.sampling import SampledDrafter, Sampler
 from specgate.backends.eagle3.reference.state import Slots, StopRule, commit
 from specgate.backends.eagle3.reference.tree import TreePlan, VerifiesTrees, packed_masks, verify_tree

@@ -25,7 +25,7 @@ from specgate.backends.eagle3.reference.cache import View, view
 from specgate.backends.eagle3.reference.drafters import Drafter
 from specgate.backends.eagle3.reference.kv_planes import Plane, plain
 from specgate.backends.eagle3.reference.ops import accept, check_finite, masked_attention, target_argmax
-from specgate.backends.eagle3.reference.recorder import Recorder
+from specgate.backends.eagle3.reference.state import Recorder
 from specgate.backends.eagle3.reference.state import Slots
 from specgate.backends.eagle3.reference.target import Look, look_at
 from specgate.contract.samples.counters import SPECPV_CACHED, SPECPV_CHECKED, SPECPV_COUNTED, SPECPV_FULL, SPECPV_FULL_ACCEPTED, SPECPV_OVERRULED, SPECPV_PARTIAL, SPECPV_PARTIAL_ACCEPTED, SPECPV_READ, SPECPV_SHORT
