@@ -19,7 +19,7 @@ from specgate.backends.eagle3.cupy.engine.decode_run import (
     step_times,
 )
 from specgate.backends.eagle3.cupy.engine.decoding import with_ends
-from specgate.backends.eagle3.cupy.engine.graph import STEPS_PER_GRAPH, graph_sizes
+from specgate.backends.eagle3.cupy.engine.decode_run import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.eagle3.cupy.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.errors import UsageError
 
