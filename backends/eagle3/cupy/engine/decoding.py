@@ -28,7 +28,7 @@ from specgate.backends.eagle3.cupy.engine.forensics import name_requests
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import LIMIT_MS
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, KVBlocks, Slots
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
-from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout, assign_blocks
+from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.peers import reset
 from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes

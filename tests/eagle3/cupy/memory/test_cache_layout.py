@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, SHARED
-from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout, assign_blocks
+from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, assign_blocks
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 
 SIZES = Sizes(slots=6, positions=4 * BLOCK + 10, max_rows=4)

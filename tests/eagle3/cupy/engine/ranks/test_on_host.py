@@ -13,7 +13,7 @@ from specgate.backends.eagle3.cupy.engine.prefilled import prefill_prompts
 from specgate.backends.eagle3.cupy.engine.ranks import prefill_experts as of_ranks
 from specgate.backends.eagle3.cupy.engine.ranks.prefill import Prefill
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
+from specgate.backends.eagle3.cupy.memory.sizes import assign_blocks
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.pair_tools.plant.geometries import mixture, plain_draft
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense

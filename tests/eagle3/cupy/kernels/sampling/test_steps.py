@@ -19,7 +19,7 @@ from specgate.backends.eagle3.cupy.kernels.penalties.launchers import CountToken
 from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows
 from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, Commit, KVReserve
 from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks, Slots
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
+from specgate.backends.eagle3.cupy.memory.sizes import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import columns_of
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, rejects
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
