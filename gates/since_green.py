@@ -10,7 +10,7 @@ from typing import Literal
 
 from specgate.analysis.intervals.between_runs import half_width
 from specgate.analysis.intervals.decision import decide
-from specgate.analysis.intervals.levels import FALSE_PASS, false_fail
+from specgate.analysis.intervals.decision import FALSE_PASS, false_fail
 from specgate.analysis.references.earlier_run import (
     AcceptanceChange,
     acceptance_change,

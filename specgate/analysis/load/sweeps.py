@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from specgate.analysis.intervals.autocorrelation import fit
 from specgate.analysis.intervals.between_runs import ASSUMED
-from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, spent
+from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, spent
 from specgate.analysis.load.break_even import CONFIDENCE, Level, break_even_of, side_of
 from specgate.analysis.stats import planned_looks
 from specgate.contract import BetweenRuns, Cell, Comparison, Scenario

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specgate.analysis.intervals.between_runs import ASSUMED, either, half_width
-from specgate.analysis.intervals.levels import FALSE_PASS
+from specgate.analysis.intervals.decision import FALSE_PASS
 from specgate.analysis.references.cell_times import same_text
 from specgate.analysis.stats import Pairs, order_interval
 from specgate.analysis.two_builds.estimates import Difference, over_prompts

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from specgate.analysis.intervals.levels import FALSE_FAIL
+from specgate.analysis.intervals.decision import FALSE_FAIL
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.speculation import configs, errors
 from specgate.analysis.speculation.configs import found, line_about, ruled_out, unchecked
