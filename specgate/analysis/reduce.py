@@ -24,7 +24,7 @@ from specgate.analysis.checks.served import clock_values
 from specgate.analysis.context_depth import by_depth
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.load.figures import load_values
-from specgate.analysis.load.text_selection import compared
+from specgate.analysis.load.sweeps import compared
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import by_prompt, total_of
