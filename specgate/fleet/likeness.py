@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from specgate.analysis.machine.visible_gpus import seen_by
+from specgate.analysis.machine.gpu_clocks import seen_by
 from specgate.machine import inventory
 
 GPU: Final = ("name", "memory_bytes", "driver", "power_limit_mw", "max_sm_clock_mhz")
