@@ -49,7 +49,7 @@ def trace(
     or allocation) is, 6 where the trace cannot be one of the run's cell.
     """
     from specgate.analysis.perf_invariants.certificate import from_outside
-    from specgate.analysis.perf_invariants.kernels import own_kernels
+    from specgate.analysis.perf_invariants.loop import own_kernels
     from specgate.analysis.perf_invariants.loop import quiet_loop
     from specgate.analysis.traces.families import read_patterns
     from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.analysis.perf_invariants.kernels import tuned_kernels
+from specgate.analysis.perf_invariants.loop import tuned_kernels
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown
