@@ -155,7 +155,7 @@ def finite(number: float | None) -> float | None:
 
 def lines(done: Pair) -> Iterator[str]:
     """The result for readers: the answer, a table, and what each check found."""
-    from specgate.analysis.prefix_cache.checks import BASELINE_NAME, rows
+    from specgate.analysis.prefix_cache import BASELINE_NAME, rows
 
     version = f" {done.facts.engine_version}" if done.facts.engine_version else ""
     yield f"{done.state.value}: prefix cache of {done.backend}{version} with {done.role}"

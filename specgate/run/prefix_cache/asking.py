@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from specgate import plugins
-from specgate.analysis.prefix_cache.checks import BASELINE_NAME, CANDIDATES, Check, judge, overall
-from specgate.analysis.prefix_cache.samples import CacheDivergence, Limits, Reply, Sample, Turn
+from specgate.analysis.prefix_cache import BASELINE_NAME, CANDIDATES, Check, judge, overall
+from specgate.analysis.prefix_cache import CacheDivergence, Limits, Reply, Sample, Turn
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.tokens.last_place import gap_between, unit_of
 from specgate.contract import BASELINE, Budget, EngineFacts, NearTies, PairRef, Role, State, TopTokens
