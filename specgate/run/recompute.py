@@ -22,7 +22,7 @@ from specgate.analysis.machine.memory import with_memory
 from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.prompt_acceptance import by_prompt, category_values
 from specgate.analysis.reduce import Checked, Known, measure
-from specgate.analysis.references.cell_times import cell_times
+from specgate.analysis.references import cell_times
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import requests_by_block, with_drifts
 from specgate.analysis.speedup_limits import with_ceilings

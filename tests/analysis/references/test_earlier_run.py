@@ -13,7 +13,7 @@ from bench.simulations.since_green_simulation import DECISIONS, MARGIN_PCT, scen
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.decision import decide
 from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS
-from specgate.analysis.references.earlier_run import between_two_runs, paired_by_round
+from specgate.analysis.references import between_two_runs, paired_by_round
 from specgate.analysis.stats import planned_looks
 from specgate.contract.references import CellTimes
 
