@@ -28,7 +28,7 @@ from specgate.analysis.load.sweeps import compared
 from specgate.analysis.machine.disturbed_blocks import SetAside, timed
 from specgate.analysis.paired_blocks import compare
 from specgate.analysis.prompt_acceptance import by_prompt, total_of
-from specgate.analysis.requests.distributions import distributions
+from specgate.analysis.requests.figures import distributions
 from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.tokens.comparison import check_tokens, repeats_of, with_margins
 from specgate.analysis.tokens.continuations import check_followed, parted_texts
