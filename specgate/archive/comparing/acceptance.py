@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Final
 
-from specgate.analysis.speculation.decoding import decoding_of
+from specgate.analysis.speculation.drafting import decoding_of
 from specgate.analysis.speculation.summary import Request, counted, undrafted_in
 from specgate.analysis.speculation.summary_layout import Acceptance, Key, SummedRun, layouts_of
 from specgate.analysis.tokens.repetition import repeated_ngram_share
