@@ -6,8 +6,7 @@
     configs.py       the causes that the pair's configs and the engine's options show
     errors.py        the causes that the engine's error names
     forced.py        whether forced acceptance has the distribution that was asked for, and what looks forced
-    summary.py       acceptance over many requests: those that belong together, summed up
-    summary_layout.py  the same by engine, prompt class, context, draft position and more: tables
+    summary.py       the acceptance summary, and its layout
     uptime.py        whether acceptance changes while the engine answers more and more requests
 
 Pure: the same evidence gives the same findings.

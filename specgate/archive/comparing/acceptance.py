@@ -10,7 +10,7 @@ from typing import Final
 
 from specgate.analysis.speculation.drafting import decoding_of
 from specgate.analysis.speculation.summary import Request, counted, undrafted_in
-from specgate.analysis.speculation.summary_layout import Acceptance, Key, SummedRun, layouts_of
+from specgate.analysis.speculation.summary import Acceptance, Key, SummedRun, layouts_of
 from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.archive.comparing.cells import backends_of
 from specgate.archive.comparing.prompt_classes import class_of
