@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from specgate.analysis.traces.families import fallen_back
-from specgate.analysis.traces.loop import Loop, loop_of
+from specgate.analysis.traces.steps import Loop, loop_of
 from specgate.analysis.traces.trace_file import read_trace
 from specgate.backends.servers.evidence.profilers import Files, Profiler, new_trace, traces_in
 from specgate.contract import Finding

@@ -5,8 +5,7 @@
     events.py       its events, one by one, without holding the document
     nsys.py         the SQLite export of Nsight Systems
     recording.py    what both are read into: host calls, work on the device, ranges
-    steps.py        the decode steps in a recording: by the ranges that an engine sets around them
-    loop.py         a recording and its steps → kernels, copies and calls by name, waits, gaps, share of GPU busy
+    steps.py        the decode loop in a trace, and its steps
     cuda_calls.py   names of CUDA functions that wait, copy to the host or allocate
     families.py     kernels by what they are known for: attention back ends; patterns of a file of one's own
     gemm_shapes.py  shapes of matrix products that TurboMind writes

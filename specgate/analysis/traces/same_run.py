@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from specgate.analysis.traces.loop import Loop
+from specgate.analysis.traces.steps import Loop
 from specgate.analysis.traces.recording import Recording
 from specgate.contract import BlockTrace, Cell, Run
 

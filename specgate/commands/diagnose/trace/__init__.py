@@ -17,7 +17,7 @@ from specgate.errors import ExitCode
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
-    from specgate.analysis.traces.loop import Loop
+    from specgate.analysis.traces.steps import Loop
     from specgate.analysis.traces.recording import Recording
     from specgate.contract import BlockTrace
 
@@ -53,7 +53,7 @@ def trace(
     from specgate.analysis.perf_invariants.loop import quiet_loop
     from specgate.analysis.traces.families import read_patterns
     from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
-    from specgate.analysis.traces.loop import loop_of
+    from specgate.analysis.traces.steps import loop_of
     from specgate.analysis.traces.trace_file import read_trace
     from specgate.commands.diagnose.trace import showing
     from specgate.contract import Held
