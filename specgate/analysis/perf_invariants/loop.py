@@ -12,7 +12,7 @@ from specgate.analysis.perf_invariants.certificate import total_of
 from specgate.contract import Block, CellResult, Held, Invariant
 from collections.abc import Mapping
 from specgate.analysis.perf_invariants.certificate import unseen
-from specgate.analysis.traces.cuda_calls import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, count
+from specgate.analysis.traces.recording import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, count
 from specgate.contract import BlockTrace, Held, Invariant
 
 

@@ -4,9 +4,8 @@
     chrome.py       torch profiler's Chrome trace (vLLM, SGLang, torch.profiler.profile)
     events.py       its events, one by one, without holding the document
     nsys.py         the SQLite export of Nsight Systems
-    recording.py    what both are read into: host calls, work on the device, ranges
+    recording.py    a recording, and which CUDA calls matter
     steps.py        the decode loop in a trace, and its steps
-    cuda_calls.py   names of CUDA functions that wait, copy to the host or allocate
     families.py     kernels by what they are known for: attention back ends; patterns of a file of one's own
     gemm_shapes.py  shapes of matrix products that TurboMind writes
     same_run.py     whether a trace can be one of a stored run's cell

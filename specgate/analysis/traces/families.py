@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from specgate.analysis.traces.cuda_calls import matches
+from specgate.analysis.traces.recording import matches
 from specgate.errors import UsageError
 from specgate.files.json_text import read_bytes
 

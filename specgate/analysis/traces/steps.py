@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil
-from specgate.analysis.traces.cuda_calls import TO_HOST, WAITING_COPIES, WAITS, matches
+from specgate.analysis.traces.recording import TO_HOST, WAITING_COPIES, WAITS, matches
 from specgate.analysis.traces.recording import Call, Recording, Work
 from specgate.contract import LoopFigures
 
