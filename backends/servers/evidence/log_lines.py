@@ -23,7 +23,7 @@ from specgate.backends.servers.failures import LONGEST_LINE
 from specgate.contract import Finding
 from specgate.contract.protocols import cleaned
 from collections.abc import Iterable, Iterator
-from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
+from specgate.analysis.traces.families import has_shapes, read_shapes
 from specgate.contract import Finding, Role
 from specgate.errors import UsageError
 

@@ -6,8 +6,7 @@
     nsys.py         the SQLite export of Nsight Systems
     recording.py    a recording, and which CUDA calls matter
     steps.py        the decode loop in a trace, and its steps
-    families.py     kernels by what they are known for: attention back ends; patterns of a file of one's own
-    gemm_shapes.py  shapes of matrix products that TurboMind writes
+    families.py     families of kernels, and shapes of products
     same_run.py     whether a trace can be one of a stored run's cell
 
 Times are nanoseconds of the profiler's clock. A file may be odd in any way: what cannot be read raises UsageError.

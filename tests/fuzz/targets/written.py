@@ -78,7 +78,7 @@ def gemm_shapes(folder: Path) -> Ready:
 
 def trace(folder: Path) -> Ready:
     """Traces of torch's profiler as JSON, and exports of nsys with bytes changed."""
-    from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
+    from specgate.analysis.traces.families import has_shapes, read_shapes
     from specgate.analysis.traces.steps import loop_of
     from specgate.analysis.traces.trace_file import read_trace
     from specgate.contract import LoopFigures

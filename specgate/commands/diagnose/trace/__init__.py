@@ -52,7 +52,7 @@ def trace(
     from specgate.analysis.perf_invariants.loop import own_kernels
     from specgate.analysis.perf_invariants.loop import quiet_loop
     from specgate.analysis.traces.families import read_patterns
-    from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
+    from specgate.analysis.traces.families import has_shapes, read_shapes
     from specgate.analysis.traces.steps import loop_of
     from specgate.analysis.traces.trace_file import read_trace
     from specgate.commands.diagnose.trace import showing

@@ -8,7 +8,7 @@ from typing import Final
 
 from specgate.analysis.traces.recording import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, count
 from specgate.analysis.traces.families import attention_in
-from specgate.analysis.traces.gemm_shapes import Product
+from specgate.analysis.traces.families import Product
 from specgate.analysis.traces.steps import Loop
 from specgate.analysis.traces.recording import Recording
 from specgate.contract import Invariant, LoopFigures
