@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
-from specgate.analysis.active_slots import by_active
+from specgate.analysis.context_depth import by_active
 from specgate.analysis.cell_figures import (
     active_values,
     asked_again,
