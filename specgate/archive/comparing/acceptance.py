@@ -12,7 +12,7 @@ from specgate.analysis.speculation.drafting import decoding_of
 from specgate.analysis.speculation.summary import Request, counted, undrafted_in
 from specgate.analysis.speculation.summary import Acceptance, Key, SummedRun, layouts_of
 from specgate.analysis.tokens.repetition import repeated_ngram_share
-from specgate.archive.comparing.cells import backends_of
+from specgate.archive.comparing.engines import backends_of
 from specgate.archive.comparing.prompt_classes import class_of
 from specgate.archive.stored_runs import StoredRun
 from specgate.contract import Block, EngineFacts, Run

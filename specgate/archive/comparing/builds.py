@@ -17,7 +17,7 @@ from specgate.analysis.machine.disturbed_blocks import SetAside, set_aside, time
 from specgate.analysis.machine.memory import PEAKS
 from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.tokens.comparison import first_difference
-from specgate.archive.comparing.cells import by_cell, cell_id, same_prompts, target_of
+from specgate.archive.comparing.engines import by_cell, cell_id, same_prompts, target_of
 from specgate.archive.comparing.two_samples import Estimate, Logs, by_prompt_set, log_ratio, log_ratio_of_ratios
 from specgate.archive.stored_runs import StoredRun
 from specgate.contract import BetweenRuns, Block, Cell, CellResult, Comparison, Run, Scenario, Value

@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from specgate.archive.comparing.cells import CellId, cell_id
+from specgate.archive.comparing.engines import CellId, cell_id
 from specgate.archive.stored_runs import StoredRun
 from specgate.contract import Divergence, NearTies, Plan, Point
 from specgate.contract.agreement import Agreement, Match

@@ -15,7 +15,7 @@ from operator import add
 
 from specgate.analysis.prompt_acceptance import record_of
 from specgate.analysis.tokens.comparison import departure, token_at
-from specgate.archive.comparing.cells import by_cell, cell_id, columns_of, same_prompts, target_of
+from specgate.archive.comparing.engines import by_cell, cell_id, columns_of, same_prompts, target_of
 from specgate.archive.comparing.two_samples import log_ratio_of_ratios
 from specgate.archive.stored_runs import StoredRun
 from specgate.contract import Block, Cell, Divergence, Finish, Run, State
