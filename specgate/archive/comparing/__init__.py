@@ -4,7 +4,6 @@ builds.py          two runs → a Contrast, judged by a policy
 engines.py         engines side by side, cell by cell
 texts.py           texts and acceptance of engines beside a reference's → an Agreement
 near_ties.py       how near to a tie the reference was where another engine left its text
-acceptance.py      the requests of runs, summed up → an Acceptance
-prompt_classes.py  the class of a prompt: its category in the user's file, else its kind of text
+acceptance.py      acceptance side by side, also by class of prompts
 two_samples.py     ratios of two figures that were not measured in turns
 """
