@@ -2,8 +2,7 @@
 
 builds.py          two runs → a Contrast, judged by a policy
 engines.py         engines side by side, cell by cell
-texts.py           texts and acceptance of engines beside a reference's → an Agreement
-near_ties.py       how near to a tie the reference was where another engine left its text
+texts.py           texts side by side, and near ties where they diverge
 acceptance.py      acceptance side by side, also by class of prompts
 two_samples.py     ratios of two figures that were not measured in turns
 """
