@@ -2,7 +2,6 @@
 
 engine_facts.py  what an engine states of itself
 block.py         one timed decode run of one role
-counters.py      names of an engine's counters beside acceptance
-memory.py        memory in use when a block was answered
+counters.py      counters of a block, and the memory in use
 rescoring.py     untimed samples: longer baseline texts, digests of logits, a second engine's scores
 """
