@@ -72,7 +72,7 @@ from specgate.contract.samples.rescoring import BaselineText, LogitSample, Resco
 from specgate.contract.scenarios.pair import AcceptanceSource, PairRef
 from specgate.contract.scenarios.plan import Cell, Plan, Point, Round
 from specgate.contract.scenarios.roles import BASELINE, VARIANT_MARK, Role
-from specgate.contract.scenarios.rope import Rope
+from specgate.contract.scenarios.pair import Rope
 from specgate.contract.scenarios.sampling import Draws, Sampling, SamplingMethod
 from specgate.contract.scenarios.scenario import LatencyLimits, Machine, RunKind, Scenario, Variant
 from specgate.contract.scenarios.workload import PASS_ROUNDS, Budget, Grid, Schedule, Workload
