@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from specgate.errors import InvalidResult
-from specgate.files.json_record import stored_json
+from specgate.files.json_text import stored_json
 from specgate.files.manifest import MANIFEST, listings
 from specgate.files.writing import sha256_of
 from specgate.machine import host
