@@ -11,7 +11,7 @@ from specgate.terminal import echo, echo_json
 if TYPE_CHECKING:
     from specgate.planning.request import Request
     from specgate.promotion.ledger import Entry
-    from specgate.promotion.status import OtherStreak, PromotionStatus
+    from specgate.promotion.standing import OtherStreak, PromotionStatus
 
 LAST = 10
 WIDTH = 80
@@ -21,7 +21,7 @@ def show_status(request: Request, *, as_json: bool) -> None:
     """Print whether the full run that is requested could begin now, and which micro runs are missing. Nothing is
     loaded. Raises InvalidResult if the ledger was changed.
     """
-    from specgate.promotion.status import promotion_status
+    from specgate.promotion.standing import promotion_status
 
     status = promotion_status(request)
     if as_json:
