@@ -30,7 +30,7 @@ from specgate.planning.resolution import resolve
 from specgate.promotion.claim import ENGINE_KEYS, claim_of, digests, software_of
 from specgate.promotion.fingerprint import FLEET, measured_by
 from specgate.promotion.ledger import Entry, History, Ledger
-from specgate.promotion.micro_gates import micro_gates
+from specgate.promotion.streak import micro_gates
 from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, relevant, streak
 
 
