@@ -20,7 +20,6 @@ profiler.py       what an engine does between the marks of a block, seen from ou
 early_stop.py     stops a point at the first interim look where every rule that rests on samples is decided
 progress.py       a bar on a terminal, one line per block elsewhere
 recompute.py      samples → figures → verdicts, pure
-closing.py        the last lines that a run prints: its rules counted, its folder, the next command, the verdict
-ending.py         after the last block: what the run amounts to, its reports, its entry in the ledger
+ending.py         the end of a run
 calibration.py    `specgate machine calibrate`: the same role in both places of every pair, reduced to a noise profile
 """
