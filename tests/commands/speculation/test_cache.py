@@ -13,7 +13,7 @@ from specgate.analysis.prefix_cache import Check
 from specgate.analysis.prefix_cache import CacheDivergence, Limits
 from specgate.commands.diagnose.cache import as_data
 from specgate.contract import NearTies, Role, State
-from specgate.run.prefix_cache.asking import Pair
+from specgate.run.prefix_cache import Pair
 from tests.backends.servers.helpers import program
 from tests.support.clocks.starved import ATTEMPTS
 from tests.support.command import Cli

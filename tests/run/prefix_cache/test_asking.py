@@ -14,16 +14,7 @@ from specgate.analysis.prefix_cache import Limits, Sample
 from specgate.contract import Budget, Finish, NearTies, Role, Served, ServedRequest, State
 from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
-from specgate.run.prefix_cache.asking import (
-    Asked,
-    Asking,
-    Switch,
-    ask_all,
-    both_passes,
-    requests_of,
-    samples_of,
-    shared,
-)
+from specgate.run.prefix_cache import Asked, Asking, Switch, ask_all, both_passes, requests_of, samples_of, shared
 from tests.backends.servers import helpers
 
 SPEC = Role(3)

@@ -1,4 +1,4 @@
-"""Ask a server the same requests with its prefix cache on and off, in both roles.
+"""Ask a server for prompts with shared prefixes, to see what its prefix cache does.
 
 The requests of a group share a prefix. One comes first and fills the cache. The others follow one by one, so that what
 can be reused does not depend on timing. Each of these is at once gone on with, as the next turn of a chat: its prompt,
@@ -18,7 +18,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, Protocol
-
 from specgate import plugins
 from specgate.analysis.prefix_cache import BASELINE_NAME, CANDIDATES, Check, judge, overall
 from specgate.analysis.prefix_cache import CacheDivergence, Limits, Reply, Sample, Turn
@@ -36,6 +35,7 @@ from specgate.planning.resolution import resolve
 from specgate.run.beginning import fitting_prompts
 from specgate.run.runner import open_request
 from specgate.run.worker import EngineWorker
+
 
 FLOAT32: Final = NearTies(margin=0.001)
 COARSER: Final = NearTies(ulps=4)
