@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 
 from specgate.sampling.keys import Keys, Purpose, race, requests_of, uniforms, words
-from specgate.sampling.philox import philox
+from specgate.sampling.keys import philox
 
 WIDTHS = {
     32: ((0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)),
