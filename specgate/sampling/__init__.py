@@ -5,8 +5,7 @@
     history.py        which tokens a text has, for penalties; those of every row of a draft
     target.py         logits → the distribution that is sampled from; log-probabilities
     distributions.py  what a distribution must be, and a draft's over the target's vocabulary
-    rejection.py      verifying by rejection: accepts as often as any way can
-    coupling.py       drawing by an exponential race, and verifying with the numbers of plain sampling: its very tokens
+    rejection.py      two lossless verifications of drafts
 
 Plain numpy in float64, without state. Shapes: B requests, K draft tokens, V vocabulary, W draft vocabulary.
 """

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from specgate.sampling.coupling import draft_sample, verify_coupled
+from specgate.sampling.rejection import draft_sample, verify_coupled
 from specgate.sampling.keys import Floats, Integers, Keys, Purpose, race, uniforms
 from specgate.sampling.rejection import Verified, verify_by_rejection
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from specgate.errors import BackendError
-from specgate.sampling.coupling import draft_sample, sample, verify_coupled
+from specgate.sampling.rejection import draft_sample, sample, verify_coupled
 from specgate.sampling.distributions import check_distribution, over_target
 from specgate.sampling.keys import Floats, Integers, Keys
 from specgate.sampling.rejection import verify_by_rejection

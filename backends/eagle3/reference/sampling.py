@@ -25,7 +25,7 @@ from specgate.contract import Budget, Role, Sampling
 from specgate.contract.draws import TokenLaw
 from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError
-from specgate.sampling.coupling import draft_sample, sample, scores, verify_coupled
+from specgate.sampling.rejection import draft_sample, sample, scores, verify_coupled
 from specgate.sampling.distributions import over_target
 from specgate.sampling.history import History
 from specgate.sampling.keys import Floats, Keys, requests_of

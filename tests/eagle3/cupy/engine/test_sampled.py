@@ -20,7 +20,7 @@ from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.contract import BASELINE, Budget, Role, Sampling
 from specgate.contract.draws import DrawnTexts
 from specgate.errors import BackendError
-from specgate.sampling.coupling import draft_sample, sample
+from specgate.sampling.rejection import draft_sample, sample
 from specgate.sampling.distributions import over_target
 from specgate.sampling.history import History
 from specgate.sampling.keys import Keys, requests_of

@@ -18,7 +18,7 @@ from specgate.backends.eagle3.cupy.memory.model import columns_of
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
 from specgate.contract import Sampling
-from specgate.sampling.coupling import draft_sample
+from specgate.sampling.rejection import draft_sample
 from specgate.sampling.distributions import over_target
 from specgate.sampling.keys import Floats, Integers
 from specgate.sampling.rejection import verify_by_rejection

@@ -25,7 +25,7 @@ from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, rejec
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
 from specgate.contract import Sampling
-from specgate.sampling.coupling import draft_sample, sample
+from specgate.sampling.rejection import draft_sample, sample
 from specgate.sampling.distributions import over_target
 from specgate.sampling.history import History
 from specgate.sampling.keys import Floats, Keys, requests_of
