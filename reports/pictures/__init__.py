@@ -1,9 +1,8 @@
 """The pictures of pages: one module per question, each with its drawing, its words and its table.
 
 forest.py        every speed-up of a run in one picture, beside what the policy asks of it
-speed_map.py     batch × context × draft length: where does speculation pay?
+speedups.py      speed-ups, as a row and as a map
 load.py          a server under load: where speculation stops paying, throughput against latency
-speedups.py      the pairs of a point: how many times the baseline's speed
 acceptance.py    how many drafts were accepted, and up to which position
 acceptance_summary.py  acceptance over many requests: lengths row by row, and by draft position
 uptime.py        acceptance against the requests that the engine had answered
