@@ -15,7 +15,7 @@ from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.tables import speedup_entry, tokens_entry
 from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.sheets.view import SheetView, Tables
+from specgate.reports.sheets.sheet import SheetView, Tables
 from specgate.reports.texts.csv import summary_row
 from specgate.reports.views.engine_table import engine_table, facts
 

@@ -19,7 +19,7 @@ from specgate.reports.common.figures import counted
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.common.summary import headline
 from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.sheets.view import SheetView, Tables
+from specgate.reports.sheets.sheet import SheetView, Tables
 from specgate.reports.views.builds import percent, shown
 from specgate.reports.views.trend_chart import trend
 
