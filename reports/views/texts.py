@@ -14,7 +14,7 @@ from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
 from specgate.reports.sheets.sheet import SheetView, Tables
-from specgate.reports.views.engine_table import engine_table, facts
+from specgate.reports.views.engines import engine_table, facts
 
 SHOWN_DIVERGENCES = 50
 CUT = "Chains end with the request: the reference is counted as if its did too."
