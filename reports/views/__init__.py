@@ -8,6 +8,5 @@ variants.py      roles and variants, with what each gives and what it changes
 differences.py   in what two runs differ besides their figures
 parity.py        `specgate diagnose parity`: two engines stage by stage
 two_builds.py    `specgate ab`: an old and a new build of an engine
-trends.py        `specgate runs history`: figures followed over runs
-trend_chart.py   one figure over runs, drawn
+trends.py        figures over a history, with their chart
 """
