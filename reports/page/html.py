@@ -17,7 +17,8 @@ from specgate.contract.protocols import visible
 from specgate.errors import ExitCode
 from specgate.reports.common import answer, latencies, machine, memory, summary, tables, token_checks, variants
 from specgate.reports.common.parts import Picture, dense
-from specgate.reports.page import details, gaps, head, points
+from specgate.reports.page import details
+from specgate.reports.page import details, head, points
 from specgate.reports.pictures import speedups
 from specgate.reports.pictures import forest, load
 
@@ -90,7 +91,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
     judgements = list(tables.judgements(run))
     open_ = sorted((j for j in judgements if not j.quiet), key=lambda j: summary.gravity([j.verdict]))
     sections, together = list(points.sections(run)), speed_pictures(run)
-    empty = gaps.empty_sections(run, together)
+    empty = details.empty_sections(run, together)
     return {
         "run": run,
         "policy": policy,
@@ -111,7 +112,7 @@ def context(run: Run, policy: Policy) -> dict[str, object]:
         "command": head.command(run),
         "contents": [(id_, name) for id_, name in contents(sections) if id_ not in empty],
         "empty": empty,
-        "gaps": gaps.gaps(empty, together, sections),
+        "gaps": details.gaps(empty, together, sections),
         "cell_head": tables.CELL_HEAD,
         "groups": tables.cell_groups(run),
         "intervals": {"speed-up": answer.prompts_of(run), "acceptance length": answer.LIKE_THESE},
