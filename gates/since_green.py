@@ -9,9 +9,14 @@ from types import UnionType
 from typing import Literal
 
 from specgate.analysis.intervals.between_runs import half_width
-from specgate.analysis.intervals.decision import decide
-from specgate.analysis.intervals.decision import FALSE_PASS, false_fail
-from specgate.analysis.references import AcceptanceChange, acceptance_change, between_two_runs, long_enough, paired_by_round
+from specgate.analysis.intervals.decision import FALSE_PASS, decide, false_fail
+from specgate.analysis.references import (
+    AcceptanceChange,
+    acceptance_change,
+    between_two_runs,
+    long_enough,
+    paired_by_round,
+)
 from specgate.analysis.stats import Decision
 from specgate.analysis.two_builds.estimates import LEAST, Difference
 from specgate.contract import BetweenRuns, Cell, CellResult, Kind, Rule, RunView, Scenario, State, Verdict

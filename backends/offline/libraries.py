@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
-from specgate.backends.offline.library import Opening
+
+from specgate.backends.offline.library import Library, Opening
+from specgate.backends.offline.options import OfflineOptions
 from specgate.backends.servers.adapter import Adapter
-from specgate.backends.servers.adapters import lmdeploy
+from specgate.backends.servers.adapters import lmdeploy, vllm
 from specgate.backends.servers.exchange import KvCache
-from specgate.errors import UsageError
-from specgate.backends.servers.adapters import vllm
 from specgate.backends.servers.facts.kv_cache import vllm_log
 from specgate.backends.servers.facts.reported import vllm_settings
-from collections.abc import Mapping
-from specgate.backends.offline.library import Library
-from specgate.backends.offline.options import OfflineOptions
-
+from specgate.errors import UsageError
 
 LMDEPLOY_SHARE: Final = 0.35
 """Of the free memory for each of two engines' caches side by side; the second engine's weights come after the first

@@ -20,12 +20,11 @@ from specgate.backends.servers.drawing import draw_texts, law_of, seed_for
 from specgate.backends.servers.evidence.log_lines import findings_of_files
 from specgate.backends.servers.evidence.profilers import PROFILERS
 from specgate.backends.servers.evidence.tracing import OFF, attention_findings, traced
-from specgate.backends.servers.exchange import Ask, Reading
-from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
+from specgate.backends.servers.exchange import Ask, PromptTexts, Reading
 from specgate.backends.servers.facts.engine import server_facts
+from specgate.backends.servers.facts.kv_cache import check_sized, check_uncut
 from specgate.backends.servers.facts.reported import ServerReport, identity_of
 from specgate.backends.servers.options import Options
-from specgate.backends.servers.exchange import PromptTexts
 from specgate.backends.servers.server import Running, Server, end, new_port
 from specgate.checkpoints.spec_config.launch_checks import OPTION, check_chain
 from specgate.contract import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
-from specgate.contract import Sampling
 from pathlib import Path
-from specgate.errors import BackendError, UsageError
+from typing import Final
 
+from specgate.contract import Sampling
+from specgate.errors import BackendError, UsageError
 
 Json = Mapping[str, object]
 

@@ -11,21 +11,19 @@ enough.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from specgate.contract import Sampling
-from specgate.errors import UsageError
-from collections.abc import Sequence
-from dataclasses import replace
+
 import numpy as np
+
+from specgate.contract import Sampling
 from specgate.contract.draws import TokenLaw
-from specgate.errors import BackendError
+from specgate.errors import BackendError, UsageError
 from specgate.sampling.history import History
 from specgate.sampling.keys import Floats, Integers
 from specgate.sampling.target import target_distribution
-
 
 STEP: Final = 0x9E3779B97F4A7C15
 """2**64 over the golden ratio. It is odd, so that requests of different numbers get different seeds."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from specgate.analysis.machine.memory import size_in_words
-from specgate.contract import CellResult, Value
-from specgate.contract.metrics import TIMES_OVER, metric
-from specgate.contract import SPEEDUP, Cell, Point, Role, Run
 
+from specgate.analysis.machine.memory import size_in_words
+from specgate.contract import SPEEDUP, Cell, CellResult, Point, Role, Run, Value
+from specgate.contract.metrics import TIMES_OVER, metric
 
 NONE = "–"
 COUNTED = ("steps", "blocks", "slots", "requests", "tok")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from specgate.contract import Run
-from specgate.reports.common import machine, memory, summary, tables
-from specgate.reports.common.parts import Picture
-from specgate.reports.page.points import Section
-from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Final
+
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.environment_diff import flat
-from specgate.reports.common import provenance
+from specgate.contract import Run
+from specgate.reports.common import machine, memory, provenance, summary, tables
 from specgate.reports.common.figures import NONE
-from specgate.reports.common.parts import Table
+from specgate.reports.common.parts import Picture, Table
+from specgate.reports.page.points import Section
 from specgate.reports.texts.explain import bandwidth_line
-
 
 FILES: Final[Mapping[str, str]] = {
     "run.json": "the whole result",

@@ -17,10 +17,8 @@ from specgate.contract.protocols import visible
 from specgate.errors import ExitCode
 from specgate.reports.common import answer, latencies, machine, memory, summary, tables, token_checks, variants
 from specgate.reports.common.parts import Picture, dense
-from specgate.reports.page import details
 from specgate.reports.page import details, head, points
-from specgate.reports.pictures import speedups
-from specgate.reports.pictures import forest, load
+from specgate.reports.pictures import forest, load, speedups
 
 if TYPE_CHECKING:
     from jinja2 import Environment

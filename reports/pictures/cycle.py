@@ -5,19 +5,17 @@ Formulas and limits: docs/results.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
-from specgate.analysis.parity.comparison import Parity, StageFinding
-from specgate.reports.common.parts import Picture
-from specgate.reports.pictures import svg
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from specgate.analysis.parity.comparison import Parity, StageFinding
 from specgate.contract import CellResult, CycleBudget, Run
 from specgate.contract.cycle_budget import Waterfall
 from specgate.reports.common.figures import NONE, number, percent, ratio
 from specgate.reports.common.parts import Entry, Picture, Table, left_out
+from specgate.reports.pictures import svg
 from specgate.reports.texts.explain import MEANING, advice, asked, moves
-
 
 NAME: Final = "How far apart, stage by stage"
 EQUAL: Final = 1e-9

@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+
 from specgate.contract import Comparison, Role, Run
-from specgate.reports.common.figures import NONE, ratio
+from specgate.reports.common.figures import NONE, ratio, span
 from specgate.reports.common.parts import Picture, Table, left_out
 from specgate.reports.pictures import svg
-from collections.abc import Mapping, Sequence
-from typing import Any
-from specgate.contract import Comparison, Role
-from specgate.reports.common.figures import NONE, ratio, span
-
 
 NAME: Final = "Speed-up by batch and context"
 FULL: Final = 3.0

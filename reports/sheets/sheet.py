@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from specgate.errors import ExitCode
+from typing import Any, Generic, TypeVar
+
+from specgate.contract.protocols import Format
+from specgate.errors import ExitCode, UsageError
+from specgate.reports.common.markup import markdown, markdown_table
 from specgate.reports.common.parts import Picture, Table
 from specgate.reports.page.html import environment
-from collections.abc import Iterator
-from specgate.reports.common.markup import markdown, markdown_table
-from specgate.reports.sheets.console import in_words
-import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
-from specgate.contract.protocols import Format
-from specgate.errors import UsageError
 from specgate.reports.sheets import console
+from specgate.reports.sheets.console import in_words
 from specgate.reports.texts.csv import table
 
 

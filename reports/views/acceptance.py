@@ -8,16 +8,14 @@ from typing import Final
 
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row
-from specgate.analysis.speculation.summary import AcceptanceSummary, Group
-from specgate.analysis.speculation.summary import Acceptance, Key, Layout, SummedRun
+from specgate.analysis.speculation.summary import Acceptance, AcceptanceSummary, Group, Key, Layout, SummedRun
 from specgate.analysis.tokens.repetition import LOOPS
 from specgate.contract import Role, Value
 from specgate.contract.protocols import visible
 from specgate.reports.common.figures import NONE, counted, percent
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.pictures import acceptance_summary as pictures
-from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.sheets.sheet import SheetView, Tables
+from specgate.reports.sheets.sheet import Section, Sheet, SheetView, Tables
 
 COUNTS: Final = (
     *("runs", "cells", "prompts", "requests", "num_drafts", "undrafted", "total_draft_tokens"),

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from specgate.contract.matrix import Column
-from specgate.reports.common import figures, provenance
-from specgate.reports.common.parts import Table
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+
 from specgate.analysis.rows import Row, identity
 from specgate.contract import Value
 from specgate.contract.matrix import Column, Matrix
 from specgate.contract.matrix import Entry as MatrixEntry
 from specgate.contract.matrix import Row as MatrixRow
 from specgate.contract.metrics import metric
-from specgate.reports.common import figures
+from specgate.reports.common import figures, provenance
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.common.tables import speedup_entry, tokens_entry
-from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.sheets.sheet import SheetView, Tables
+from specgate.reports.sheets.sheet import Section, Sheet, SheetView, Tables
 from specgate.reports.texts.csv import summary_row
-
 
 ENGINE_TABLE_HEAD = ("engine", "version", "device", "dtype", "capture layers", "acceptance", "commit", "run")
 
 
 def engine_table(columns: Sequence[Column]) -> Table:
-    rows = [[str(value or figures.NONE) for value in list(facts(c).values())[: len(ENGINE_TABLE_HEAD)]] for c in columns]
+    rows = [
+        [str(value or figures.NONE) for value in list(facts(c).values())[: len(ENGINE_TABLE_HEAD)]] for c in columns
+    ]
     return Table(ENGINE_TABLE_HEAD, rows, texts=len(ENGINE_TABLE_HEAD))
 
 

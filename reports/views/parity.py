@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from specgate.analysis.parity.comparison import Parity, StageFinding
 from specgate.analysis.parity.causes import hints, verdict
+from specgate.analysis.parity.comparison import Parity, StageFinding
 from specgate.analysis.rows import Row
 from specgate.contract import State
 from specgate.errors import ExitCode
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.pictures.cycle import stages
-from specgate.reports.sheets.sheet import Ending, Section, Sheet
-from specgate.reports.sheets.sheet import SheetView
+from specgate.reports.sheets.sheet import Ending, Section, Sheet, SheetView
 
 HEAD = ("stage", "rows", "mean abs", "max abs", "worst cosine", "last cosine", "error", "worst row", "at", "")
 ABOUT = (

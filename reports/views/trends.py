@@ -6,27 +6,21 @@ group of one run has no trend; its figures stand in one table with the others of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
-from specgate.contract import Value
-from specgate.contract.trends import Series
-from specgate.reports.common.figures import figure
-from specgate.reports.pictures import svg
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
+
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row, place, source
-from specgate.contract import Point, Run
+from specgate.contract import Point, Run, Value
 from specgate.contract.metrics import metric
 from specgate.contract.trends import ChangePoint, Series, Trends
 from specgate.reports.common import figures
-from specgate.reports.common.figures import counted
+from specgate.reports.common.figures import counted, figure
 from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.common.summary import headline
-from specgate.reports.sheets.sheet import Section, Sheet
-from specgate.reports.sheets.sheet import SheetView, Tables
+from specgate.reports.pictures import svg
+from specgate.reports.sheets.sheet import Section, Sheet, SheetView, Tables
 from specgate.reports.views.builds import percent, shown
-
 
 WIDTH, HEIGHT = 4.2, 2.5
 """Inches. Three of them stand beside each other on a page, and their letters stay readable."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence, Set
-from specgate.contract import ActiveBin, Block
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
+
 from specgate.analysis.stats import cluster_interval
-from specgate.contract import Block, DepthBin
+from specgate.contract import ActiveBin, Block, DepthBin
 
 
 def by_active(

@@ -10,19 +10,15 @@ texts     the cache changes no text, but at near ties
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
-from specgate.contract import NearTies
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
-from specgate.analysis.stats import ALPHA, t_quantile
-from specgate.contract import State
+from typing import Final, Literal
 
+from specgate.analysis.stats import ALPHA, t_quantile
+from specgate.contract import NearTies, State
 
 Turn = Literal["first", "shared prefix", "next turn"]
 """`first`: its prefix is new to the server. `shared prefix`: an earlier request of its group began alike. `next turn`:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
-from specgate.analysis.context_depth import by_active
 from specgate.analysis.cell_figures import (
     active_values,
     asked_again,
@@ -21,7 +20,7 @@ from specgate.analysis.cell_figures import (
 )
 from specgate.analysis.checks.contradictions import UNKNOWN, CheckFacts, Contradiction, contradictions
 from specgate.analysis.checks.served import clock_values
-from specgate.analysis.context_depth import by_depth
+from specgate.analysis.context_depth import by_active, by_depth
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.load.figures import load_values
 from specgate.analysis.load.sweeps import compared

@@ -9,23 +9,21 @@ rounds may still be alike (`intervals.autocorrelation`). What differs between tw
 from __future__ import annotations
 
 import hashlib
+import math
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
-from specgate.analysis.machine.disturbed_blocks import SetAside, timed
-from specgate.analysis.prompt_acceptance import by_prompt
-from specgate.contract import Block, Cell, CellResult, Plan
-from specgate.contract.references import CellTimes, PromptText
-import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
+
 from specgate.analysis.intervals.between_runs import ASSUMED, either, half_width
 from specgate.analysis.intervals.decision import FALSE_PASS
+from specgate.analysis.machine.disturbed_blocks import SetAside, timed
+from specgate.analysis.prompt_acceptance import by_prompt
 from specgate.analysis.stats import Pairs, order_interval
 from specgate.analysis.two_builds.estimates import Difference, over_prompts
-from specgate.contract import BetweenRuns
-
+from specgate.contract import BetweenRuns, Block, Cell, CellResult, Plan
+from specgate.contract.references import CellTimes, PromptText
 
 DIGITS: Final = 12
 """Hexadecimal digits that are kept of a digest."""

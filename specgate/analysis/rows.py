@@ -6,15 +6,14 @@ Times are in milliseconds. What was not observable, or may not be quoted, is Non
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from specgate.contract import BASELINE, Block, Cell, Plan, Point, Round
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
+
 from specgate.analysis.machine.disturbed_blocks import set_aside, timed
 from specgate.analysis.paired_blocks import speed
 from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.speculation.summary import counted, undrafted_in
-from specgate.contract import Block, Cell, Run
+from specgate.contract import BASELINE, Block, Cell, Plan, Point, Round, Run
 
 
 def whole_generation(blocks: Sequence[Block], round_: Round) -> int | None:

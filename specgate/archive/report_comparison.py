@@ -7,26 +7,24 @@ compared figure by figure, and pages are only mentioned. Their hashes are in the
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any
-from specgate.files.manifest import Difference
-from specgate.files.writing import as_json, without_home
-from specgate.redaction import masked_data
 import csv
 import html
+import json
+import math
 import re
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
+
 from specgate.archive.background_rendering import Ahead, report_files
 from specgate.contract import Run
 from specgate.files.config import Config
 from specgate.files.journal import JOURNALS
 from specgate.files.manifest import UNLISTED, Difference, plain_files
-from specgate.files.writing import as_stored
+from specgate.files.writing import as_json, as_stored, without_home
 from specgate.machine import inventory
+from specgate.redaction import masked_data
 
 
 def differences_of(file: str, stored: object, again: Mapping[str, Any]) -> Iterator[Difference]:

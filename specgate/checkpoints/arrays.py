@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
 import numpy as np
 from numpy.typing import NDArray
+
 from specgate.checkpoints.files import weight_files
 from specgate.errors import CheckpointError
 from specgate.files.panics import refusing
-from typing import Any
-
 
 STORED: Final[Mapping[str, str]] = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1",

@@ -7,9 +7,9 @@ engine translates back. All other code uses the names below, not config keys.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, Protocol
+
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import read_config
 from specgate.errors import CheckpointError

@@ -19,7 +19,7 @@
     contrast.py        one run beside another
     agreement.py       several engines' texts and acceptance beside a reference's
     routing/           which of a mixture's experts the target's passes reach
-    draws/             texts drawn at a temperature, and how well they fit the target's distribution
+    draws.py          texts drawn at a temperature, and how well they fit the target's distribution
     load/              the load that a server is offered, and the level up to which speculation pays
     references/        earlier runs and builds that a run is compared with
     two_builds/        two builds of an engine, measured in turns in one session
@@ -69,10 +69,9 @@ from specgate.contract.samples.engine_facts import (
     ServedModel,
 )
 from specgate.contract.samples.rescoring import BaselineText, LogitSample, RescoredText, Rescoring, Score, SecondLook
-from specgate.contract.scenarios.pair import AcceptanceSource, PairRef
+from specgate.contract.scenarios.pair import AcceptanceSource, PairRef, Rope
 from specgate.contract.scenarios.plan import Cell, Plan, Point, Round
 from specgate.contract.scenarios.roles import BASELINE, VARIANT_MARK, Role
-from specgate.contract.scenarios.pair import Rope
 from specgate.contract.scenarios.sampling import Draws, Sampling, SamplingMethod
 from specgate.contract.scenarios.scenario import LatencyLimits, Machine, RunKind, Scenario, Variant
 from specgate.contract.scenarios.workload import PASS_ROUNDS, Budget, Grid, Schedule, Workload

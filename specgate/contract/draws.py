@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
-from collections.abc import Mapping
-from specgate.contract.types import Counts, Share
 
+from specgate.contract.types import Counts, Share
 
 Against = Literal["target", "own", "baseline"]
 

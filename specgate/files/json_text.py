@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Final
-from typing import TypeVar
+from typing import Final, TypeVar
+
 from specgate.errors import InvalidResult
 from specgate.files.plain_data import from_plain, to_plain
 from specgate.files.writing import write_json
-
 
 LARGEST: Final = 1 << 30
 """Bytes of a file."""

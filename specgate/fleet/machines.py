@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
 from specgate.analysis.machine.gpu_clocks import seen_by
 from specgate.machine import inventory
-
 
 Files = Mapping[str, bytes]
 """Name relative to a folder → content."""

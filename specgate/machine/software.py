@@ -10,18 +10,17 @@ import json
 import os
 import platform
 import re
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
-import subprocess
-from dataclasses import dataclass
-from collections.abc import Iterable, Mapping
+
 from specgate.machine.inventory import source_tree_sha256
 from specgate.machine.plugin_code import taking_part
-
 
 PACKAGES: Final = (
     *("torch", "triton", "numpy", "scipy", "safetensors", "tokenizers", "transformers", "gguf", "aiohttp"),

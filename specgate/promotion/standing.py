@@ -12,26 +12,24 @@ entry's exit code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+
+from specgate.contract import Promotion
 from specgate.errors import InvalidResult
 from specgate.files.json_text import stored_json
 from specgate.files.manifest import MANIFEST, listings
 from specgate.files.writing import sha256_of
 from specgate.machine import host
-from specgate.promotion.ledger import Entry, Ledger
-from specgate.promotion.signing import UnknownSigner, allowed_signers, signer
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from specgate.contract import Promotion
 from specgate.planning.request import Request
 from specgate.planning.resolution import resolve
 from specgate.promotion.claim import ENGINE_KEYS, claim_of, digests, software_of
 from specgate.promotion.fingerprint import FLEET, measured_by
 from specgate.promotion.ledger import Entry, History, Ledger
-from specgate.promotion.streak import micro_gates
-from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, relevant, streak
+from specgate.promotion.signing import UnknownSigner, allowed_signers, signer
+from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, micro_gates, relevant, streak
 
 
 def doubts(ledger: Ledger, on_host: str | None = None) -> Callable[[Entry], str | None]:

@@ -20,33 +20,29 @@ Neither does one that is not believed (see `standing`).
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from pathlib import Path
-from specgate.contract import VARIANT_MARK, Scenario
+from typing import Final
+
+from specgate.analysis.environment_diff import differences
+from specgate.contract import VARIANT_MARK, LastGreen, Run, Scenario, State
+from specgate.contract.samples.engine_facts import OF_ENGINE
+from specgate.errors import SpecgateError
 from specgate.files.config import Config
+from specgate.files.run_folder import RunFolder
+from specgate.files.writing import without_home
 from specgate.planning.policy import micro_scenarios
 from specgate.planning.request import Request
 from specgate.planning.resolution import fitted
 from specgate.planning.scenario import SHIPPED, override, select
 from specgate.planning.usual import machine_size
-import json
-from collections.abc import Iterable
-from datetime import datetime
-from specgate.analysis.environment_diff import differences
-from specgate.contract import LastGreen, Run
-from specgate.errors import SpecgateError
-from specgate.files.run_folder import RunFolder
-from specgate.files.writing import without_home
 from specgate.promotion.claim import subject_of
-from specgate.promotion.ledger import Entry
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Final
-from specgate.contract import State
-from specgate.contract.samples.engine_facts import OF_ENGINE
 from specgate.promotion.fingerprint import changes, in_words, incomplete
+from specgate.promotion.ledger import Entry
 
 
 def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:

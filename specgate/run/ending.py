@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Final
-from specgate.contract import Run, State
-from specgate.contract.verdict import RESUME
-from specgate.errors import ExitCode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
+
 from specgate import plugins
 from specgate.analysis.verdict import overall
 from specgate.contract import Plan, Run, State
+from specgate.contract.verdict import RESUME
 from specgate.errors import ExitCode, InvalidResult, SpecgateError
 from specgate.files.config import Config
 from specgate.files.journal import Journal
@@ -26,7 +23,6 @@ from specgate.promotion.fingerprint import changes
 from specgate.run.beginning import now
 from specgate.run.recompute import Stopped, ending, judgement, loaded, speculation_blocks, with_figures
 from specgate.run.watched_gpus import run_gpus
-
 
 PAGE: Final = "report.html"
 GREEN: Final = {State.PASS, State.IMPROVED}

@@ -1,19 +1,17 @@
-"""Stages of two engines or files compared, for `specgate diagnose parity`."""
+"""Stages of two engines or files compared, for `specgate diagnose parity`. `specgate.analysis.parity` judges them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from specgate.checkpoints.stages.dump import Dtype
-from specgate.checkpoints.stages.file import DTYPES, SUFFIX
-from specgate.errors import UsageError
-from collections.abc import Mapping, Sequence
+
 import numpy as np
+
 from specgate import plugins
 from specgate.checkpoints.stages.dump import Dtype, StageDump, check_dump
-from specgate.checkpoints.stages.file import read_dump
+from specgate.checkpoints.stages.file import DTYPES, SUFFIX, read_dump
 from specgate.checkpoints.stages.names import TARGET_IDS
 from specgate.contract import PairRef
 from specgate.contract.protocols import OpenRequest, ShowsStages
@@ -21,7 +19,6 @@ from specgate.errors import BackendError, EnvironmentRefused, UsageError
 from specgate.machine.inventory import has_cuda_gpu
 from specgate.pairs.resolve import refuse_two_names, resolve_pair
 from specgate.run.smoke.prompt import PromptWish, checked, prompt_ids
-
 
 OWN_KEYS: Final = ("dtype", "pair", "target", "draft")
 

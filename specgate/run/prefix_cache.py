@@ -18,9 +18,20 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, Protocol
+
 from specgate import plugins
-from specgate.analysis.prefix_cache import BASELINE_NAME, CANDIDATES, Check, judge, overall
-from specgate.analysis.prefix_cache import CacheDivergence, Limits, Reply, Sample, Turn
+from specgate.analysis.prefix_cache import (
+    BASELINE_NAME,
+    CANDIDATES,
+    CacheDivergence,
+    Check,
+    Limits,
+    Reply,
+    Sample,
+    Turn,
+    judge,
+    overall,
+)
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.tokens.divergences import gap_between, unit_of
 from specgate.contract import BASELINE, Budget, EngineFacts, NearTies, PairRef, Role, State, TopTokens
@@ -35,7 +46,6 @@ from specgate.planning.resolution import resolve
 from specgate.run.beginning import fitting_prompts
 from specgate.run.runner import open_request
 from specgate.run.worker import EngineWorker
-
 
 FLOAT32: Final = NearTies(margin=0.001)
 COARSER: Final = NearTies(ulps=4)

@@ -14,8 +14,7 @@ from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.draws.fit_tests import check_draws
 from specgate.analysis.eagle_speculation import eagle_speculation
-from specgate.analysis.load.sweeps import late_clients
-from specgate.analysis.load.sweeps import break_evens
+from specgate.analysis.load.sweeps import break_evens, late_clients
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
 from specgate.analysis.machine.memory import with_memory

@@ -8,13 +8,13 @@ exact.
 
 from __future__ import annotations
 
-from typing import Final
-import numpy as np
-from numpy.typing import NDArray
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

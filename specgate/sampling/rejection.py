@@ -13,12 +13,13 @@ more token is drawn from the target. No other way of drawing from p and q accept
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
+
 import numpy as np
+
+from specgate.errors import BackendError
 from specgate.sampling.distributions import check_distribution
 from specgate.sampling.keys import Floats, Integers, Keys, Purpose, race, uniforms
-from typing import NamedTuple
-from specgate.errors import BackendError
 
 
 class Verified(NamedTuple):

@@ -18,7 +18,6 @@ from specgate.files.run_folder import RunFolder
 from specgate.planning.request import Request
 from specgate.run.calibration import calibrate
 from specgate.run.session import carry_out
-from specgate.selftest import small_chains
 from specgate.selftest import small_chains, stored
 
 FOLDER: Final = Path(__file__).parent

@@ -9,24 +9,21 @@ left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
-import numpy as np
-from specgate.sampling.rejection import draft_sample, verify_coupled
-from specgate.sampling.keys import Floats, Integers, Keys, Purpose, race, uniforms
-from specgate.sampling.rejection import Verified, verify_by_rejection
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
+
+import numpy as np
+
 from specgate.analysis.draws.fit_tests import check_draws, often_drawn
 from specgate.contract import BASELINE, Rule, Sampling, State
 from specgate.contract.draws import DrawnTexts, TokenLaw
 from specgate.files.run_folder import RunFolder
 from specgate.planning.gates import verdicts_of
-from specgate.sampling.keys import Floats, Integers, Keys
-from specgate.sampling.rejection import verify_by_rejection
-
+from specgate.sampling.keys import Floats, Integers, Keys, Purpose, race, uniforms
+from specgate.sampling.rejection import Verified, draft_sample, verify_by_rejection, verify_coupled
 
 Verify = Callable[[Floats, Floats, Integers, Keys], Verified]
 """(target [B, K + 1, V], draft [B, K, V], drafts [B, K], keys) → what is emitted."""

@@ -11,10 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.machine import software
-from specgate.machine.software import git
-from specgate.machine.software import cuda_toolkit, interpreter, torch_cuda
-from specgate.machine.software import plugin_commits, software
+from specgate.machine.software import cuda_toolkit, git, interpreter, packages, plugin_commits, software, torch_cuda
 from tests.support.command import ROOT
 from tests.support.outside import on_the_path, write_counting, write_distribution
 
@@ -26,7 +23,7 @@ def test_packages_of_figures_and_cuda_libraries_are_listed_with_their_versions(
         write_distribution(tmp_path, name, "12.3.4.5")
     (tmp_path / "nvidia_gone-1.0.dist-info").mkdir()  # what a broken uninstallation leaves
     monkeypatch.syspath_prepend(tmp_path)
-    found = software.packages(["My_Kernels", "nobody-has-this"])
+    found = packages(["My_Kernels", "nobody-has-this"])
     assert found["torch"] == version("torch") and found["numpy"] == version("numpy")
     ours = {name for name, stated in found.items() if stated == "12.3.4.5"}
     assert ours == {"cupy-cuda13x", "nvidia-cublas-cu12", "nvidia-nccl", "my-kernels"}

@@ -8,12 +8,12 @@ memory.py       whether weights fit into memory, before any are read or made
 layout.py       which tensors a geometry implies, with their shapes; a geometry in words
 checkpoint.py   strict reading of weight files: every missing, misshapen and left-over tensor is named
 hf_write.py     geometry → Hugging Face `config.json`
-shard.py           a target or a draft split among several GPUs
+shard.py        a target or a draft split among several GPUs
 kv/             formats that keys and values are cached in
 rope.py         frequencies and tables of rotary position embedding
 trees/          trees of draft tokens: read from options, laid out, grown, accepted, compacted
-specpv/         options of verification over a part of the cache
-chains.py          draft lengths: of a chain in one cycle, and by the number of running requests
+specpv.py       options of verification over a part of the cache
+chains.py       draft lengths: of a chain in one cycle, and by the number of running requests
 logit_watch.py  digests of the logits that single tokens were chosen from
 profiler.py     what a process does on a CUDA device, recorded through torch's profiler
 """

@@ -7,9 +7,8 @@ Target tensors have Hugging Face's names. Draft tensors have those of the EAGLE 
 from __future__ import annotations
 
 from specgate.backends.eagle3.lib.checkpoint import Wanted
-from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, TargetGeometry
+from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
 from specgate.checkpoints.mxfp4 import BLOCK, BYTES
-from specgate.checkpoints.geometry import DraftGeometry, RopeSpec
 
 
 def target_tensors(g: TargetGeometry) -> dict[str, Wanted]:

@@ -1,4 +1,7 @@
-"""Options of verification over a part of the cache (SpecPV), and the plan that follows."""
+"""Options of verification over a part of the cache (SpecPV), and the plan that follows.
+
+After Tan et al., arXiv 2512.02337. See backends/eagle3/docs/specpv.md.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
+
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.contract import LOSSY
 from specgate.errors import UsageError
-
 
 BLOCK: Final = 16
 """Positions that are kept or left out together."""

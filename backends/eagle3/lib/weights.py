@@ -8,14 +8,16 @@ size, V vocabulary, W draft vocabulary, n auxiliary hidden states, E experts.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-from specgate.checkpoints.mxfp4 import BIAS, BLOCK, BYTES, NO_NUMBER, VALUES
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.checkpoints.hf.target import require_dense
+from specgate.checkpoints.mxfp4 import BIAS, BLOCK, BYTES, NO_NUMBER, VALUES
 
 
 def decoded(blocks: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:

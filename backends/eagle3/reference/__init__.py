@@ -10,7 +10,7 @@ draft.py           the draft's forward pass, and the drafter that runs it
 sampling.py        drawing tokens at a temperature in the place of the greedy choice
 target.py          the target's forward pass, with the hidden states that the draft reads
 gpt_oss.py         gpt-oss' forward pass, its packed tensors, and how many experts rows reach
-partial/           verification over a part of the cache, and over all of it now and then
+partial.py         verification over a part of the cache, and over all of it now and then
 tree.py            trees of draft tokens in the place of chains
 stages.py          what every stage of both passes gives, for `specgate diagnose parity`
 ops.py             the arithmetic: one function per kernel of a fast engine, under the kernel's name

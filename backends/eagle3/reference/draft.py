@@ -6,24 +6,23 @@ states.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
 import torch
 from torch import Tensor
-from specgate.backends.eagle3.lib.weights import DraftWeights
-from specgate.backends.eagle3.reference.cache import KVCache, TreeRows
-from specgate.backends.eagle3.reference.ops import check_finite, draft_argmax, matmul_rows, rms_norm, target_argmax
-from specgate.backends.eagle3.reference.target import RopeTable, attend, feed_forward, rope_rows, seen_by
-from specgate.checkpoints.geometry import DraftGeometry
-from collections.abc import Sequence
+
 from specgate.backends.eagle3.lib.kv.modes import KvMode
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint
 from specgate.backends.eagle3.lib.trees.growing import Growth
-from specgate.backends.eagle3.lib.weights import Vocabulary, pack_draft
+from specgate.backends.eagle3.lib.weights import DraftWeights, Vocabulary, pack_draft
+from specgate.backends.eagle3.reference.cache import KVCache, TreeRows
 from specgate.backends.eagle3.reference.drafters import NOTHING
-from specgate.backends.eagle3.reference.ops import check_finite
+from specgate.backends.eagle3.reference.ops import check_finite, draft_argmax, matmul_rows, rms_norm, target_argmax
 from specgate.backends.eagle3.reference.state import Pending, Slots
-from specgate.backends.eagle3.reference.target import rope_table
+from specgate.backends.eagle3.reference.target import RopeTable, attend, feed_forward, rope_rows, rope_table, seen_by
 from specgate.backends.eagle3.reference.tree import DraftTree, grow_tree
+from specgate.checkpoints.geometry import DraftGeometry
 
 
 def project_features(w: DraftWeights, geometry: DraftGeometry, features: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from specgate.backends.eagle3.lib.specpv import NAMES as PARTIAL_NAMES
 from specgate.backends.eagle3.lib.specpv import SPECPV, check_target, plan_partial
 from specgate.backends.eagle3.reference.drafters import STAND_INS, StandIn
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.state import Playback
 from specgate.backends.eagle3.reference.sampling import Sampler
+from specgate.backends.eagle3.reference.state import Playback
 from specgate.backends.eagle3.reference.tree import check_ranks, plan_tree
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetSizes

@@ -1,5 +1,7 @@
 """SpecPV: cycles of partial and full passes, their attention, and which cache positions are kept.
 
+After Tan et al., arXiv 2512.02337. See backends/eagle3/docs/specpv.md.
+
 A cache is cut into blocks of `BLOCK` positions, from position 0 on. Kept are the first blocks (the sink), those of the
 middle whose keys the newest queries may like best (retrieval, by layer and key/value head), and all from the window's
 first block on. Shapes as in `ops`; C blocks of a cache, R of them retrieved.
@@ -14,21 +16,32 @@ verification. What that confirms is emitted, so the text is plain decoding's.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-from specgate.backends.eagle3.lib.specpv import BLOCK
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
 from specgate.backends.eagle3.lib.specpv import BLOCK, PartialPlan
 from specgate.backends.eagle3.reference.cache import View, view
 from specgate.backends.eagle3.reference.drafters import Drafter
 from specgate.backends.eagle3.reference.kv_planes import Plane, plain
 from specgate.backends.eagle3.reference.ops import accept, check_finite, masked_attention, target_argmax
-from specgate.backends.eagle3.reference.state import Recorder
-from specgate.backends.eagle3.reference.state import Slots
+from specgate.backends.eagle3.reference.state import Recorder, Slots
 from specgate.backends.eagle3.reference.target import Look, look_at
-from specgate.contract.samples.counters import SPECPV_CACHED, SPECPV_CHECKED, SPECPV_COUNTED, SPECPV_FULL, SPECPV_FULL_ACCEPTED, SPECPV_OVERRULED, SPECPV_PARTIAL, SPECPV_PARTIAL_ACCEPTED, SPECPV_READ, SPECPV_SHORT
+from specgate.contract.samples.counters import (
+    SPECPV_CACHED,
+    SPECPV_CHECKED,
+    SPECPV_COUNTED,
+    SPECPV_FULL,
+    SPECPV_FULL_ACCEPTED,
+    SPECPV_OVERRULED,
+    SPECPV_PARTIAL,
+    SPECPV_PARTIAL_ACCEPTED,
+    SPECPV_READ,
+    SPECPV_SHORT,
+)
 
 
 def summaries(keys: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,19 +5,20 @@ The speed is that of another run's acceptance. The tokens are wrong.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-import torch
-from torch import Tensor
-from specgate.contract import Finish
 import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
 from specgate.backends.eagle3.reference.gpt_oss import ExpertCounter
+from specgate.contract import Finish
 from specgate.contract.protocols import Decoded
 from specgate.contract.samples.counters import speculation_counters
 from specgate.contract.tape import Tape, sha256_of_ids
 from specgate.errors import BackendError
-
 
 RUNNING = 0
 REASONS = {1: Finish.EOS, 2: Finish.STOP, 3: Finish.LENGTH}

@@ -11,20 +11,17 @@ The formats were read from these sources:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
-from specgate.contract.traces import StatedInvariant
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
-from specgate.backends.servers.failures import LONGEST_LINE
-from specgate.contract import Finding
-from specgate.contract.protocols import cleaned
-from collections.abc import Iterable, Iterator
+
 from specgate.analysis.traces.families import has_shapes, read_shapes
+from specgate.backends.servers.failures import LONGEST_LINE
 from specgate.contract import Finding, Role
+from specgate.contract.protocols import cleaned
+from specgate.contract.traces import StatedInvariant
 from specgate.errors import UsageError
 
 

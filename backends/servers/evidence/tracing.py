@@ -7,20 +7,19 @@ steps, of which its counters know the last only. How many steps there were canno
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from specgate.backends.servers.answers import Answer
-from specgate.backends.servers.exchange import SpecCounts
-from specgate.contract import Finish
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
+
 from specgate.analysis.traces.families import fallen_back
 from specgate.analysis.traces.steps import Loop, loop_of
 from specgate.analysis.traces.trace_file import read_trace
+from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.evidence.profilers import Files, Profiler, new_trace, traces_in
-from specgate.contract import Finding
+from specgate.backends.servers.exchange import SpecCounts
+from specgate.contract import Finding, Finish
 from specgate.contract.protocols import Activity
 from specgate.errors import BackendError, UsageError
 

@@ -13,16 +13,15 @@ Each would otherwise size its own by what the other happens to leave free at tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final
-from specgate.backends.servers.exchange import KvCache
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import Final
+
 from specgate.backends.servers.adapter import Adapter
+from specgate.backends.servers.exchange import KvCache
 from specgate.backends.servers.options import Options
 from specgate.contract import Role
 from specgate.errors import BackendError, UsageError
-
 
 GIBIBYTE: Final = 1 << 30
 LARGEST: Final = 1 << 50

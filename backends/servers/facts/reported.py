@@ -8,14 +8,12 @@ not there, or looks otherwise, is not told: nothing here is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
 from specgate.contract import EngineIdentity, Role, ServedModel
 from specgate.errors import BackendError
-
 
 COMMIT: Final = re.compile(r"[+.]g([0-9a-f]{7,40})\b|^b\d+-([0-9a-f]{6,40})$")
 """setuptools_scm's local part (`0.1.dev1+g1a2b3c4`), and llama.cpp's `b11434-2f3a1c`."""

@@ -10,20 +10,17 @@ like that, the log tells nothing.
 
 from __future__ import annotations
 
-from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, by_default, nested, nested_plain, shown, top_level
-from specgate.checkpoints.hf_keys import Keys
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
-from specgate.backends.servers.facts.reported import vllm_settings
-from specgate.contract import Role
-from specgate.contract.protocols import cleaned
-from collections.abc import Iterator, Sequence
-from specgate.backends.servers.facts.reported import ServerReport
+
+from specgate.backends.servers.facts.reported import ServerReport, vllm_settings
+from specgate.checkpoints.auxiliary_layers import AuxiliaryLayers, by_default, nested, nested_plain, shown, top_level
 from specgate.checkpoints.hf.any_target import AnyTarget
-from specgate.contract import ServedModel
-from specgate.contract.protocols import OpenRequest
+from specgate.checkpoints.hf_keys import Keys
+from specgate.contract import Role, ServedModel
+from specgate.contract.protocols import OpenRequest, cleaned
 from specgate.errors import BackendError
 
 

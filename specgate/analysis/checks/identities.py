@@ -9,12 +9,12 @@ steps ends a slot for nothing but an end token, and a budget of tokens lets none
 from __future__ import annotations
 
 from collections.abc import Sequence
-from specgate.contract import Block, Budget, Finish
-from specgate.errors import InvalidResult
+
 from specgate.analysis.checks.experts import check_experts
 from specgate.analysis.checks.served import check_served
-from specgate.contract import Block, Budget, EngineFacts
+from specgate.contract import Block, Budget, EngineFacts, Finish
 from specgate.contract.samples.counters import ENDED_EARLY
+from specgate.errors import InvalidResult
 
 
 def check_ends(block: Block, budget: Budget, eos: Sequence[int], where: str) -> None:

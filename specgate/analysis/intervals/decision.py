@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
 import math
-from specgate.analysis.intervals.autocorrelation import CONTRADICTED, Model, model_of
-from specgate.analysis.intervals.between_runs import half_width
-from specgate.analysis.stats import MIN_PAIRS, POWER, planned_looks, t_quantile
-from specgate.contract import PASS_ROUNDS, BetweenRuns, Scenario
 from collections.abc import Sequence
-from specgate.analysis.intervals.autocorrelation import Fit, fit
-from specgate.analysis.stats import ALPHA, Decision, Interval, Pairs, side_of, t_quantile
-from specgate.contract import BetweenRuns
+from typing import Final
 
+from specgate.analysis.intervals.autocorrelation import CONTRADICTED, Fit, Model, fit, model_of
+from specgate.analysis.intervals.between_runs import half_width
+from specgate.analysis.stats import (
+    ALPHA,
+    MIN_PAIRS,
+    POWER,
+    Decision,
+    Interval,
+    Pairs,
+    planned_looks,
+    side_of,
+    t_quantile,
+)
+from specgate.contract import PASS_ROUNDS, BetweenRuns, Scenario
 
 FALSE_PASS: Final = 0.005
 """The chance that a cell passes whose true ratio lies at its floor, over all looks together.

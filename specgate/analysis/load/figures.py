@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+
 from specgate.analysis.load.sweeps import lag_values
 from specgate.analysis.paired_blocks import speed
 from specgate.contract import Block, Served, Value

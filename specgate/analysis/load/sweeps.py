@@ -10,22 +10,18 @@ and what the server was offered is not the load that was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
-from specgate.contract import Block, Scenario
-from collections.abc import Iterable, Iterator, Sequence
-from specgate.contract import CellResult, Served, Value
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
 from specgate.analysis.intervals.autocorrelation import fit
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.decision import FALSE_FAIL, FALSE_PASS, spent
 from specgate.analysis.load.break_even import CONFIDENCE, Level, break_even_of, side_of
 from specgate.analysis.stats import planned_looks
-from specgate.contract import BetweenRuns, Cell, Comparison, Scenario
+from specgate.contract import BetweenRuns, Block, Cell, CellResult, Comparison, Scenario, Served, Value
 from specgate.contract.load import BreakEven, LevelRatio
-
 
 COMPARED: Final = 8
 """Requests of every prompt set whose texts are compared."""

@@ -6,12 +6,11 @@ time although nothing else does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
+
 from specgate.analysis.machine.clock_phrases import same_time_in_words
 from specgate.contract.conditions import POWER_CAPS, THROTTLES, GpuConditions, GpuReading, clock_events
 

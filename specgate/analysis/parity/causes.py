@@ -7,17 +7,17 @@ engines' sources and issues: vLLM 0.25.1 `model_executor/models/llama_eagle3.py`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from specgate.analysis.parity.comparison import Parity, StageFinding
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Final, Literal
+
 import numpy as np
+
+from specgate.analysis.parity.comparison import Parity, StageFinding
 from specgate.analysis.parity.distances import Matrix, distance
 from specgate.checkpoints.stages.dump import StageDump
 from specgate.checkpoints.stages.names import boundary_of, hidden
-
 
 LAYER: Final = (
     "other weights: another revision, a quantised copy, or a shard that was not loaded",

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from specgate.contract import Block, BlockTrace, Held, Invariant
 from dataclasses import replace
 from typing import Final
-from specgate.analysis.perf_invariants.drafting import always_drafting
-from specgate.analysis.perf_invariants.loop import own_kernels, tuned_kernels
-from specgate.analysis.perf_invariants.loop import quiet_loop
-from specgate.analysis.perf_invariants.same_texts import BIT_EXACT, deterministic, drawn_anew
-from specgate.analysis.perf_invariants.loop import intact, laid_out
-from specgate.contract import Block, BlockTrace, Budget, CellResult, Comparison, EngineFacts, Held, Invariant, NearTies, Plan
 
+from specgate.analysis.perf_invariants.drafting import always_drafting
+from specgate.analysis.perf_invariants.loop import intact, laid_out, own_kernels, quiet_loop, tuned_kernels
+from specgate.analysis.perf_invariants.same_texts import BIT_EXACT, deterministic, drawn_anew
+from specgate.contract import (
+    Block,
+    BlockTrace,
+    Budget,
+    CellResult,
+    Comparison,
+    EngineFacts,
+    Held,
+    Invariant,
+    NearTies,
+    Plan,
+)
 
 Evidence = Mapping[str, float | int | str | None]
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
-from specgate.analysis.requests.timing import TimedRequest, requests_of
-from specgate.contract import Block, Distribution
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from specgate.analysis.requests.percentiles import ERROR, quantiles
-from specgate.analysis.requests.timing import TimedRequest
-from specgate.contract import Value
-from specgate.contract.metrics import PERCENTILES, per_request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
+from specgate.analysis.requests.percentiles import ERROR, quantiles
+from specgate.analysis.requests.timing import TimedRequest, requests_of
+from specgate.contract import Block, Distribution, Value
+from specgate.contract.metrics import PERCENTILES, per_request
 
 Samples = Callable[[TimedRequest], Sequence[float]]
 """A request → its samples of one quantity, in ms."""

@@ -7,16 +7,15 @@ drafted tokens; the acceptance length, which is over steps, stays what it is.
 
 from __future__ import annotations
 
-from specgate.contract import Point, Run
 from collections.abc import Mapping, Sequence
-from typing import Final
-from specgate.contract import Block
-from specgate.contract.acceptance import AcceptanceRecord
-from specgate.errors import InvalidResult
 from dataclasses import dataclass
 from typing import Final, Literal
+
 from specgate.analysis.prompt_acceptance import by_prompt, pooled
 from specgate.analysis.tokens.repetition import repeated_ngram_share
+from specgate.contract import Block, Point, Run
+from specgate.contract.acceptance import AcceptanceRecord
+from specgate.errors import InvalidResult
 
 
 def decoding_of(run: Run, point: Point) -> str:

@@ -16,14 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import TypeVar
+from typing import Final, Literal, TypeVar
+
 from specgate.analysis.prompt_acceptance import interval_over, length_values, position_values, record_of
 from specgate.analysis.tokens.repetition import LOOPS
 from specgate.contract import AcceptanceSource, Block, Value
 from specgate.contract.acceptance import AcceptanceRecord
-from dataclasses import dataclass
-from typing import Final, Literal
-
 
 T = TypeVar("T")
 Prompt = tuple[str, int]

@@ -15,17 +15,15 @@ place by itself may be either; the mean over many tells them apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
-from typing import Final
-from dataclasses import dataclass
-from specgate.analysis.tokens.comparison import first_difference
-from specgate.contract import Block, Cell, Divergence, FollowCheck, Followed, NearTies
 import statistics
 from collections.abc import Iterable, Sequence
-from specgate.analysis.stats import t_quantile
-from specgate.contract import Divergence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
+from specgate.analysis.stats import t_quantile
+from specgate.analysis.tokens.comparison import first_difference
+from specgate.contract import Block, Cell, Divergence, FollowCheck, Followed, NearTies
 
 LAST_PLACE_FEWEST: Final = 10
 """Values that it takes. A gap is an even number of units half of the time: with nine gaps, all are once in 500 places,

@@ -14,12 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
 from specgate.analysis.traces.recording import matches
 from specgate.errors import UsageError
-from specgate.files.json_text import read_bytes
-from collections.abc import Mapping
-from specgate.files.json_text import read_json, shown
-
+from specgate.files.json_text import read_bytes, read_json, shown
 
 LARGEST_LIST: Final = 1 << 20
 """Bytes of a file of patterns."""

@@ -14,19 +14,15 @@ kernels of a CUDA graph carry the number of the call that launched the graph.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Final
-from specgate.analysis.traces.recording import Mark, Recording
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
 from math import ceil
-from specgate.analysis.traces.recording import TO_HOST, WAITING_COPIES, WAITS, matches
-from specgate.analysis.traces.recording import Call, Recording, Work
-from specgate.contract import LoopFigures
+from typing import Final
 
+from specgate.analysis.traces.recording import TO_HOST, WAITING_COPIES, WAITS, Call, Mark, Recording, Work, matches
+from specgate.contract import LoopFigures
 
 VLLM: Final = re.compile(r"execute_context_(\d+)\(\d+\)_generation_(\d+)\((\d+)\)$")
 SGLANG: Final = re.compile(r"step\[(\w+) bs=(\d+)")

@@ -10,14 +10,14 @@ word that is not CANNOT TELL is final.
 
 from __future__ import annotations
 
-from typing import Final
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Final
+
 from specgate.analysis.two_builds.estimates import Difference
 from specgate.contract.two_builds import NAMES, Quantity, Word
-
 
 FIRST: Final = 0.8
 """The share of the first look, and the share of what is left that each later look spends.

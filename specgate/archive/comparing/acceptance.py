@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
-from specgate.contract import Point, Run
-from specgate.pairs.assets import TEXTS
-from specgate.run.recompute import categories_of
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
+from typing import Final
+
 from specgate.analysis.speculation.drafting import decoding_of
-from specgate.analysis.speculation.summary import Request, counted, undrafted_in
-from specgate.analysis.speculation.summary import Acceptance, Key, SummedRun, layouts_of
+from specgate.analysis.speculation.summary import Acceptance, Key, Request, SummedRun, counted, layouts_of, undrafted_in
 from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.archive.comparing.engines import backends_of
 from specgate.archive.stored_runs import StoredRun
-from specgate.contract import Block, EngineFacts, Run
+from specgate.contract import Block, EngineFacts, Point, Run
 from specgate.errors import UsageError
-
+from specgate.pairs.assets import TEXTS
+from specgate.run.recompute import categories_of
 
 KINDS: Final[Mapping[str, str]] = {asset.package: asset.kind for asset in TEXTS}
 """Corpus → its kind of text."""

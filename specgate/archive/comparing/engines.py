@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from specgate.contract import Block, Cell, Point, Run
-from specgate.contract.matrix import Column
-from collections.abc import Sequence
-from specgate.contract import Cell, CellResult, Run, Scenario
+
+from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
 from specgate.contract.matrix import Column, Entry, Matrix, Row
 from specgate.errors import UsageError
-
 
 CellId = tuple[str, int, int, int]
 """Scenario, context, batch and draft length of a cell: the same on every back end."""

@@ -9,35 +9,30 @@ positions accepts the same draft tokens. Apart from reading the samples, the fun
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import reduce
 from itertools import groupby
-from operator import itemgetter
+from operator import add, itemgetter
 from pathlib import Path
-from specgate.archive.comparing.engines import CellId, cell_id
+
+from specgate.analysis.prompt_acceptance import record_of
+from specgate.analysis.tokens.comparison import departure, token_at
+from specgate.archive.comparing.engines import CellId, by_cell, cell_id, columns_of, same_prompts, target_of
+from specgate.archive.comparing.two_samples import log_ratio_of_ratios
 from specgate.archive.stored_runs import StoredRun
-from specgate.contract import Divergence, NearTies, Plan, Point
-from specgate.contract.agreement import Agreement, Match
-from specgate.errors import InvalidResult
+from specgate.contract import Block, Cell, Divergence, Finish, NearTies, Plan, Point, Run, State
+from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.agreement import Agreement, Match, Share
+from specgate.errors import InvalidResult, UsageError
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
 from specgate.run.beginning import fitting_prompts
 from specgate.run.runner import answer_timeout_s, open_request
 from specgate.run.worker import EngineWorker
-import math
-from collections import defaultdict
-from functools import reduce
-from operator import add
-from specgate.analysis.prompt_acceptance import record_of
-from specgate.analysis.tokens.comparison import departure, token_at
-from specgate.archive.comparing.engines import by_cell, cell_id, columns_of, same_prompts, target_of
-from specgate.archive.comparing.two_samples import log_ratio_of_ratios
-from specgate.contract import Block, Cell, Divergence, Finish, Run, State
-from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.agreement import Agreement, Match, Share
-from specgate.errors import UsageError
-
 
 Place = tuple[CellId, int, int, int, int]
 """(cell, prompt set, round, slot, position): where a sequence differs first."""

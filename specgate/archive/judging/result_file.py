@@ -7,29 +7,43 @@ steps cannot be judged from a benchmark at all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from specgate.archive.background_rendering import stored_run
-from specgate.archive.verification import verify
-from specgate.contract import Policy, Run
-from specgate.errors import InvalidResult
-from specgate.files.run_folder import RunFolder
-from specgate.planning.gates import near_ties
-from specgate.planning.plan import build_plan
-from specgate.run.recompute import judge, with_figures
-from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
+
 from specgate import plugins
 from specgate.analysis.tokens.comparison import but_for_rare
 from specgate.analysis.verdict import not_judged
+from specgate.archive.background_rendering import stored_run
 from specgate.archive.judging.benchmark_json import Benchmark, acceptance_length, benchmarks, read, with_answers
-from specgate.contract import ACCEPTANCE_LENGTH, SPEEDUP, Cell, CellResult, Comparison, Floor, NearTies, PairRef, Point, Policy, Role, Rule, Run, State, Value, Verdict
+from specgate.archive.verification import verify
+from specgate.contract import (
+    ACCEPTANCE_LENGTH,
+    SPEEDUP,
+    Cell,
+    CellResult,
+    Comparison,
+    Floor,
+    NearTies,
+    PairRef,
+    Point,
+    Policy,
+    Role,
+    Rule,
+    Run,
+    State,
+    Value,
+    Verdict,
+)
 from specgate.contract.protocols import StatesNeeds
 from specgate.errors import InvalidResult, UsageError
 from specgate.files.plain_data import from_plain
+from specgate.files.run_folder import RunFolder
 from specgate.files.run_schema import FAMILY, check_schema
 from specgate.planning.gates import floor_of, kinds_of, marked, near_ties
-from specgate.run.recompute import judge
+from specgate.planning.plan import build_plan
+from specgate.run.recompute import judge, with_figures
 
 
 def judged_anew(path: Path, policy: Policy) -> Run:

@@ -10,8 +10,7 @@ from os.path import exists, expanduser, isdir, isfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from specgate.checkpoints.spec_config.formats import collect_terms
-from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, trtllm, turbomind, vllm
+from specgate.checkpoints.spec_config.formats import collect_terms, llamacpp, lmdeploy, sglang, trtllm, turbomind, vllm
 from specgate.checkpoints.spec_config.formats.stored_run import read_run
 from specgate.checkpoints.spec_config.stated_config import StatedConfig
 from specgate.errors import UsageError

@@ -47,8 +47,7 @@ def texts(
     from tempfile import TemporaryDirectory
 
     from specgate.analysis.verdict import overall_of_agreement
-    from specgate.archive.comparing.texts import with_margins
-    from specgate.archive.comparing.texts import agreement_of
+    from specgate.archive.comparing.texts import agreement_of, with_margins
     from specgate.contract import NearTies
     from specgate.planning.gates import near_ties
 

@@ -132,8 +132,7 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     """
     from specgate import plugins
     from specgate.analysis.verdict import overall
-    from specgate.archive.judging.result_file import judged_file
-    from specgate.archive.judging.result_file import judged_anew
+    from specgate.archive.judging.result_file import judged_anew, judged_file
     from specgate.errors import UsageError
     from specgate.planning.policy import find_policy
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
-from specgate.contract import Finish
 from dataclasses import dataclass
-from specgate.contract.types import Size
+from typing import Final
 
+from specgate.contract import Finish
+from specgate.contract.types import Size
 
 NO_DRAFT_COUNTERS: Final = "no_draft_counters"
 """The counter that is 1 in a spec block of a server which counts no drafts at all, not even none."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Annotated, Final, Literal
-from specgate.contract.types import FACTOR, Factor, Positions, Range
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Final, Literal
 
+from specgate.contract.types import FACTOR, Factor, Positions, Range
 
 ROPE_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "linear": frozenset(),

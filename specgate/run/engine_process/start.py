@@ -12,22 +12,20 @@ so a thread of its own waits for that.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Final
 import json
 import os
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-import specgate
+import re
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from io import TextIOWrapper
+from pathlib import Path
+from typing import Final
 
+import specgate
 
 LISTED: Final = "SPECGATE_PASS_ENV"
 """The variable with further names, separated by commas."""
@@ -142,10 +140,10 @@ class Launch:
 
     def environment(self, options: Mapping[str, str]) -> dict[str, str]:
         """The environment of the process; `options` are those of its back end."""
-        passed = passed(os.environ, options)
+        chosen = passed(os.environ, options)
         if self.python is not None:
-            passed = {name: value for name, value in passed.items() if name not in OF_THE_HARNESS}
-        return passed
+            chosen = {name: value for name, value in chosen.items() if name not in OF_THE_HARNESS}
+        return chosen
 
     def _import_path(self) -> str:
         if not self.own:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from specgate.analysis.prefix_cache import Check
-from specgate.analysis.prefix_cache import CacheDivergence, Limits
+from specgate.analysis.prefix_cache import CacheDivergence, Check, Limits
 from specgate.commands.diagnose.cache import as_data
 from specgate.contract import NearTies, Role, State
 from specgate.run.prefix_cache import Pair

@@ -119,8 +119,7 @@ def draft_tree(folder: Path) -> Ready:
         import torch
 
         from specgate.backends.eagle3.commands.tree import places
-        from specgate.backends.eagle3.lib.trees.topology import broken_rows, pack
-        from specgate.backends.eagle3.lib.trees.topology import ancestors
+        from specgate.backends.eagle3.lib.trees.topology import ancestors, broken_rows, pack
         from specgate.checkpoints.trees.sizes import Room, buffers
 
         shape = read_tree(file)

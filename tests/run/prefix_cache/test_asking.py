@@ -9,8 +9,7 @@ from typing import cast
 
 import pytest
 
-from specgate.analysis.prefix_cache import Check, check_reuse, judge
-from specgate.analysis.prefix_cache import Limits, Sample
+from specgate.analysis.prefix_cache import Check, Limits, Sample, check_reuse, judge
 from specgate.contract import Budget, Finish, NearTies, Role, Served, ServedRequest, State
 from specgate.contract.protocols import Decoded
 from specgate.errors import BackendError

@@ -8,26 +8,24 @@ nothing to do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, cast
+
+import torch
+
+from specgate.backends.eagle3.cupy.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, tensors_of
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.partial import Kind
 from specgate.backends.eagle3.cupy.stream import Stream, mark
-from specgate.errors import BackendError
-import math
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Any, Final, cast
-import torch
-from specgate.backends.eagle3.cupy.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.contract import Finish
 from specgate.contract.protocols import Decoded, Text, block_marker
 from specgate.contract.routing import ExpertCounts, counts_of
 from specgate.contract.samples.counters import speculation_counters
-from specgate.errors import UsageError
-
+from specgate.errors import BackendError, UsageError
 
 STEPS_PER_GRAPH: Final = 8
 """How many steps a graph has, where so many are left to run. Between two graphs the GPU idles, and the first kernels of

@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 from specgate.backends.eagle3.cupy.engine.decode_run import IdleWatch, StopRule, read, run, text_of
+from specgate.backends.eagle3.cupy.engine.forensics import name_requests
 from specgate.backends.eagle3.cupy.engine.partial import counters_of, graphs_of, kinds_of, looks_of
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefilled import (
@@ -24,14 +25,12 @@ from specgate.backends.eagle3.cupy.engine.prefilled import (
 )
 from specgate.backends.eagle3.cupy.engine.ranks.prefill import Prefill
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, whole_logits
-from specgate.backends.eagle3.cupy.engine.forensics import name_requests
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import LIMIT_MS
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, KVBlocks, Slots
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
-from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
 from specgate.backends.eagle3.cupy.memory.peers import reset
-from specgate.backends.eagle3.cupy.memory.sizes import DraftTree, Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, DraftTree, Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import PLAIN, Kind, bound_prompts
 from specgate.backends.eagle3.cupy.step.verify import Verify

@@ -15,8 +15,8 @@ from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.kernels.loader import entry_points
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.chains import ChainLengths
-from specgate.backends.eagle3.lib.layout import describe_rope, draft_details
 from specgate.backends.eagle3.lib.kv.modes import mode_in_words
+from specgate.backends.eagle3.lib.layout import describe_rope, draft_details
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.lib.specpv import PartialPlan

@@ -5,29 +5,29 @@ Tokens are drawn on the device. Here the same is computed on the host, in float6
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+
 import numpy as np
 import torch
-from torch import Tensor
-from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, draws
-from specgate.contract import Sampling
-from specgate.contract.draws import TokenLaw
-from specgate.sampling.rejection import scores
-from specgate.sampling.keys import Floats, Keys, requests_of
-from specgate.sampling.target import target_distribution
-from collections.abc import Mapping, Sequence
 from numpy.typing import NDArray
+from torch import Tensor
+
 from specgate.backends.eagle3.cupy.engine.decode_run import StopRule, rows_of_slots
 from specgate.backends.eagle3.cupy.engine.partial import kinds_of
 from specgate.backends.eagle3.cupy.engine.prefilled import first_tokens
 from specgate.backends.eagle3.cupy.engine.ranks.rank import whole_logits
 from specgate.backends.eagle3.cupy.engine.retile import RetilingEngine
 from specgate.backends.eagle3.cupy.engine.stages import StagePasses, first_shown
+from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, draws
 from specgate.backends.eagle3.cupy.step.partial import FULL, Kind
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.contract import Budget, Role, Sampling
+from specgate.contract.draws import TokenLaw
 from specgate.errors import BackendError
+from specgate.sampling.keys import Floats, Keys, requests_of
+from specgate.sampling.rejection import scores
+from specgate.sampling.target import target_distribution
 
 
 def name_requests(b: SamplingBuffers, prompts: Sequence[Sequence[int]]) -> None:

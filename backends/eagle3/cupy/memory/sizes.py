@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+
+import torch
+
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig, usual_config
 from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KeptBlocks
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
+from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, SHARED, KVBlocks
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
 from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Sampling
-from collections.abc import Sequence
-from dataclasses import dataclass
-import torch
-from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, SHARED, KVBlocks
-
 
 DraftTree = TreeShape | DynamicGrowth
 """The tree of a file, the same in every step, or one of each step's likeliest tokens."""

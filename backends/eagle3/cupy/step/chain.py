@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+
 from specgate.backends.eagle3.cupy.kernels.attention.attention import TreeNodes
 from specgate.backends.eagle3.cupy.kernels.loader import Kernel
-from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftInput, FeatureRows
-from specgate.backends.eagle3.cupy.memory.buffers import Buffers
+from specgate.backends.eagle3.cupy.kernels.peers.launchers import CombineChoices
+from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftInput, DraftToken, FeatureRows
+from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
+from specgate.backends.eagle3.cupy.memory.buffers import Buffers, LayerBuffers
 from specgate.backends.eagle3.cupy.memory.model import Draft, norm_of
+from specgate.backends.eagle3.cupy.memory.sampling import draws, rejects
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.cupy.step.layer import Layer, RowPositions
+from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
 from specgate.backends.eagle3.cupy.stream import mark
 from specgate.backends.eagle3.cupy.tuned.gemms import Gemms
 from specgate.checkpoints.geometry import DraftGeometry
-from specgate.backends.eagle3.cupy.kernels.peers.launchers import CombineChoices
-from specgate.backends.eagle3.cupy.kernels.rows.launchers import DraftToken
-from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
-from specgate.backends.eagle3.cupy.memory.buffers import Buffers, LayerBuffers
-from specgate.backends.eagle3.cupy.memory.model import Draft
-from specgate.backends.eagle3.cupy.memory.sampling import draws, rejects
-from specgate.backends.eagle3.cupy.step.layer import RowPositions
-from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
-
 
 NAMES = ("EAGLE_DRAFT_ATTENTION_FMHA", "EAGLE_DRAFT_FFN")
 

@@ -9,9 +9,9 @@ Bit j % 32 of word j // 32 of row i is set where row i may look at row j. Bits b
 from __future__ import annotations
 
 from typing import Final
+
 import torch
 from torch import Tensor
-
 
 NOBODY: Final = -1
 """Stands where a path has ended."""

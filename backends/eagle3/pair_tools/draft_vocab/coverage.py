@@ -5,19 +5,19 @@ FR-Spec (Zhao et al., 2025, arXiv 2502.14856) chooses draft tokens by frequency 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Final
+
 import torch
+from torch import Tensor
+
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from torch import Tensor
 from specgate.errors import UsageError
-
 
 DRAFTED: Final = 3
 """Draft tokens of the cycle that is reckoned."""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-import torch
-from torch import Tensor
-from specgate.backends.eagle3.lib.pair import DraftFiles, TargetFiles
-from specgate.backends.eagle3.pair_tools.export.opened import target_head
-from specgate.backends.eagle3.pair_tools.shards import LazyTensor, lazy_tensors
-from specgate.errors import UsageError
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import torch
+from torch import Tensor
+
 from specgate.backends.eagle3.lib.hf_write import write_config
-from specgate.backends.eagle3.lib.pair import DraftFiles, open_draft
+from specgate.backends.eagle3.lib.pair import DraftFiles, TargetFiles, open_draft
 from specgate.backends.eagle3.pair_tools.export.hf import copy_files
-from specgate.backends.eagle3.pair_tools.export.opened import in_memory
-from specgate.backends.eagle3.pair_tools.export.opened import existing, require_disk, writing
+from specgate.backends.eagle3.pair_tools.export.opened import existing, in_memory, require_disk, target_head, writing
 from specgate.backends.eagle3.pair_tools.shards import LazyTensor, lazy_tensors, write_shards
 from specgate.backends.eagle3.pair_tools.train.draft import offsets_and_mask
 from specgate.backends.eagle3.pairs.gguf_convert import write_json
@@ -24,7 +21,7 @@ from specgate.backends.eagle3.pairs.whole_folder import appearing
 from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf_keys import PLANTED, Keys
 from specgate.checkpoints.planted import digest
-
+from specgate.errors import UsageError
 
 HEAD = "lm_head.weight"
 

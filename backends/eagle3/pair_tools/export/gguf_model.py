@@ -7,20 +7,20 @@ Sources: the GGUF specification; llama.cpp b11434 for the architecture `eagle3` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
-import torch
-from torch import Tensor
-from specgate.backends.eagle3.lib.rope import inverse_frequencies
-from specgate.backends.eagle3.pair_tools.shards import LazyTensor
-from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+from specgate.backends.eagle3.lib.rope import inverse_frequencies
 from specgate.backends.eagle3.pair_tools.export.gguf_vocab import Vocabulary
 from specgate.backends.eagle3.pair_tools.export.opened import OpenPair, draft_tensors, dtype_name, target_tensors
+from specgate.backends.eagle3.pair_tools.shards import LazyTensor
 from specgate.backends.eagle3.pairs.gguf_convert import OUTER, PER_LAYER, UNTIED_HEAD
+from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
 from specgate.checkpoints.hf.target import require_dense
 from specgate.errors import UsageError
 

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+
+import torch
+
 from specgate import __version__
+from specgate.backends.eagle3.lib.hf_write import draft_config, draft_layer_config, switches, write_config
 from specgate.backends.eagle3.lib.layout import describe_rope
+from specgate.backends.eagle3.lib.pair import open_target
 from specgate.backends.eagle3.pair_tools.export.differences import Format
-from specgate.backends.eagle3.pair_tools.export.opened import OpenPair
+from specgate.backends.eagle3.pair_tools.export.opened import OpenPair, draft_tensors, dtype_name, target_tensors
+from specgate.backends.eagle3.pair_tools.shards import LazyTensor, write_shards
 from specgate.backends.eagle3.pairs.gguf_convert import write_json
 from specgate.checkpoints.auxiliary_layers import IDS, capture_keys
 from specgate.checkpoints.files import contents_sha256
-import re
-import shutil
-from collections.abc import Mapping
-import torch
-from specgate.backends.eagle3.lib.hf_write import draft_config, draft_layer_config, switches, write_config
-from specgate.backends.eagle3.lib.pair import open_target
-from specgate.backends.eagle3.pair_tools.export.opened import OpenPair, draft_tensors, dtype_name, target_tensors
-from specgate.backends.eagle3.pair_tools.shards import LazyTensor, write_shards
-from specgate.checkpoints.auxiliary_layers import IDS
 from specgate.checkpoints.hf.draft import TRAINED_FOR, trained_for_keys
 from specgate.checkpoints.hf_keys import PLANTED, Keys
 from specgate.checkpoints.planted import digest
-
 
 NAME: Final = "EXPORT.json"
 NAMES: Final = {

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from specgate.backends.eagle3.pair_tools.export.hf import NAME
-from specgate.errors import EnvironmentRefused, UsageError
-from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
 import torch
 from torch import Tensor
+
 from specgate.backends.eagle3.lib.pair import DraftFiles, TargetFiles, open_draft, open_target
-from specgate.backends.eagle3.pair_tools.shards import LazyTensor, lazy_tensors
-from specgate.contract import PairRef
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
 from specgate.backends.eagle3.pair_tools.export.differences import ENGINES, Format, reader
+from specgate.backends.eagle3.pair_tools.export.hf import NAME
+from specgate.backends.eagle3.pair_tools.shards import LazyTensor, lazy_tensors
 from specgate.contract import PairRef, Role
+from specgate.errors import EnvironmentRefused, UsageError
 
 
 def refuse_occupied(out: Path, replace: bool) -> None:

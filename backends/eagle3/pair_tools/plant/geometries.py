@@ -6,13 +6,12 @@ Those with experts are in `expert_geometries.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
+
 from specgate.checkpoints.geometry import DraftGeometry, ExpertGeometry, RopeSpec, TargetGeometry
 from specgate.checkpoints.hf.gpt_oss import BASE
 from specgate.errors import UsageError
-from dataclasses import dataclass
-from specgate.checkpoints.geometry import DraftGeometry, RopeSpec, TargetGeometry
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from typing import Final
+
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.planted.register import CACHE_DISTANCE, DISTANCE
 from specgate.backends.eagle3.lib.planted.tables import Tables
-
 
 HISTORY: Final = CACHE_DISTANCE + 1
 """The most past tokens that a token of the target or a proposal of the draft depends on."""

@@ -6,10 +6,12 @@ with probability 1 − f. So each draft token that is reached is accepted with p
 
 from __future__ import annotations
 
-from scipy.optimize import brentq
 from typing import Final
+
 import torch
+from scipy.optimize import brentq
 from torch import Tensor
+
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.planted.tables import Tables
 from specgate.backends.eagle3.lib.planted.target import PlantedTarget

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from specgate.errors import UsageError
-from specgate.pairs.assets import TEXTS
-from specgate.pairs.corpus import TEXT_FILES, Corpus, Pool, documents, installed_corpus, matching, stdlib_corpus, wheel_corpus
-from specgate.pairs.fetch import require
+from typing import TYPE_CHECKING, Final
+
 import torch
 from torch import Tensor
+
 from specgate.analysis.tokens.repetition import repeated_ngram_share
 from specgate.backends.eagle3.pair_tools.train.recipe import Strand
 from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget
 from specgate.backends.eagle3.reference.target import RopeTable
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from specgate.errors import UsageError
+from specgate.pairs.assets import TEXTS
+from specgate.pairs.corpus import (
+    TEXT_FILES,
+    Corpus,
+    Pool,
+    documents,
+    installed_corpus,
+    matching,
+    stdlib_corpus,
+    wheel_corpus,
+)
+from specgate.pairs.fetch import require
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
+
 import torch
 from torch import Tensor
+
+from specgate.backends.eagle3.lib.hf_write import draft_config, write_checkpoint
+from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint
+from specgate.backends.eagle3.lib.weights import DraftWeights, TargetWeights, pack_layer
 from specgate.backends.eagle3.pair_tools.train.data import Batch
 from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget
 from specgate.backends.eagle3.reference.ops import target_argmax
 from specgate.backends.eagle3.reference.target import target_logits
-from specgate.errors import UsageError
-from dataclasses import dataclass
-from specgate.backends.eagle3.lib.pair import DraftCheckpoint
-from specgate.backends.eagle3.lib.weights import DraftWeights, TargetWeights, pack_layer
 from specgate.checkpoints.geometry import DraftGeometry
-from pathlib import Path
-from specgate.backends.eagle3.lib.hf_write import draft_config, write_checkpoint
-from specgate.backends.eagle3.lib.pair import TargetCheckpoint
 from specgate.checkpoints.hf.draft import TRAINED_FOR
-
+from specgate.errors import UsageError
 
 ROWS_AT_ONCE = 8192
 """Rows whose logits over the whole vocabulary are in memory at a time."""

@@ -7,26 +7,28 @@ tokens can be read off an unroll of the draft along the target's greedy text, wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
 import torch
 from torch import Tensor
-from specgate.backends.eagle3.lib.weights import DraftWeights
-from specgate.backends.eagle3.pair_tools.train.data import repeated_share
-from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget
+
+from specgate.backends.eagle3.lib.pair import load_draft, load_target
+from specgate.backends.eagle3.lib.weights import DraftWeights, pack_draft, pack_target
+from specgate.backends.eagle3.pair_tools.train.data import (
+    TOKENS_AT_ONCE,
+    TextCorpus,
+    repeated_share,
+    texts,
+    token_stream,
+)
+from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget, rope_rows_upto
 from specgate.backends.eagle3.pair_tools.train.unroll import unroll
 from specgate.backends.eagle3.reference.ops import draft_argmax
 from specgate.backends.eagle3.reference.target import RopeTable
 from specgate.checkpoints.geometry import DraftGeometry
 from specgate.contract.acceptance import AcceptanceRecord
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from specgate.backends.eagle3.lib.pair import load_draft, load_target
-from specgate.backends.eagle3.lib.weights import pack_draft, pack_target
-from specgate.backends.eagle3.pair_tools.train.data import token_stream
-from specgate.backends.eagle3.pair_tools.train.data import TOKENS_AT_ONCE
-from specgate.backends.eagle3.pair_tools.train.target import FrozenTarget, rope_rows_upto
-from specgate.backends.eagle3.pair_tools.train.data import TextCorpus, texts
 from specgate.errors import UsageError
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
 from specgate.backends.eagle3.pair_tools.train.data import Batch
 from specgate.backends.eagle3.pair_tools.train.draft import TrainableDraft
 from specgate.backends.eagle3.pair_tools.train.recipe import Recipe

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import PurePath
-from specgate.checkpoints.spec_config.flags import Given
-from specgate.checkpoints.spec_config.stated_config import Said
-from collections.abc import Mapping
 from typing import Final
+
+from specgate.checkpoints.spec_config.flags import Given
 from specgate.checkpoints.spec_config.formats.draft_folder import AS_THE_DRAFT_SAYS, EITHER
 from specgate.checkpoints.spec_config.sizes import SpecConfig
 from specgate.checkpoints.spec_config.stated_config import Said, StatedConfig
-
 
 Terms = dict[str, Said]
 

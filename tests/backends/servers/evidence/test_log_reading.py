@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from specgate.backends.servers.evidence import log_lines
-from specgate.backends.servers.evidence.log_lines import LOG_LINES
-from specgate.backends.servers.evidence.log_lines import findings_in
+from specgate.backends.servers.evidence.log_lines import LOG_LINES, findings_in
 from specgate.contract import Finding
 
 TURBOMIND = [

@@ -14,7 +14,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.trees import topology
 from specgate.backends.eagle3.lib.trees import accepting, growing, topology
 
 Candidate = tuple[int, ...]

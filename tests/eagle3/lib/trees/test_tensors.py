@@ -7,7 +7,6 @@ import random
 import pytest
 import torch
 
-from specgate.backends.eagle3.lib.trees import topology
 from specgate.backends.eagle3.lib.trees import accepting, topology
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth, FixedGrowth, likeliest, parents_of
 from specgate.checkpoints.trees.shape import TreeShape

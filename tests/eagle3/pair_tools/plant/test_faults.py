@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.pair_tools.plant.check import Load
-from specgate.backends.eagle3.reference import draft
-from specgate.backends.eagle3.reference import target
-from specgate.backends.eagle3.reference.draft import project_features
-from specgate.backends.eagle3.reference.draft import EagleDrafter
+from specgate.backends.eagle3.reference import draft, target
+from specgate.backends.eagle3.reference.draft import EagleDrafter, project_features
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.backends.eagle3.reference.open import open_engine

@@ -1,3 +1,0 @@
-"""The same requests with a server's prefix cache on and off, with and without speculation.
-
-"""
