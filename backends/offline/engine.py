@@ -24,7 +24,7 @@ from specgate.backends.servers.facts.reported import ServerReport
 from specgate.backends.servers.failures import read_end
 from specgate.contract import BASELINE, Budget, EngineFacts, Role, TopTokens
 from specgate.contract.protocols import Activity, Decoded, OpenRequest, masked
-from specgate.contract.samples.counters import EngineMemory
+from specgate.contract.samples.memory import EngineMemory
 from specgate.errors import BackendError, UsageError
 
 LONGEST_FACT: Final = 200

@@ -27,7 +27,7 @@ from specgate.checkpoints.spec_config.launch_checks import check_command
 from specgate.contract import Role, ServedModel
 from specgate.contract.load import OfferedLoad
 from specgate.contract.protocols import masked
-from specgate.contract.samples.counters import EngineMemory
+from specgate.contract.samples.memory import EngineMemory
 from specgate.errors import BackendError
 from specgate.machine.host import listeners, name_of, root_of
 

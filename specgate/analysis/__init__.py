@@ -25,7 +25,7 @@
     machine/                what the machine did while each point was measured, and which rounds it disturbed
     environment_diff.py     what differs between two records of an environment
     parity/                 two engines' stages for one prompt: how far apart, and which departs first
-    prefix_cache/           a prefix cache on and off, with and without speculation
+    prefix_cache.py        a prefix cache on and off, with and without speculation
     speculation/            is speculation active, and if not, why not; its acceptance over many requests
     eagle_speculation.py    the block `eagle_speculation` of a cell in run.json, for other readers
     tradeoff.py             roles and variants beside each other: speed, cache, acceptance, how far the text is the same

@@ -9,7 +9,7 @@ from types import TracebackType
 import psutil
 
 from specgate.contract.conditions import GpuProcess
-from specgate.contract.samples.counters import EngineMemory, MemoryUse
+from specgate.contract.samples.memory import EngineMemory, MemoryUse
 from specgate.contract.types import fields_of
 from specgate.machine.nvml import GpuProbe, NvmlMissing
 

@@ -40,7 +40,7 @@ from specgate.contract import (
 from specgate.contract.conditions import Sample
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import Activity, Decoded, OpenRequest
-from specgate.contract.samples.counters import MemoryUse
+from specgate.contract.samples.memory import MemoryUse
 from specgate.contract.types import fields_of
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from specgate.contract.samples.counters import EngineMemory, MemoryUse
+from specgate.contract.samples.memory import EngineMemory, MemoryUse
 from specgate.machine.memory_in_use import MemoryProbe, resident_bytes
 from tests.support.fake_nvml import NOT_SUPPORTED, Driver, Gpu
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from specgate.contract import BASELINE, Block, Cell, CellResult, Value
-from specgate.contract.samples.counters import MemoryUse
+from specgate.contract.samples.memory import MemoryUse
 
 PEAKS: Final = {
     "peak_gpu_memory_bytes": "gpu_bytes",

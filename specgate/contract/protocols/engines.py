@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from specgate.contract import Budget, DecodeRun, EngineFacts, Finding, LoopFigures, PairRef, Role, Sampling
 from specgate.contract.samples.block import Finishes
-from specgate.contract.samples.counters import EngineMemory
+from specgate.contract.samples.memory import EngineMemory
 from specgate.contract.types import Count, Tokens
 
 BLOCK_MARK = "specgate.block"

@@ -2,6 +2,7 @@
 
 engine_facts.py  what an engine states of itself
 block.py         one timed decode run of one role
-counters.py      counters of a block, and the memory in use
+counters.py      names of an engine's counters beside acceptance
+memory.py        memory in use when a block was answered
 rescoring.py     untimed samples: longer baseline texts, digests of logits, a second engine's scores
 """

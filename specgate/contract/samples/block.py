@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.conditions import CpuUse
 from specgate.contract.routing import ExpertCounts
-from specgate.contract.samples.counters import MemoryUse
+from specgate.contract.samples.memory import MemoryUse
 from specgate.contract.scenarios.plan import Cell, Point
 from specgate.contract.scenarios.roles import Role
 from specgate.contract.types import (

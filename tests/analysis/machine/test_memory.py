@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specgate import plugins
 from specgate.analysis.machine.memory import size_in_words, with_memory
 from specgate.contract import Block, Rule, Run, State
-from specgate.contract.samples.counters import MemoryUse
+from specgate.contract.samples.memory import MemoryUse
 from specgate.contract.traffic import LinkTraffic, PassTraffic, Traffic
 from specgate.gates.memory import MemoryGate
 from specgate.reports.common.memory import sentences, table
