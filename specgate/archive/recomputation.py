@@ -12,7 +12,7 @@ from specgate.archive.report_comparison import differences_of
 from specgate.contract import Plan, Run
 from specgate.errors import ExitCode
 from specgate.files.config import Config
-from specgate.files.json_text import stored_json
+from specgate.files.json_record import stored_json
 from specgate.files.manifest import Difference
 from specgate.files.plain_data import to_plain
 from specgate.files.run_folder import RunFolder

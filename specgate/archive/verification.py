@@ -23,7 +23,7 @@ from specgate.archive.recomputation import fingerprint_differences, recompute, r
 from specgate.archive.report_comparison import foreign_files, made_here, missing_reports, report_differences
 from specgate.contract import Block, Run
 from specgate.errors import InvalidResult, SpecgateError
-from specgate.files.json_text import stored_json
+from specgate.files.json_record import stored_json
 from specgate.files.manifest import LOCK, MANIFEST, Difference, listings, manifest_differences, odd_files
 from specgate.files.run_folder import RUN, RunFolder
 from specgate.files.run_schema import made_by, refuse_other_schema, that_version

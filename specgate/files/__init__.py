@@ -8,7 +8,8 @@ journal.py         all samples of a run, and the table of its journals: file, no
 manifest.py        MANIFEST.sha256: the hash of every file of a run, and whether its folder agrees
 content_hashes.py  what the harness itself has written to a run folder, so that whoever else writes there is noticed
 config.py          what decides a run, as `config.resolved.yaml` holds it
-json_text.py       JSON within limits, and records
+json_record.py     one noun in a JSON file of its own, with its schema
+json_text.py       JSON that others may have written: within bounds, and without NaN
 panics.py          what libraries written in Rust raise, made into errors
 plain_data.py      nouns as JSON-ready dicts and lists, and back
 yamlfile.py        YAML that remembers the line of every key

@@ -1,4 +1,4 @@
-"""JSON as text: what is read within limits, and records one a line.
+"""JSON that others may have written: read within bounds, and without what Python's reader adds to the format.
 
 Python's reader takes NaN and Infinity for numbers, and lets 1e999 become infinity; JSON (RFC 8259) has neither. Text
 with half a surrogate pair could never be printed or written again, and deep nesting ends in a RecursionError in the
@@ -10,11 +10,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Final, TypeVar
-
-from specgate.errors import InvalidResult
-from specgate.files.plain_data import from_plain, to_plain
-from specgate.files.writing import write_json
+from typing import Final
 
 LARGEST: Final = 1 << 30
 """Bytes of a file."""
@@ -93,35 +89,3 @@ def _check_depth(value: object) -> None:
         if not level:
             return
     raise ValueError(f"more than {DEEPEST} levels deep")
-
-
-T = TypeVar("T")
-
-
-def read_record(kind: type[T], file: Path, schema: str) -> T | None:
-    """The record in `file`; None where there is no such file. Raises InvalidResult where it holds anything else."""
-    try:
-        data = read_json(file)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise InvalidResult(f"{file}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InvalidResult(f"{file}: not JSON: {error}") from error
-    stored_schema = data.pop("schema", None) if isinstance(data, dict) else None
-    if stored_schema != schema:
-        raise InvalidResult(f"{file}: schema: {shown(stored_schema)}; this specgate reads {schema!r}")
-    return from_plain(kind, data, file)
-
-
-def write_record(kind: type[T], value: T, file: Path, schema: str) -> None:
-    """Write the record, in the place of an earlier one. Raises EnvironmentRefused where `file` cannot be written."""
-    write_json(file, {"schema": schema, **to_plain(kind, value)})
-
-
-def stored_json(file: Path) -> object:
-    """Content of a JSON file of a run. Raises InvalidResult where it cannot be read as JSON."""
-    try:
-        return read_json(file)
-    except (OSError, ValueError) as error:
-        raise InvalidResult(f"{file.name}: not readable as JSON: {error}") from error

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specgate.errors import UsageError
-from specgate.files.json_text import stored_json
+from specgate.files.json_record import stored_json
 from specgate.files.manifest import FOLDERS
 from specgate.fleet.machines import CUDA, Files, NodeLost, Slot
 from specgate.fleet.tasks import DONE

@@ -18,7 +18,7 @@ from specgate import plugins
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.protocols import ReadsMemory
 from specgate.errors import EnvironmentRefused
-from specgate.files.json_text import read_record, write_record
+from specgate.files.json_record import read_record, write_record
 from specgate.machine import host, inventory, noise_profile
 
 T = TypeVar("T")

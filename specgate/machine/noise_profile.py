@@ -17,7 +17,7 @@ from specgate.analysis.intervals.between_runs import ASSUMED, LEAST
 from specgate.analysis.intervals.decision import detectable
 from specgate.contract import AllowedLoss, BetweenRuns, Cell, Plan, Rule, Scenario, State
 from specgate.errors import UsageError
-from specgate.files.json_text import read_record
+from specgate.files.json_record import read_record
 from specgate.machine import inventory
 
 SCHEMA = "specgate.noise/v2"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from specgate.contract import Promotion
 from specgate.errors import InvalidResult
-from specgate.files.json_text import stored_json
+from specgate.files.json_record import stored_json
 from specgate.files.manifest import MANIFEST, listings
 from specgate.files.writing import sha256_of
 from specgate.machine import host

@@ -25,7 +25,7 @@ from specgate.analysis.stats import Pairs
 from specgate.contract import BASELINE, PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Round, State
 from specgate.errors import BackendError, ExitCode, InvalidResult
 from specgate.files.config import Config
-from specgate.files.json_text import write_record
+from specgate.files.json_record import write_record
 from specgate.files.run_folder import RunFolder, label_of
 from specgate.machine import inventory
 from specgate.machine.noise_profile import SCHEMA, CellNoise, NoiseProfile, effect, file_of

@@ -12,7 +12,7 @@ from specgate.contract import Run
 from specgate.contract.references import Builds, ComparedBuild, Revision
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
-from specgate.files.json_text import stored_json
+from specgate.files.json_record import stored_json
 from specgate.files.manifest import MANIFEST, Difference, listings
 from specgate.files.writing import sha256_of
 from specgate.machine import inventory

@@ -19,7 +19,7 @@ from specgate.analysis.rows import in_round
 from specgate.contract import Block, Plan, Round, Run
 from specgate.errors import ExitCode, InvalidResult, UsageError
 from specgate.files.config import Config
-from specgate.files.json_text import stored_json
+from specgate.files.json_record import stored_json
 from specgate.files.manifest import (
     FOLDERS,
     FORMER,

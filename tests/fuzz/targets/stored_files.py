@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from specgate.files.json_text import read_record, write_record
+from specgate.files.json_record import read_record, write_record
 from specgate.files.run_folder import RunFolder
 from tests.fuzz import seeds
 from tests.fuzz.attempt import Ready
