@@ -15,7 +15,7 @@ from specgate.contract import Budget, Scenario
 from specgate.contract.two_builds import SIDES, Margins, Side, SideName
 from specgate.errors import BackendError, UsageError
 from specgate.files.config import Config
-from specgate.machine.software import checkout_of
+from specgate.machine.checkout import checkout_of
 from specgate.planning.ad_hoc import NOTHING, Question
 from specgate.planning.policy import micro_names
 from specgate.planning.request import Request

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
-from specgate.machine.software import checkout_of, git, run
+from specgate.machine.checkout import checkout_of, git, run
 
 _TAIL_LINES: Final = 8
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from specgate.contract.two_builds import Side, SideName
 from specgate.errors import UsageError
-from specgate.machine.software import checkout_of
+from specgate.machine.checkout import checkout_of
 from specgate.run.engine_process.start import Launch
 
 KEYS: Final = ("source", "wheel", "python", "backend")

@@ -1,7 +1,9 @@
 """The machine that is measured on. Nothing about it is changed.
 
     inventory.py         what this run happens on: host, packages, source tree, GPUs
-    software.py          packages, versions, checkout
+    checkout.py          the git checkout that a folder lies in
+    software.py          what a run rests on: source tree, interpreter, packages, CUDA, plug-ins from outside
+    packages.py          versions of interpreter, packages and CUDA, from metadata
     plugin_code.py       the files of plug-ins from outside, and a hash over them
     nvml.py              one GPU through NVML
     host.py              which host this is, how much of its CPUs others use, and whose a process is

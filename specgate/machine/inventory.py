@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import specgate
 from specgate.analysis.machine.gpu_clocks import visible_among
-from specgate.machine.software import packages
+from specgate.machine.packages import packages
 from specgate.redaction import masked
 
 VARIABLES = (

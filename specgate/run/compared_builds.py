@@ -16,7 +16,7 @@ from specgate.files.json_record import stored_json
 from specgate.files.manifest import MANIFEST, Difference, listings
 from specgate.files.writing import sha256_of
 from specgate.machine import inventory
-from specgate.machine.software import git
+from specgate.machine.checkout import git
 from specgate.planning.gates import bases_of
 from specgate.promotion.claim import machine_fingerprint, subject_of
 from specgate.promotion.ledger import Entry, Ledger

@@ -13,7 +13,7 @@ import pytest
 from specgate.ab.revision import worktree
 from specgate.ab.sides import asked_of, package_folder, tree_sha256, unpacked
 from specgate.errors import UsageError
-from specgate.machine.software import checkout_of
+from specgate.machine.checkout import checkout_of
 from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 

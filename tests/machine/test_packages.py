@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from specgate.machine.software import cuda_toolkit, git, interpreter, packages, plugin_commits, software, torch_cuda
+from specgate.machine import packages
+from specgate.machine.checkout import git
+from specgate.machine.packages import cuda_toolkit, interpreter, torch_cuda
+from specgate.machine.software import plugin_commits, software
 from tests.support.command import ROOT
 from tests.support.outside import on_the_path, write_counting, write_distribution
 
@@ -23,7 +26,7 @@ def test_packages_of_figures_and_cuda_libraries_are_listed_with_their_versions(
         write_distribution(tmp_path, name, "12.3.4.5")
     (tmp_path / "nvidia_gone-1.0.dist-info").mkdir()  # what a broken uninstallation leaves
     monkeypatch.syspath_prepend(tmp_path)
-    found = packages(["My_Kernels", "nobody-has-this"])
+    found = packages.packages(["My_Kernels", "nobody-has-this"])
     assert found["torch"] == version("torch") and found["numpy"] == version("numpy")
     ours = {name for name, stated in found.items() if stated == "12.3.4.5"}
     assert ours == {"cupy-cuda13x", "nvidia-cublas-cu12", "nvidia-nccl", "my-kernels"}
@@ -60,7 +63,7 @@ def test_torchs_cuda_version_is_read_from_its_files(
     if text is not None:
         (tmp_path / "version.py").write_text(text)
     spec = importlib.machinery.ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(software, "find_spec", lambda name: spec)
+    monkeypatch.setattr(packages, "find_spec", lambda name: spec)
     assert torch_cuda() == stated
 
 
@@ -84,7 +87,7 @@ def test_a_toolkit_says_its_version_and_its_compilers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, stated: str | None
 ) -> None:
     (tmp_path / "version.json").write_text(text)
-    monkeypatch.setattr(software, "TOOLKIT", str(tmp_path / "nowhere"))
+    monkeypatch.setattr(packages, "TOOLKIT", str(tmp_path / "nowhere"))
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.setenv("CUDA_PATH", str(tmp_path))
     assert cuda_toolkit() == stated

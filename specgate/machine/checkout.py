@@ -1,0 +1,41 @@
+"""The git checkout that a folder lies in."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """A folder of a git checkout: its top level, its commit, and whether files differ from that commit."""
+
+    top: Path
+    commit: str
+    changed: bool
+
+
+def checkout_of(folder: Path) -> Checkout | None:
+    """The git checkout that `folder` lies in; None where there is none, or no git."""
+    top = git(folder, "rev-parse", "--show-toplevel")
+    commit = git(folder, "rev-parse", "HEAD")
+    if top is None or commit is None:
+        return None
+    status = git(folder, "status", "--porcelain", "--untracked-files=no")
+    return Checkout(Path(top), commit, bool(status))
+
+
+def git(folder: Path, *arguments: str) -> str | None:
+    """Output of git in `folder`; None if it fails or there is no git."""
+    done = run(folder, *arguments)
+    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run git in `folder`. Without git or without the folder, the exit code is 127."""
+    command = ["git", "-C", str(folder), *arguments]
+    try:
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 127, b"", str(error).encode())
