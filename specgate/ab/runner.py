@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from specgate.ab.folder import AbFolder, Processes
 from specgate.ab.memory import device_bytes_in_use, most_host_bytes
 from specgate.ab.schedule import AbbaGroup, ProcessPair, Visit, other
-from specgate.checkpoints.geometry import least_weight_bytes
+from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import Block, Budget, EngineFacts, NearTies, Plan, Point, Round, TokenChecks
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.two_builds import Origin, Process, SideName

@@ -1,6 +1,6 @@
 """Read from disk what a harness must know of a pair. Nothing here needs torch.
 
-geometry.py            geometry, and the parameters that it implies
+geometry.py            every size and switch of a target and of a draft
 hf/                    Hugging Face `config.json` → geometry
 hf_keys.py             such a file, read strictly: errors name the file, the key and the value
 planted.py             the section of a config by which a pair was made from a seed
@@ -8,6 +8,7 @@ files.py               the files of a checkpoint folder, and the digest that nam
 arrays.py              small arrays of a checkpoint, and d2t
 auxiliary_layers.py    which hidden states of the target feed the draft
 mxfp4.py               the four-bit numbers of gpt-oss' experts, without arithmetic
+parameters.py          the harness's own count of the weights that a step must read
 spec_config/           speculative configs of any engine: read, checked, and laid side by side
 trees/                 trees of draft tokens: their shapes and files
 stages/                the stages of a pass at which two engines can be held against each other

@@ -21,7 +21,7 @@ from pathlib import Path
 from specgate import plugins
 from specgate.analysis.rows import whole_generation
 from specgate.analysis.stats import planned_looks
-from specgate.checkpoints.geometry import least_weight_bytes
+from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import (
     PASS_ROUNDS,
     Block,

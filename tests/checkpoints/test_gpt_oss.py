@@ -18,6 +18,7 @@ from specgate.backends.eagle3.lib.traffic import target_traffic
 from specgate.checkpoints.geometry import TargetGeometry, least_weight_bytes
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import read_config
+from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.errors import CheckpointError
 from tests.checkpoints.folders import Tensors, edit_config, edit_tensors
 from tests.checkpoints.gpt_oss_folders import WINDOW, config_of, write_gpt_oss, write_quantised

@@ -12,7 +12,7 @@ import pytest
 
 from specgate import plugins
 from specgate.backends.fake.engine import FakeBackend
-from specgate.checkpoints.geometry import least_weight_bytes
+from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import Scenario
 from specgate.contract.conditions import Sample
 from specgate.contract.protocols import Engine, OpenRequest

@@ -12,7 +12,7 @@ from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.checks.floors import CPU_CACHE_BYTES, GPU_CACHE_BYTES, cache_bytes, with_fewest_experts
 from specgate.analysis.reduce import measure
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint, load_target
-from specgate.checkpoints.geometry import least_weight_bytes, matrix_parameters
+from specgate.checkpoints.parameters import least_weight_bytes, matrix_parameters
 from specgate.contract import CellResult, NearTies, Traffic
 from specgate.contract.cycle_budget import Bandwidth
 from specgate.contract.traffic import AttentionTraffic, DraftTraffic, ExpertTraffic, PassTraffic

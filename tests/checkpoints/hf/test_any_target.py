@@ -15,6 +15,7 @@ from specgate.checkpoints.geometry import least_weight_bytes
 from specgate.checkpoints.hf.any_target import read_any_target
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import Keys, read_config
+from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.errors import CheckpointError
 
 YARN_OF_GPT_OSS = {
