@@ -1,7 +1,7 @@
 """From samples to figures and states: pure functions, so that a stored run gives the same answer at any later time.
 
     reduce.py               blocks → cells and comparisons: the entry point
-    rows.py                 blocks, requests and steps as rows, by rounds
+    rounds.py               which blocks may be judged: those of rounds that one engine process ran whole
     checks/                 what records must satisfy before a figure is quoted: identities, clocks, floors
     references.py          a run beside an earlier one that it is held against
     two_builds/             samples of two builds of an engine → quantities and words
@@ -11,6 +11,7 @@
     paired_blocks.py        spec blocks beside the baseline blocks they were paired with: tokens and speed
     stats.py                intervals for mean log-ratios, interim looks, and when such an interval decides
     intervals/              what a run may say of a speed: between runs, and where neighbouring pairs are alike
+    rows.py                 blocks, requests and verdicts of a run as rows of tables
     block_figures.py        the figures of single blocks
     cell_figures.py         those of a cell
     load/                   a server under load: figures of a level, and up to which level speculation pays

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specgate.analysis.rows import whole_rounds
+from specgate.analysis.rounds import whole_rounds
 from specgate.archive.recomputation import recompute
 from specgate.contract import Block, Policy, Run
 from specgate.errors import InvalidResult, UsageError

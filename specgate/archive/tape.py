@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specgate.analysis.checks.identities import check_block
-from specgate.analysis.rows import whole_rounds
+from specgate.analysis.rounds import whole_rounds
 from specgate.contract import Block, EngineFacts, Plan, Point, Role, Run
 from specgate.contract.tape import Slots, Tape
 from specgate.errors import InvalidResult, UsageError

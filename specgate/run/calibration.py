@@ -20,7 +20,7 @@ from specgate.analysis.checks.contradictions import check_clocks
 from specgate.analysis.checks.identities import check_block
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.paired_blocks import judged_speed
-from specgate.analysis.rows import in_round
+from specgate.analysis.rounds import in_round
 from specgate.analysis.stats import Pairs
 from specgate.contract import BASELINE, PASS_ROUNDS, Block, Cell, EngineFacts, Plan, Round, State
 from specgate.errors import BackendError, ExitCode, InvalidResult

@@ -16,7 +16,7 @@ from specgate.analysis.load.sweeps import told_apart
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references import cell_times
-from specgate.analysis.rows import whole_rounds
+from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import Answered, requests_by_block, with_drifts
 from specgate.analysis.stats import planned_looks
 from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State

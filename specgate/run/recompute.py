@@ -22,7 +22,7 @@ from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.prompt_acceptance import by_prompt, category_values
 from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references import cell_times
-from specgate.analysis.rows import whole_rounds
+from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import requests_by_block, with_drifts
 from specgate.analysis.speedup_limits import with_ceilings
 from specgate.analysis.verdict import not_judged, overall

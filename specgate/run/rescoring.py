@@ -16,7 +16,7 @@ from itertools import groupby
 from specgate import plugins
 from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import Checked, measure, sound_blocks, to_be_scored
-from specgate.analysis.rows import whole_rounds
+from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.rescoring import Draw, in_doubt
 from specgate.contract import EngineFacts, Plan, Point, RescoredText, Rescoring, Score, SecondLook
 from specgate.contract.cycle_budget import Bandwidth

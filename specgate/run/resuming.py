@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specgate.analysis.checks.identities import check_block
-from specgate.analysis.rows import in_round
+from specgate.analysis.rounds import in_round
 from specgate.contract import Block, Plan, Round, Run
 from specgate.errors import ExitCode, InvalidResult, UsageError
 from specgate.files.config import Config

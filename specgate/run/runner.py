@@ -19,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 
 from specgate import plugins
-from specgate.analysis.rows import whole_generation
+from specgate.analysis.rounds import whole_generation
 from specgate.analysis.stats import planned_looks
 from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import (

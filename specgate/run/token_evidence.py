@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from specgate.analysis.load.sweeps import compared
-from specgate.analysis.rows import pairs_of, whole_rounds
+from specgate.analysis.rounds import pairs_of, whole_rounds
 from specgate.analysis.tokens.comparison import (
     baseline_text,
     find_divergences,

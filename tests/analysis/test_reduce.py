@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from specgate.analysis.eagle_speculation import eagle_speculation
 from specgate.analysis.reduce import SPEEDS, Checked, Known, measure
-from specgate.analysis.rows import whole_rounds
+from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import find_divergences
 from specgate.contract import (
     BaselineText,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from specgate.analysis.machine.conditions import conditions_of
-from specgate.analysis.rows import whole_rounds
+from specgate.analysis.rounds import whole_rounds
 from specgate.contract import Block
 from specgate.contract.conditions import CpuUse, Sample
 from specgate.files.run_folder import RunFolder

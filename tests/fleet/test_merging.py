@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.analysis.rows import whole_rounds
+from specgate.analysis.rounds import whole_rounds
 from specgate.contract import Block, EngineFacts, Plan
 from specgate.errors import InvalidResult, OrderRefused
 from specgate.files.journal import PointEngine

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from specgate.analysis.rows import pairs_of
+from specgate.analysis.rounds import pairs_of
 from specgate.analysis.tokens.divergences import gap_between, unit_of
 from specgate.contract import (
     BASELINE,

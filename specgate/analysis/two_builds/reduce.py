@@ -11,7 +11,7 @@ from typing import Final
 
 from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import Checked, measure
-from specgate.analysis.rows import whole_rounds
+from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import first_difference
 from specgate.analysis.two_builds.outcomes import overall
 from specgate.analysis.two_builds.quantities import Both, firsts_of, raw_of_cell, raw_of_processes, with_words

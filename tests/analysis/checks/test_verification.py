@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specgate.analysis.checks.verification import check_verification
-from specgate.analysis.rows import pairs_of
+from specgate.analysis.rounds import pairs_of
 from specgate.contract import Block, Cell, Role
 from specgate.errors import InvalidResult
 from tests.support.factories import blocks_of, plan_of, scenario
