@@ -30,7 +30,7 @@ from specgate.analysis.prompt_acceptance import by_prompt, total_of
 from specgate.analysis.requests.figures import distributions
 from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.tokens.comparison import check_tokens, repeats_of, with_margins
-from specgate.analysis.tokens.divergences import check_followed, parted_texts
+from specgate.analysis.tokens.continuations import check_followed, parted_texts
 from specgate.analysis.tokens.repetition import repeat_values
 from specgate.analysis.tokens.rescoring import Draw, check_scores, draws
 from specgate.contract import (

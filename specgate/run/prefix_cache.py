@@ -33,7 +33,7 @@ from specgate.analysis.prefix_cache import (
     overall,
 )
 from specgate.analysis.tokens.comparison import first_difference
-from specgate.analysis.tokens.divergences import gap_between, unit_of
+from specgate.analysis.tokens.last_place import gap_between, unit_of
 from specgate.contract import BASELINE, Budget, EngineFacts, NearTies, PairRef, Role, State, TopTokens
 from specgate.contract.protocols import Decoded, SwitchesPrefixCache
 from specgate.contract.samples.counters import ASKED_AGAIN

@@ -26,7 +26,7 @@ from specgate.analysis.tokens.comparison import (
     reaches_end,
     with_margins,
 )
-from specgate.analysis.tokens.divergences import Parted, parted_texts
+from specgate.analysis.tokens.continuations import Parted, parted_texts
 from specgate.contract import (
     BASELINE,
     BaselineText,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.analysis.tokens.divergences import unit_of
+from specgate.analysis.tokens.last_place import unit_of
 from specgate.backends.eagle3.pairs.shipped import demo_pair
 from specgate.backends.offline.engine import OfflineEngine
 from specgate.contract import BASELINE, Budget

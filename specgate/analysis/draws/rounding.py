@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
 
-from specgate.analysis.tokens.divergences import LAST_PLACE_FEWEST, unit_of
+from specgate.analysis.tokens.last_place import FEWEST, unit_of
 from specgate.contract import Sampling
 from specgate.contract.draws import TokenLaw
 
@@ -54,7 +54,7 @@ def slack_of(laws: Sequence[TokenLaw], temperature: float, ulps: float) -> Slack
 
 def logit_unit(law: TokenLaw, temperature: float) -> float | None:
     """One unit in the last place of the logits that `law` was made of; None where it cannot be seen."""
-    top = sorted((p for p in law.probabilities if p > 0), reverse=True)[:LAST_PLACE_FEWEST]
+    top = sorted((p for p in law.probabilities if p > 0), reverse=True)[:FEWEST]
     return unit_of([temperature * math.log(p) for p in top])
 
 
@@ -64,4 +64,4 @@ def cut_elsewhere(laws: Sequence[TokenLaw], settings: Sampling, slack: Slack) ->
     `slack`: of `laws`. Where so few tokens are left that none can be seen, that is not known, and counts as yes.
     """
     cuts = settings.top_p < 1 or settings.top_k > 0 or settings.min_p > 0
-    return cuts and (bool(slack) or all(len(law.tokens) < LAST_PLACE_FEWEST for law in laws))
+    return cuts and (bool(slack) or all(len(law.tokens) < FEWEST for law in laws))

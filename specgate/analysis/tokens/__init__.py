@@ -1,7 +1,9 @@
 """Are the tokens right: compared with the baseline's, with what the target would choose, and with themselves.
 
 comparison.py     tokens of a spec cell compared with the baseline's
-divergences.py    where texts diverge
+last_place.py     one unit in the last place of an engine's logits, seen in the gaps between them
+divergences.py    how close the two tokens are where texts part, all of them together
+continuations.py  how plain decoding goes on from a text that left the baseline's
 rescoring.py      what a second engine says of a sample of tokens
 repetition.py     loops in generated text, which inflate acceptance, and rounds that do not repeat the same tokens
 """

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from specgate.analysis.rounds import pairs_of
-from specgate.analysis.tokens.divergences import gap_between, unit_of
+from specgate.analysis.tokens.last_place import gap_between, unit_of
 from specgate.contract import (
     BASELINE,
     BaselineText,

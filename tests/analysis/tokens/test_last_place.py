@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.tokens.divergences import gap_between, unit_of
+from specgate.analysis.tokens.last_place import gap_between, unit_of
 from specgate.contract import NearTies
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from specgate.analysis.checks.clocks import check_times
 from specgate.analysis.checks.identities import check_block
-from specgate.analysis.tokens.divergences import unit_of
+from specgate.analysis.tokens.last_place import unit_of
 from specgate.backends.offline.engine import OfflineEngine
 from specgate.contract import BASELINE, MAY_NOT_DRAFT, Block, Budget, Finish, Point, Role, Round
 from specgate.contract.protocols import Decoded, FollowsText, RanksTokens

@@ -16,7 +16,8 @@ from bench.simulations.parting_simulation import too_far, too_wide
 from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.tokens.comparison import find_divergences, find_repeats, with_margins
-from specgate.analysis.tokens.divergences import Parted, mean_gap, parted_texts
+from specgate.analysis.tokens.continuations import Parted, parted_texts
+from specgate.analysis.tokens.divergences import mean_gap
 from specgate.contract import (
     BaselineText,
     Block,
