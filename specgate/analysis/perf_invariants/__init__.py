@@ -13,10 +13,11 @@ reported as not observable, never as held. A trace that the engine brought itsel
 testifies against itself; it can hold none. So it is with what an engine's log says. A server's own profiler, which the
 harness starts and whose file the harness reads, can do both, and is named beside what it shows.
 
-    certificate.py   every invariant with its evidence
+    certificate.py   the seven of a cell, or of all cells of a run, and who says so
     loop.py          invariants of the decode loop, its kernels and its slots
     drafting.py      I3: no request-step without drafts
     same_texts.py    I7: rounds, roles and the traced block have the same tokens
+    evidence.py      what all of them need: evidence, and what is not observable
 """
 
 from specgate.analysis.perf_invariants.certificate import IDS, certificates, certify

@@ -1,4 +1,4 @@
-"""The certificate: every PERF_MODE invariant with its evidence."""
+"""The certificate of a cell: its seven invariants, after what its engine says of itself was heard."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from specgate.analysis.perf_invariants.drafting import always_drafting
-from specgate.analysis.perf_invariants.loop import intact, laid_out, own_kernels, quiet_loop, tuned_kernels
+from specgate.analysis.perf_invariants.loop import own_kernels, tuned_kernels
+from specgate.analysis.perf_invariants.loop import quiet_loop
 from specgate.analysis.perf_invariants.same_texts import BIT_EXACT, deterministic, drawn_anew
+from specgate.analysis.perf_invariants.loop import intact, laid_out
 from specgate.contract import (
     Block,
     BlockTrace,
@@ -21,21 +23,6 @@ from specgate.contract import (
     NearTies,
     Plan,
 )
-
-Evidence = Mapping[str, float | int | str | None]
-
-
-def unseen(id_: str, trace: BlockTrace | None) -> Invariant:
-    """An invariant that is not observable, because no block was traced or nothing could be observed of it."""
-    why = "no block was traced" if trace is None else trace.unseen or ""
-    return Invariant(id_, Held.UNSEEN, "not_traced", why)
-
-
-def total_of(counter: str, blocks: Sequence[Block]) -> int | None:
-    """The counter's sum over the blocks; None where one of them lacks it."""
-    values = [b.counters.get(counter) for b in blocks]
-    return None if not values or None in values else sum(v for v in values if v is not None)
-
 
 IDS: Final = ("I1", "I2", "I3", "I4", "I5", "I6", "I7")
 

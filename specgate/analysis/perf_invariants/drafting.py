@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from specgate.analysis.checks.drafting import left_multi_token_mode
-from specgate.analysis.perf_invariants.certificate import Evidence, total_of
+from specgate.analysis.perf_invariants.evidence import Evidence, total_of
 from specgate.contract import Block, Budget, CellResult, Held, Invariant
 from specgate.contract.samples.counters import JOINED_OUTPUTS
 
