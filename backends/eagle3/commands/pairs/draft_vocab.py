@@ -167,8 +167,8 @@ def tail_lines(what: str, share: float, tail: Tail, found: VocabReport) -> Itera
 
 def measuring(ref: PairRef, wish: Wish) -> Iterator[str]:
     """The commands that measure acceptance before and after."""
-    from specgate.backends.eagle3.pair_tools.export.opened import flags
-    from specgate.backends.eagle3.pair_tools.export.opened import wrapped as in_shell
+    from specgate.backends.eagle3.pair_tools.export.starting import flags
+    from specgate.backends.eagle3.pair_tools.export.starting import wrapped as in_shell
 
     if wish.out is None:
         return

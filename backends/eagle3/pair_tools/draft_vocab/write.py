@@ -13,7 +13,8 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.hf_write import write_config
 from specgate.backends.eagle3.lib.pair import DraftFiles, TargetFiles, open_draft
 from specgate.backends.eagle3.pair_tools.export.hf import copy_files
-from specgate.backends.eagle3.pair_tools.export.opened import existing, in_memory, require_disk, target_head, writing
+from specgate.backends.eagle3.pair_tools.export.opened import in_memory
+from specgate.backends.eagle3.pair_tools.export.room import existing, require_disk, writing
 from specgate.backends.eagle3.pair_tools.shards import LazyTensor, lazy_tensors, write_shards
 from specgate.backends.eagle3.pair_tools.train.draft import offsets_and_mask
 from specgate.backends.eagle3.pairs.gguf_convert import write_json

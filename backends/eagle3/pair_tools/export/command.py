@@ -22,6 +22,8 @@ from specgate.backends.eagle3.pair_tools.export.opened import (
     target_tensors,
     writing,
 )
+from specgate.backends.eagle3.pair_tools.export.room import refuse_occupied, require_disk, writing
+from specgate.backends.eagle3.pair_tools.export.starting import commands
 from specgate.backends.eagle3.pairs.whole_folder import appearing
 from specgate.contract import PairRef
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from specgate.backends.eagle3.pair_tools.export.command import Wish, export
 from specgate.backends.eagle3.pair_tools.export.differences import Format
-from specgate.backends.eagle3.pair_tools.export.opened import flags, require_disk, wrapped
+from specgate.backends.eagle3.pair_tools.export.room import require_disk
+from specgate.backends.eagle3.pair_tools.export.starting import flags, wrapped
 from specgate.checkpoints.hf_keys import read_config
 from specgate.commands.engine import pairs
 from specgate.contract import PairRef
