@@ -10,7 +10,7 @@ from os.path import exists, expanduser, isdir, isfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from specgate.checkpoints.spec_config.formats import collect_terms, llamacpp, lmdeploy, sglang, trtllm, turbomind, vllm
+from specgate.checkpoints.spec_config.formats import llamacpp, lmdeploy, sglang, spec_config, trtllm, turbomind, vllm
 from specgate.checkpoints.spec_config.formats.stored_run import read_run
 from specgate.checkpoints.spec_config.stated_config import StatedConfig
 from specgate.errors import UsageError
@@ -42,7 +42,7 @@ FORMATS: Final[Mapping[str, Format]] = {
     "lmdeploy": Format(lmdeploy.read_flags, lmdeploy.read_object),
     "turbomind": Format(None, turbomind.read_object),
     "llamacpp": Format(llamacpp.read_flags, None),
-    "specgate": Format(None, collect_terms.read_object),
+    "specgate": Format(None, spec_config.read_object),
 }
 HINT: Final = f"name the format: ENGINE:FILE or ENGINE:TEXT, with ENGINE one of {', '.join(FORMATS)}"
 PROGRAMS: Final = (

@@ -1,6 +1,6 @@
 """Formats in which single engines write their speculative configs.
 
-    collect_terms.py  terms collected while a config is read; our own format
+    collect_terms.py  terms collected from flags and keys: stated, default, or fixed
     draft_folder.py   what the draft's own config adds: its window, and the layers that an engine makes of its ids
     vllm.py           vLLM 0.25.1: `--speculative-config`, and its flags
     sglang.py         SGLang 0.5.17: `--speculative-…`, or the same keys in a YAML file
@@ -8,6 +8,7 @@
     lmdeploy.py       LMDeploy 0.16: `--speculative-…` and `SpeculativeConfig`
     turbomind.py      TurboMind with EAGLE-3: `speculative_config`, and a draft folder's `config.yaml`
     llamacpp.py       llama.cpp of 2026: `--spec-…`
+    spec_config.py    specgate's own `SpecConfig`
     stored_run.py     a run folder
 
 Read in November 2026 from each project's own sources: `vllm/config/speculative.py`, `sglang/srt/server_args.py` with

@@ -1,0 +1,37 @@
+"""specgate's own `SpecConfig`, which its built-in engines decode: a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from specgate.checkpoints.spec_config.formats.collect_terms import Terms, fixed
+from specgate.checkpoints.spec_config.formats.draft_folder import AS_THE_DRAFT_SAYS, EITHER
+from specgate.checkpoints.spec_config.sizes import SpecConfig
+from specgate.checkpoints.spec_config.stated_config import Said, StatedConfig
+
+SIZES: Final = {
+    "num_speculative_tokens": "k", "max_path_len": "path_len", "max_decoding_tokens": "verified",
+    "max_non_leaves_per_layer": "non_leaves", "tp": "tp", "method": "method",
+}  # fmt: skip
+"""Key → term."""
+EXPRESSES: Final = frozenset(SIZES.values())
+
+
+def read_object(values: Mapping[str, object], where: str) -> StatedConfig:
+    """The config of a mapping. Raises UsageError for unknown keys and values of the wrong type."""
+    return of(SpecConfig.read(values, where), where, frozenset(values))
+
+
+def of(config: SpecConfig, where: str, named: frozenset[str] = frozenset(SIZES)) -> StatedConfig:
+    """The terms of `config`; `named` are the keys that its source states."""
+    terms: Terms = {
+        term: Said(getattr(config, key), "stated" if key in named else "default", key if key in named else "")
+        for key, term in SIZES.items()
+    }
+    chain = config.max_decoding_tokens == config.num_speculative_tokens + 1
+    if chain:
+        fixed(terms, topk=1, tree="chain")
+    fixed(terms, varies="constant", verification="greedy match", draft_sampling="greedy", forced=None)
+    fixed(terms, capture=EITHER, window=AS_THE_DRAFT_SAYS, prefix_cache=False)
+    return StatedConfig("specgate", where, terms, EXPRESSES)
