@@ -2,9 +2,11 @@
 
 admission.py           that order in the life of a run: before it begins, when its engine is loaded, after its end
 claim.py               which micro gates a run rests on, how often they were green, and whether it may begin
-streak.py              green micro runs in a row
+micro_gates.py         which micro scenarios must be green, and the command that runs them
+streak.py              how often in a row they have been: a pure function of the ledger's entries and the time
 standing.py            the standing of a subject, and its status
 signing.py             signatures of entries, made and checked by ssh-keygen
 fingerprint.py         what two fingerprints state differently, and how that is said
 ledger.py              what runs have ended with: `ledger.jsonl`, append-only, beside the run folders
+since_last_green.py    what differs between a run and the last green one before it
 """

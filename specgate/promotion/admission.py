@@ -33,6 +33,7 @@ from specgate.promotion.claim import (
 )
 from specgate.promotion.fingerprint import FLEET, changes, in_words
 from specgate.promotion.ledger import Entry, Ledger
+from specgate.promotion.micro_gates import micro_gates
 from specgate.promotion.signing import signing_key
 from specgate.promotion.standing import doubts
 from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, micro_gates, streak

@@ -1,8 +1,4 @@
-"""Green micro runs in a row: which gates count, and since when.
-
-They are the scenarios that the policy lists under `micro`, or, if it lists none, all micro scenarios that this machine
-runs by default. Of these, only the ones written for the pair to be measured count. If none is, all of them count and
-must be green on that pair.
+"""Green micro runs in a row: a pure function of the ledger's entries and the time.
 
 Only micro runs that have the claim's subject and ran at least one of its scenarios are looked at, oldest first. The
 first line of this table that applies to a run says what the run does to the streak:
@@ -20,74 +16,15 @@ Neither does one that is not believed (see `standing`).
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Final
 
-from specgate.analysis.environment_diff import differences
-from specgate.contract import VARIANT_MARK, LastGreen, Run, Scenario, State
+from specgate.contract import State
 from specgate.contract.samples.engine_facts import OF_ENGINE
-from specgate.errors import SpecgateError
-from specgate.files.config import Config
-from specgate.files.run_folder import RunFolder
-from specgate.files.writing import without_home
-from specgate.planning.policy import micro_scenarios
-from specgate.planning.request import Request
-from specgate.planning.resolution import fitted
-from specgate.planning.scenario import SHIPPED, override, select
-from specgate.planning.usual import machine_size
-from specgate.promotion.claim import subject_of
 from specgate.promotion.fingerprint import changes, in_words, incomplete
 from specgate.promotion.ledger import Entry
-
-
-def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
-    """The micro scenarios that must be green for this request, as `specgate micro` would run them, and that command."""
-    size = machine_size()
-    listed = micro_scenarios(config.policy) or select((), None, "micro", size)
-    asking = [s for s in listed if s.pair == config.pair.name]
-    pair = list(pair_options(request))
-    if not asking and not pair:
-        pair = ["--pair", config.pair.name]
-    gates = [override(s, baseline=request.baseline) for s in asking or listed]
-    words = ["specgate", "micro"]
-    if [s.name for s in gates] != [s.name for s in select((), None, "micro", size)]:
-        words += [word for name in dict.fromkeys(map(_said, gates)) for word in ("--scenario", name)]
-    words += [*pair, *other_options(request)]
-    other_target = not {"--pair", "--target", "--tokenizer"}.isdisjoint(pair)
-    return fitted(gates, config.pair, other_target=other_target, backend=config.backend), shlex.join(words)
-
-
-def pair_options(request: Request) -> Iterator[str]:
-    """The options of `request` that name the pair, as words of a command line."""
-    named = ("--pair", request.pair), ("--target", request.target), ("--draft", request.draft)
-    for option, value in (*named, ("--tokenizer", request.tokenizer)):
-        if value is not None:
-            yield from (option, str(value))
-
-
-def other_options(request: Request) -> Iterator[str]:
-    """The other options of `request` that the micro runs must share, as words of a command line."""
-    for option, value in (("--backend", request.backend), ("--policy", request.policy)):
-        if value is not None:
-            yield from (option, value)
-    for key, value in request.options.items():
-        yield from ("-o", f"{key}={value}")
-    if not request.baseline:
-        yield "--no-baseline"
-    if request.out != Path("runs"):
-        yield from ("--out", str(request.out))
-
-
-def _said(scenario: Scenario) -> str:
-    """Return what a command line calls the scenario. A variant runs with the scenario that it is one of."""
-    file = scenario.source_file
-    return scenario.name.partition(VARIANT_MARK)[0] if file is None or file.parent == SHIPPED else str(file)
-
 
 NEEDED: Final = 3
 """Green runs in a row that a full run needs."""
@@ -216,31 +153,3 @@ def assuming_last_engine(claim: Claim, entries: Iterable[Entry], keys: Sequence[
     known = last.fingerprint if last else {}
     assumed = {key: value for key, value in known.items() if key in keys or key.startswith(OF_ENGINE)}
     return Claim(claim.subject, claim.gates, {**claim.fingerprint, **assumed})
-
-
-def previous_green(run: Run, config: Config, entries: Iterable[Entry]) -> Entry | None:
-    """The entry of the last green run with the same kind and subject that ended before `run` started, or None."""
-    started, subject = datetime.fromisoformat(run.started), subject_of(config)
-    same = [e for e in entries if e.run != run.id and e.kind == run.kind and e.subject == subject]
-    # `max` takes the first of equals; times are whole seconds, and the later line is the later run.
-    return max((e for e in reversed(same) if e.state in GREEN and time_of(e) <= started), key=time_of, default=None)
-
-
-def compared(run: Run, green: Entry | None, folder: Path) -> LastGreen | None:
-    """Return what differs between `run`, which has ended, and the green run, whose run folder lies in `folder`.
-
-    None if there is no green run. The differences are None if its run folder cannot be read.
-    """
-    if green is None:
-        return None
-    try:
-        before = RunFolder.open(folder / green.run, read_only=True).read_run()
-    except SpecgateError:  # moved away, or of another schema
-        return LastGreen(green.run, green.time, None)
-    return LastGreen(green.run, green.time, tuple(differences(compared_facts(before), compared_facts(run))))
-
-
-def compared_facts(run: Run) -> dict[str, object]:
-    """The fingerprint and the environment of a run, as they are stored."""
-    facts: dict[str, object] = json.loads(without_home(json.dumps({"fingerprint": run.fingerprint, **run.environment})))
-    return facts

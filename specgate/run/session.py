@@ -39,7 +39,7 @@ from specgate.promotion.admission import admission, promotion_of, record, sampli
 from specgate.promotion.claim import software_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import sign, signing_key
-from specgate.promotion.streak import compared, previous_green
+from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
 from specgate.run.beginning import begin, fitting_prompts
 from specgate.run.ending import Measured, check_unchanged, closing_lines, conclude, reason_of, recorded_as, write

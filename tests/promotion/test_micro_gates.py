@@ -17,7 +17,7 @@ from specgate.planning.prompts import RANDOM
 from specgate.planning.request import Request
 from specgate.planning.scenario import find, shipped
 from specgate.promotion.claim import digests
-from specgate.promotion.streak import micro_gates
+from specgate.promotion.micro_gates import micro_gates
 
 ASKED = Request("full", (), True, Path("runs"))
 

@@ -1,0 +1,64 @@
+"""Micro scenarios that must be green before a full run, and the command that runs them.
+
+They are the scenarios that the policy lists under `micro`, or, if it lists none, all micro scenarios that this machine
+runs by default. Of these, only the ones written for the pair to be measured count. If none is, all of them count and
+must be green on that pair.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from specgate.contract import VARIANT_MARK, Scenario
+from specgate.files.config import Config
+from specgate.planning.policy import micro_scenarios
+from specgate.planning.request import Request
+from specgate.planning.resolution import fitted
+from specgate.planning.scenario import SHIPPED, override, select
+from specgate.planning.usual import machine_size
+
+
+def micro_gates(request: Request, config: Config) -> tuple[list[Scenario], str]:
+    """The micro scenarios that must be green for this request, as `specgate micro` would run them, and that command."""
+    size = machine_size()
+    listed = micro_scenarios(config.policy) or select((), None, "micro", size)
+    asking = [s for s in listed if s.pair == config.pair.name]
+    pair = list(pair_options(request))
+    if not asking and not pair:
+        pair = ["--pair", config.pair.name]
+    gates = [override(s, baseline=request.baseline) for s in asking or listed]
+    words = ["specgate", "micro"]
+    if [s.name for s in gates] != [s.name for s in select((), None, "micro", size)]:
+        words += [word for name in dict.fromkeys(map(_said, gates)) for word in ("--scenario", name)]
+    words += [*pair, *other_options(request)]
+    other_target = not {"--pair", "--target", "--tokenizer"}.isdisjoint(pair)
+    return fitted(gates, config.pair, other_target=other_target, backend=config.backend), shlex.join(words)
+
+
+def pair_options(request: Request) -> Iterator[str]:
+    """The options of `request` that name the pair, as words of a command line."""
+    named = ("--pair", request.pair), ("--target", request.target), ("--draft", request.draft)
+    for option, value in (*named, ("--tokenizer", request.tokenizer)):
+        if value is not None:
+            yield from (option, str(value))
+
+
+def other_options(request: Request) -> Iterator[str]:
+    """The other options of `request` that the micro runs must share, as words of a command line."""
+    for option, value in (("--backend", request.backend), ("--policy", request.policy)):
+        if value is not None:
+            yield from (option, value)
+    for key, value in request.options.items():
+        yield from ("-o", f"{key}={value}")
+    if not request.baseline:
+        yield "--no-baseline"
+    if request.out != Path("runs"):
+        yield from ("--out", str(request.out))
+
+
+def _said(scenario: Scenario) -> str:
+    """Return what a command line calls the scenario. A variant runs with the scenario that it is one of."""
+    file = scenario.source_file
+    return scenario.name.partition(VARIANT_MARK)[0] if file is None or file.parent == SHIPPED else str(file)
