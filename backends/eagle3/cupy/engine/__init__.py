@@ -4,7 +4,7 @@ open.py               loads a pair, after checking that the engine can hold what
 limits.py             limits of the kernels and of memory, checked before anything is compiled or allocated
 tree_option.py        the draft tree that is asked for, and what of it no kernel is made for
 engine.py             `CupyEngine`, the implementation of `eagle3.nouns.abilities.TunableEngine`
-forensics.py          evidence beside tokens: logits, draws, stages
+forensics.py          what it shows beside tokens: logits, draws and their laws, stages
 decoding.py           prefill, decode and extend: what everything else rests on
 prefill.py            a prompt through the target and the draft: cuBLAS, a library's attention, and kernels between
 prefill_attention.py  which library that is, and its attention
@@ -12,6 +12,7 @@ prefill_sinks.py      attention with sinks and windows, by each library
 prefill_experts.py    prompts through a target with a mixture of experts, together
 prefill_mixture.py    the experts of one of its layers: routing, decoding and products
 prefilled.py          all prompts into the cache, and the state that every decode run begins with
+sampled.py            who requests are, and what draws come from, on the host
 partial.py           verification over a part of the cache (SpecPV): option, schedule, counters
 ranks/                the GPUs that it decodes on: one, or several that share a target
 decode_run.py         a decode run, and whole steps as one CUDA graph

@@ -25,6 +25,7 @@ from specgate.backends.eagle3.cupy.engine.prefilled import (
 )
 from specgate.backends.eagle3.cupy.engine.ranks.prefill import Prefill
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, whole_logits
+from specgate.backends.eagle3.cupy.engine.sampled import name_requests
 from specgate.backends.eagle3.cupy.kernels.peers.launchers import LIMIT_MS
 from specgate.backends.eagle3.cupy.kernels.state.slots import Fault, KVBlocks, Slots
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
-from specgate.backends.eagle3.cupy.engine.forensics import name_requests
+from specgate.backends.eagle3.cupy.engine.sampled import name_requests
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.penalties.launchers import CountTokens
 from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows
