@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from specgate.analysis.parity.causes import hints, verdict
 from specgate.analysis.parity.comparison import Parity, StageFinding
+from specgate.analysis.parity.phrases import hints, verdict
 from specgate.analysis.rows import Row
 from specgate.contract import State
 from specgate.errors import ExitCode

@@ -138,7 +138,7 @@ def as_data(found: Parity) -> dict[str, object]:
 
 def lines(found: Parity) -> Iterator[str]:
     """The comparison for a terminal of 80 columns."""
-    from specgate.analysis.parity.causes import advice, leading_words, verdict
+    from specgate.analysis.parity.phrases import advice, leading_words, verdict
 
     yield f"A  {found.a}"
     yield f"B  {found.b}"
