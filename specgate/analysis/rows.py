@@ -12,7 +12,7 @@ from specgate.analysis.machine.disturbed_blocks import set_aside, timed
 from specgate.analysis.paired_blocks import speed
 from specgate.analysis.requests.timing import requests_of
 from specgate.analysis.speculation.summary import counted, undrafted_in
-from specgate.contract import BASELINE, Block, Cell, Plan, Point, Round, Run
+from specgate.contract import Block, Cell, Run
 
 Scalar = str | int | float | None
 Row = Mapping[str, Scalar]

@@ -36,7 +36,7 @@ from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.micro_gates import micro_gates
 from specgate.promotion.signing import signing_key
 from specgate.promotion.standing import doubts
-from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, micro_gates, streak
+from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, streak
 
 NO_ORDER: Final = Promotion({}, 0, 0, "")
 """Of a load run, which no micro gates come before."""

@@ -29,6 +29,7 @@ from specgate.promotion.claim import ENGINE_KEYS, claim_of, digests, software_of
 from specgate.promotion.fingerprint import FLEET, measured_by
 from specgate.promotion.ledger import Entry, History, Ledger
 from specgate.promotion.micro_gates import micro_gates
+from specgate.promotion.signing import UnknownSigner, allowed_signers, signer
 from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, relevant, streak
 
 

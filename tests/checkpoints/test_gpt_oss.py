@@ -15,7 +15,7 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.pair import load_target
 from specgate.backends.eagle3.lib.rope import inverse_frequencies
 from specgate.backends.eagle3.lib.traffic import target_traffic
-from specgate.checkpoints.geometry import TargetGeometry, least_weight_bytes
+from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.parameters import least_weight_bytes

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Final
+
 from specgate.analysis.perf_invariants.evidence import total_of, unseen
 from specgate.analysis.traces.families import strangers
-from specgate.contract import Block, BlockTrace, EngineFacts, Held, Invariant
-from collections.abc import Sequence
-from specgate.analysis.perf_invariants.evidence import total_of
-from specgate.contract import Block, CellResult, Held, Invariant
-from collections.abc import Mapping
-from specgate.analysis.perf_invariants.evidence import unseen
-from specgate.analysis.traces.cuda_calls import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, count
-from specgate.contract import BlockTrace, Held, Invariant
-
+from specgate.analysis.traces.recording import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, count
+from specgate.contract import Block, BlockTrace, CellResult, EngineFacts, Held, Invariant
 
 SHOWN_KERNELS: Final = 20
 

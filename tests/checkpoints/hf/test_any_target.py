@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from specgate.checkpoints.geometry import least_weight_bytes
 from specgate.checkpoints.hf.any_target import read_any_target
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import Keys, read_config

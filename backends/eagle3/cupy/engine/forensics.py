@@ -17,15 +17,11 @@ from specgate.backends.eagle3.cupy.engine.ranks.rank import whole_logits
 from specgate.backends.eagle3.cupy.engine.retile import RetilingEngine
 from specgate.backends.eagle3.cupy.engine.sampled import law_of, put_requests, top2_of_draw
 from specgate.backends.eagle3.cupy.engine.stages import StagePasses, first_shown
-from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, draws
 from specgate.backends.eagle3.cupy.step.partial import FULL, Kind
 from specgate.backends.eagle3.lib.logit_watch import LogitWatch
 from specgate.contract import Budget, Role, Sampling
 from specgate.contract.draws import TokenLaw
 from specgate.errors import BackendError
-from specgate.sampling.keys import Floats, Keys, requests_of
-from specgate.sampling.rejection import scores
-from specgate.sampling.target import target_distribution
 
 
 class ForensicEngine(RetilingEngine):

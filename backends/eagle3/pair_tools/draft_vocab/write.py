@@ -13,7 +13,7 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.hf_write import write_config
 from specgate.backends.eagle3.lib.pair import DraftFiles, TargetFiles, open_draft
 from specgate.backends.eagle3.pair_tools.export.hf import copy_files
-from specgate.backends.eagle3.pair_tools.export.opened import in_memory
+from specgate.backends.eagle3.pair_tools.export.opened import in_memory, target_head
 from specgate.backends.eagle3.pair_tools.export.room import existing, require_disk, writing
 from specgate.backends.eagle3.pair_tools.shards import LazyTensor, lazy_tensors, write_shards
 from specgate.backends.eagle3.pair_tools.train.draft import offsets_and_mask

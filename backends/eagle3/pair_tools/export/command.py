@@ -13,14 +13,10 @@ from specgate.backends.eagle3.pair_tools.export.gguf_vocab import read_vocabular
 from specgate.backends.eagle3.pair_tools.export.hf import write_manifest
 from specgate.backends.eagle3.pair_tools.export.opened import (
     OpenPair,
-    commands,
     draft_tensors,
     dtype_name,
     open_pair,
-    refuse_occupied,
-    require_disk,
     target_tensors,
-    writing,
 )
 from specgate.backends.eagle3.pair_tools.export.room import refuse_occupied, require_disk, writing
 from specgate.backends.eagle3.pair_tools.export.starting import commands
