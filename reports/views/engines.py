@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from specgate.analysis.rows import Row, identity
 from specgate.contract import Value
-from specgate.contract.matrix import Column, Matrix
-from specgate.contract.matrix import Entry as MatrixEntry
-from specgate.contract.matrix import Row as MatrixRow
+from specgate.contract.comparisons import Column, Matrix
+from specgate.contract.comparisons import Entry as MatrixEntry
+from specgate.contract.comparisons import Row as MatrixRow
 from specgate.contract.metrics import metric
 from specgate.reports.common import figures, provenance
 from specgate.reports.common.parts import Entry, Table

@@ -9,7 +9,7 @@ from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row, place
 from specgate.analysis.verdict import overall_of_agreement
 from specgate.contract import Divergence, State
-from specgate.contract.agreement import Agreement, Match
+from specgate.contract.comparisons import Agreement, Match
 from specgate.reports.common import figures
 from specgate.reports.common.parts import Entry, Table
 from specgate.reports.sheets.sheet import Ending, Section, Sheet

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from specgate.contract import Block, Cell, CellResult, Point, Run, Scenario
-from specgate.contract.matrix import Column, Entry, Matrix, Row
+from specgate.contract.comparisons import Column, Entry, Matrix, Row
 from specgate.errors import UsageError
 
 CellId = tuple[str, int, int, int]

@@ -26,7 +26,7 @@ from specgate.archive.comparing.two_samples import log_ratio_of_ratios
 from specgate.archive.stored_runs import StoredRun
 from specgate.contract import Block, Cell, Divergence, Finish, NearTies, Plan, Point, Run, State
 from specgate.contract.acceptance import AcceptanceRecord
-from specgate.contract.agreement import Agreement, Match, Share
+from specgate.contract.comparisons import Agreement, Match, Share
 from specgate.errors import InvalidResult, UsageError
 from specgate.planning.plan import build_plan
 from specgate.planning.prompts import Prompts
