@@ -30,7 +30,6 @@
     speculation/            is speculation active, and if not, why not; its acceptance over many requests
     eagle_speculation.py    the block `eagle_speculation` of a cell in run.json, for other readers
     tradeoff.py             roles and variants beside each other: speed, cache, acceptance, how far the text is the same
-    variants.py             what a variant of a role does otherwise, in words
     cell_names.py           names of cells as a person would say them
     verdict.py              many verdicts → one state and one exit code
 
