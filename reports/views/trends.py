@@ -12,8 +12,8 @@ from typing import Any, Final
 from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row, place, source
 from specgate.contract import Point, Run, Value
-from specgate.contract.metrics import metric
 from specgate.contract.comparisons import ChangePoint, Series, Trends
+from specgate.contract.metrics import metric
 from specgate.reports.common import figures
 from specgate.reports.common.figures import counted, figure
 from specgate.reports.common.parts import Entry, Picture, Table

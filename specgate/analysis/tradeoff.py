@@ -6,15 +6,13 @@ context and batch, each beside plain decoding of the scenario without variants.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from specgate.contract import Cell, Run, Sampling, Scenario
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
+
 from specgate.analysis.cycle_accounting import moved_by
-from specgate.contract import BASELINE, Block, Cell, CellResult, Comparison, Point, Run
+from specgate.contract import BASELINE, Block, Cell, CellResult, Comparison, Point, Run, Sampling, Scenario
 from specgate.contract.samples.counters import SPECPV_FULL, SPECPV_PARTIAL
 from specgate.contract.traffic import PassTraffic, Traffic
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from specgate.contract import BetweenRuns, Cell, Run, Verdict
-from specgate.contract import Cell, Divergence, State
-from specgate.contract import AcceptanceSource, Cell, CellResult, Comparison, EngineFacts, Point, Role, Run
-from collections.abc import Mapping
-from specgate.contract import Cell, Run
+
+from specgate.contract import (
+    AcceptanceSource,
+    BetweenRuns,
+    Cell,
+    CellResult,
+    Comparison,
+    Divergence,
+    EngineFacts,
+    Point,
+    Role,
+    Run,
+    State,
+    Verdict,
+)
 
 
 class How(StrEnum):
