@@ -2,8 +2,7 @@
 
 session.py        the whole of it: plan, worker, samples, verdicts, reports
 beginning.py      before the first block: the prompts, and a run folder that says what the run will do
-earlier.py        the last green run that each scenario is held against
-compared_builds.py  the comparisons of builds that it rests on
+references.py     the earlier run that it is judged against, and compared builds
 reachability.py   floors that no run can reach, said before anything is measured
 resuming.py       a run that is continued: whether it may be, and what it rests on
 runner.py         the one measuring loop: plan → worker → blocks in the journal
