@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Final
+
 from specgate.contract import Run
-from specgate.contract.references import Earlier, EarlierRun
+from specgate.contract.references import Builds, ComparedBuild, Earlier, EarlierRun, Revision
 from specgate.errors import SpecgateError
 from specgate.files.config import Config
+from specgate.files.json_record import stored_json
 from specgate.files.manifest import MANIFEST, Difference, listings
 from specgate.files.plain_data import to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
-from specgate.planning.gates import needs_earlier_run
-from specgate.promotion.claim import machine_fingerprint, subject_of
-from specgate.promotion.ledger import Entry, Ledger
-from specgate.promotion.standing import doubts, folder_of
-from specgate.promotion.streak import GREEN, time_of
-from collections import Counter
-from collections.abc import Iterator
-from typing import Final
-from specgate.contract.references import Builds, ComparedBuild, Revision
-from specgate.files.json_record import stored_json
 from specgate.machine import inventory
 from specgate.machine.checkout import git
-from specgate.planning.gates import bases_of
-from specgate.promotion.standing import doubt_of_comparison, folder_of
-from specgate.promotion.streak import time_of
-
+from specgate.planning.gates import bases_of, needs_earlier_run
+from specgate.promotion.claim import machine_fingerprint, subject_of
+from specgate.promotion.ledger import Entry, Ledger
+from specgate.promotion.standing import doubt_of_comparison, doubts, folder_of
+from specgate.promotion.streak import GREEN, time_of
 
 EARLIER_MACHINE = ("gpu_uuid", "host")
 """Keys of the fingerprint that say which machine it was: the GPU, or else the host."""
