@@ -160,7 +160,7 @@ def test_every_path_of_this_repository_exists(file: Path) -> None:
 @pytest.mark.parametrize("file", pages(), ids=name_of)
 def test_every_module_to_run_and_every_kernel_file_exists(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
-    modules = set(re.findall(r"python3? -m\s+((?:tests|specgate)\.[\w.]+\w)", text))
+    modules = set(re.findall(r"python3? -m\s+((?:tests|specgate|bench)\.[\w.]+\w)", text))
     places = {module: ROOT / module.replace(".", "/") for module in modules}
     assert [
         m for m, at in places.items() if not (at.with_suffix(".py").is_file() or (at / "__main__.py").is_file())
