@@ -3,8 +3,8 @@
 admission.py           that order in the life of a run: before it begins, when its engine is loaded, after its end
 claim.py               which micro gates a run rests on, how often they were green, and whether it may begin
 micro_gates.py         which micro scenarios must be green, and the command that runs them
-streak.py              how often in a row they have been: a pure function of the ledger's entries and the time
-standing.py            the standing of a subject, and its status
+green_runs.py          how often in a row they have been: a pure function of the ledger's entries and the time
+standing.py            whether a green entry is believed, and the status of a subject
 signing.py             signatures of entries, made and checked by ssh-keygen
 fingerprint.py         what two fingerprints state differently, and how that is said
 ledger.py              what runs have ended with: `ledger.jsonl`, append-only, beside the run folders

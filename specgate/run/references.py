@@ -21,9 +21,9 @@ from specgate.machine import inventory
 from specgate.machine.checkout import git
 from specgate.planning.gates import bases_of, needs_earlier_run
 from specgate.promotion.claim import machine_fingerprint, subject_of
+from specgate.promotion.green_runs import GREEN, time_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.standing import doubt_of_comparison, doubts, folder_of
-from specgate.promotion.streak import GREEN, time_of
 
 EARLIER_MACHINE = ("gpu_uuid", "host")
 """Keys of the fingerprint that say which machine it was: the GPU, or else the host."""

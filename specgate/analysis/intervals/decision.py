@@ -15,7 +15,7 @@ from specgate.analysis.stats import (
     Decision,
     Interval,
     Pairs,
-    planned_looks,
+    planned_interim_looks,
     side_of,
     t_quantile,
 )
@@ -61,7 +61,7 @@ def detectable(scenario: Scenario, sd: float, between: BetweenRuns, error: float
 
     `sd`: standard deviation of a pair, independent of its neighbours. None where pairs are too few for an interval.
     """
-    looks = planned_looks(scenario)
+    looks = planned_interim_looks(scenario)
     if looks[-1] < MIN_PAIRS:
         return None
     model = usual(scenario.workload.prompt_sets, looks[-1])
@@ -76,7 +76,7 @@ def rounds_needed(scenario: Scenario, sd: float, gap: float, between: BetweenRun
 
     The run is taken to be continued, so that its looks so far stay.
     """
-    looks, sets = len(planned_looks(scenario)), scenario.workload.prompt_sets
+    looks, sets = len(planned_interim_looks(scenario)), scenario.workload.prompt_sets
     rounds = scenario.schedule.rounds + scenario.schedule.rounds % PASS_ROUNDS
     while (rounds := rounds + PASS_ROUNDS) * sets <= MOST_PAIRS:
         at = spent(error, looks + max(1, math.ceil(math.log2(rounds / scenario.schedule.rounds))))
