@@ -50,22 +50,22 @@ class AcceptanceDriftGate:
         looks = len(looks_of(result, run))
         errors = FALSE_PASS / looks, false_fail(rule.required, run.required_decisions) / looks
         worst, mildest = fall_pct(drift, errors[0])[1], fall_pct(drift, errors[1])[0]
-        said = in_words(drift, errors)
+        summary = in_words(drift, errors)
         evidence = evidence_of(drift, most, worst, mildest)
         if drift.requests < float(least):
-            message = f"{said}: fewer than the {float(least):,.0f} requests that are asked for"
+            message = f"{summary}: fewer than the {float(least):,.0f} requests that are asked for"
             return verdict(rule, key, State.INCONCLUSIVE, "few_requests", message, evidence, more)
         if worst <= most:
-            message = f"{said}: at most {most:g} % per 1,000 requests are lost"
+            message = f"{summary}: at most {most:g} % per 1,000 requests are lost"
             return verdict(rule, key, State.PASS, "keeps_up", message, evidence)
         if mildest > most:
-            message = f"{said}: more than {most:g} % per 1,000 requests are lost"
+            message = f"{summary}: more than {most:g} % per 1,000 requests are lost"
             step = (
                 "restart the engine: if acceptance comes back, something in it goes stale (a draft's cache, its state)"
             )
             return verdict(rule, key, State.FAIL, "falls", message, evidence, step)
         step = f"{more}: about {requests_needed(drift, most, errors[0]):,} requests would tell"
-        message = f"{said}: too short to say whether {most:g} % per 1,000 requests are lost"
+        message = f"{summary}: too short to say whether {most:g} % per 1,000 requests are lost"
         return verdict(rule, key, State.INCONCLUSIVE, "fall_not_excluded", message, evidence, step)
 
 

@@ -61,38 +61,45 @@ def judged(rule: Rule, run: RunView, scenario: str, builds: Builds) -> Verdict:
     if revision.commit is None:
         message = f"{scenario}: the folder that the run was started in has no git revision {base}"
         return verdict(rule, "", State.NOT_JUDGED, "no_revision", message, next_step=f"in the checkout: {step}")
-    found = [c for c in builds.compared if scenario in c.scenarios]
-    of_this = [c for c in found if difference(c, run) is None]
-    wanted = [c for c in of_this if c.base is not None and c.base in (revision.commit, revision.branched_at)]
-    if not wanted:
-        why = wanting(found, of_this, base, revision, run)
+    comparisons = [c for c in builds.compared if scenario in c.scenarios]
+    of_this = [c for c in comparisons if difference(c, run) is None]
+    with_base = [c for c in of_this if c.base is not None and c.base in (revision.commit, revision.branched_at)]
+    if not with_base:
+        why = wanting(comparisons, of_this, base, revision, run)
         return verdict(rule, "", State.NOT_JUDGED, "not_compared", f"{scenario}: {why}", next_step=step)
-    decides = next((c for c in wanted if c.word == "SLOWER"), wanted[0])
+    decides = next((c for c in with_base if c.word == "SLOWER"), with_base[0])
     state, code = STATES[decides.word]
     of = f"{base} at {str(decides.base)[:12]}" + (
         "" if decides.base == revision.commit else ", where the branch left it"
     )
-    others = f"; one of {len(wanted)} comparisons of this build" if len(wanted) > 1 else ""
+    others = f"; one of {len(with_base)} comparisons of this build" if len(with_base) > 1 else ""
     message = f"{scenario}: {decides.word} as {of}: {decides.reason}; {decides.comparison}{others}"
-    evidence = {"comparison": decides.comparison, "base": decides.base, "word": decides.word, "compared": len(wanted)}
+    evidence = {
+        "comparison": decides.comparison,
+        "base": decides.base,
+        "word": decides.word,
+        "compared": len(with_base),
+    }
     again = f"{step} --processes 12: more processes tell more" if state is State.INCONCLUSIVE else None
     return verdict(rule, "", state, code, message, evidence, again)
 
 
 def wanting(
-    found: list[ComparedBuild], of_this: list[ComparedBuild], base: str, revision: Revision, run: RunView
+    comparisons: list[ComparedBuild], of_this: list[ComparedBuild], base: str, revision: Revision, run: RunView
 ) -> str:
-    """Why no comparison counts, from the newest that comes near."""
+    """Return the reason why no comparison counts, from the newest that comes near."""
     if of_this:
         with_ = f"commit {of_this[0].base[:12]}" if of_this[0].base else "a build without a commit"
         return f"{of_this[0].comparison} compared this build with {with_}; {base} is {str(revision.commit)[:12]}"
-    if found:
-        return f"{found[0].comparison} compared another build: {difference(found[0], run)}"
+    if comparisons:
+        return f"{comparisons[0].comparison} compared another build: {difference(comparisons[0], run)}"
     return f"no comparison of this build with {base} is in the ledger beside the runs"
 
 
 def difference(compared: ComparedBuild, run: RunView) -> str | None:
-    """What differs between the new build of a comparison and what `run` measures, in words; None where nothing does."""
+    """Describe the difference between the new build of a comparison and the build that `run` measures; None if there is
+    none.
+    """
     theirs = {key: value for key, value in compared.fingerprint.items() if not key.startswith(OF_JUDGING)}
     if "source_tree_sha256" not in theirs:
         return "its new side is not the code that runs here use"
@@ -112,7 +119,9 @@ def command(rule: Rule, run: RunView, base: str) -> str:
 
 
 def kept(argv: tuple[str, ...]) -> Iterator[str]:
-    """What the run's own command line says of pair, options and folder, which a comparison has to have, too."""
+    """Yield the words of the run's own command line about pair, options and folder. A comparison has to have them,
+    too.
+    """
     options = ("--pair", "--target", "--draft", "--out", "-o", "--option")
     for at, word in enumerate(argv):
         if word in options and at + 1 < len(argv):

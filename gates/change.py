@@ -44,16 +44,18 @@ class ChangeGate:
             yield "metric", f"no metric; one is {', '.join(METRICS)}"
 
     def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]:
-        found = [c for c in contrast.changes if c.metric == rule.params["metric"] and rule.matches(c.cell)]
-        if not found:
+        changes = [c for c in contrast.changes if c.metric == rule.params["metric"] and rule.matches(c.cell)]
+        if not changes:
             what = (
                 f"no cell of both runs has {rule.params['metric']} under scenario {rule.scenario!r}, role {rule.role!r}"
             )
             yield verdict(rule, "", State.SKIPPED, "no_cell", what)
-        for change in found:
+        for change in changes:
             judged = self.judge_change(rule, change)
-            told = speeds_told(contrast, change)
-            yield judged if told is None else beside_speeds(judged, told, trusted=bool(rule.params["trust_unpaired"]))
+            speeds = speeds_told(contrast, change)
+            yield (
+                judged if speeds is None else beside_speeds(judged, speeds, trusted=bool(rule.params["trust_unpaired"]))
+            )
 
     def judge_change(self, rule: Rule, change: Change) -> Verdict:
         key, margin = change.cell.key, float(rule.params["margin_pct"])
@@ -64,38 +66,38 @@ class ChangeGate:
         if change.ci_low is None or change.ci_high is None:
             message = f"{change.ratio:.3f}x, without an interval: {reason(change)}"
             return verdict(rule, key, State.INCONCLUSIVE, change.reason_code or "no_interval", message, evidence)
-        said = f"{change.ratio:.3f}x, 95 % interval {change.ci_low:.3f}–{change.ci_high:.3f}, {change.how}"
-        said += allowed(change)
+        summary = f"{change.ratio:.3f}x, 95 % interval {change.ci_low:.3f}–{change.ci_high:.3f}, {change.how}"
+        summary += allowed(change)
         if not change.same_prompts:
             step = "measure both on the same prompts: the same scenario, seed and pair"
-            message = f"{said}; B's prompts are not A's"
+            message = f"{summary}; B's prompts are not A's"
             return verdict(rule, key, State.INCONCLUSIVE, "prompts_differ", message, evidence, step)
         if change.how is How.UNPAIRED and not rule.params["trust_unpaired"]:
             step = "where clocks are locked, a rule may say trust_unpaired: true"
-            message = f"{said}: proves nothing"
+            message = f"{summary}: proves nothing"
             return verdict(rule, key, State.INCONCLUSIVE, "unpaired_in_time", message, evidence, step)
         worst, best = worse_to_better(change.metric, change.ci_low, change.ci_high)
-        return verdict(rule, key, *decided(worst, best, margin, said), evidence)
+        return verdict(rule, key, *decided(worst, best, margin, summary), evidence)
 
 
-def decided(worst: float, best: float, margin_pct: float, said: str) -> tuple[State, str, str]:
-    """State, reason code and message for a ratio whose interval runs from `worst` to `best`; above 1 is better.
+def decided(worst: float, best: float, margin_pct: float, summary: str) -> tuple[State, str, str]:
+    """Return state, reason code and message for a ratio whose interval runs from `worst` to `best`; above 1 is better.
 
-    `said`: the interval in words, with which the message begins.
+    `summary`: the interval in words, with which the message begins.
     """
     most = 1 + margin_pct / 100
     if best < 1 / most:
-        return State.FAIL, "margin_exceeded", f"{said}: more than {margin_pct:g} % worse"
+        return State.FAIL, "margin_exceeded", f"{summary}: more than {margin_pct:g} % worse"
     if worst < 1 / most:
-        return State.INCONCLUSIVE, "margin_not_excluded", f"{said}: a margin of {margin_pct:g} % lies inside"
+        return State.INCONCLUSIVE, "margin_not_excluded", f"{summary}: a margin of {margin_pct:g} % lies inside"
     small = f", by less than {margin_pct:g} %" if best <= most else ""
     if worst > 1:
-        return State.IMPROVED, "better", f"{said}: better{small}"
+        return State.IMPROVED, "better", f"{summary}: better{small}"
     if best < 1:
-        return State.PASS, "within_margin", f"{said}: worse{small}"
+        return State.PASS, "within_margin", f"{summary}: worse{small}"
     if small:
-        return State.PASS, "same", f"{said}: the same, within {margin_pct:g} % either way"
-    return State.PASS, "within_margin", f"{said}: at most {margin_pct:g} % worse"
+        return State.PASS, "same", f"{summary}: the same, within {margin_pct:g} % either way"
+    return State.PASS, "within_margin", f"{summary}: at most {margin_pct:g} % worse"
 
 
 # ── the two speeds behind a speed-up ─────────────────────────────────────────────────────────────────────────────────
@@ -103,19 +105,19 @@ def decided(worst: float, best: float, margin_pct: float, said: str) -> tuple[St
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """How the tokens per second of a spec cell and of its baseline changed from A to B. Unpaired in time."""
+    """Changes of the tokens per second of a spec cell and of its baseline from A to B. Unpaired in time."""
 
     spec: Change
     baseline: Change
 
     @property
     def both_faster(self) -> bool:
-        """Whether both intervals lie above 1."""
+        """True if both intervals lie above 1."""
         return all(c.ci_low is not None and c.ci_low > 1 for c in (self.spec, self.baseline))
 
     @property
     def both_slower(self) -> bool:
-        """Whether both intervals lie below 1."""
+        """True if both intervals lie below 1."""
         return all(c.ci_high is not None and c.ci_high < 1 for c in (self.spec, self.baseline))
 
     def __str__(self) -> str:
@@ -172,7 +174,9 @@ def evidence_of(change: Change) -> Evidence:
 
 
 def processes_of(a: BetweenRuns, b: BetweenRuns) -> Evidence:
-    """What the interval allows for between processes. No number of processes: it is assumed."""
+    """Return the noise between processes that the interval allows for. If it is assumed, there is no number of
+    processes.
+    """
     return {
         "process_sd_a": a.process_sd,
         "processes_a": None if a.process_freedom is None else a.process_freedom + 1,
@@ -182,10 +186,12 @@ def processes_of(a: BetweenRuns, b: BetweenRuns) -> Evidence:
 
 
 def allowed(change: Change) -> str:
-    """What the interval allows for between processes, as the end of a message; empty where no time is involved."""
+    """Describe the noise between processes that the interval allows for, as the end of a message; empty if no time is
+    involved.
+    """
     if change.between is None:
         return ""
-    a, b = (allowance(found, ALPHA) for found in change.between)
+    a, b = (allowance(between, ALPHA) for between in change.between)
     return f", {a} in each run" if a == b else f", in A {a}, in B {b}"
 
 

@@ -105,17 +105,17 @@ class Environment:
             else:
                 yield self.judge_point(rule, result, run.conditions.get(result.cell.point.key))
 
-    def judge_point(self, rule: Rule, result: CellResult, found: Conditions | None) -> Verdict:
+    def judge_point(self, rule: Rule, result: CellResult, conditions: Conditions | None) -> Verdict:
         key, gpu = result.cell.key, bool(rule.params["gpu"])
-        gap = unwatched(result, found)
-        if found is None or gap is not None:
+        gap = unwatched(result, conditions)
+        if conditions is None or gap is not None:
             state = State.ENV_REJECTED if gpu else State.SKIPPED
             message = gap or "no sample of the machine was kept"
             return verdict(rule, key, state, "unwatched", message, next_step="measure again")
-        findings = [*(of_gpu(rule, found.gpu) if gpu else ()), *of_host(rule, found)]
-        evidence = evidence_of(rule, found, gpu)
+        findings = [*(of_gpu(rule, conditions.gpu) if gpu else ()), *of_host(rule, conditions)]
+        evidence = evidence_of(rule, conditions, gpu)
         if not findings:
-            state, code, message = quiet(rule, found, gpu)
+            state, code, message = quiet(rule, conditions, gpu)
             return verdict(rule, key, state, code, message, evidence)
         first, *others = findings
         if others:
@@ -123,53 +123,64 @@ class Environment:
         return verdict(rule, key, State.ENV_REJECTED, first.code, first.message, evidence, first.next_step)
 
 
-def quiet(rule: Rule, found: Conditions, gpu: bool) -> tuple[State, str, str]:
+def quiet(rule: Rule, conditions: Conditions, gpu: bool) -> tuple[State, str, str]:
     """(state, reason code, message) of a point that nothing rejects.
 
     A host of which nothing could be seen is not said to be quiet.
     """
-    host = found.host
-    state, code, said = State.PASS, "undisturbed", f"nothing disturbed {found.blocks} blocks ({found.samples} samples)"
+    host = conditions.host
+    state, code, message = (
+        State.PASS,
+        "undisturbed",
+        f"nothing disturbed {conditions.blocks} blocks ({conditions.samples} samples)",
+    )
     if host is not None and host.set_aside:
-        code, said = "set_aside", f"{set_aside_in_words(host)}; nothing disturbed the others ({found.samples} samples)"
-    elif host is not None and host.unjudged and found.other_cpu_share is None:
+        code, message = (
+            "set_aside",
+            f"{set_aside_in_words(host)}; nothing disturbed the others ({conditions.samples} samples)",
+        )
+    elif host is not None and host.unjudged and conditions.other_cpu_share is None:
         state, code = (State.PASS if gpu else State.SKIPPED), "host_unseen"
-        said = f"nothing disturbed the GPU in {found.blocks} blocks" if gpu else "nothing tells what disturbed the host"
-    pace = uneven(found.cpu_pace)
-    said_beside = [
+        message = (
+            f"nothing disturbed the GPU in {conditions.blocks} blocks"
+            if gpu
+            else "nothing tells what disturbed the host"
+        )
+    pace = uneven(conditions.cpu_pace)
+    notes = [
         *(asides(host) if host else ()),
         *([pace] if pace else ()),
-        *(clock_asides(rule, found.gpu) if gpu else ()),
+        *(clock_asides(rule, conditions.gpu) if gpu else ()),
     ]
-    return state, code, "; ".join([said, *said_beside])
+    return state, code, "; ".join([message, *notes])
 
 
 def clock_asides(rule: Rule, gpu: GpuConditions) -> Iterator[str]:
-    """What a reader has to know of clocks that reject nothing: what could not be compared, and the power cap."""
-    limit, held = float(rule.params["max_clock_shift"]), gpu.common_clocks
-    if untold := untold_in_words(held, limit):
+    """Yield notes on clocks that reject nothing: comparisons that could not be made, and the power cap."""
+    limit, clocks = float(rule.params["max_clock_shift"]), gpu.common_clocks
+    if untold := untold_in_words(clocks, limit):
         yield untold
     if rule.params.get("own_power"):
-        yield from power_in_words(held, apart(gpu, held, limit))
+        yield from power_in_words(clocks, apart(gpu, clocks, limit))
     if cap := power_cap(gpu):
         yield cap
     yield from unequal_lengths_in_words(gpu, limit)
 
 
-def unwatched(result: CellResult, found: Conditions | None) -> str | None:
-    """Why the samples do not cover the blocks; None if they do."""
-    if found is None:
+def unwatched(result: CellResult, conditions: Conditions | None) -> str | None:
+    """Return the reason why the samples do not cover the blocks; None if they do."""
+    if conditions is None:
         return "no sample of the machine was kept"
-    if found.watched < found.blocks:
-        return f"{found.blocks - found.watched} of {found.blocks} blocks have no samples around them"
-    if found.longest_gap_s > MAX_GAP_S:
-        return f"no sample for {found.longest_gap_s:.1f} s"
+    if conditions.watched < conditions.blocks:
+        return f"{conditions.blocks - conditions.watched} of {conditions.blocks} blocks have no samples around them"
+    if conditions.longest_gap_s > MAX_GAP_S:
+        return f"no sample for {conditions.longest_gap_s:.1f} s"
     return None
 
 
 def of_gpu(rule: Rule, gpu: GpuConditions) -> Iterator[Finding]:
-    """What disturbed the GPU, worst first: readings that are missing, other processes, memory errors, then throttling,
-    a lowered power limit and clocks that differ between roles.
+    """Yield disturbances of the GPU, worst first: readings that are missing, other processes, memory errors, then
+    throttling, a lowered power limit and clocks that differ between roles.
     """
     yield from missing_readings(gpu)
     if gpu.foreign:
@@ -193,11 +204,13 @@ def different_clocks(gpu: GpuConditions, limit: float, own_power: bool) -> Itera
     """Clocks that differ between roles by more than `limit`; by their means, where the samples do not tell what the
     clocks were at the same times. `own_power` takes a difference that the power cap explains for none.
     """
-    held = gpu.common_clocks
-    found = apart(gpu, held, limit, own_power)
-    if any(shift.beyond(limit) for shift in found):
-        clocks = "; ".join([compared_in_words(held), *power_in_words(held, [s for s in found if s.beyond(limit)])])
-    elif not found or (whole := clock_shift(gpu)) is None or whole <= limit:
+    comparison = gpu.common_clocks
+    shifts = apart(gpu, comparison, limit, own_power)
+    if any(shift.beyond(limit) for shift in shifts):
+        clocks = "; ".join(
+            [compared_in_words(comparison), *power_in_words(comparison, [s for s in shifts if s.beyond(limit)])]
+        )
+    elif not shifts or (whole := clock_shift(gpu)) is None or whole <= limit:
         return
     else:
         clocks = ", ".join(f"{role} {mhz:.0f} MHz" for role, mhz in gpu.sm_clock_mhz.items())
@@ -206,12 +219,12 @@ def different_clocks(gpu: GpuConditions, limit: float, own_power: bool) -> Itera
     yield Finding("clock_shift", f"the roles ran at different SM clocks: {clocks}", "measure again, longer blocks")
 
 
-def apart(gpu: GpuConditions, held: ClockComparison, limit: float, own_power: bool = False) -> list[ClockShift]:
+def apart(gpu: GpuConditions, comparison: ClockComparison, limit: float, own_power: bool = False) -> list[ClockShift]:
     """The pairs of roles whose clocks differ by more than `limit`: surely, by the samples at the same times; or, where
     these do not tell, by the means over all of the part. With `own_power` without those that the power cap explains,
     and each pair by its own means.
     """
-    shifts = [s for s in clock_shifts(held) if not (own_power and s.of_power)]
+    shifts = [s for s in clock_shifts(comparison) if not (own_power and s.of_power)]
     return [
         s
         for s in shifts
@@ -220,8 +233,8 @@ def apart(gpu: GpuConditions, held: ClockComparison, limit: float, own_power: bo
 
 
 def mean_shift(gpu: GpuConditions, part: str, roles: Collection[str] = ()) -> float:
-    """How far the mean clocks of `roles`, or else of all, over all of a part of the blocks lie apart, as a share of the
-    higher; 0 where unknown.
+    """Return the distance of the mean clocks of `roles` (else of all) over a part of the blocks, as a share of the
+    higher; 0 if unknown.
     """
     of = gpu.sm_clock_mhz if part == "decoding" else gpu.prefill_clock_mhz
     clocks = [mhz for role, mhz in of.items() if role in roles or not roles]
@@ -229,7 +242,7 @@ def mean_shift(gpu: GpuConditions, part: str, roles: Collection[str] = ()) -> fl
 
 
 def missing_readings(gpu: GpuConditions) -> Iterator[Finding]:
-    """What NVML did not tell, or told wrongly."""
+    """Yield readings that NVML did not give, or gave wrongly."""
     if gpu.missing:
         what = f"{gpu.missing} samples without a GPU reading: {gpu.why_missing or 'no reason given'}"
         yield Finding("nvml_missing", what, "see `specgate machine doctor`; a policy with gpu: false does without")
@@ -247,7 +260,7 @@ def missing_readings(gpu: GpuConditions) -> Iterator[Finding]:
 
 
 def throttling(gpu: GpuConditions) -> Iterator[Finding]:
-    """Whether the GPU lowered its own clocks, and why."""
+    """Yield a finding if the GPU lowered its own clocks, with the reason."""
     reasons = clock_events(gpu.clock_event_reasons & THROTTLES)
     seconds = (gpu.thermal_violation_ns or 0) / 1e9
     if reasons or seconds:
@@ -256,7 +269,8 @@ def throttling(gpu: GpuConditions) -> Iterator[Finding]:
 
 
 def clock_shift(gpu: GpuConditions) -> float | None:
-    """How far apart the mean SM clocks of two roles lie, as a share of the higher; None if fewer than two are known.
+    """Return the distance of the mean SM clocks of two roles, as a share of the higher; None if fewer than two are
+    known.
 
     Decoding is compared with decoding, and prefill with prefill where they are told apart, each over all of it.
     """
@@ -264,58 +278,60 @@ def clock_shift(gpu: GpuConditions) -> float | None:
     return max((1 - min(c) / max(c) for c in parts if len(c) > 1 and max(c) > 0), default=None)
 
 
-def of_host(rule: Rule, found: Conditions) -> Iterator[Finding]:
-    """What disturbed the host: a jump of the wall clock, too many disturbed blocks, or CPU time that others used."""
-    if found.clock_jump_s > float(rule.params["max_clock_jump_s"]):
-        what = f"the wall clock jumped by {found.clock_jump_s:.1f} s: it was set, or the machine slept"
+def of_host(rule: Rule, conditions: Conditions) -> Iterator[Finding]:
+    """Yield disturbances of the host: a jump of the wall clock, too many disturbed blocks, or CPU time that others
+    used.
+    """
+    if conditions.clock_jump_s > float(rule.params["max_clock_jump_s"]):
+        what = f"the wall clock jumped by {conditions.clock_jump_s:.1f} s: it was set, or the machine slept"
         yield Finding("clock_jump", what, "measure again")
-    host, step = found.host, "end what else runs on this host, or wait"
+    host, step = conditions.host, "end what else runs on this host, or wait"
     if host is not None and host.too_many:
         yield Finding("host_loaded", "; ".join([too_many_in_words(host), *asides(host)]), step)
         return
     # The mean of a point decides where its blocks do not tell one by one.
-    share, ceiling = found.other_cpu_share, float(rule.params["max_other_cpu_share"])
+    share, ceiling = conditions.other_cpu_share, float(rule.params["max_other_cpu_share"])
     if share is not None and share > ceiling and (host is None or host.seen.get("other_cpu_share", 0) < host.blocks):
         what = f"others used {share:.0%} of the CPU time (at most {ceiling:.0%})"
         yield Finding("host_loaded", what, step)
 
 
-def evidence_of(rule: Rule, found: Conditions, gpu: bool) -> dict[str, float | int | str | None]:
+def evidence_of(rule: Rule, conditions: Conditions, gpu: bool) -> dict[str, float | int | str | None]:
     evidence: dict[str, float | int | str | None] = {
-        "blocks": found.blocks,
-        "samples": found.samples,
-        "other_cpu_share": found.other_cpu_share,
-        "clock_jump_s": found.clock_jump_s,
-        **(evidence_of_blocks(found.host) if found.host else {}),
-        **({"cpu_slow_share": found.cpu_pace.slow_share} if found.cpu_pace else {}),
+        "blocks": conditions.blocks,
+        "samples": conditions.samples,
+        "other_cpu_share": conditions.other_cpu_share,
+        "clock_jump_s": conditions.clock_jump_s,
+        **(evidence_of_blocks(conditions.host) if conditions.host else {}),
+        **({"cpu_slow_share": conditions.cpu_pace.slow_share} if conditions.cpu_pace else {}),
     }
     if not gpu:
         return evidence
-    seen = found.gpu
-    coolest, hottest = seen.temperature_c or (None, None)
+    readings = conditions.gpu
+    coolest, hottest = readings.temperature_c or (None, None)
     return {
         **evidence,
-        "gpu": seen.uuid,
-        "clock_events": ", ".join(clock_events(seen.clock_event_reasons)) or "none",
-        **evidence_of_clocks(seen.common_clocks, float(rule.params["max_clock_shift"])),
-        "thermal_violation_ns": seen.thermal_violation_ns,
-        "power_violation_ns": seen.power_violation_ns,
-        "ecc_uncorrected": seen.ecc_uncorrected,
+        "gpu": readings.uuid,
+        "clock_events": ", ".join(clock_events(readings.clock_event_reasons)) or "none",
+        **evidence_of_clocks(readings.common_clocks, float(rule.params["max_clock_shift"])),
+        "thermal_violation_ns": readings.thermal_violation_ns,
+        "power_violation_ns": readings.power_violation_ns,
+        "ecc_uncorrected": readings.ecc_uncorrected,
         "temperature_min_c": coolest,
         "temperature_max_c": hottest,
-        **(evidence_of_cap(seen) if seen.capped is not None else {}),
+        **(evidence_of_cap(readings) if readings.capped is not None else {}),
     }
 
 
-def evidence_of_clocks(held: ClockComparison, limit: float) -> dict[str, float | int | str | None]:
+def evidence_of_clocks(comparison: ClockComparison, limit: float) -> dict[str, float | int | str | None]:
     """The largest shift that the samples tell and what it has to exceed, as shares; None where they tell none."""
-    told = [shift for shift in clock_shifts(held) if shift.told(limit)]
-    largest = max(told, key=lambda s: s.shift or 0.0, default=ClockShift("", None, None))
+    resolved = [shift for shift in clock_shifts(comparison) if shift.told(limit)]
+    largest = max(resolved, key=lambda s: s.shift or 0.0, default=ClockShift("", None, None))
     return {
         "clock_shift": largest.shift,
         "clock_shift_margin": largest.margin,
-        "clock_samples": samples_in_words(held),
-        "clocks_untold": ", ".join(untold_parts(held, limit)) or "none",
+        "clock_samples": samples_in_words(comparison),
+        "clocks_untold": ", ".join(untold_parts(comparison, limit)) or "none",
     }
 
 

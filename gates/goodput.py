@@ -41,41 +41,41 @@ class Goodput:
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, floor = result.cell.key, float(rule.params["min_share"])
-        limits, found = run.scenarios[result.cell.point.scenario].goodput, result.values.get("goodput_share")
+        limits, goodput = run.scenarios[result.cell.point.scenario].goodput, result.values.get("goodput_share")
         if limits is None:
             message = f"{result.cell.point.scenario} states no limits: goodput: {{ttft_ms: …, tpot_ms: …}} would"
             return verdict(rule, key, State.SKIPPED, "no_limits", message)
-        if found is None:
+        if goodput is None:
             message = "goodput is of requests to a server; this engine runs in the harness's process"
             return verdict(rule, key, State.SKIPPED, "not_served", message)
-        if found.value is None:
-            message = f"no goodput may be quoted: {found.reason_code}"
-            return verdict(rule, key, State.INVALID, found.reason_code or "withheld", message)
+        if goodput.value is None:
+            message = f"no goodput may be quoted: {goodput.reason_code}"
+            return verdict(rule, key, State.INVALID, goodput.reason_code or "withheld", message)
         if late := late_client(rule, result):
             return late
         rate, confidence = result.values.get("goodput_req_s"), 1 - 2 * ERROR / len(looks_of(result, run))
         evidence = {
-            "goodput_share": found.value,
+            "goodput_share": goodput.value,
             "min": floor,
-            "ci_low": found.ci_low,
-            "ci_high": found.ci_high,
+            "ci_low": goodput.ci_low,
+            "ci_high": goodput.ci_high,
             "confidence": confidence,
-            "requests": found.n,
+            "requests": goodput.n,
             "goodput_req_s": rate.value if rate else None,
         }
-        said = f"{100 * found.value:.1f} % of {found.n} requests kept to {in_words(limits)}"
-        if found.ci_low is None or found.ci_high is None:
+        summary = f"{100 * goodput.value:.1f} % of {goodput.n} requests kept to {in_words(limits)}"
+        if goodput.ci_low is None or goodput.ci_high is None:
             step = "a new run with more --measurement-runs"
-            return verdict(rule, key, State.INCONCLUSIVE, "few_samples", f"{said}: too few", evidence, step)
-        said += f", {100 * confidence:.4g} % interval {100 * found.ci_low:.1f}–{100 * found.ci_high:.1f} %"
-        if found.ci_low >= floor:
-            made = verdict(rule, key, State.PASS, "at_least_min", f"{said}: at least {100 * floor:g} %", evidence)
-        elif found.ci_high < floor:
+            return verdict(rule, key, State.INCONCLUSIVE, "few_samples", f"{summary}: too few", evidence, step)
+        summary += f", {100 * confidence:.4g} % interval {100 * goodput.ci_low:.1f}–{100 * goodput.ci_high:.1f} %"
+        if goodput.ci_low >= floor:
+            made = verdict(rule, key, State.PASS, "at_least_min", f"{summary}: at least {100 * floor:g} %", evidence)
+        elif goodput.ci_high < floor:
             step = "fewer requests at once, or a faster prefill (TTFT) or decode (TPOT)"
-            made = verdict(rule, key, State.FAIL, "below_min", f"{said}: below {100 * floor:g} %", evidence, step)
+            made = verdict(rule, key, State.FAIL, "below_min", f"{summary}: below {100 * floor:g} %", evidence, step)
         else:
             step = "a new run with more --measurement-runs: the interval has to leave the share"
-            message = f"{said}: {100 * floor:g} % lies inside"
+            message = f"{summary}: {100 * floor:g} % lies inside"
             made = verdict(rule, key, State.INCONCLUSIVE, "share_not_excluded", message, evidence, step)
         return with_source(made, run)
 

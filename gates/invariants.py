@@ -73,17 +73,19 @@ def named(rule: Rule, param: str) -> list[str]:
 
 
 def by_server(invariant: Invariant) -> bool:
-    """Whether a server's own profiler shows it."""
+    """True if a server's own profiler shows it."""
     return invariant.evidence.get("source") == "server-profiler"
 
 
 def summary(certificate: Sequence[Invariant]) -> str:
-    held = [i.id for i in certificate if i.held is Held.HELD]
+    holding = [i.id for i in certificate if i.held is Held.HELD]
     unseen = [i.id for i in certificate if i.held is Held.UNSEEN]
     broken = [
         f"; {i.id} is broken, which the policy accepts: {i.message}" for i in certificate if i.held is Held.BROKEN
     ]
-    return f"{' '.join(held)} hold" + (f"; not observable here: {' '.join(unseen)}" if unseen else "") + "".join(broken)
+    return (
+        f"{' '.join(holding)} hold" + (f"; not observable here: {' '.join(unseen)}" if unseen else "") + "".join(broken)
+    )
 
 
 GATE = Invariants()

@@ -46,43 +46,43 @@ class LoadGate:
 
     def judge(self, rule: Rule, run: RunView) -> Iterator[Verdict]:
         mine = [c for c in run.comparisons if rule.matches(c.cell)]
-        found = list(sweeps(run.scenarios, mine))
-        if not found:
+        selected = list(sweeps(run.scenarios, mine))
+        if not selected:
             yield nothing_selected(rule)
-        for sweep in found:
+        for sweep in selected:
             made = with_source(self.judge_sweep(rule, sweep, run), run)
             yield replace(made, covers=others_of(rule, made.cell, run))
 
     def judge_sweep(self, rule: Rule, sweep: Sequence[Comparison], run: RunView) -> Verdict:
-        asked = float(rule.params["min_break_even"])
-        within = [c for c in sweep if c.cell.point.level <= asked] or sweep[:1]
+        least = float(rule.params["min_break_even"])
+        within = [c for c in sweep if c.cell.point.level <= least] or sweep[:1]
         key, unit = within[-1].cell.key, unit_of(sweep[0].cell.point.rate is not None)
         if problem := unfit(rule, sweep, run):
             code, message, step = problem
             return verdict(rule, key, State.INVALID, code, message, next_step=step)
         levels = levels_of(sweep, run.scenarios[sweep[0].cell.point.scenario], run.between_runs)
         known = next(b for b in run.break_even if b.levels and b.levels[0].cell == sweep[0].cell.key)
-        said, evidence = in_words(known), evidence_of(known, asked)
+        summary, evidence = in_words(known), evidence_of(known, least)
         if len(levels) < len(sweep):
             few = ", ".join(f"{c.cell.point.level:g}" for c in sweep if not measured_at(c, levels))
             step = "a new run with more --measurement-runs"
-            message = f"{said}: too few pairs for an interval at {few} {unit}"
+            message = f"{summary}: too few pairs for an interval at {few} {unit}"
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
-        if not levels[0].level <= asked <= levels[-1].level:
-            step = f"a grid that reaches {asked:g}"
-            message = f"{said}: {asked:g} {unit} lie outside {levels[0].level:g} to {levels[-1].level:g}"
+        if not levels[0].level <= least <= levels[-1].level:
+            step = f"a grid that reaches {least:g}"
+            message = f"{summary}: {least:g} {unit} lie outside {levels[0].level:g} to {levels[-1].level:g}"
             return verdict(rule, key, State.INCONCLUSIVE, "outside_the_sweep", message, evidence, step)
-        side = pays_up_to(levels, asked)
+        side = pays_up_to(levels, least)
         if side == "above":
-            message = f"{said}: it pays up to {asked:g} {unit}"
+            message = f"{summary}: it pays up to {least:g} {unit}"
             return verdict(rule, key, State.PASS, "pays_up_to_min", message, evidence)
         if side == "below":
-            worst = min((x for x in known.levels if x.level <= asked), key=lambda x: x.ratio or math.inf)
-            message = f"{said}: {level_in_words(worst, unit)}, where {asked:g} {unit} were asked for"
+            worst = min((x for x in known.levels if x.level <= least), key=lambda x: x.ratio or math.inf)
+            message = f"{summary}: {level_in_words(worst, unit)}, where {least:g} {unit} were asked for"
             step = "a shorter draft, or speculation switched off above the break-even"
             return verdict(rule, key, State.FAIL, "costs_before_min", message, evidence, step)
         step = "a new run with more --measurement-runs: the intervals have to leave 1"
-        message = f"{said}: whether it pays up to {asked:g} {unit} is not told"
+        message = f"{summary}: whether it pays up to {least:g} {unit} is not told"
         return verdict(rule, key, State.INCONCLUSIVE, "one_not_excluded", message, evidence, step)
 
 
@@ -104,11 +104,11 @@ def unfit(rule: Rule, sweep: Sequence[Comparison], run: RunView) -> tuple[str, s
             if result.status != "ok":
                 why = (run.failures.get(point.key) or result.reason or "incomplete").splitlines()[0]
                 return "not_measured", f"{point.level:g} {unit}: {why}", "continue the run with --resume"
-            found = result.values.get("refused_requests")
-            share = found.value / found.n if found is not None and found.value else 0.0
+            refusals = result.values.get("refused_requests")
+            share = refusals.value / refusals.n if refusals is not None and refusals.value else 0.0
             if share > max(refused[1], most):
-                assert found is not None and found.value is not None
-                refused = (result.cell.key, share, round(found.value))
+                assert refusals is not None and refusals.value is not None
+                refused = (result.cell.key, share, round(refusals.value))
             if late := fell_behind(result):
                 return "client_fell_behind", late, FASTER_CLIENT
         if comparison.speedup.value is None:
@@ -125,15 +125,15 @@ def measured_at(comparison: Comparison, levels: Sequence[Level]) -> bool:
     return any(level.level == comparison.cell.point.level for level in levels)
 
 
-def evidence_of(found: BreakEven, asked: float) -> dict[str, float | int | str | None]:
+def evidence_of(break_even: BreakEven, least: float) -> dict[str, float | int | str | None]:
     return {
-        "break_even": found.value,
-        "min": asked,
-        "ci_low": found.low,
-        "ci_high": found.high,
-        "confidence": found.confidence,
-        "outcome": found.outcome,
-        **{f"ratio_at[{level.level:g}]": level.ratio for level in found.levels},
+        "break_even": break_even.value,
+        "min": least,
+        "ci_low": break_even.low,
+        "ci_high": break_even.high,
+        "confidence": break_even.confidence,
+        "outcome": break_even.outcome,
+        **{f"ratio_at[{level.level:g}]": level.ratio for level in break_even.levels},
     }
 
 

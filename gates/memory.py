@@ -47,20 +47,20 @@ class MemoryGate:
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         if result.status == "failed":
             return unmeasured(rule, result, run)
-        key, found = result.cell.key, [*self.memory(rule, result, run), *self.capacity(rule, result)]
-        untold = [said for said, within, _ in found if within is None]
-        evidence = {name: value for _, _, shown in found for name, value in shown.items()}
-        if untold or not found:
+        key, parts = result.cell.key, [*self.memory(rule, result, run), *self.capacity(rule, result)]
+        untold = [sentence for sentence, within, _ in parts if within is None]
+        evidence = {name: value for _, _, figures in parts for name, value in figures.items()}
+        if untold or not parts:
             step = "start a server per role here (-o servers=together); see docs/machine.md for what engines tell"
-            said = "; ".join(untold) or "nothing was found to judge"
-            return verdict(rule, key, State.NOT_JUDGED, "not_told", said, evidence, step)
-        if above := [said for said, within, _ in found if not within]:
+            sentence = "; ".join(untold) or "nothing was found to judge"
+            return verdict(rule, key, State.NOT_JUDGED, "not_told", sentence, evidence, step)
+        if above := [sentence for sentence, within, _ in parts if not within]:
             step = "a smaller draft, fewer CUDA graphs, or a larger share of the GPU for the engine"
             return verdict(rule, key, State.FAIL, "above_max", "; ".join(above), evidence, step)
-        return verdict(rule, key, State.PASS, "at_most_max", "; ".join(said for said, _, _ in found), evidence)
+        return verdict(rule, key, State.PASS, "at_most_max", "; ".join(sentence for sentence, _, _ in parts), evidence)
 
     def memory(self, rule: Rule, result: CellResult, run: RunView) -> Iterator[Judged]:
-        """What is judged of the memory itself."""
+        """Judge the memory itself."""
         most, share = (rule.params.get(name) for name in ("max_extra_memory_bytes", "max_extra_memory_share"))
         if most is None and share is None:
             return
@@ -78,28 +78,32 @@ class MemoryGate:
             return
         where = "GPU" if on_gpu else "host"
         peak = baseline_peak(result, run, f"peak_{where.lower()}_memory_bytes")
-        said = f"{size_in_words(extra.value)} more {where} memory than baseline"
+        sentence = f"{size_in_words(extra.value)} more {where} memory than baseline"
         if most is not None:
-            shown: Evidence = {extra.metric: extra.value, "max_bytes": float(most), **listening}
-            yield f"{said}, at most {size_in_words(float(most))} asked", extra.value <= float(most), shown
+            figures: Evidence = {extra.metric: extra.value, "max_bytes": float(most), **listening}
+            yield f"{sentence}, at most {size_in_words(float(most))} asked", extra.value <= float(most), figures
         if share is not None and not peak:
-            yield f"{said}, of how much is not told: the baseline's cell has no figures", None, listening
+            yield f"{sentence}, of how much is not told: the baseline's cell has no figures", None, listening
         elif share is not None and peak:
-            shown = {extra.metric: extra.value, "baseline": peak, "max_share": float(share), **listening}
+            figures = {extra.metric: extra.value, "baseline": peak, "max_share": float(share), **listening}
             of = f"{100 * extra.value / peak:.1f} % of its {size_in_words(peak)}"
-            yield f"{said}, {of}, at most {100 * float(share):g} % asked", extra.value <= float(share) * peak, shown
+            yield (
+                f"{sentence}, {of}, at most {100 * float(share):g} % asked",
+                extra.value <= float(share) * peak,
+                figures,
+            )
 
     def capacity(self, rule: Rule, result: CellResult) -> Iterator[Judged]:
-        """What is judged of the KV cache."""
+        """Judge the KV cache."""
         most, loss = rule.params.get("max_capacity_loss"), result.values.get("kv_capacity_loss")
         if most is None:
             return
         if loss is None or loss.value is None:
             yield "how much of the KV cache speculation takes is not told by this engine", None, {}
             return
-        shown: Evidence = {"kv_capacity_loss": loss.value, "max_loss": float(most), **told(result.values)}
-        said = f"{100 * loss.value:.1f} % of the KV cache lost, at most {100 * float(most):g} % asked"
-        yield said, loss.value <= float(most), shown
+        figures: Evidence = {"kv_capacity_loss": loss.value, "max_loss": float(most), **told(result.values)}
+        sentence = f"{100 * loss.value:.1f} % of the KV cache lost, at most {100 * float(most):g} % asked"
+        yield sentence, loss.value <= float(most), figures
 
 
 Evidence = dict[str, float | int | str | None]
@@ -110,12 +114,12 @@ Judged = tuple[str, bool | None, Evidence]
 def baseline_peak(result: CellResult, run: RunView, metric: str) -> float | None:
     """The same peak of the baseline's cell."""
     baseline = run.result(Cell(result.cell.point, BASELINE).key)
-    found = baseline.values.get(metric) if baseline else None
-    return found.value if found else None
+    peak = baseline.values.get(metric) if baseline else None
+    return peak.value if peak else None
 
 
 def may_be_elsewhere(engine: EngineFacts) -> bool:
-    """Whether what listens here may be a tunnel or a proxy to an engine on a GPU that is not seen."""
+    """True if the process that listens here may be a tunnel or a proxy to an engine on a GPU that is not visible."""
     return engine.details.get("servers") == "attached" and engine.details.get("servers run on") != "cpu"
 
 

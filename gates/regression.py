@@ -91,29 +91,29 @@ class Regression:
         decision = decision_on(pairs, rule, result, run, math.log(floor), between_roles(result, str(against), run))
         mde = run.mde.get(key)
         evidence = {"against": str(against), "margin_pct": margin, **evidence_of(decision, mde)}
-        found, step = decision.interval, more_pairs(decision, floor, result, run)
-        if found is None:
+        interval, step = decision.interval, more_pairs(decision, floor, result, run)
+        if interval is None:
             message = f"{decision.pairs} pairs: too few for an interval"
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
-        said = f"{span(decision, found)} against {against}"
+        summary = f"{span(decision, interval)} against {against}"
         if decision.side == "below":
-            step = f"a token would have to take {100 * (1 - math.exp(found.mean) / floor):.1f} % less time"
-            message = f"{said}: more than {margin:g} % slower{smallest_effect(mde)}"
+            step = f"a token would have to take {100 * (1 - math.exp(interval.mean) / floor):.1f} % less time"
+            message = f"{summary}: more than {margin:g} % slower{smallest_effect(mde)}"
             return verdict(rule, key, State.FAIL, "margin_exceeded", message, evidence, step)
         if decision.side == "open":
-            suspect = found.mean < math.log(floor) and found.high < 0
-            message = f"{said}: a margin of {margin:g} % lies inside" + ("; suspect" if suspect else "")
+            suspect = interval.mean < math.log(floor) and interval.high < 0
+            message = f"{summary}: a margin of {margin:g} % lies inside" + ("; suspect" if suspect else "")
             evidence = {**evidence, "suspect": int(suspect)}
             return verdict(rule, key, State.INCONCLUSIVE, "margin_not_excluded", message, evidence, step)
-        if found.low > 0 and found.mean > math.log1p(mde or 0.0):
-            message, step = f"{said}: faster", "adopt it as the role that others are held against"
+        if interval.low > 0 and interval.mean > math.log1p(mde or 0.0):
+            message, step = f"{summary}: faster", "adopt it as the role that others are held against"
             return verdict(rule, key, State.IMPROVED, "faster", message, evidence, step)
-        message = f"{said}: at most {margin:g} % slower{smallest_effect(mde)}"
+        message = f"{summary}: at most {margin:g} % slower{smallest_effect(mde)}"
         return verdict(rule, key, State.PASS, "within_margin", message, evidence)
 
 
 def between_roles(result: CellResult, against: str, run: RunView) -> BetweenRuns:
-    """What differs between runs in the ratio of a cell to the role `against` of its point."""
+    """Return the noise between runs in the ratio of a cell to the role `against` of its point."""
     mine, base = between_of(result.cell.key, run), Role.parse(against)
     return mine if base == BASELINE else either(mine, between_of(Cell(result.cell.point, base).key, run))
 

@@ -19,11 +19,11 @@ class SameTokens:
     params: Mapping[str, type] = {}
 
     def judge(self, rule: Rule, contrast: Contrast) -> Iterator[Verdict]:
-        found = [t for t in contrast.tokens if rule.matches(t.cell)]
-        if not found:
+        checks = [t for t in contrast.tokens if rule.matches(t.cell)]
+        if not checks:
             what = f"no cell of both runs matches scenario {rule.scenario!r} and role {rule.role!r}"
             yield verdict(rule, "", State.SKIPPED, "no_cell", what)
-        for tokens in found:
+        for tokens in checks:
             yield self.judge_cell(rule, tokens)
 
     def judge_cell(self, rule: Rule, tokens: TokenContrast) -> Verdict:

@@ -1,4 +1,6 @@
-"""What the gates that judge pairs of blocks share: interim looks, evidence, and how many more pairs would decide."""
+"""Common parts of the gates that judge pairs of blocks: interim looks, evidence, and the number of pairs that would
+decide.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from specgate.analysis.intervals import decision as over_runs
 from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_counts
 from specgate.analysis.intervals.levels import false_fail
 from specgate.analysis.intervals.power import rounds_needed
-from specgate.analysis.stats import POWER, Decision, Interval, Pairs, planned_looks, t_quantile
+from specgate.analysis.stats import POWER, Decision, Interval, Pairs, planned_interim_looks, t_quantile
 from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView
 from specgate.contract.verdict import RESUME
 
@@ -18,8 +20,8 @@ Evidence = Mapping[str, float | int | str | None]
 
 
 def looks_of(result: CellResult, run: RunView) -> tuple[int, ...]:
-    """The numbers of pairs after which the cell may be judged; see `analysis.stats.planned_looks`."""
-    return planned_looks(run.scenarios[result.cell.point.scenario])
+    """The numbers of pairs after which the cell may be judged; see `analysis.stats.planned_interim_looks`."""
+    return planned_interim_looks(run.scenarios[result.cell.point.scenario])
 
 
 def decision_on(
@@ -34,7 +36,7 @@ def decision_on(
 
 
 def between_of(cell: str, run: RunView) -> BetweenRuns:
-    """What differs between runs in the cell's ratio to the baseline: as calibrated, else as assumed."""
+    """Return the noise between runs in the cell's ratio to the baseline: as calibrated, else as assumed."""
     return run.between_runs.get(cell, ASSUMED)
 
 
@@ -43,17 +45,17 @@ def evidence_of(decision: Decision, mde: float | None) -> Evidence:
 
     `mde`: the machine's minimum detectable effect, or None.
     """
-    found = decision.interval
+    interval = decision.interval
     return {
-        "ratio": math.exp(found.mean) if found else None,
-        "ci_low": math.exp(found.low) if found else None,
-        "ci_high": math.exp(found.high) if found else None,
+        "ratio": math.exp(interval.mean) if interval else None,
+        "ci_low": math.exp(interval.low) if interval else None,
+        "ci_high": math.exp(interval.high) if interval else None,
         "confidence": decision.confidence,
         "pairs": decision.pairs,
         "look": decision.look,
         "looks": decision.looks,
-        "pair_sd": found.sd if found else None,
-        "order_effect": found.order_effect if found else None,
+        "pair_sd": interval.sd if interval else None,
+        "order_effect": interval.order_effect if interval else None,
         "mde": mde,
         **level_of(decision),
     }
@@ -61,23 +63,25 @@ def evidence_of(decision: Decision, mde: float | None) -> Evidence:
 
 def level_of(decision: Decision) -> Evidence:
     """Error levels, what the interval allows for between runs, and the difference that it can tell."""
-    found, between = decision.interval, decision.between
+    interval, between = decision.interval, decision.between
     return {
         "error_pass": decision.alpha,
         "error_fail": decision.alpha_below,
         "process_sd": between.process_sd,
         "processes": None if between.process_freedom is None else between.process_freedom + 1,
         "machine_sd": between.machine_sd if between.machine_freedom else None,
-        "correlation": found.correlation if found else None,
-        "can_tell": math.expm1(told(found, between)) if found else None,
+        "correlation": interval.correlation if interval else None,
+        "can_tell": math.expm1(told(interval, between)) if interval else None,
         **({"least_process_sd": between.least_process_sd} if between.least_process_sd else {}),
     }
 
 
-def told(found: Interval, between: BetweenRuns) -> float:
+def told(interval: Interval, between: BetweenRuns) -> float:
     """The log-ratio that an interval like this one tells from its floor in four of five runs, on either side."""
-    spread = math.hypot(found.error or 0.0, between.process_sd, between.machine_sd)
-    return max(found.mean - found.low, found.high - found.mean) + t_quantile(POWER, found.freedom) * spread
+    spread = math.hypot(interval.error or 0.0, between.process_sd, between.machine_sd)
+    return (
+        max(interval.mean - interval.low, interval.high - interval.mean) + t_quantile(POWER, interval.freedom) * spread
+    )
 
 
 def prefill_share(comparison: Comparison, decision: Decision, looks: Sequence[int]) -> float | None:
@@ -86,31 +90,31 @@ def prefill_share(comparison: Comparison, decision: Decision, looks: Sequence[in
     What is left is the interval of the same look over `Comparison.even_prefill`. None where there is no interval, or
     prefill is not in the pairs.
     """
-    found, between = decision.interval, decision.between
-    if not comparison.even_prefill or found is None:
+    interval, between = decision.interval, decision.between
+    if not comparison.even_prefill or interval is None:
         return None
     even = replace(Pairs.of(comparison), log_ratios=comparison.even_prefill).until(looks[decision.look - 1])
     left = over_runs.interval(even, between, decision.alpha, decision.alpha_below)
-    width = found.high - found.low
+    width = interval.high - interval.low
     return None if left is None or not width else max(0.0, 1 - (left.high - left.low) / width)
 
 
-def span(decision: Decision, found: Interval) -> str:
+def span(decision: Decision, interval: Interval) -> str:
     """In words: the ratio, its interval, the number of pairs, and which look it was."""
-    low, high = math.exp(found.low), math.exp(found.high)
+    low, high = math.exp(interval.low), math.exp(interval.high)
     level = f"{100 * decision.confidence:.4g} % interval {low:.3f}–{high:.3f}"
     look = f", look {decision.look} of {decision.looks}" if decision.looks > 1 else ""
     allowed = allowance(decision.between, decision.alpha)
-    return f"{math.exp(found.mean):.3f}x, {level}, {decision.pairs} pairs{look}, {allowed}"
+    return f"{math.exp(interval.mean):.3f}x, {level}, {decision.pairs} pairs{look}, {allowed}"
 
 
 def allowance(between: BetweenRuns, error: float) -> str:
-    """What an interval with this error on a side allows for between processes, in words."""
-    said = f"process to process {100 * between.process_sd:.2g} % (sd, "
+    """Describe the noise between processes that an interval with this error on a side allows for."""
+    text = f"process to process {100 * between.process_sd:.2g} % (sd, "
     if between.process_freedom is None:
-        return f"{said}assumed)"
+        return f"{text}assumed)"
     least = f"; {100 * between.least_process_sd:.2g} % is the least that counts" if least_counts(between, error) else ""
-    return f"{said}{between.process_freedom + 1} measured{least})"
+    return f"{text}{between.process_freedom + 1} measured{least})"
 
 
 def smallest_effect(mde: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What all gates share: which cells a rule selects, and how to make a verdict of that rule."""
+"""Common parts of all gates: the cells that a rule selects, and a verdict of that rule."""
 
 from __future__ import annotations
 

@@ -30,11 +30,11 @@ Evidence = dict[str, float | int | str | None]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one quantity of a cell came to. `state`: None where it cannot be compared. `said`: in words."""
+    """Result for one quantity of a cell. `state`: None if it cannot be compared. `summary`: in words."""
 
     state: State | None
     code: str
-    said: str
+    summary: str
     evidence: Evidence = field(default_factory=dict)
 
 
@@ -105,7 +105,7 @@ class SinceGreen:
 
 
 def earlier_of(cell: Cell, run: RunView) -> EarlierRun | str:
-    """What `cell` is held against, or why there is nothing."""
+    """Return the earlier run that `cell` is compared with, or the reason why there is none."""
     name, point = cell.point.scenario, cell.point.key
     none = "this run was begun without looking for one"
     if run.earlier is None or name not in run.earlier.runs:
@@ -149,7 +149,7 @@ def nothing_earlier(rule: Rule, result: CellResult, run: RunView, why: str) -> V
 
 
 def serves_later_runs(rule: Rule, result: CellResult, run: RunView) -> bool:
-    """Whether more rounds would hardly help to tell what a later run of this cell has lost."""
+    """True if more rounds would hardly help a later run of this cell to detect a loss."""
     times, margins = run.times.get(result.cell.key), time_margins(rule, run.scenarios[result.cell.point.scenario])
     between = between_of_times(result.cell, run)
     return times is not None and all(long_enough(times, what, between) for what in margins)
@@ -181,22 +181,24 @@ def findings_of(rule: Rule, result: CellResult, run: RunView, old: CellTimes, ne
 
 
 def between_of_times(cell: Cell, run: RunView) -> BetweenRuns:
-    """What differs between a time of `cell` in two runs; see `between_two_runs`."""
-    return between_two_runs(found for key, found in run.between_runs.items() if key.startswith(f"{cell.point.key}/"))
+    """Return the noise between a time of `cell` in two runs; see `between_two_runs`."""
+    return between_two_runs(
+        between for key, between in run.between_runs.items() if key.startswith(f"{cell.point.key}/")
+    )
 
 
 # ── one quantity ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns) -> Finding:
-    """What the looks at a time came to. The interval of `decision` is of ln(old / new)."""
-    found = decision.interval
-    if found is None:
-        said = f"{name} time: {decision.pairs} rounds in common: too few for an interval"
-        return Finding(State.INCONCLUSIVE, "few_pairs", said)
-    low, high = math.exp(-found.high), math.exp(-found.low)
+    """Judge the looks at a time. The interval of `decision` is of ln(old / new)."""
+    interval = decision.interval
+    if interval is None:
+        message = f"{name} time: {decision.pairs} rounds in common: too few for an interval"
+        return Finding(State.INCONCLUSIVE, "few_pairs", message)
+    low, high = math.exp(-interval.high), math.exp(-interval.low)
     evidence: Evidence = {
-        f"{name}_ratio": math.exp(-found.mean),
+        f"{name}_ratio": math.exp(-interval.mean),
         f"{name}_low": low,
         f"{name}_high": high,
         f"{name}_margin_pct": margin,
@@ -205,27 +207,27 @@ def of_time(name: str, margin: float, decision: Decision, between: BetweenRuns) 
         f"{name}_error_pass": decision.alpha,
         f"{name}_error_fail": decision.alpha_below,
         f"{name}_process_sd": between.process_sd,
-        f"{name}_correlation": found.correlation,
+        f"{name}_correlation": interval.correlation,
     }
     allowed = allowance(between, decision.alpha)
-    said = f"{name} time {percent(math.exp(-found.mean))} ({percent(low)} … {percent(high)}, {allowed})"
+    message = f"{name} time {percent(math.exp(-interval.mean))} ({percent(low)} … {percent(high)}, {allowed})"
     if decision.side == "below":
-        return Finding(State.FAIL, "slower", f"{said}: more than {margin:g} % slower", evidence)
+        return Finding(State.FAIL, "slower", f"{message}: more than {margin:g} % slower", evidence)
     if decision.side == "above":
-        if found.low > 0:
-            return Finding(State.IMPROVED, "faster", f"{said}: faster", evidence)
-        return Finding(State.PASS, "within_margin", f"{said}: at most {margin:g} % slower", evidence)
-    proven = "; proven slower: suspect" if found.high < 0 else ""
+        if interval.low > 0:
+            return Finding(State.IMPROVED, "faster", f"{message}: faster", evidence)
+        return Finding(State.PASS, "within_margin", f"{message}: at most {margin:g} % slower", evidence)
+    proven = "; proven slower: suspect" if interval.high < 0 else ""
     alone = half_width(between, decision.alpha)
-    apart = alone >= abs(found.mean + math.log1p(margin / 100))
+    apart = alone >= abs(interval.mean + math.log1p(margin / 100))
     process = f"; two processes alone may differ by {100 * math.expm1(alone):.1f} %" if apart else ""
-    said = f"{said}: a margin of {margin:g} % lies inside{proven}{process}"
-    return Finding(State.INCONCLUSIVE, "margin_not_excluded", said, evidence)
+    message = f"{message}: a margin of {margin:g} % lies inside{proven}{process}"
+    return Finding(State.INCONCLUSIVE, "margin_not_excluded", message, evidence)
 
 
 def of_acceptance(margin: float, change: AcceptanceChange, error: float) -> Finding:
-    """What acceptance came to. `error`: the error of a FAIL."""
-    floor, found = -math.log1p(margin / 100), change.over_all
+    """Judge the change of acceptance. `error`: the error of a FAIL."""
+    floor, difference = -math.log1p(margin / 100), change.over_all
     evidence: Evidence = {
         "acceptance_old": change.old,
         "acceptance_new": change.new,
@@ -245,21 +247,23 @@ def of_acceptance(margin: float, change: AcceptanceChange, error: float) -> Find
             )
         same = "the same by count" if change.of_same == 0 else f"{percent(change.new / change.old)} by count"
         return Finding(State.PASS, "within_margin", f"{lengths}: {same}", evidence)
-    said = f"{lengths}; {change.prompts - change.same} of {change.prompts} prompts have another text"
-    if found is not None and found.mean + found.half_width(error) < floor:
-        return Finding(State.FAIL, "accepts_less", f"{said}, and a loss of more than {margin:g} % is proven", evidence)
+    summary = f"{lengths}; {change.prompts - change.same} of {change.prompts} prompts have another text"
+    if difference is not None and difference.mean + difference.half_width(error) < floor:
+        return Finding(
+            State.FAIL, "accepts_less", f"{summary}, and a loss of more than {margin:g} % is proven", evidence
+        )
     if change.of_same is not None and change.same >= LEAST:
         of_same = f"{percent(math.exp(change.of_same))} over the others, by count"
         if change.of_same >= floor:
-            return Finding(State.PASS, "within_margin", f"{said}; {of_same}", evidence)
-        return Finding(State.INCONCLUSIVE, "margin_not_excluded", f"{said}; {of_same}", evidence)
-    if excludes_loss(found, floor):
-        return Finding(State.PASS, "within_margin", f"{said}; at most {margin:g} % lower over all", evidence)
-    return Finding(None, "texts_changed", f"{said}: not compared", evidence)
+            return Finding(State.PASS, "within_margin", f"{summary}; {of_same}", evidence)
+        return Finding(State.INCONCLUSIVE, "margin_not_excluded", f"{summary}; {of_same}", evidence)
+    if excludes_loss(difference, floor):
+        return Finding(State.PASS, "within_margin", f"{summary}; at most {margin:g} % lower over all", evidence)
+    return Finding(None, "texts_changed", f"{summary}: not compared", evidence)
 
 
-def excludes_loss(found: Difference | None, floor: float) -> bool:
-    return found is not None and found.mean - found.half_width(FALSE_PASS) >= floor
+def excludes_loss(difference: Difference | None, floor: float) -> bool:
+    return difference is not None and difference.mean - difference.half_width(FALSE_PASS) >= floor
 
 
 def percent(ratio: float) -> str:
@@ -279,7 +283,7 @@ def summed_up(rule: Rule, result: CellResult, earlier: EarlierRun, findings: lis
     evidence: Evidence = {"against": earlier.run, "against_commit": earlier.commit}
     for finding in findings:
         evidence |= finding.evidence
-    message = f"{'; '.join(f.said for f in findings)}; {of_run}"
+    message = f"{'; '.join(f.summary for f in findings)}; {of_run}"
     if not judged:
         code = findings[0].code if findings else "nothing_to_compare"
         return verdict(rule, result.cell.key, State.SKIPPED, code, message, evidence)
@@ -290,7 +294,7 @@ def summed_up(rule: Rule, result: CellResult, earlier: EarlierRun, findings: lis
 
 
 def would_tell(cell: Cell, earlier: EarlierRun) -> str:
-    """What to do about a loss that is proven, or not excluded."""
+    """Return the next step for a loss that is proven, or not excluded."""
     base = earlier.commit or "REF"
     where = "" if earlier.commit else " (that run was not made from a commit: name one)"
     command = f"specgate ab --base {base} --scenario {cell.point.scenario} --backend {cell.point.backend}"

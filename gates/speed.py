@@ -93,28 +93,28 @@ class Speed:
         if joint is not None and joint.value is not None:
             beside = {**beside, joint.metric: joint.value}
         evidence = {value.metric: value.value, "min": floor, **evidence_of(decision, mde), **beside}
-        found = decision.interval
-        if found is None:
+        interval = decision.interval
+        if interval is None:
             message = f"{value.value:.3f}x over {value.n} pairs: too few for an interval"
             step = more_pairs(decision, floor, result, run)
             return verdict(rule, key, State.INCONCLUSIVE, "few_pairs", message, evidence, step)
         while_all = "" if joint is None else f", while all {result.cell.point.batch} requests decode"
         from_prefill = "" if share is None else f", {100 * share:.0f} % of its width from prefill"
-        said = span(decision, found) + while_all + from_prefill
+        summary = span(decision, interval) + while_all + from_prefill
         if decision.side == "above":
-            message = f"{said}: at least {floor:g}x{smallest_effect(mde)}"
+            message = f"{summary}: at least {floor:g}x{smallest_effect(mde)}"
             return verdict(rule, key, State.PASS, "at_least_min", message, evidence)
         if decision.side == "below":
-            message = f"{said}: below {floor:g}x{smallest_effect(mde)}"
-            step = would_do(result, run, floor / math.exp(found.mean)) + within_reach(run, key, floor)
+            message = f"{summary}: below {floor:g}x{smallest_effect(mde)}"
+            step = would_do(result, run, floor / math.exp(interval.mean)) + within_reach(run, key, floor)
             return verdict(rule, key, State.FAIL, "below_min", message, evidence, step)
-        message = f"{said}: {floor:g}x lies inside{smallest_effect(mde)}"
+        message = f"{summary}: {floor:g}x lies inside{smallest_effect(mde)}"
         step = more_pairs(decision, floor, result, run)
         return verdict(rule, key, State.INCONCLUSIVE, "margin_not_excluded", message, evidence, step)
 
 
 def would_do(result: CellResult, run: RunView, factor: float) -> str:
-    """What would make a speed that is too low `factor` times as high, in words.
+    """Describe a change that would make a speed that is too low `factor` times as high.
 
     In a micro run, speed is acceptance length divided by cycle time. In a full run, prefill takes its share too.
     """
@@ -131,7 +131,7 @@ def would_do(result: CellResult, run: RunView, factor: float) -> str:
 
 
 def within_reach(run: RunView, key: str, floor: float) -> str:
-    """Whether this pair can reach `floor` on this device at all, in words; empty if that is not known."""
+    """Say if this pair can reach `floor` on this device at all; empty if that is not known."""
     budget = run.budgets.get(key)
     if budget is None or budget.limit is None or run.bandwidth is None:
         return ""
@@ -154,16 +154,16 @@ def unless_overlap(budget: CycleBudget, floor: float) -> str:
     return f" unless the expert overlap is {needed:.2f} or more{now}"
 
 
-def with_source(found: Verdict, run: RunView) -> Verdict:
-    """`found`, marked with the source of acceptance unless that is a trained pair, since the speed depends on it, and
-    as that of tokens that may differ.
+def with_source(judged: Verdict, run: RunView) -> Verdict:
+    """Mark `judged` with the source of acceptance unless that is a trained pair, since the speed depends on it. Mark
+    it, too, if its tokens may differ.
     """
     forced = "; acceptance was forced" if run.acceptance == "forced" else ""
-    comparison = run.comparison(found.cell)
+    comparison = run.comparison(judged.cell)
     if comparison is not None and comparison.tokens.lossy:
         forced += "; of tokens that may differ from the baseline's"
-    evidence = found.evidence if run.acceptance == "real" else {**found.evidence, "acceptance": run.acceptance}
-    return replace(found, message=found.message + forced, evidence=evidence)
+    evidence = judged.evidence if run.acceptance == "real" else {**judged.evidence, "acceptance": run.acceptance}
+    return replace(judged, message=judged.message + forced, evidence=evidence)
 
 
 GATE = Speed()

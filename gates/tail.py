@@ -45,15 +45,15 @@ class Tail:
 
     def judge_cell(self, rule: Rule, result: CellResult, run: RunView) -> Verdict:
         key, metric, ceiling = result.cell.key, str(rule.params["metric"]), float(rule.params["max_ms"])
-        found = result.values.get(metric)
-        if found is None:
+        percentile = result.values.get(metric)
+        if percentile is None:
             return not_there(rule, result, run)
-        if found.value is None:
-            message = f"no {metric} may be quoted: {found.reason_code}"
-            return verdict(rule, key, State.INVALID, found.reason_code or "withheld", message)
+        if percentile.value is None:
+            message = f"no {metric} may be quoted: {percentile.reason_code}"
+            return verdict(rule, key, State.INVALID, percentile.reason_code or "withheld", message)
         if late := late_client(rule, result):
             return late
-        return with_source(decided(rule, key, found, ceiling, run, result), run)
+        return with_source(decided(rule, key, percentile, ceiling, run, result), run)
 
 
 def not_there(rule: Rule, result: CellResult, run: RunView) -> Verdict:
@@ -66,31 +66,31 @@ def not_there(rule: Rule, result: CellResult, run: RunView) -> Verdict:
     return verdict(rule, result.cell.key, State.SKIPPED, "not_measured", message)
 
 
-def decided(rule: Rule, key: str, found: Value, ceiling: float, run: RunView, result: CellResult) -> Verdict:
+def decided(rule: Rule, key: str, tail: Value, ceiling: float, run: RunView, result: CellResult) -> Verdict:
     """The verdict on a percentile that was measured."""
-    assert found.value is not None
+    assert tail.value is not None
     confidence = 1 - 2 * ERROR / len(looks_of(result, run))
     evidence = {
-        found.metric: found.value,
+        tail.metric: tail.value,
         "max": ceiling,
-        "ci_low": found.ci_low,
-        "ci_high": found.ci_high,
+        "ci_low": tail.ci_low,
+        "ci_high": tail.ci_high,
         "confidence": confidence,
-        "samples": found.n,
+        "samples": tail.n,
     }
-    low, high = ("?" if bound is None else f"{bound:.3f}" for bound in (found.ci_low, found.ci_high))
-    said = f"{found.metric} {found.value:.3f} ms, {100 * confidence:.4g} % interval {low}–{high}, {found.n} samples"
-    if found.ci_high is not None and found.ci_high <= ceiling:
-        return verdict(rule, key, State.PASS, "at_most_max", f"{said}: at most {ceiling:g} ms", evidence)
-    if found.ci_low is not None and found.ci_low > ceiling:
+    low, high = ("?" if bound is None else f"{bound:.3f}" for bound in (tail.ci_low, tail.ci_high))
+    summary = f"{tail.metric} {tail.value:.3f} ms, {100 * confidence:.4g} % interval {low}–{high}, {tail.n} samples"
+    if tail.ci_high is not None and tail.ci_high <= ceiling:
+        return verdict(rule, key, State.PASS, "at_most_max", f"{summary}: at most {ceiling:g} ms", evidence)
+    if tail.ci_low is not None and tail.ci_low > ceiling:
         step = "slow steps: see the blocks in running order, and what the machine did beside them"
-        return verdict(rule, key, State.FAIL, "above_max", f"{said}: above {ceiling:g} ms", evidence, step)
-    if found.ci_low is None or found.ci_high is None:
+        return verdict(rule, key, State.FAIL, "above_max", f"{summary}: above {ceiling:g} ms", evidence, step)
+    if tail.ci_low is None or tail.ci_high is None:
         step = "a new run with more --measurement-runs, or a rule on a lower percentile"
-        message = f"{said}: too few for {ceiling:g} ms to be decided"
+        message = f"{summary}: too few for {ceiling:g} ms to be decided"
         return verdict(rule, key, State.INCONCLUSIVE, "few_samples", message, evidence, step)
     step = "a new run with more --measurement-runs: the interval has to leave the limit"
-    message = f"{said}: {ceiling:g} ms lies inside"
+    message = f"{summary}: {ceiling:g} ms lies inside"
     return verdict(rule, key, State.INCONCLUSIVE, "limit_not_excluded", message, evidence, step)
 
 

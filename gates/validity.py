@@ -72,20 +72,20 @@ class Validity:
                 return lost
             if lengths := inflated_length(result):
                 return inflated(rule, key, *lengths)
-            if found := made_up(rule, result, record, run):
-                return found
+            if forced := made_up(rule, result, record, run):
+                return forced
             return complete(rule, result, *short_drafts(result, record, run), *positions(result, record, run))
         return complete(rule, result)
 
 
 def complete(rule: Rule, result: CellResult, *also: str) -> Verdict:
     """The verdict on a cell with nothing wrong. `also`: what its figures have to be read with."""
-    said = "; ".join((f"{result.blocks} blocks, records add up", *also))
-    return verdict(rule, result.cell.key, State.PASS, "complete", said, {"blocks": result.blocks})
+    message = "; ".join((f"{result.blocks} blocks, records add up", *also))
+    return verdict(rule, result.cell.key, State.PASS, "complete", message, {"blocks": result.blocks})
 
 
 def repeats_of(result: CellResult, run: RunView) -> float:
-    """How often each prompt ran."""
+    """Number of runs of each prompt."""
     return result.blocks / run.scenarios[result.cell.point.scenario].workload.prompt_sets
 
 
@@ -100,16 +100,16 @@ def requests_of(result: CellResult, run: RunView) -> int:
 
 
 def short_drafts(result: CellResult, record: AcceptanceRecord, run: RunView) -> Iterator[str]:
-    """What drafts that are shorter than K make of the acceptance rate, where a chain has not its K in every step."""
+    """Describe the effect of drafts shorter than K on the acceptance rate, if a chain has not its K in every step."""
     facts = run.engines.get(result.cell.point.key)
     if short_of(record, requests_of(result, run)):
         yield shortness_in_words(record, facts.backend if facts else "")
 
 
 def positions(result: CellResult, record: AcceptanceRecord, run: RunView) -> Iterator[str]:
-    """What is odd about where the drafts of a planted pair are accepted."""
-    if run.acceptance == "planted" and (found := unlike_positions(record, error_of(run), repeats_of(result, run))):
-        yield found
+    """Describe an odd distribution of the positions at which the drafts of a planted pair are accepted."""
+    if run.acceptance == "planted" and (oddity := unlike_positions(record, error_of(run), repeats_of(result, run))):
+        yield oddity
 
 
 def made_up(rule: Rule, result: CellResult, record: AcceptanceRecord, run: RunView) -> Verdict | None:
@@ -118,10 +118,10 @@ def made_up(rule: Rule, result: CellResult, record: AcceptanceRecord, run: RunVi
     """
     key, hist = result.cell.key, ", ".join(map(str, record.hist))
     evidence = {"steps": record.steps, "accepted": record.accepted, "hist": hist or None}
-    asked = forced_of(run.engines.get(result.cell.point.key))
-    if asked is not None:
+    stated = forced_of(run.engines.get(result.cell.point.key))
+    if stated is not None:
         requests, batch = requests_of(result, run), result.cell.point.batch
-        wrong = wrong_shape(record, asked, error=error_of(run), requests=requests, batch=batch)
+        wrong = wrong_shape(record, stated, error=error_of(run), requests=requests, batch=batch)
         if wrong is None:
             return None
         message = f"forced acceptance of another distribution than was asked for: {wrong}"
@@ -138,10 +138,10 @@ def made_up(rule: Rule, result: CellResult, record: AcceptanceRecord, run: RunVi
 
 
 def known_cause(result: CellResult, run: RunView) -> str:
-    """What the engine has warned of, if that explains why nothing was drafted."""
+    """Return the engine's warning that explains why nothing was drafted, if there is one."""
     facts = run.engines.get(result.cell.point.key)
-    said = [w.removeprefix(MAY_NOT_DRAFT) for w in facts.warnings if w.startswith(MAY_NOT_DRAFT)] if facts else []
-    return "".join(f" ({text})" for text in said)
+    warnings = [w.removeprefix(MAY_NOT_DRAFT) for w in facts.warnings if w.startswith(MAY_NOT_DRAFT)] if facts else []
+    return "".join(f" ({text})" for text in warnings)
 
 
 GATE = Validity()

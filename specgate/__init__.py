@@ -10,7 +10,7 @@ The rooms from top to bottom; each imports only from rooms below it, and `tests/
     ab/           two builds of an engine in one session: which one is slower
     fleet/        one run on many machines, each point whole on one of them
     run/          one run: from request to samples, figures, verdicts and exit code
-    promotion/    full runs only once the micro gates are green: ledger, streak, claim
+    promotion/    full runs only once the micro gates are green: ledger, green runs, claim
     planning/     what is going to be measured: scenarios, policies, prompts, the plan of blocks
     backends/     the engines that can be measured            (beside planning/; a link to the top level)
     gates/        the judges, and the policies that ask them  (likewise)

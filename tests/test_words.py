@@ -11,17 +11,10 @@ from tests.support.command import ROOT
 
 # Rooms whose locals have names of the field. The others follow.
 PLAIN = (
-    "backends/eagle3/cupy",
-    "backends/eagle3/lib",
-    "backends/eagle3/nouns",
-    "backends/eagle3/pair_tools",
-    "backends/eagle3/reference",
-    "backends/eagle3/transformers",
-    "backends/eagle3/tuning",
-    "backends/fake",
-    "backends/offline",
-    "backends/servers",
+    "backends",
     "bench",
+    "gates",
+    "reports",
     "specgate/analysis",
     "specgate/archive",
     "specgate/checkpoints",
@@ -29,7 +22,11 @@ PLAIN = (
     "specgate/files",
     "specgate/fleet",
     "specgate/machine",
+    "specgate/pairs",
+    "specgate/planning",
+    "specgate/promotion",
     "specgate/sampling",
+    "specgate/selftest",
 )
 VAGUE = {"found", "said", "told", "asked", "held"}
 QUESTIONS = {"what", "whether", "how", "which", "where", "that", "who", "when", "why"}

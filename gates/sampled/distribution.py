@@ -95,7 +95,7 @@ def judge_cell(rule: Rule, result: CellResult, check: DrawCheck | None) -> Verdi
 
 
 def said_of(worst: FitTest, check: DrawCheck) -> str:
-    """What a test found that no chance explains."""
+    """Describe a test's deviation that no chance explains."""
     place = "first token" if worst.position == 0 else f"token {worst.position + 1}"
     if worst.impossible and worst.p_impossible <= max(worst.p_chi_square, worst.p_g):
         return f"{place}: {worst.impossible:,} of {worst.draws:,} draws are of tokens that the target never draws"
@@ -105,7 +105,7 @@ def said_of(worst: FitTest, check: DrawCheck) -> str:
 
 
 def held_against(check: DrawCheck) -> str:
-    """What the draws were held against, in words."""
+    """Name the references that the draws were tested against."""
     worst = {test.against: test for test in sorted(check.tests, key=lambda test: test.slack)}
     return "against " + " and ".join(
         whose(worst[kind], check) for kind in dict.fromkeys(t.against for t in check.tests)
@@ -113,7 +113,7 @@ def held_against(check: DrawCheck) -> str:
 
 
 def whose(test: FitTest, check: DrawCheck) -> str:
-    """What `test` holds the draws against, and what it allows for."""
+    """Name the reference of `test`, and the error of logits that it allows for."""
     names = {
         "target": f"the target's distribution by {check.law_engine}",
         "own": f"what {check.own_engine} shows",
@@ -123,12 +123,12 @@ def whose(test: FitTest, check: DrawCheck) -> str:
 
 
 def evidence_of(check: DrawCheck) -> dict[str, float | int | str | None]:
-    found: dict[str, float | int | str | None] = {"draws": check.draws, "tests": len(check.tests)}
+    evidence: dict[str, float | int | str | None] = {"draws": check.draws, "tests": len(check.tests)}
     if (worst := check.worst) is not None:
-        found |= {"p": check.p, "chi_square": worst.chi_square, "g": worst.g, "freedom": worst.freedom}
-        found |= {"position": worst.position, "against": worst.against, "impossible": worst.impossible}
-        found |= {"slack": max(test.slack for test in check.tests)}
-    return found
+        evidence |= {"p": check.p, "chi_square": worst.chi_square, "g": worst.g, "freedom": worst.freedom}
+        evidence |= {"position": worst.position, "against": worst.against, "impossible": worst.impossible}
+        evidence |= {"slack": max(test.slack for test in check.tests)}
+    return evidence
 
 
 GATE = DistributionGate()

@@ -41,12 +41,12 @@ def unequal(rule: Rule, comparison: Comparison, run: RunView) -> Verdict | None:
 def ties_too_wide(rule: Rule, comparison: Comparison) -> Verdict | None:
     """Near ties one by one may still be, all together, what no rounding makes."""
     key, check, most = comparison.cell.key, comparison.tokens, rule.params.get("mean_tie_ulps")
-    found = mean_gap(check.divergences)
-    if not most or found is None or found.at_least <= float(most):
+    gap = mean_gap(check.divergences)
+    if not most or gap is None or gap.at_least <= float(most):
         return None
     message = (
-        f"texts leave the baseline's at {found.places} places, where the two tokens lie {found.mean:.2f} units in "
-        f"the last place apart in the mean, surely more than {found.at_least:.2f}: more than the "
+        f"texts leave the baseline's at {gap.places} places, where the two tokens lie {gap.mean:.2f} units in "
+        f"the last place apart in the mean, surely more than {gap.at_least:.2f}: more than the "
         f"policy's mean_tie_ulps = {float(most):g} takes for rounding"
     )
     step = "does the engine accept drafts that are merely near the best (relaxed or typical acceptance)?"
@@ -113,17 +113,17 @@ def judge_lossy(rule: Rule, result: CellResult, comparison: Comparison) -> Verdi
         message = "no pair of blocks to compare"
         return verdict(rule, key, State.INVALID, "nothing_compared", message, evidence_of(check))
     evidence = {**evidence_of(check), **scores_of(score), "equal_share": share}
-    said = (
+    summary = (
         f"lossy by the engine's own word: {share:.1%} of {check.emitted_tokens:,} tokens stand before the first "
         f"that is not the baseline's, {len(check.divergences)} texts differ"
     )
     if score is not None and score.unscored is None:
-        said += f"; of {score.scored} tokens that {score.engine} scored, {score.wrong} are not its choice"
-        said += second_look(score)
+        summary += f"; of {score.scored} tokens that {score.engine} scored, {score.wrong} are not its choice"
+        summary += second_look(score)
     if least is None:
         step = "min_equal_share in the rule judges them, or an entry of not_judged says why nothing has to"
-        return verdict(rule, key, State.SKIPPED, "lossy", said, evidence, step)
+        return verdict(rule, key, State.SKIPPED, "lossy", summary, evidence, step)
     if share < float(least):
-        message = f"{said} (at least {float(least):.0%} are asked for)"
+        message = f"{summary} (at least {float(least):.0%} are asked for)"
         return verdict(rule, key, State.FAIL, "too_few_equal", message, evidence)
-    return verdict(rule, key, State.PASS, "equal_share", f"{said} ({float(least):.0%} are asked for)", evidence)
+    return verdict(rule, key, State.PASS, "equal_share", f"{summary} ({float(least):.0%} are asked for)", evidence)

@@ -14,7 +14,7 @@ def ties_of(rule: Rule) -> NearTies:
 
 
 def too_many_rare(check: TokenCheck, ties: NearTies) -> bool:
-    """Whether every text that leaves the baseline's, and should not, would be allowed to if they were fewer."""
+    """True if every text that wrongly leaves the baseline's would be allowed to if they were fewer."""
     near = {d.key for d in check.divergences if d.near_tie}
     rare = {d.key for d in check.mismatches}
     few = len(rare) <= ties.allowed_rare(len(near | rare))
@@ -29,7 +29,7 @@ def margin_of(d: Divergence) -> str:
 
 
 def parted(check: TokenCheck, ties: NearTies) -> str:
-    """How many texts leave the baseline's at a near tie, as a message; none is the best of them."""
+    """Count the texts that leave the baseline's at a near tie, as a message; none is the best of them."""
     if not check.divergences:
         return f"{check.compared_tokens:,} tokens of {check.sequences} texts, all the baseline's"
     largest = max((d.margin / d.unit for d in check.divergences if d.margin is not None and d.unit), default=0.0)
@@ -39,14 +39,16 @@ def parted(check: TokenCheck, ties: NearTies) -> str:
         f"{len(check.divergences)} of {check.sequences} texts leave the baseline's at a near tie (at most "
         f"{largest:.3g} units in the last place, {allowed}); {check.compared_tokens:,} tokens were compared"
     )
-    if (found := check.followed) is not None and found.sequences:
-        again = f", {found.near_ties} leave it at another near tie" if found.near_ties else ""
-        message += f"; behind it {found.tokens:,} tokens of {found.sequences} texts are plain decoding's own{again}"
+    if (followed := check.followed) is not None and followed.sequences:
+        again = f", {followed.near_ties} leave it at another near tie" if followed.near_ties else ""
+        message += (
+            f"; behind it {followed.tokens:,} tokens of {followed.sequences} texts are plain decoding's own{again}"
+        )
     return message
 
 
 def evidence_of(check: TokenCheck) -> Evidence:
-    found: Evidence = {
+    evidence: Evidence = {
         "compared_tokens": check.compared_tokens,
         "mismatches": len(check.mismatches),
         "near_ties": len(check.divergences) - len(check.mismatches),
@@ -55,26 +57,26 @@ def evidence_of(check: TokenCheck) -> Evidence:
         "parted": len(check.divergences),
     }
     if check.followed is not None:
-        found |= {"followed": check.followed.sequences, "followed_tokens": check.followed.tokens}
-        found |= {"followed_wrong": check.followed.wrong}
+        evidence |= {"followed": check.followed.sequences, "followed_tokens": check.followed.tokens}
+        evidence |= {"followed_wrong": check.followed.wrong}
     if check.logits is not None:
-        found |= {"compared_logits": check.logits.compared, "different_logits": check.logits.different}
-    return found
+        evidence |= {"compared_logits": check.logits.compared, "different_logits": check.logits.different}
+    return evidence
 
 
 def gaps_of(rule: Rule, check: TokenCheck) -> Evidence:
     """The mean gap where texts part, for a rule that has a bound for it."""
-    if not rule.params.get("mean_tie_ulps") or (found := mean_gap(check.divergences)) is None:
+    if not rule.params.get("mean_tie_ulps") or (gap := mean_gap(check.divergences)) is None:
         return {}
-    return {"parting_places": found.places, "mean_gap_ulps": found.mean, "mean_gap_ulps_at_least": found.at_least}
+    return {"parting_places": gap.places, "mean_gap_ulps": gap.mean, "mean_gap_ulps_at_least": gap.at_least}
 
 
 def extent(check: TokenCheck) -> str:
-    """How many tokens were not compared, and how many rows of logits were, as a part of a message."""
-    said = ""
+    """Count the tokens that were not compared, and the rows of logits that were, as a part of a message."""
+    text = ""
     if check.emitted_tokens != check.compared_tokens:
-        said += f" ({check.emitted_tokens - check.compared_tokens} more in prompt sets that this run does not sample)"
+        text += f" ({check.emitted_tokens - check.compared_tokens} more in prompt sets that this run does not sample)"
     if check.logits is not None:
         same = check.logits.compared - check.logits.different
-        said += f", {same} of {check.logits.compared} rows of logits bit for bit"
-    return said
+        text += f", {same} of {check.logits.compared} rows of logits bit for bit"
+    return text

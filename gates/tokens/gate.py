@@ -131,28 +131,28 @@ class Tokens:
         )
 
     def agreed(self, rule: Rule, result: CellResult, comparison: Comparison | None) -> Verdict:
-        key, said = result.cell.key, scored(result.rescored)
+        key, scores = result.cell.key, scored(result.rescored)
         if comparison is None and (repeats := result.values.get("repeat_mismatches")) and repeats.value:
             message = (
-                f"{repeats.value:.0f} of {result.blocks} blocks do not repeat all their tokens, as under load{said}"
+                f"{repeats.value:.0f} of {result.blocks} blocks do not repeat all their tokens, as under load{scores}"
             )
             return verdict(rule, key, State.PASS, "under_load", message, {"repeat_mismatches": repeats.value})
         if comparison is None:
-            message = f"{result.blocks} blocks repeat their tokens exactly{said}"
+            message = f"{result.blocks} blocks repeat their tokens exactly{scores}"
             return verdict(rule, key, State.PASS, "deterministic", message, scores_of(result.rescored))
         check = comparison.tokens
         evidence = {**evidence_of(check), **gaps_of(rule, check), **scores_of(result.rescored)}
         if ties_of(rule).ulps:
-            message = parted(check, ties_of(rule)) + said
+            message = parted(check, ties_of(rule)) + scores
             code = "near_tie_divergence" if check.divergences else "tokens_equal"
             return verdict(rule, key, State.PASS, code, message, evidence)
         if check.divergences:
             message = (
                 f"{len(check.divergences)} near ties within the margin, otherwise the baseline's tokens "
-                f"({check.compared_tokens:,} of {check.emitted_tokens:,} compared){said}"
+                f"({check.compared_tokens:,} of {check.emitted_tokens:,} compared){scores}"
             )
             return verdict(rule, key, State.PASS, "near_tie_divergence", message, evidence)
-        message = f"{check.compared_tokens} tokens, all the baseline's{extent(check)}{said}"
+        message = f"{check.compared_tokens} tokens, all the baseline's{extent(check)}{scores}"
         return verdict(rule, key, State.PASS, "tokens_equal", message, evidence)
 
 

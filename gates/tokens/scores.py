@@ -29,7 +29,7 @@ def scores_of(score: ScoreCheck | None) -> Evidence:
         return {}
     if score.unscored is not None:
         return {"scored_tokens": 0, "unscored": score.unscored}
-    found: Evidence = {
+    evidence: Evidence = {
         "scored_tokens": score.scored,
         "scored_by": score.engine,
         "scored_near_ties": score.near_ties,
@@ -37,14 +37,14 @@ def scores_of(score: ScoreCheck | None) -> Evidence:
         "scored_gap_max": score.gap_max,
     }
     if score.again:
-        found |= {"scored_again": score.again, "scored_settled": score.settled}
+        evidence |= {"scored_again": score.again, "scored_settled": score.settled}
     if score.unsettled is not None:
-        found["unsettled"] = score.unsettled
-    return found
+        evidence["unsettled"] = score.unsettled
+    return evidence
 
 
 def scored(score: ScoreCheck | None) -> str:
-    """What a second engine says of the tokens, as a part of a message; empty if none was asked."""
+    """Describe a second engine's scores of the tokens, as a part of a message; empty if none was asked."""
     if score is None:
         return ""
     if score.unscored is not None:
@@ -54,7 +54,7 @@ def scored(score: ScoreCheck | None) -> str:
 
 
 def second_look(score: ScoreCheck) -> str:
-    """What a second look in float32 made of tokens in doubt, as a part of a message; empty where there was none."""
+    """Describe a second look in float32 at tokens in doubt, as a part of a message; empty if there was none."""
     if score.unsettled is not None:
         return f"; a second look in float32 failed: {score.unsettled.splitlines()[0]}"
     if score.wrong and score.again:

@@ -40,7 +40,7 @@ def of_cpus(run: Run) -> Iterator[str]:
     paces = [(key, c.cpu_pace) for key, c in run.conditions.items() if c.cpu_pace is not None and uneven(c.cpu_pace)]
     if not paces:
         return
-    key, worst = max(paces, key=lambda found: found[1].slow_share)
+    key, worst = max(paces, key=lambda pace: pace[1].slow_share)
     where = (
         f"{len(paces)} of {len(run.conditions)} points, most at {cell_name(key, run.scenarios)}: "
         if len(run.conditions) > 1

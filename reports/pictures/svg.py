@@ -201,4 +201,4 @@ def slim(svg: str) -> str:
     svg = re.sub(r'<g id="[^"]*">', "<g>", svg)
     svg = re.sub(r' transform="rotate\(-?0 [^)]*\)"', "", svg)
     svg = re.sub(r"\n\s+", "\n", svg)
-    return _COORDINATES.sub(lambda found: _LONG_NUMBER.sub(lambda n: f"{float(n[0]):.2f}", found[0]), svg)
+    return _COORDINATES.sub(lambda match: _LONG_NUMBER.sub(lambda n: f"{float(n[0]):.2f}", match[0]), svg)

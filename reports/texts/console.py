@@ -228,7 +228,7 @@ def words(*parts: str | tuple[str, str]) -> Any:
 
 
 def columns() -> int:
-    """How many columns of the terminal are used."""
+    """Number of columns of the terminal that are used."""
     return min(max(shutil.get_terminal_size((LEAST, 24)).columns, LEAST), MOST)
 
 

@@ -41,17 +41,19 @@ def explain_lines(run: Run) -> Iterator[str]:
                 yield from cell_lines(run, result)
 
 
-def bandwidth_line(found: Bandwidth | None) -> str:
-    if found is None:
+def bandwidth_line(bandwidth: Bandwidth | None) -> str:
+    if bandwidth is None:
         return "bandwidth: none was measured when the run began (specgate machine doctor --bandwidth)"
-    speed = f"{number(found.bytes_per_s / 1e9, 4)} GB/s"
-    return f"bandwidth: {speed} of {found.device}, measured {found.measured}, quartiles {percent(found.spread)} apart"
+    speed = f"{number(bandwidth.bytes_per_s / 1e9, 4)} GB/s"
+    apart = f"quartiles {percent(bandwidth.spread)} apart"
+    return f"bandwidth: {speed} of {bandwidth.device}, measured {bandwidth.measured}, {apart}"
 
 
 def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
     budget = run.budgets.get(result.cell.key)
     if budget is None:
-        yield from wrapped(f"{result.cell.role_name}: no times may be quoted: {why_none(run, result)}")
+        lines = list(served_lines(run, result))
+        yield from lines or wrapped(f"{result.cell.role_name}: no times may be quoted: {why_none(run, result)}")
         return
     what = "cycle" if result.cell.role.speculative else "step"
     yield from wrapped(
@@ -73,8 +75,29 @@ def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
     yield from wrapped(advice(result.cell, budget), 2)
 
 
+def served_lines(run: Run, result: CellResult) -> Iterator[str]:
+    """Yield what a server's run says without steps: the cost of a step with drafts, and the acceptance at which it
+    pays. Nothing where the speed-up or the acceptance length may not be quoted.
+    """
+    comparison = run.comparison(result.cell.key)
+    length = result.acceptance.acceptance_length if result.acceptance else None
+    if comparison is None or length is None or comparison.tokens.defects:
+        return
+    decode = next((v for v in comparison.beside if v.metric == "decode_speedup_ratio"), comparison.speedup)
+    if decode.value is None or run.kind == "load":
+        return
+    cost = length / decode.value
+    yield from wrapped(
+        f"{result.cell.role_name}: decodes {ratio(decode.value)} as fast with {number(length)} tokens per step: "
+        f"a step with drafts costs {number(cost)} steps of the baseline (a server shows no parts of a step)"
+    )
+    yield from wrapped(
+        f"it pays above {number(cost)} tokens per step; at this cost 2× would take {number(2 * cost)}", 2
+    )
+
+
 def why_none(run: Run, result: CellResult) -> str:
-    """Why no times of the cell may be quoted."""
+    """Return the reason why no times of the cell may be quoted."""
     comparison = run.comparison(result.cell.key)
     if comparison is not None and comparison.tokens.defects:
         return "its tokens are not the baseline's"
@@ -97,8 +120,8 @@ def part_lines(budget: CycleBudget) -> Iterator[str]:
 
 
 def row(name: str, ms: float, budget: CycleBudget, moved: str, floor: float | None) -> str:
-    told = (NONE, NONE) if not floor else (number(floor), percent(floor / ms if ms else None))
-    return f"  {name:8}{number(ms):>9}{percent(ms / budget.cycle_ms):>9}{moved:>12}{told[0]:>11}{told[1]:>12}"
+    of_floor = (NONE, NONE) if not floor else (number(floor), percent(floor / ms if ms else None))
+    return f"  {name:8}{number(ms):>9}{percent(ms / budget.cycle_ms):>9}{moved:>12}{of_floor[0]:>11}{of_floor[1]:>12}"
 
 
 def moves(part: Part) -> str:
@@ -111,7 +134,7 @@ def size(of: float) -> str:
 
 
 def link_lines(budget: CycleBudget) -> Iterator[str]:
-    """What GPUs that share the target tell each other; the floors know only memory."""
+    """Yield the traffic between GPUs that share the target; the floors know only memory."""
     if budget.link_bytes is not None:
         yield from wrapped(
             f"several GPUs share the target: what is shown is what each of them moves; each sends "
@@ -121,16 +144,16 @@ def link_lines(budget: CycleBudget) -> Iterator[str]:
 
 
 def expert_lines(budget: CycleBudget) -> Iterator[str]:
-    """How many experts a pass touches, and how far neighbouring tokens share them."""
+    """Yield the number of experts that a pass touches, and their overlap between neighbouring tokens."""
     if (use := budget.experts) is None:
         return
     counted = "" if use.counted else " if routed independently (the engine does not count them)"
-    said = f"experts: {touched_words(use)}{counted}, {size(use.bytes_per_pass)} of the target's pass"
+    text = f"experts: {touched_words(use)}{counted}, {size(use.bytes_per_pass)} of the target's pass"
     if use.counted and max(use.slots[0].rows) * len(use.slots[0].rows) > 1:
-        said += f"; independent tokens would touch {use.independent:.1f}"
+        text += f"; independent tokens would touch {use.independent:.1f}"
     if use.overlap is not None:
-        said += f": overlap {use.overlap:.2f}"
-    yield from wrapped(said, 2)
+        text += f": overlap {use.overlap:.2f}"
+    yield from wrapped(text, 2)
 
 
 def touched_words(use: ExpertUse) -> str:
@@ -152,7 +175,7 @@ def waterfall_lines(budget: CycleBudget) -> Iterator[str]:
 
 
 def limit_lines(run: Run, cell: Cell, budget: CycleBudget) -> Iterator[str]:
-    """How high the speed-up could be with the cycle at its floor, and what each speed gate would take."""
+    """Yield the highest speed-up with the cycle at its floor, and the acceptance that each speed gate would need."""
     if budget.limit is not None and budget.waterfall is not None:
         highest, at_floors = ratio(budget.limit.highest), ratio(budget.limit.at_floors)
         yield from wrapped(
@@ -165,7 +188,7 @@ def limit_lines(run: Run, cell: Cell, budget: CycleBudget) -> Iterator[str]:
 
 
 def length_lines(budget: CycleBudget) -> Iterator[str]:
-    """What drafts of every length could give, as a table."""
+    """Yield a table of the speed-ups that drafts of every length could give."""
     if budget.lengths:
         yield "  step and cycle at their floors, by draft length, at this overlap:"
         yield f"    {'drafts':8}{'AL':>7}{'experts':>10}{'floor ms':>11}{'speed-up':>11}"
@@ -177,23 +200,23 @@ def length_lines(budget: CycleBudget) -> Iterator[str]:
 
 
 def asked(run: Run, cell: Cell, budget: CycleBudget, ceiling: Ceiling) -> str:
-    """What it would take to pass the gate, as an acceptance length, in words."""
+    """Describe the acceptance length that would pass the gate."""
     assert budget.waterfall is not None
     now, most = budget.waterfall.acceptance, cell.role.k + 1
     device = run.bandwidth.device if run.bandwidth else "this device"
     if ceiling.needed is None:
         return "prefill alone takes longer than the gate allows: no acceptance length would do"
     met = budget.waterfall.speedup >= ceiling.min
-    said = f"AL {'could fall to' if met else 'would have to be'} {max(1.0, ceiling.needed):.2f} (it is {now:.2f})"
+    text = f"AL {'could fall to' if met else 'would have to be'} {max(1.0, ceiling.needed):.2f} (it is {now:.2f})"
     if ceiling.needed > most:
-        said += f", more than accepting every draft gives ({most})"
+        text += f", more than accepting every draft gives ({most})"
     if ceiling.needed_at_floor is not None:
-        said += f"; with the cycle at its floor, {max(1.0, ceiling.needed_at_floor):.2f} would do"
-    return said + beyond(budget, ceiling, device)
+        text += f"; with the cycle at its floor, {max(1.0, ceiling.needed_at_floor):.2f} would do"
+    return text + beyond(budget, ceiling, device)
 
 
 def beyond(budget: CycleBudget, ceiling: Ceiling, device: str) -> str:
-    """Whether the gate can be reached at all; with experts, at what overlap. A whole sentence, or nothing."""
+    """Say if the gate can be reached at all; with experts, at what overlap. A whole sentence, or nothing."""
     use = budget.experts
     if use is None:
         return f". It cannot be reached on {device} with this pair" if ceiling.reachable is False else ""
@@ -203,16 +226,16 @@ def beyond(budget: CycleBudget, ceiling: Ceiling, device: str) -> str:
     if ceiling.reachable:
         least = ceiling.needed_overlap
         return f". It can be reached down to an expert overlap of {least:.2f}{now}" if least else ""
-    said = f". It cannot be reached on {device} with this pair"
+    text = f". It cannot be reached on {device} with this pair"
     if ceiling.needed_overlap is None:
-        return f"{said}, not even if all tokens of a request chose the same experts"
+        return f"{text}, not even if all tokens of a request chose the same experts"
     if ceiling.needed_overlap < 0.005:
-        return f"{said} unless the expert overlap is at least that of independent tokens{now}"
-    return f"{said} unless the expert overlap is {ceiling.needed_overlap:.2f} or more{now}"
+        return f"{text} unless the expert overlap is at least that of independent tokens{now}"
+    return f"{text} unless the expert overlap is {ceiling.needed_overlap:.2f} or more{now}"
 
 
 def advice(cell: Cell, budget: CycleBudget) -> str:
-    """What would help most, in one sentence."""
+    """Name the change that would help most, in one sentence."""
     if not budget.parts:
         return "What would help most cannot be told: the engine does not split its steps."
     above = [(p.above_floor_ms, p) for p in budget.parts if p.above_floor_ms is not None]
@@ -226,20 +249,20 @@ def advice(cell: Cell, budget: CycleBudget) -> str:
             f"The cycle is within {percent(1 - budget.share_at_floor)} of its floor: only a longer acceptance length "
             f"would help ({ratio(longest)} at AL {most})."
         )
-    said = f"Most would be won in {part.name}, {number(won)} ms above its floor"
+    text = f"Most would be won in {part.name}, {number(won)} ms above its floor"
     if budget.waterfall is None:
-        return f"{said}."
+        return f"{text}."
     left = 1 - won / sum(p.ms for p in budget.parts)
-    return f"{said}: without these {ratio(budget.waterfall.with_decode(left))} for {ratio(budget.waterfall.speedup)}."
+    return f"{text}: without these {ratio(budget.waterfall.with_decode(left))} for {ratio(budget.waterfall.speedup)}."
 
 
 def wrapped(text: str, indent: int = 0) -> Iterator[str]:
     """`text` in lines of at most 80 columns. A number and its percent sign stay on one line."""
     pad = " " * indent
-    held = text.replace(" %", "\u00a0%")
+    joined = text.replace(" %", "\u00a0%")
     return (
         line.replace("\u00a0", " ")
-        for line in textwrap.wrap(held, LEAST, initial_indent=pad, subsequent_indent=pad + "  ")
+        for line in textwrap.wrap(joined, LEAST, initial_indent=pad, subsequent_indent=pad + "  ")
     )
 
 

@@ -105,4 +105,4 @@ def rows(parity: Parity) -> Iterator[Row]:
         }
 
 
-VIEW = SheetView("parity", sheet, lambda found: {"stages": rows(found)})
+VIEW = SheetView("parity", sheet, lambda result: {"stages": rows(result)})

@@ -318,7 +318,7 @@ class BuildsView:
     """An `protocols.View` with JUnit beside the formats of a sheet."""
 
     name = "ab"
-    _sheet = SheetView("ab", sheet, lambda found: {"quantities": rows(found)})
+    _sheet = SheetView("ab", sheet, lambda result: {"quantities": rows(result)})
 
     def render(self, subject: TwoBuilds, format: Format) -> str:
         if format == "plain":

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from specgate import __version__, plugins
 from specgate.ab.folder import FILES, PAGE, AbFolder, Asked, Processes
-from specgate.ab.judging import looks, plans, result_of, running_until, schedules
+from specgate.ab.judging import interim_looks, plans, result_of, running_until, schedules
 from specgate.ab.recording import enter
 from specgate.ab.request import AbRequest, Build, builds, check
 from specgate.ab.resuming import earlier, refuse_changes, resumption, without_unfinished
@@ -251,7 +251,7 @@ def measure(
 
 def decided(asked: Asked, folder: AbFolder, processes: Processes, pairs: int) -> bool:
     """Whether the word after the first `pairs` process pairs is final. Where it is not, that is printed."""
-    found = next(found for look, found, _ in looks(asked, folder.journals(), processes) if look.pairs == pairs)
+    found = next(found for look, found, _ in interim_looks(asked, folder.journals(), processes) if look.pairs == pairs)
     if found.word is Word.CANNOT_TELL:
         echo(f"after {pairs} process pairs {found.word}, so more are measured: {found.reason}")
     return found.word is not Word.CANNOT_TELL

@@ -10,9 +10,9 @@ from specgate.contract.two_builds import TwoBuilds
 from specgate.errors import InvalidResult
 from specgate.files.manifest import MANIFEST, Difference
 from specgate.files.writing import sha256_of
+from specgate.promotion.green_runs import GREEN
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import signer
-from specgate.promotion.streak import GREEN
 from specgate.run.ending import recorded_as
 
 FILE = "../ledger.jsonl"

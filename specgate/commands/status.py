@@ -11,23 +11,25 @@ from specgate.terminal import echo, echo_json
 if TYPE_CHECKING:
     from specgate.planning.request import Request
     from specgate.promotion.ledger import Entry
-    from specgate.promotion.status import OtherStreak, PromotionStatus
+    from specgate.promotion.status import OtherRuns, PromotionStatus
 
 LAST = 10
 WIDTH = 80
 
 
 def show_status(request: Request, *, as_json: bool) -> None:
-    """Print whether the full run that is requested could begin now, and which micro runs are missing. Nothing is
+    """Print whether each full run that is requested could begin now, and which micro runs are missing. Nothing is
     loaded. Raises InvalidResult if the ledger was changed.
     """
+    from specgate.planning.usual import machine_size, runs_of
     from specgate.promotion.status import promotion_status
 
-    status = promotion_status(request)
-    if as_json:
-        echo_json(plain(status))
-    else:
-        echo("\n".join(lines(status)))
+    for each in runs_of(request, machine_size()):
+        status = promotion_status(each)
+        if as_json:
+            echo_json(plain(status))
+        else:
+            echo("\n".join(lines(status)))
 
 
 def plain(found: PromotionStatus) -> dict[str, object]:
@@ -35,7 +37,7 @@ def plain(found: PromotionStatus) -> dict[str, object]:
     from specgate.promotion.fingerprint import measured_by
     from specgate.promotion.signing import allowed_signers
 
-    streak = found.streak
+    green = found.green
     return {
         "schema": "specgate.status/v1",
         "ledger": str(found.ledger.file),
@@ -49,10 +51,10 @@ def plain(found: PromotionStatus) -> dict[str, object]:
         "subject": dict(found.claim.subject),
         "gates": dict(found.claim.gates),
         "fingerprint": dict(found.claim.fingerprint),
-        "streak": streak.length,
+        "streak": green.length,
         "needed": found.promotion.needed,
-        "full_allowed": streak.complete,
-        "expires": streak.expires.isoformat() if streak.expires else None,
+        "full_allowed": green.complete,
+        "expires": green.expires.isoformat() if green.expires else None,
         "command": found.promotion.command,
         "measured_by": measured_by(found.claim.fingerprint),
         "others": [
@@ -60,9 +62,9 @@ def plain(found: PromotionStatus) -> dict[str, object]:
                 "measured_by": measured_by(other.last.fingerprint),
                 "host": other.last.host,
                 "begun_here": other.begun_here,
-                "streak": other.streak.length,
-                "full_allowed": other.begun_here and other.streak.complete,
-                "expires": other.streak.expires.isoformat() if other.streak.expires else None,
+                "streak": other.green.length,
+                "full_allowed": other.begun_here and other.green.complete,
+                "expires": other.green.expires.isoformat() if other.green.expires else None,
                 "last": {"time": other.last.time, "run": other.last.run, "state": other.last.state.value},
             }
             for other in found.others
@@ -76,7 +78,7 @@ def plain(found: PromotionStatus) -> dict[str, object]:
                 "effect": effect,
                 "not_judged": list(e.not_judged),
             }
-            for e, effect in streak.steps[-LAST:]
+            for e, effect in green.steps[-LAST:]
         ],
         "overrides": [
             {"time": e.time, "run": e.run, "reason": e.override} for e in found.history.entries if e.override
@@ -89,7 +91,7 @@ def lines(found: PromotionStatus) -> list[str]:
     from specgate.promotion.admission import subject_in_words, what_is_missing
     from specgate.promotion.signing import allowed_signers
 
-    streak, history = found.streak, found.history
+    green, history = found.green, found.history
     said = [f"ledger {found.ledger.file}: {len(history.entries)} entries, chain intact"]
     if signers := allowed_signers():
         said.append(f"  only entries that a key of {signers} has signed count")
@@ -100,12 +102,12 @@ def lines(found: PromotionStatus) -> list[str]:
     if history.set_aside:
         said.append(f"  {history.set_aside} torn lines set aside in ledger.torn.jsonl")
     said += wrapped(f"micro gates {', '.join(found.promotion.gates)} ({subject_in_words(found.claim)})")
-    said += step_lines(streak.steps[-LAST:])
-    said += wrapped(f"streak {streak.length} of {found.promotion.needed}{alone(found)}")
-    if streak.complete and streak.expires:
-        until = streak.expires.isoformat(timespec="minutes")
+    said += step_lines(green.steps[-LAST:])
+    said += wrapped(f"green micro runs in a row: {green.length} of {found.promotion.needed}{alone(found)}")
+    if green.complete and green.expires:
+        until = green.expires.isoformat(timespec="minutes")
         said += wrapped(f"full may begin until {until}, if software, weights and machine stay as they are")
-    for line in what_is_missing(found.claim, found.promotion, streak):
+    for line in what_is_missing(found.claim, found.promotion, green):
         # The command is for copying, so it stays on one line.
         said += [f"  {line}"] if line.startswith("run: ") else wrapped(line, 2)
     for other in found.others:
@@ -116,24 +118,24 @@ def lines(found: PromotionStatus) -> list[str]:
 
 
 def alone(found: PromotionStatus) -> str:
-    """Whose streak it is, where the ledger has runs of others."""
+    """Say whose green runs these are, where the ledger has runs of others."""
     from specgate.promotion.fingerprint import measured_by_in_words
 
     return f" on this machine alone: {measured_by_in_words(found.claim.fingerprint)}" if found.others else ""
 
 
-def other_lines(other: OtherStreak, needed: int) -> Iterator[str]:
-    """The streak of a fleet or of another machine, its last run, and what may follow."""
+def other_lines(other: OtherRuns, needed: int) -> Iterator[str]:
+    """The green runs of a fleet or of another machine, its last run, and what may follow."""
     from specgate.promotion.fingerprint import measured_by_in_words
 
     who = measured_by_in_words(other.last.fingerprint)
     if not other.begun_here and other.last.host and other.last.host not in who:
         who += f", begun on host {other.last.host}"
-    yield from wrapped(f"streak {other.streak.length} of {needed} of {who}")
-    effect = next(said for entry, said in reversed(other.streak.steps) if entry == other.last)
+    yield from wrapped(f"green micro runs in a row: {other.green.length} of {needed} of {who}")
+    effect = next(said for entry, said in reversed(other.green.steps) if entry == other.last)
     yield from wrapped(f"last: {other.last.state.value} {other.last.run} ({effect})", 2)
-    if other.streak.complete and other.streak.expires:
-        until = other.streak.expires.isoformat(timespec="minutes")
+    if other.green.complete and other.green.expires:
+        until = other.green.expires.isoformat(timespec="minutes")
         may = (
             "specgate full --on gpus may begin" if other.begun_here else "full may begin there, if nothing has changed,"
         )
@@ -141,7 +143,7 @@ def other_lines(other: OtherStreak, needed: int) -> Iterator[str]:
 
 
 def step_lines(steps: Sequence[tuple[Entry, str]]) -> Iterator[str]:
-    """Two lines or more for each micro run: its state and name, then when it ended and what it did to the streak."""
+    """Two lines or more for each micro run: its state and name, then when it ended and what it did to the count."""
     before = None
     for entry, effect in steps:
         yield f"  {entry.state.value:12} {entry.run}"

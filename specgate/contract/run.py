@@ -26,7 +26,7 @@ class Promotion:
     `gates`: name → SHA-256 of the micro scenarios that must be green.
     `needed`: how many times in a row they must be green.
     `streak`: how many times in a row they have been.
-    `command`: the command that advances the streak.
+    `command`: the command that adds a green run.
     `override`: why a full run was allowed to begin without it; None where it was not.
     """
 

@@ -2,7 +2,7 @@
 
 With `--scenario` these options take the place of what the scenario says; without one they are put to a small scenario
 for this machine. Either way another question results. So it gets a name of its own, which begins with `own-`: no
-scenario that ships has such a name, so that no rule of a policy and no streak takes it for one of them. What it
+scenario that ships has such a name, so no rule of a policy and no count of green runs takes it for one of them. What it
 measures is written down in its name and, whole, in the run's config.resolved.yaml.
 """
 

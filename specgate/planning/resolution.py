@@ -265,7 +265,7 @@ def settled(scenario: Scenario, pair: PairRef, *, any_architecture: bool = False
         return scenario
     positions, vocab = target_limits(pair, scenario.rope_keys, any_architecture=any_architecture)
     own = own_prompts(scenario, tokenizer_of(pair), vocab)
-    longest = own.draw(0, None, max(scenario.grid.batch)).longest
+    longest = own.draw(0, None, scenario.prompts_in_set(max(scenario.grid.batch))).longest
     tokens, room = len(longest.token_ids), room_needed(scenario)
     if positions is not None and tokens + room > positions:
         right = f"max_tokens: {positions - room}" if positions > room else f"fewer than {room} tokens after the prompt"
@@ -280,7 +280,7 @@ def settled(scenario: Scenario, pair: PairRef, *, any_architecture: bool = False
 def prompts_of(scenario: Scenario, point: Point, pair: PairRef, *, any_architecture: bool = False) -> Prompts:
     """The prompts of one point of the scenario on `pair`. Raises what `build_prompts` raises."""
     _, vocab = target_limits(pair, scenario.rope_keys, any_architecture=any_architecture)
-    return build_prompts(scenario, point.context, point.batch, tokenizer_of(pair), vocab)
+    return build_prompts(scenario, point.context, scenario.prompts_in_set(point.batch), tokenizer_of(pair), vocab)
 
 
 def tokenizer_of(pair: PairRef) -> Path | None:

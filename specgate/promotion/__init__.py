@@ -3,7 +3,7 @@
 admission.py           that order in the life of a run: before it begins, when its engine is loaded, after its end
 claim.py               which micro gates a run rests on, how often they were green, and whether it may begin
 micro_gates.py         which micro scenarios must be green, and the command that runs them
-streak.py              how often in a row they have been: a pure function of the ledger's entries and the time
+green_runs.py          how often in a row they have been: a pure function of the ledger's entries and the time
 standing.py            whether a green entry is believed: its host, its run folder, its signature
 signing.py             signatures of entries, made and checked by ssh-keygen
 fingerprint.py         what two fingerprints state differently, and how that is said

@@ -32,11 +32,11 @@ from specgate.promotion.claim import (
     subject_of,
 )
 from specgate.promotion.fingerprint import FLEET, changes, in_words
+from specgate.promotion.green_runs import NEEDED, Claim, GreenRuns, assuming_last_engine, green_runs
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.micro_gates import micro_gates
 from specgate.promotion.signing import signing_key
 from specgate.promotion.standing import doubts
-from specgate.promotion.streak import NEEDED, Claim, Streak, assuming_last_engine, streak
 
 NO_ORDER: Final = Promotion({}, 0, 0, "")
 """Of a load run, which no micro gates come before."""
@@ -65,7 +65,7 @@ def promotion_of(request: Request, config: Config, ledger: Ledger, software: Sof
     claim = claim_of(config, promotion.gates, software)
     if request.kind == "full":
         return admit(ledger, claim, promotion)
-    return replace(promotion, streak=current_streak(ledger, claim).length)
+    return replace(promotion, streak=current_green_runs(ledger, claim).length)
 
 
 def admission(
@@ -91,14 +91,14 @@ def sampling(
     """Return the green run that allows this one to compare a sample of its texts only. The function that is returned
     needs the facts of the loaded engine.
 
-    It is a run that counts for the streak of the same fingerprint, and that compared its own texts whole. There is none
+    It is one of the green runs in a row of the same fingerprint, and compared its own texts whole. There is none
     where the policy wants every run to do so.
     """
 
     def found(facts: EngineFacts) -> str | None:
         if config.policy.checks.text != "sampled":
             return None
-        counted = current_streak(ledger, claim_of(config, promotion.gates, software), facts).runs
+        counted = current_green_runs(ledger, claim_of(config, promotion.gates, software), facts).runs
         return next((entry.run for entry in counted if compared_whole(ledger.folder / entry.run)), None)
 
     return found
@@ -127,8 +127,8 @@ def record(
     return lines
 
 
-def current_streak(ledger: Ledger, claim: Claim, facts: EngineFacts | None = None) -> Streak:
-    """The streak of green micro runs as of now.
+def current_green_runs(ledger: Ledger, claim: Claim, facts: EngineFacts | None = None) -> GreenRuns:
+    """The green micro runs in a row as of now.
 
     Without an engine's `facts`, the weights and the device of the last micro run are assumed. Raises InvalidResult if
     the ledger was changed.
@@ -138,21 +138,21 @@ def current_streak(ledger: Ledger, claim: Claim, facts: EngineFacts | None = Non
         claim = assuming_last_engine(claim, entries, ENGINE_KEYS)
     else:
         claim = replace(claim, fingerprint={**claim.fingerprint, **engine_fingerprint(facts)})
-    return streak(entries, claim, datetime.now(UTC), doubts(ledger))
+    return green_runs(entries, claim, datetime.now(UTC), doubts(ledger))
 
 
 def admit(ledger: Ledger, claim: Claim, promotion: Promotion, facts: EngineFacts | None = None) -> Promotion:
-    """Allow a full run to begin: returns `promotion` with the current streak.
+    """Allow a full run to begin: returns `promotion` with the current count of green runs.
 
     Raises OrderRefused if the micro gates have not been green often enough and the order is not overridden.
     """
-    current = current_streak(ledger, claim, facts)
+    current = current_green_runs(ledger, claim, facts)
     if not current.complete and promotion.override is None:
         raise refusal(claim, promotion, current)
     return replace(promotion, streak=current.length)
 
 
-def refusal(claim: Claim, promotion: Promotion, current: Streak) -> OrderRefused:
+def refusal(claim: Claim, promotion: Promotion, current: GreenRuns) -> OrderRefused:
     """The error that refuses a full run: how green its micro gates are, what is missing, and how to override."""
     missing = what_is_missing(claim, promotion, current)
     last = [f"last: {entry.state} {entry.run} ({effect})" for entry, effect in current.steps[-1:]]
@@ -164,7 +164,7 @@ def refusal(claim: Claim, promotion: Promotion, current: Streak) -> OrderRefused
     return OrderRefused("\n".join(lines), hint=override)
 
 
-def what_is_missing(claim: Claim, promotion: Promotion, current: Streak) -> list[str]:
+def what_is_missing(claim: Claim, promotion: Promotion, current: GreenRuns) -> list[str]:
     """The lines that say which green runs are missing and which command to run. [] if none are."""
     left = promotion.needed - current.length
     if left <= 0:
@@ -208,7 +208,7 @@ def after_micro(ledger: Ledger, claim: Claim, promotion: Promotion, run: Run) ->
     """
     if promotion.gates.keys().isdisjoint(run.scenarios):
         return []
-    current = current_streak(ledger, claim, next(iter(run.engines.values()), None))
+    current = current_green_runs(ledger, claim, next(iter(run.engines.values()), None))
     own = next((n for n, (entry, _) in reversed(list(enumerate(current.steps))) if entry.run == run.id), None)
     effect = "does not count" if own is None else current.steps[own][1]
     lines = [f"green micro runs in a row: {current.length} of {promotion.needed} (this run: {effect})"]

@@ -27,7 +27,7 @@ from specgate.files.config import Config
 from specgate.files.plain_data import to_plain
 from specgate.machine import host, inventory
 from specgate.machine.software import Software, software
-from specgate.promotion.streak import Claim
+from specgate.promotion.green_runs import Claim
 
 ENGINE_KEYS: Final = (*("target_sha256", "draft_sha256", "device", "engine_version", "tape_sha256", "tuned_sha256"),)
 """The keys of the fingerprint that only a loaded engine knows. Each is a field of `contract.EngineFacts`. What

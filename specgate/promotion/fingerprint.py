@@ -46,7 +46,7 @@ def incomplete(then: Mapping[str, str | None], now: Mapping[str, str | None]) ->
     None if they are the same.
     """
     if (FLEET in then) != (FLEET in now):
-        return f"{'a fleet' if FLEET in then else 'one machine'} measured it, whose streak is another"
+        return f"{'a fleet' if FLEET in then else 'one machine'} measured it, whose green runs count apart"
     unlike = [key for key in (*now, *then) if key not in then or key not in now]
     names = dict.fromkeys("packages" if key.startswith(LISTED) else key for key in unlike)
     return f"its fingerprint is incomplete, without {', '.join(names)}" if names else None

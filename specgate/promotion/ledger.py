@@ -241,7 +241,7 @@ class Ledger:
         )
 
     def _hint(self) -> str:
-        return f"nothing was changed; to begin anew, with no streak, move {self.folder}/ledger.* elsewhere"
+        return f"nothing was changed; to begin anew, without green runs, move {self.folder}/ledger.* elsewhere"
 
     @contextmanager
     def _lock(self) -> Iterator[None]:

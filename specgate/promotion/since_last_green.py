@@ -14,8 +14,8 @@ from specgate.files.config import Config
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import without_home
 from specgate.promotion.claim import subject_of
+from specgate.promotion.green_runs import GREEN, time_of
 from specgate.promotion.ledger import Entry
-from specgate.promotion.streak import GREEN, time_of
 
 
 def previous_green(run: Run, config: Config, entries: Iterable[Entry]) -> Entry | None:

@@ -1,7 +1,7 @@
 """Standing of a green entry of a ledger: what speaks for it outside of the chain of hashes.
 
 The chain says that entries were not changed. It does not say that there ever was such a run, or that it was made here:
-a ledger can be copied, and made up from the first line on. So an entry counts for a streak only
+a ledger can be copied, and made up from the first line on. So an entry counts as a green run only
 
     if the entry is signed      by one of the allowed signers, where `SPECGATE_ALLOWED_SIGNERS` names them;
     else if it was made here    its `host` is this one, and its run folder lies beside the ledger or in an archive.

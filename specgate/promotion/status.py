@@ -12,17 +12,17 @@ from specgate.planning.request import Request
 from specgate.planning.resolution import resolve
 from specgate.promotion.claim import ENGINE_KEYS, claim_of, digests, software_of
 from specgate.promotion.fingerprint import FLEET, measured_by
+from specgate.promotion.green_runs import (
+    NEEDED,
+    Claim,
+    GreenRuns,
+    assuming_last_engine,
+    green_runs,
+    relevant,
+)
 from specgate.promotion.ledger import Entry, History, Ledger
 from specgate.promotion.micro_gates import micro_gates
 from specgate.promotion.standing import doubts
-from specgate.promotion.streak import (
-    NEEDED,
-    Claim,
-    Streak,
-    assuming_last_engine,
-    relevant,
-    streak,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class PromotionStatus:
     history: History
     claim: Claim
     promotion: Promotion
-    streak: Streak
-    others: tuple[OtherStreak, ...] = ()
+    green: GreenRuns
+    others: tuple[OtherRuns, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class OtherStreak:
+class OtherRuns:
     """Green micro runs in a row of others than this machine alone.
 
     `last`: their newest run. `begun_here`: a fleet whose runs were begun on this machine, so that its `full` could be
@@ -48,7 +48,7 @@ class OtherStreak:
     rested on, which is all that is known of them here.
     """
 
-    streak: Streak
+    green: GreenRuns
     last: Entry
     begun_here: bool
 
@@ -65,14 +65,15 @@ def promotion_status(request: Request) -> PromotionStatus:
     gates, command = micro_gates(request, config)
     unloaded, now = claim_of(config, digests(gates), software_of(config)), datetime.now(UTC)
     claim = assuming_last_engine(unloaded, history.entries, ENGINE_KEYS)
-    current = streak(history.entries, claim, now, doubts(ledger))
+    current = green_runs(history.entries, claim, now, doubts(ledger))
     promotion = Promotion(gates=claim.gates, needed=NEEDED, streak=current.length, command=command)
     return PromotionStatus(ledger, history, claim, promotion, current, tuple(others(ledger, history, unloaded, now)))
 
 
-def others(ledger: Ledger, history: History, claim: Claim, now: datetime) -> Iterator[OtherStreak]:
-    """The streaks of those who measured, other than this machine alone, those who measured last first. `claim`: of this
-    machine, without what only an engine knows.
+def others(ledger: Ledger, history: History, claim: Claim, now: datetime) -> Iterator[OtherRuns]:
+    """Yield the green runs of others than this machine alone, those who measured last first.
+
+    `claim`: of this machine, without what only an engine knows.
     """
     of: dict[str, list[Entry]] = {}
     for entry in relevant(history.entries, claim):
@@ -83,7 +84,7 @@ def others(ledger: Ledger, history: History, claim: Claim, now: datetime) -> Ite
         here = FLEET in last.fingerprint and last.host == host.identity() and same_machine(last, claim)
         known = {**claim.fingerprint, FLEET: last.fingerprint[FLEET]} if here else last.fingerprint
         assumed = assuming_last_engine(replace(claim, fingerprint=known), theirs, ENGINE_KEYS)
-        yield OtherStreak(streak(history.entries, assumed, now, doubts(ledger, last.host)), last, here)
+        yield OtherRuns(green_runs(history.entries, assumed, now, doubts(ledger, last.host)), last, here)
 
 
 def same_machine(entry: Entry, claim: Claim) -> bool:

@@ -19,9 +19,9 @@ from specgate.machine import inventory
 from specgate.machine.checkout import git
 from specgate.planning.gates import bases_of
 from specgate.promotion.claim import machine_fingerprint, subject_of
+from specgate.promotion.green_runs import time_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.standing import doubt_of_comparison, folder_of
-from specgate.promotion.streak import time_of
 
 MOST: Final = 16
 """Comparisons that are copied of one source tree, the newest."""

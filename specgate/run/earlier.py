@@ -16,9 +16,9 @@ from specgate.files.run_folder import RunFolder
 from specgate.files.writing import sha256_of
 from specgate.planning.gates import needs_earlier_run
 from specgate.promotion.claim import machine_fingerprint, subject_of
+from specgate.promotion.green_runs import GREEN, time_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.standing import doubts, folder_of
-from specgate.promotion.streak import GREEN, time_of
 
 MACHINE = ("gpu_uuid", "host")
 """Keys of the fingerprint that say which machine it was: the GPU, or else the host."""

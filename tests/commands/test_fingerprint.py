@@ -97,7 +97,7 @@ def test_three_greens_count_for_nothing_after_a_change_and_it_is_named(
     assert refused.returncode == 5, refused.stdout + refused.stderr
     assert "green 0 of 3" in refused.stderr and "starts anew: " in refused.stderr and said in refused.stderr
     found = cli.run(*STATUS).stdout
-    assert "streak 0 of 3" in found and said in " ".join(found.split())
+    assert "green micro runs in a row: 0 of 3" in found and said in " ".join(found.split())
     assert all(len(line) <= 80 for line in found.splitlines() if not line.startswith(("  run: ", "ledger ")))
     again = cli.run(*MICRO)
     assert "runs in a row: 1 of 3 (this run: one more)" in again.stdout

@@ -157,7 +157,7 @@ def test_a_refusal_measures_nothing_and_its_command_is_the_one_to_run(order: Cli
     ],
     ids=["engine killed", "other settings"],
 )
-def test_a_micro_run_says_what_it_did_to_the_streak(order: Cli, arguments: tuple[str, ...], said: str) -> None:
+def test_a_micro_run_says_what_it_did_to_the_count(order: Cli, arguments: tuple[str, ...], said: str) -> None:
     enter(order, 2)
     ran = order.run_apart if "die_after_blocks=20" in arguments else order.run
     assert said in ran(*MICRO, *FAKE, *arguments).stdout
@@ -170,7 +170,7 @@ def test_options_are_part_of_what_is_measured(order: Cli) -> None:
 
 
 @pytest.mark.parametrize("state", [State.FAIL, State.INVALID])
-def test_a_red_run_starts_the_streak_anew(order: Cli, state: State) -> None:
+def test_a_red_run_starts_the_count_anew(order: Cli, state: State) -> None:
     enter(order, 3)
     assert status(order)["full_allowed"] is True
     enter(order, 1, state)
@@ -207,23 +207,24 @@ def fleet_of(*gpus: int) -> str:
     return f"{len(gpus)}: {', '.join(f'GPU-5a1e000{n}-0000-4000-8000-000000000001' for n in gpus)}"
 
 
-def test_status_names_the_streak_of_a_fleet_that_is_begun_here(order: Cli) -> None:
+def test_status_names_the_green_runs_of_a_fleet_that_is_begun_here(order: Cli) -> None:
     enter(order, 1)
     enter(order, 3, by={"fleet": fleet_of(0, 1, 2, 3)})
     found = status(order)
     assert (found["streak"], found["full_allowed"], found["measured_by"]) == (1, False, identity())
-    assert found["last"][-1]["effect"] == "no change: a fleet measured it, whose streak is another"
+    assert found["last"][-1]["effect"] == "no change: a fleet measured it, whose green runs count apart"
     (other,) = found["others"]
     assert (other["measured_by"], other["streak"]) == (fleet_of(0, 1, 2, 3), 3)
     assert other["begun_here"] is other["full_allowed"] is True
     code, said = here(order, "full", "--status")
     said = " ".join(said.split())
-    assert code == 0 and f"streak 1 of 3 on this machine alone: host {identity()}" in said
-    assert "streak 3 of 3 of a fleet of 4 (GPU-5a1e0000, GPU-5a1e0001, GPU-5a1e0002, 1 more) last: PASS" in said
+    assert code == 0 and f"green micro runs in a row: 1 of 3 on this machine alone: host {identity()}" in said
+    fleet = "a fleet of 4 (GPU-5a1e0000, GPU-5a1e0001, GPU-5a1e0002, 1 more)"
+    assert f"green micro runs in a row: 3 of 3 of {fleet} last: PASS" in said
     assert "(one more) specgate full --on gpus may begin until " in said
 
 
-def test_another_fleet_has_a_streak_of_its_own_and_a_red_run_ends_it(order: Cli) -> None:
+def test_another_fleet_has_green_runs_of_its_own_and_a_red_run_ends_it(order: Cli) -> None:
     enter(order, 1, by={"fleet": fleet_of(0, 1)})
     enter(order, 2, by={"fleet": fleet_of(2, 3)})
     enter(order, 1, State.FAIL, by={"fleet": fleet_of(2, 3)})
@@ -234,13 +235,13 @@ def test_another_fleet_has_a_streak_of_its_own_and_a_red_run_ends_it(order: Cli)
     assert "may begin" not in here(order, "full", "--status")[1]
 
 
-def test_another_hosts_streak_is_held_to_what_its_last_run_rested_on(order: Cli) -> None:
+def test_another_hosts_count_is_held_to_what_its_last_run_rested_on(order: Cli) -> None:
     theirs = {"gpu_uuid": "GPU-5a1e0007-0000-4000-8000-000000000001", "host": None, "source_tree_sha256": "0" * 64}
     enter(order, 3, by=theirs, host="0123456789abcdef")
     (other,) = status(order)["others"]
     assert (other["streak"], other["begun_here"], other["full_allowed"]) == (3, False, False)
     said = " ".join(here(order, "full", "--status")[1].split())
-    assert "streak 3 of 3 of GPU-5a1e0007, begun on host 0123456789abcdef" in said
+    assert "green micro runs in a row: 3 of 3 of GPU-5a1e0007, begun on host 0123456789abcdef" in said
     assert "full may begin there, if nothing has changed, until " in said
     lines = here(order, "full", "--status")[1].split("\n")
     assert max(len(line) for line in lines if not line.startswith("  run: ")) <= 80
@@ -249,7 +250,7 @@ def test_another_hosts_streak_is_held_to_what_its_last_run_rested_on(order: Cli)
 def test_without_runs_of_others_nothing_is_said_of_them(order: Cli) -> None:
     enter(order, 1)
     assert status(order)["others"] == []
-    assert "streak 1 of 3\n" in here(order, "full", "--status")[1]
+    assert "green micro runs in a row: 1 of 3\n" in here(order, "full", "--status")[1]
 
 
 def test_green_runs_without_their_folders_let_nothing_pass_until_an_archive_is_named(order: Cli) -> None:
@@ -260,7 +261,7 @@ def test_green_runs_without_their_folders_let_nothing_pass_until_an_archive_is_n
     code, said = here(order, "full")
     assert code == 5 and "its run folder is missing" in said
     code, said = here(order, "full", "--status", "--archive", str(archive))
-    assert code == 0 and "streak 3 of 3" in said
+    assert code == 0 and "green micro runs in a row: 3 of 3" in said
     assert full(order, *FAKE, "--archive", str(archive)).returncode == 0
 
 
@@ -336,7 +337,7 @@ def test_a_torn_line_is_reported_and_does_no_harm(order: Cli) -> None:
 def test_status_says_what_is_missing_and_what_to_run(order: Cli) -> None:
     enter(order, 2)
     output = here(order, "full", "--status")[1]
-    assert "chain intact" in output and "streak 2 of 3" in output
+    assert "chain intact" in output and "green micro runs in a row: 2 of 3" in output
     assert "missing: 1 green run of gate" in output
     assert "run: specgate micro --scenario gate.yaml" in output
     enter(order, 1)
@@ -361,7 +362,7 @@ def test_a_run_that_is_not_judged_does_not_count_and_status_names_what_is_missin
     assert json.loads((run / "run.json").read_text())["not_judged"] == gates["not_judged"]
     assert full(order).returncode == 5
     code, said = here(order, "full", "--status")
-    assert code == 0 and "streak 0 of 3" in said
+    assert code == 0 and "green micro runs in a row: 0 of 3" in said
     assert "NOT_JUDGED" in said and "not judged: acceptance of 2 cells" in said
     code, said = here(order, "full", "--status", "--json")
     (last, *_) = reversed(json.loads(said)["last"])

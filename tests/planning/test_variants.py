@@ -101,7 +101,7 @@ def test_a_question_on_the_command_line_keeps_the_variant_in_the_name(tmp_path: 
     assert (found.name, found.options, found.grid.context) == ("own-mine.c512+kv-fp8", {"kv": "fp8"}, (512,))
 
 
-def test_streaks_of_a_scenario_do_not_know_its_variants_and_each_variant_has_its_own(tmp_path: Path) -> None:
+def test_green_runs_of_a_scenario_do_not_know_its_variants_and_each_variant_has_its_own(tmp_path: Path) -> None:
     scenario = load_scenario(written(tmp_path))
     alone = replace(scenario, variants={})
     assert digests([scenario]) == digests([alone])

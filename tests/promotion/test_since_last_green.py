@@ -49,13 +49,13 @@ def last_time(cli: Cli, run: str) -> str:
     return str(next(entry["time"] for entry in entries if entry["run"] == run))
 
 
-def test_a_micro_run_knows_the_streak_that_it_continues(cli: Cli) -> None:
-    streaks = []
+def test_a_micro_run_knows_the_green_runs_that_it_continues(cli: Cli) -> None:
+    counts = []
     for _ in range(2):
         done = cli.run("micro", "--scenario", "gate.yaml", "--policy", "policy.yaml", "--backend", "fake")
         assert done.returncode == 0, done.stderr
-        streaks.append(json.loads((cli.newest() / "run.json").read_text())["promotion"]["streak"])
-    assert streaks == [0, 1]
+        counts.append(json.loads((cli.newest() / "run.json").read_text())["promotion"]["streak"])
+    assert counts == [0, 1]
 
 
 def test_of_two_green_runs_that_ended_in_one_second_the_later_line_is_the_last() -> None:

@@ -15,7 +15,7 @@ from specgate.files.writing import sha256_of
 from specgate.promotion.ledger import Ledger
 from specgate.run.compared_builds import builds_differences, revision_of
 from tests.gates.test_builds import COMPARED, RUN
-from tests.promotion.test_streak import entry
+from tests.promotion.test_green_runs import entry
 from tests.support.command import Cli
 
 POLICY = """\

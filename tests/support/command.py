@@ -93,7 +93,7 @@ class Cli:
         return ran
 
     def _ledger(self) -> dict[Path, bytes]:
-        """The files of the ledger, so that a run that says nothing can be taken out: it would end a streak."""
+        """The files of the ledger, so that a run that says nothing can be taken out of the green runs."""
         return {file: file.read_bytes() for file in (self.folder / "runs").glob("ledger.*")}
 
     def _forget(self, ledger: Mapping[Path, bytes]) -> None:

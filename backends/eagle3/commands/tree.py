@@ -91,7 +91,7 @@ ELEMENT = {"float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1}
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What is asked beside the tree itself. `pair`: name and memory; `ranks`: () where no shares are given."""
+    """Request beside the tree itself. `pair`: name and memory; `ranks`: () if no shares are given."""
 
     room: Room
     block_size: int
@@ -144,17 +144,17 @@ def inspect(file: Path, what_if: bool, as_json: bool, svg: bool, out: Path, **wi
     from specgate.checkpoints.trees.file import read_tree
     from specgate.checkpoints.trees.sizes import too_small
 
-    if not what_if and (given := [name for name, value in wish.items() if value is not None]):
-        raise UsageError(f"--{given[0].replace('_', '-')} without --what-if", hint="it belongs to the what-if")
+    if not what_if and (unused := [name for name, value in wish.items() if value is not None]):
+        raise UsageError(f"--{unused[0].replace('_', '-')} without --what-if", hint="it belongs to the what-if")
     shape = read_tree(file)
-    asked = wanted(shape, **wish) if what_if else None
+    question = wanted(shape, **wish) if what_if else None
     if as_json:
-        echo_json(as_data(file, shape, asked))
+        echo_json(as_data(file, shape, question))
     else:
-        echo("\n".join(lines(file, shape, asked)))
+        echo("\n".join(lines(file, shape, question)))
     if svg:
         write_files(out, [("tree.svg", picture(shape, str(file)))])
-    sys.exit(ExitCode.FAIL if asked is not None and any(too_small(shape, asked.room)) else ExitCode.PASS)
+    sys.exit(ExitCode.FAIL if question is not None and any(too_small(shape, question.room)) else ExitCode.PASS)
 
 
 def wanted(
@@ -173,7 +173,7 @@ def wanted(
     from specgate.checkpoints.trees.sizes import Room, memory
 
     room = Room(batch or 1, **sizes)
-    found = None
+    memory_of = None
     if pair is not None or target is not None or draft is not None:
         from specgate.backends.eagle3.lib.pair import open_draft, open_target
         from specgate.pairs.resolve import refuse_two_names, resolve_pair
@@ -183,31 +183,31 @@ def wanted(
         assert ref.draft is not None  # a pair by name or by folders has one
         geometry = open_target(ref.target).geometry
         of_draft = open_draft(ref.draft, geometry).geometry
-        found = ref.name, memory(shape, room, geometry, of_draft, ELEMENT[kv_dtype or "bfloat16"])
+        memory_of = ref.name, memory(shape, room, geometry, of_draft, ELEMENT[kv_dtype or "bfloat16"])
     elif kv_dtype is not None:
         raise UsageError("--kv-dtype without a pair", hint="name one: --pair, or --target and --draft")
-    return WhatIf(room, block_size or 16, found, shares(ranks) if ranks is not None else ())
+    return WhatIf(room, block_size or 16, memory_of, shares(ranks) if ranks is not None else ())
 
 
 def shares(text: str) -> tuple[float, ...]:
     """`0.6,0.15` as shares, which fall and are 1 in all at most. Raises UsageError for anything else."""
     try:
-        found = tuple(float(part) for part in text.split(","))
+        values = tuple(float(part) for part in text.split(","))
     except ValueError:
-        found = ()
-    falling = all(a >= b for a, b in pairwise(found))
-    if not found or not falling or not all(0 <= share <= 1 for share in found) or sum(found) > 1 + 1e-9:
+        values = ()
+    falling = all(a >= b for a, b in pairwise(values))
+    if not values or not falling or not all(0 <= share <= 1 for share in values) or sum(values) > 1 + 1e-9:
         raise UsageError(
             f"--ranks {text[:80]!r}: not the shares of the ranks 0, 1, …",
             hint="such as 0.6,0.15,0.08: none above the one before, and 1 in all at most",
         )
-    return found
+    return values
 
 
 # ── what is printed ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def lines(file: Path, shape: TreeShape, asked: WhatIf | None) -> Iterator[str]:
+def lines(file: Path, shape: TreeShape, question: WhatIf | None) -> Iterator[str]:
     """The tree for a terminal of 80 columns."""
     yield from wrapped(f"{file}: {kind(shape)}, {shape.rows} rows to verify")
     yield f"sha256 {shape.sha256}"
@@ -230,12 +230,12 @@ def lines(file: Path, shape: TreeShape, asked: WhatIf | None) -> Iterator[str]:
             f"{skipped} {'nodes have' if skipped > 1 else 'node has'} a likelier sibling that is not in the tree: it "
             "would take no more room, and be accepted more often."
         )
-    if asked is not None:
-        yield from sizes(shape, asked.room)
-        yield from buffer_table(shape, asked.room)
-        yield from cache(shape, asked)
-        if asked.ranks:
-            yield from expectation(shape, asked.ranks)
+    if question is not None:
+        yield from sizes(shape, question.room)
+        yield from buffer_table(shape, question.room)
+        yield from cache(shape, question)
+        if question.ranks:
+            yield from expectation(shape, question.ranks)
 
 
 def kind(shape: TreeShape) -> str:
@@ -256,8 +256,8 @@ def sizes(shape: TreeShape, room: Room) -> Iterator[str]:
     yield ""
     yield f"{'sizes':26} {'needed':>8} {'given':>8}"
     for name in ("num_speculative_tokens", "max_path_len", "max_decoding_tokens", "max_non_leaves_per_layer"):
-        given = getattr(room, name)
-        yield f"{name:26} {getattr(needed, name):8} {'-' if given is None else given:>8}"
+        own = getattr(room, name)
+        yield f"{name:26} {getattr(needed, name):8} {'-' if own is None else own:>8}"
     for sentence in too_small(shape, room):
         yield from wrapped(f"TOO SMALL: {sentence}")
 
@@ -273,22 +273,23 @@ def buffer_table(shape: TreeShape, room: Room) -> Iterator[str]:
         yield f"{buffer.name:13} {dimensions:>16} {buffer.dtype:>6} {buffer.bytes:11,}  {buffer.why}"
 
 
-def cache(shape: TreeShape, asked: WhatIf) -> Iterator[str]:
-    """What a step takes of the cache, beside a chain of as many levels."""
+def cache(shape: TreeShape, question: WhatIf) -> Iterator[str]:
+    """Yield the cache that a step takes, beside a chain of as many levels."""
     from specgate.checkpoints.trees.sizes import blocks
 
-    rows, chain, size = asked.room.max_decoding_tokens or shape.rows, shape.depth + 1, asked.block_size
+    rows, chain, size = question.room.max_decoding_tokens or shape.rows, shape.depth + 1, question.block_size
     yield ""
     yield from wrapped(
         f"Cache of a step: {rows} positions per request, up to {amount(blocks(rows, size), 'block')} of {size}; "
         f"a chain of {shape.depth} takes {chain}, up to {amount(blocks(chain, size), 'block')}. All but the accepted "
         "path is given back."
     )
-    if asked.pair is not None:
-        name, found = asked.pair
+    if question.pair is not None:
+        name, bytes_of = question.pair
         yield from wrapped(
-            f"Pair {name}, batch {asked.room.batch}: {found.tree / 1e6:,.2f} MB of cache ({found.position:,} bytes per "
-            f"position), a chain {found.chain / 1e6:,.2f} MB; float32 logits {found.logits / 1e6:,.2f} MB."
+            f"Pair {name}, batch {question.room.batch}: {bytes_of.tree / 1e6:,.2f} MB of cache "
+            f"({bytes_of.position:,} bytes per position), a chain {bytes_of.chain / 1e6:,.2f} MB; "
+            f"float32 logits {bytes_of.logits / 1e6:,.2f} MB."
         )
 
 
@@ -323,30 +324,30 @@ def wrapped(text: str, indent: str = "") -> list[str]:
 # ── what is stored ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def as_data(file: Path, shape: TreeShape, asked: WhatIf | None) -> dict[str, object]:
+def as_data(file: Path, shape: TreeShape, question: WhatIf | None) -> dict[str, object]:
     """The tree as data: schema `specgate.tree/v1`. Lengths in tokens, memory in bytes."""
     from specgate.checkpoints.trees import sizes as of_tree
 
     tree: dict[str, object] = {**of_tree.as_data(shape), "choices": shape.paths, "parents": shape.parents}
-    found: dict[str, object] = {"schema": "specgate.tree/v1", "file": str(file), "tree": tree}
-    if asked is None:
-        return found
+    data: dict[str, object] = {"schema": "specgate.tree/v1", "file": str(file), "tree": tree}
+    if question is None:
+        return data
     needed = of_tree.advised(shape)
     what_if: dict[str, object] = {
-        "given": asdict(asked.room),
-        "needed": {name: getattr(needed, name) for name in asdict(asked.room) if name != "batch"},
-        "too_small": list(of_tree.too_small(shape, asked.room)),
-        "buffers": [{**asdict(buffer), "bytes": buffer.bytes} for buffer in of_tree.buffers(shape, asked.room)],
-        "block_size": asked.block_size,
-        "blocks_per_request": of_tree.blocks(asked.room.max_decoding_tokens or shape.rows, asked.block_size),
-        "memory": {"pair": asked.pair[0], **asdict(asked.pair[1])} if asked.pair else None,
+        "given": asdict(question.room),
+        "needed": {name: getattr(needed, name) for name in asdict(question.room) if name != "batch"},
+        "too_small": list(of_tree.too_small(shape, question.room)),
+        "buffers": [{**asdict(buffer), "bytes": buffer.bytes} for buffer in of_tree.buffers(shape, question.room)],
+        "block_size": question.block_size,
+        "blocks_per_request": of_tree.blocks(question.room.max_decoding_tokens or shape.rows, question.block_size),
+        "memory": {"pair": question.pair[0], **asdict(question.pair[1])} if question.pair else None,
     }
-    if asked.ranks:
-        best = of_tree.likeliest_tree(shape.nodes, shape.depth, asked.ranks)
+    if question.ranks:
+        best = of_tree.likeliest_tree(shape.nodes, shape.depth, question.ranks)
         what_if["expected"] = {
-            "ranks": asked.ranks,
-            "acceptance_length": of_tree.expected_length(shape, asked.ranks),
+            "ranks": question.ranks,
+            "acceptance_length": of_tree.expected_length(shape, question.ranks),
             "best_choices": best.paths,
-            "best_acceptance_length": of_tree.expected_length(best, asked.ranks),
+            "best_acceptance_length": of_tree.expected_length(best, question.ranks),
         }
-    return {**found, "what_if": what_if}
+    return {**data, "what_if": what_if}

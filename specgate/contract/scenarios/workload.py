@@ -49,7 +49,9 @@ class Grid:
 PromptSource = Literal["mixed", "code", "docs", "prose", "random", "file"]
 
 
-FormatName = Literal["auto", "lines", "mt-bench", "humaneval", "gsm8k", "longbench", "sharegpt", "vllm-custom"]
+FormatName = Literal[
+    "auto", "lines", "plain-lines", "mt-bench", "humaneval", "gsm8k", "longbench", "sharegpt", "vllm-custom"
+]
 """Formats of a file of prompts (`planning.prompt_files`). `auto`: recognise it."""
 
 

@@ -1,4 +1,4 @@
-"""Meaning of the records of prompt files: specgate's own lines, and local copies of public data sets.
+"""Meaning of the records of prompt files: specgate's own lines, plain lines, and local copies of public data sets.
 
 Nothing is downloaded. A data set's own prompt templates are not applied: what becomes the prompt stands below and in
 docs/scenarios.md. Of a conversation only the first question is asked.
@@ -16,7 +16,15 @@ from typing import Any, Final, NamedTuple, NoReturn
 from specgate.contract.scenarios.workload import FormatName
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
-from specgate.planning.prompt_files.records import ONE_PER_LINE, Record, content_of, records_of, sha256_of
+from specgate.planning.prompt_files.records import (
+    ONE_PER_LINE,
+    Record,
+    content_of,
+    is_plain,
+    plain_records_of,
+    records_of,
+    sha256_of,
+)
 
 NAME: Final = 200
 """Characters of an id."""
@@ -202,6 +210,7 @@ class Format(NamedTuple):
 
 OWN_KEYS: Final = ("ids", "text", "prompt", "messages")
 LINES: Final[FormatName] = "lines"
+PLAIN: Final[FormatName] = "plain-lines"
 FORMATS: Final[Mapping[str, Format]] = {
     f.name: f
     for f in (
@@ -212,6 +221,7 @@ FORMATS: Final[Mapping[str, Format]] = {
         Format("sharegpt", sharegpt, ("conversations",), True),
         Format("vllm-custom", vllm_custom, (), True),
         Format(LINES, own_line, (), False),
+        Format(PLAIN, own_line, (), False),
     )
 }
 """Name → format; the more telling ones first. `vllm-custom` looks like `lines`, and has to be asked for."""
@@ -233,6 +243,8 @@ def recognise(path: Path, stated: FormatName) -> Recognised:
     sha256 = sha256_of(content)
     if stated != "auto":
         return Recognised(sha256, stated)
+    if is_plain(path, content):
+        return Recognised(sha256, PLAIN)
     record = next(records_of(path, content), None)
     if record is None:
         raise UsageError(f"{path}: no prompts in it", hint=ONE_PER_LINE)
@@ -263,7 +275,8 @@ def entries_of(path: Path, sha256: str, format_: str) -> tuple[Entry, ...]:
             f"{path}: its SHA-256 is {now}; the scenario was made with {sha256}",
             hint="put that file back, or start a new run",
         )
-    entries = tuple(read_entries(records_of(path, content), FORMATS[format_].reading))
+    records = plain_records_of if format_ == PLAIN else records_of
+    entries = tuple(read_entries(records(path, content), FORMATS[format_].reading))
     if not entries:
         raise UsageError(f"{path}: no prompts in it", hint=ONE_PER_LINE)
     return entries

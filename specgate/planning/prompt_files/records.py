@@ -1,4 +1,4 @@
-"""The records of a prompt file: JSON objects, one per line or in one list, read within bounds.
+"""The records of a prompt file: JSON objects, one per line or in one list, or plain lines, read within bounds.
 
 Every odd file ends in a UsageError that names file and line: a folder, a pipe, other encodings than UTF-8, a line that
 is not JSON, a record that is no object, a line of 300 MB. A byte order mark, CRLF line ends and empty lines are fine.
@@ -11,7 +11,7 @@ import hashlib
 import io
 import stat
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +23,7 @@ LARGEST: Final = 1 << 30
 LONGEST: Final = 64 << 20
 """Bytes of one line: a prompt of 16 Mi tokens, the longest that is measured."""
 GZIP: Final = b"\x1f\x8b"
-ONE_PER_LINE: Final = "one JSON object per line, or one JSON list of objects"
+ONE_PER_LINE: Final = "one JSON object per line, one JSON list of objects, or one plain prompt per line"
 
 
 class Record(NamedTuple):
@@ -62,11 +62,27 @@ def sha256_of(content: bytes) -> str:
 
 def records_of(path: Path, content: bytes) -> Iterator[Record]:
     """The records in the content of `path`, in order. Raises UsageError at the first that is none."""
+    text = utf8(path, content)
+    yield from in_list(path, text) if text.lstrip()[:1] == b"[" else in_lines(path, text, object_at)
+
+
+def plain_records_of(path: Path, content: bytes) -> Iterator[Record]:
+    """Yield a record `{"text": line}` for each line of `path` that is not empty. Raises UsageError as `records_of`."""
+    yield from in_lines(path, utf8(path, content), text_at)
+
+
+def is_plain(path: Path, content: bytes) -> bool:
+    """Return whether the content of `path` begins as text does, and not as JSON."""
+    first = utf8(path, content).lstrip()[:1]
+    return bool(first) and first not in b'{["'
+
+
+def utf8(path: Path, content: bytes) -> bytes:
+    """Return the content, decompressed and without a byte order mark. Raises UsageError where it is UTF-16."""
     text = decompressed(path, content).removeprefix(b"\xef\xbb\xbf")
     if text[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise UsageError(f"{path}: UTF-16 text", hint="save it as UTF-8")
-    records = in_list(path, text) if text.lstrip()[:1] == b"[" else in_lines(path, text)
-    yield from records
+    return text
 
 
 def decompressed(path: Path, content: bytes) -> bytes:
@@ -83,8 +99,8 @@ def decompressed(path: Path, content: bytes) -> bytes:
     return text
 
 
-def in_lines(path: Path, text: bytes) -> Iterator[Record]:
-    """The records of JSON lines. Empty lines are passed over."""
+def in_lines(path: Path, text: bytes, read: Callable[[str, bytes], Mapping[str, Any]]) -> Iterator[Record]:
+    """Yield the record that `read` makes of each line. Empty lines are passed over."""
     stream = io.BytesIO(text)
     number = 0
     while line := stream.readline(LONGEST + 1):
@@ -93,7 +109,7 @@ def in_lines(path: Path, text: bytes) -> Iterator[Record]:
         if len(line) > LONGEST:
             raise UsageError(f"{where}: a line of more than {LONGEST} bytes", hint=ONE_PER_LINE)
         if line.strip():
-            yield Record(where, number, object_at(where, line))
+            yield Record(where, number, read(where, line))
 
 
 def in_list(path: Path, text: bytes) -> Iterator[Record]:
@@ -105,6 +121,14 @@ def in_list(path: Path, text: bytes) -> Iterator[Record]:
         if not isinstance(data, dict):
             raise UsageError(f"{where}: {shown(data)}: not a JSON object", hint=ONE_PER_LINE)
         yield Record(where, index + 1, data)
+
+
+def text_at(where: str, line: bytes) -> Mapping[str, Any]:
+    """Return a plain line as the record `{"text": line}`. Raises UsageError where it is not UTF-8."""
+    try:
+        return {"text": line.decode().strip()}
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{where}: not UTF-8 at byte {error.start + 1}: 0x{line[error.start]:02x}") from None
 
 
 def object_at(where: str, line: bytes) -> Mapping[str, Any]:

@@ -66,6 +66,20 @@ def test_vllms_custom_lines_are_questions_and_have_to_be_asked_for(tmp_path: Pat
     assert entry.content == line["prompt"] and FORMATS["vllm-custom"].question
 
 
+@pytest.mark.parametrize("content", [b"Once upon a time\n\n  Twice \n", b"\xef\xbb\xbfOnce upon a time\r\nTwice"])
+def test_of_a_file_that_is_not_json_each_line_that_is_not_empty_is_a_prompt(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "p.txt").write_bytes(content)
+    kind = recognise(tmp_path / "p.txt", "auto")
+    assert kind.format == "plain-lines"
+    assert [e.content for e in entries_of(tmp_path / "p.txt", *kind)] == ["Once upon a time", "Twice"]
+
+
+def test_a_broken_json_line_is_not_taken_for_text(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"text": "a"\n')
+    with pytest.raises(UsageError, match=r"p\.jsonl:1: not JSON"):
+        recognise(tmp_path / "p.jsonl", "auto")
+
+
 def test_the_hugging_face_copy_of_mt_bench_is_read_too(tmp_path: Path) -> None:
     (entry,) = entries(tmp_path, {"prompt": ["Solve it.", "Again."], "category": "math", "prompt_id": 7})
     assert (entry.content, entry.category, entry.name) == ("Solve it.", "math", "7")

@@ -29,7 +29,7 @@ pytestmark = NEEDED
 
 
 def everything() -> str:
-    """A page that has every section: near ties, failures, warnings, the machine, a streak, changes, files."""
+    """A page that has every section: near ties, failures, warnings, the machine, green runs, changes, files."""
     plan = plan_of(scenario("cpu-one", context=(64,), spec=(2, 3), batch=(1, 2)), scenario("cpu-two", prompt_sets=2))
     blocks = timed(blocks_of(plan, change=lambda b: corrupt(b) if b.point.scenario == "cpu-two" else with_counts(b)))
     run = run_of(plan, blocks, margins=margins_of(blocks, 1e-4)[:1])

@@ -289,7 +289,7 @@ def small() -> Run:
 
 
 @WORDS
-def test_the_streak_is_shown_as_it_was_when_the_run_began() -> None:
+def test_the_count_of_green_runs_is_shown_as_it_was_when_the_run_began() -> None:
     promotion = Promotion(
         gates={"demo-64": "a" * 64, "cpu-three": "b" * 64}, needed=3, streak=2, command="specgate micro"
     )

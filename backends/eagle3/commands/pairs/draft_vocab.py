@@ -72,59 +72,59 @@ def draft_vocab(
     from specgate.pairs.resolve import refuse_two_names, resolve_pair
 
     refuse_two_names(pair, target, draft)
-    asked = TokenSources(prompts, texts, corpora, runs)
-    if not asked.any:
+    sources = TokenSources(prompts, texts, corpora, runs)
+    if not sources.any:
         raise UsageError("nothing to count", hint="name what: --prompts, --text, --corpus or --run")
     if size is not None and cover is not None:
         raise UsageError("--size together with --cover", hint="say the size in one way")
     if out is not None and size is None and cover is None:
         raise UsageError(f"--out {out}: of which size?", hint="say it with --size or --cover")
     ref = resolve_pair(pair, target, draft)
-    wish = Wish(asked, size, None if cover is None else round(cover / 100, 12), target_rows, out and out.resolve())
-    found = run(ref, wish)
+    wish = Wish(sources, size, None if cover is None else round(cover / 100, 12), target_rows, out and out.resolve())
+    report = run(ref, wish)
     if as_json:
-        return echo_json(as_data(ref, found, wish.out))
-    for line in in_lines(ref, found, wish):
+        return echo_json(as_data(ref, report, wish.out))
+    for line in in_lines(ref, report, wish):
         echo(line)
 
 
-def in_lines(ref: PairRef, found: VocabReport, wish: Wish) -> Iterator[str]:
+def in_lines(ref: PairRef, report: VocabReport, wish: Wish) -> Iterator[str]:
     """The figures as text of 80 columns, and the commands that measure them."""
-    counts = found.counts
+    counts = report.counts
     vocab, occurring, once = len(counts.of), int((counts.of > 0).sum()), int((counts.of == 1).sum())
     yield from wrapped(
         f"pair {ref.name}: {counts.total:,} tokens counted; {occurring:,} of {vocab:,} ids occur, {once:,} once"
     )
     for source in counts.sources:
         yield from wrapped(f"  {source.name}: {source.tokens:,} tokens")
-    lacking = f"; this draft has no row for {found.lacking} more" if found.lacking else ""
-    yield from wrapped(f"always kept: {found.own.special} ends of text and special tokens{lacking}")
+    lacking = f"; this draft has no row for {report.lacking} more" if report.lacking else ""
+    yield from wrapped(f"always kept: {report.own.special} ends of text and special tokens{lacking}")
     yield ""
-    yield from table(found, wish.target_rows)
+    yield from table(report, wish.target_rows)
     yield ""
-    for share, size in found.reached:
-        most = f"not with this draft's rows ({found.own.share(len(found.own.ids)):.2%} at most)"
+    for share, size in report.reached:
+        most = f"not with this draft's rows ({report.own.share(len(report.own.ids)):.2%} at most)"
         yield f"{100 * share:4g} % of the counted tokens: {most if size is None else f'{size:,} draft tokens'}"
     yield ""
-    yield from tail_lines("this draft as it is", found.present.own or 0.0, found.present_tail, found)
-    if found.choice is not None:
-        yield from choice_lines(found.choice, found)
+    yield from tail_lines("this draft as it is", report.present.own or 0.0, report.present_tail, report)
+    if report.choice is not None:
+        yield from choice_lines(report.choice, report)
     yield from measuring(ref, wish)
 
 
-def table(found: VocabReport, target_rows: bool) -> Iterator[str]:
+def table(report: VocabReport, target_rows: bool) -> Iterator[str]:
     """A line per size: what it covers, and what it reads."""
     own = "with target rows" if target_rows else "of its own rows"
     top = ("draft", "covered by", "covered by draft", "LM head", "draft step", "cycle")
     for row in (top, ("tokens", "any draft", own, "MB", "MB", "")):
         yield "  ".join(word.rjust(width) for word, width in zip(row, COLUMNS, strict=True)).rstrip()
-    chosen = len(found.choice.ids) if found.choice else None
-    for line in found.lines:
-        mark = " <- chosen" if line.size == chosen else " <- now" if line.size == found.present.size else ""
+    chosen = len(report.choice.ids) if report.choice else None
+    for line in report.lines:
+        mark = " <- chosen" if line.size == chosen else " <- now" if line.size == report.present.size else ""
         covered = "–" if line.own is None else f"{line.own:.2%}"
         yield (
             f"{line.size:>8,}  {line.any:>10.2%}  {covered:>16}  {line.cost.head / 1e6:>9.2f}  "
-            f"{line.cost.step / 1e6:>10.2f}  {line.cost.cycle / found.present.cost.cycle:>6.3f}×{mark}"
+            f"{line.cost.step / 1e6:>10.2f}  {line.cost.cycle / report.present.cost.cycle:>6.3f}×{mark}"
         )
     yield from wrapped(
         "cycle: bytes that a cycle of 3 draft tokens reads, verification included, at batch 1 without the KV cache, "
@@ -132,10 +132,10 @@ def table(found: VocabReport, target_rows: bool) -> Iterator[str]:
     )
 
 
-def choice_lines(choice: Choice, found: VocabReport) -> Iterator[str]:
-    """What changes with the chosen vocabulary."""
-    yield from tail_lines(f"{len(choice.ids):,} draft tokens", choice.share, choice.tail, found)
-    before, after = found.present.cost, choice.cost
+def choice_lines(choice: Choice, report: VocabReport) -> Iterator[str]:
+    """Yield the effects of the chosen vocabulary."""
+    yield from tail_lines(f"{len(choice.ids):,} draft tokens", choice.share, choice.tail, report)
+    before, after = report.present.cost, choice.cost
     yield from wrapped(
         f"read per draft step: {amounts(before, after)}; per cycle {before.cycle / 1e6:.2f} → "
         f"{after.cycle / 1e6:.2f} MB ({after.cycle / before.cycle - 1:+.1%}). Where bytes decide the time, it pays if "
@@ -155,14 +155,14 @@ def amounts(before: Cost, after: Cost) -> str:
     )
 
 
-def tail_lines(what: str, share: float, tail: Tail, found: VocabReport) -> Iterator[str]:
-    """What share of positions can never be drafted, and the tokens that this is mostly."""
+def tail_lines(what: str, share: float, tail: Tail, report: VocabReport) -> Iterator[str]:
+    """Yield the share of positions that can never be drafted, and the most frequent tokens there."""
     yield from wrapped(
-        f"{what}: {share:.2%} covered. {tail.tokens:,} positions ({tail.tokens / found.counts.total:.2%}) hold a token "
-        f"that it can never draft: {tail.distinct:,} ids, {tail.once:,} of them counted once"
+        f"{what}: {share:.2%} covered. {tail.tokens:,} positions ({tail.tokens / report.counts.total:.2%}) hold a "
+        f"token that it can never draft: {tail.distinct:,} ids, {tail.once:,} of them counted once"
     )
     if tail.most:
-        named = (f"{i} {found.words.get(i, '')}".rstrip() + f" {n:,}×" for i, n in tail.most)
+        named = (f"{i} {report.words.get(i, '')}".rstrip() + f" {n:,}×" for i, n in tail.most)
         yield from wrapped(f"  most often: {', '.join(named)}")
 
 
@@ -186,38 +186,38 @@ def wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def as_data(ref: PairRef, found: VocabReport, out: Path | None) -> dict[str, object]:
+def as_data(ref: PairRef, report: VocabReport, out: Path | None) -> dict[str, object]:
     """All figures. Shares are fractions of the counted tokens, sizes are tokens."""
-    choice = found.choice
+    choice = report.choice
 
     def costs(of: Cost) -> dict[str, object]:
         return {"head_bytes": of.head, "draft_step_bytes": of.step, "cycle_bytes": of.cycle}
 
     def tail(of: Tail) -> dict[str, object]:
-        most = [{"id": i, "count": n, "text": found.words.get(i)} for i, n in of.most]
+        most = [{"id": i, "count": n, "text": report.words.get(i)} for i, n in of.most]
         return {"tokens": of.tokens, "ids": of.distinct, "counted_once": of.once, "most": most}
 
     return {
         "pair": ref.name,
-        "vocab_size": len(found.counts.of),
+        "vocab_size": len(report.counts.of),
         "counted": {
-            "tokens": found.counts.total,
-            "ids": int((found.counts.of > 0).sum()),
-            "sha256": found.counts.sha256,
-            "sources": [{"name": s.name, "tokens": s.tokens, "sha256": s.sha256} for s in found.counts.sources],
+            "tokens": report.counts.total,
+            "ids": int((report.counts.of > 0).sum()),
+            "sha256": report.counts.sha256,
+            "sources": [{"name": s.name, "tokens": s.tokens, "sha256": s.sha256} for s in report.counts.sources],
         },
-        "always_kept": found.own.special,
-        "always_kept_without_row": found.lacking,
+        "always_kept": report.own.special,
+        "always_kept_without_row": report.lacking,
         "curve": [
             {"size": n.size, "covered_by_any": n.any, "covered_by_own_rows": n.own, **costs(n.cost)}
-            for n in found.lines
+            for n in report.lines
         ],
-        "reached": [{"share": share, "size": size} for share, size in found.reached],
+        "reached": [{"share": share, "size": size} for share, size in report.reached],
         "now": {
-            "size": found.present.size,
-            "covered": found.present.own,
-            "tail": tail(found.present_tail),
-            **costs(found.present.cost),
+            "size": report.present.size,
+            "covered": report.present.own,
+            "tail": tail(report.present_tail),
+            **costs(report.present.cost),
         },
         "chosen": None
         if choice is None

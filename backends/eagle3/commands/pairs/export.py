@@ -56,11 +56,11 @@ def export(
     from specgate.pairs.resolve import refuse_two_names, resolve_pair
 
     refuse_two_names(pair, target, draft)
-    found = resolve_pair(pair, target, draft)
-    done = run(found, Wish(layout, out.resolve(), getattr(torch, dtype) if dtype else None, replace))
+    ref = resolve_pair(pair, target, draft)
+    done = run(ref, Wish(layout, out.resolve(), getattr(torch, dtype) if dtype else None, replace))
     files = [file for file in out.rglob("*") if file.is_file()]
     size = sum(file.stat().st_size for file in files) / 1e6
-    echo(f"pair {found.name} as {layout}: {out}, {len(files)} files, {size:.1f} MB")
+    echo(f"pair {ref.name} as {layout}: {out}, {len(files)} files, {size:.1f} MB")
     for sentence in done.differences:
         echo(textwrap.fill(f"differs: {sentence}", 80, subsequent_indent="  "))
     for what, line in done.commands:

@@ -26,9 +26,9 @@ DTYPE = click.option(
 )
 
 
-def dtype_for(asked: str | None, device: str) -> str:
+def dtype_for(name: str | None, device: str) -> str:
     """The type of the arithmetic: what was asked for, else bfloat16 on a GPU and float32 on a CPU."""
-    return asked or ("bfloat16" if device == "cuda" else "float32")
+    return name or ("bfloat16" if device == "cuda" else "float32")
 
 
 @command("plant", short_help="Make a pair of any geometry, with a known acceptance length.")
@@ -179,18 +179,18 @@ def check(
     from specgate.pairs.resolve import resolve_pair
 
     place = pick_device(device)
-    found, kind = resolve_pair(pair, None, None), dtype_for(dtype, place)
-    expected = predictions(found)
+    ref, kind = resolve_pair(pair, None, None), dtype_for(dtype, place)
+    expected = predictions(ref)
     decoder = Decoder(kind, place)
-    echo(f"pair {found.name}, {kind} on {place}: {prompts} prompts, {steps} cycles each")
+    echo(f"pair {ref.name}, {kind} on {place}: {prompts} prompts, {steps} cycles each")
     echo(fingerprint(place))
     echo("context  spec  predicted  measured  difference  planted  faithful  loop  repeats")
-    with refusing_overflow(f"pair {found.name}"):
+    with refusing_overflow(f"pair {ref.name}"):
         for context in contexts:
-            for m in run(found, specs, Load(context, prompts, steps), decoder):
+            for m in run(ref, specs, Load(context, prompts, steps), decoder):
                 echo(row(m, expected.get(m.k)))
         release(place)
-        for line in expert_table(touched(found, pair_recipe(found), kind, place)):
+        for line in expert_table(touched(ref, pair_recipe(ref), kind, place)):
             echo(line)
 
 
@@ -206,20 +206,20 @@ def fingerprint(device: str) -> str:
     return f"specgate {__version__} (source tree {tree}), torch {torch.__version__}, {where}, {day}"
 
 
-def row(m: Measured, said: float | None) -> str:
-    """One row of the table. `said`: the predicted acceptance length, or None."""
-    ahead = f"{said:9.3f}" if said else f"{'–':>9}"
-    off = f"{m.acceptance_length / said - 1:+10.1%}" if said else f"{'–':>10}"
+def row(m: Measured, predicted: float | None) -> str:
+    """One row of the table. `predicted`: the predicted acceptance length, or None."""
+    ahead = f"{predicted:9.3f}" if predicted else f"{'–':>9}"
+    off = f"{m.acceptance_length / predicted - 1:+10.1%}" if predicted else f"{'–':>10}"
     return (
         f"{m.context:>7}  {m.k:>4}  {ahead}  {m.acceptance_length:8.3f}  {off}  {m.planted_share:7.3f}  "
         f"{m.faithful_share:8.4f}  {m.shortest_period or 'none':>4}  {m.repeated_share:7.1%}"
     )
 
 
-def expert_table(found: Sequence[Touched]) -> Iterator[str]:
+def expert_table(counts: Sequence[Touched]) -> Iterator[str]:
     """Lines of the table of touched experts; none for a dense target."""
-    if found:
+    if counts:
         yield "neighbours  independent  predicted  experts touched  overlap"
-    for t in found:
+    for t in counts:
         overlap = "–" if t.overlap is None else f"{t.overlap:.3f}"
         yield f"{t.tokens:>10}  {t.independent:>11.3f}  {t.predicted:9.3f}  {t.measured:15.3f}  {overlap:>7}"

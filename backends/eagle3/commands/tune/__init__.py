@@ -99,13 +99,13 @@ def shapes(
     from specgate.backends.eagle3.tuning.gemm_tuning import tuning_backend, wanted
 
     named = named_pairs(pairs, target, draft)
-    found = wanted(tuning_backend(backend, here=False), (), named, batches, specs)
+    products = wanted(tuning_backend(backend, here=False), (), named, batches, specs)
     file = out or Path(f"gemm_shapes_{'_'.join(pair.name for pair in named)}.json")
-    write_shapes(file, found)
-    for shape in found:
+    write_shapes(file, products)
+    for shape in products:
         of = f", {shape.per_token} of {shape.experts} experts" if shape.experts else ""
         echo(f"{shape.tag:<24}{shape.n:>7} x {shape.k:<6} M {shape.m}{of}")
-    echo(f"{len(found)} products of {len({shape.key for shape in found})} weights: {file}")
+    echo(f"{len(products)} products of {len({shape.key for shape in products})} weights: {file}")
 
 
 @tune.command(short_help="Find the fastest configuration of every matrix product.")
@@ -154,11 +154,11 @@ def gemm(
     file = out or default_file(tuner)
     echo(f"{tuner.device}: {len({shape.key for shape in shapes})} weights to tune")
     done: list[TunedGemm] = []
-    for found in tune_into(file, tuner, shapes, budget_seconds):
-        if not done or {*done[-1].config} != {*found.config}:
-            echo(header(found))
-        done.append(found)
-        echo(line(found))
+    for tuned in tune_into(file, tuner, shapes, budget_seconds):
+        if not done or {*done[-1].config} != {*tuned.config}:
+            echo(header(tuned))
+        done.append(tuned)
+        echo(line(tuned))
     sys.exit(conclude(shapes, done, file))
 
 
@@ -169,39 +169,39 @@ def named_pairs(pairs: Sequence[str], target: Path | None, draft: Path | None) -
     return named if target is None and draft is None else [*named, resolve_pair(None, target, draft)]
 
 
-def header(found: TunedGemm) -> str:
+def header(tuned: TunedGemm) -> str:
     """The two lines above the table."""
-    rows = "".join(f"{f'us at {m}':>8}" for m in shown(found))
-    names = f"configurations are {'/'.join(found.config)}; us at so many rows"
+    rows = "".join(f"{f'us at {m}':>8}" for m in shown(tuned))
+    names = f"configurations are {'/'.join(tuned.config)}; us at so many rows"
     return f"{names}\n{'product':<21}{'weight':^16}{'':13}{rows}{'read':>5}   gain"
 
 
-def line(found: TunedGemm) -> str:
+def line(tuned: TunedGemm) -> str:
     """The line of one weight, at most 80 columns wide.
 
     The column `read` is the share of a plain read's bandwidth. The gain is over the default configuration, summed over
     all numbers of rows.
     """
-    more = f" +{len(found.tags) - 1}" if len(found.tags) > 1 else f" of {found.experts}" if found.experts else ""
-    tag = found.tags[0].removesuffix("_SMALLVOC").removeprefix("TARGET_" if found.experts else "") + more
-    config = "/".join(str(value) for value in found.config.values())
-    times = "".join(f"{found.us[m]:>8.2f}" for m in shown(found))
-    gain = sum(found.default_us.values()) / sum(found.us.values())
-    return f"{tag:<21}{found.n:>7} x {found.k:<6}{config:<13}{times}{found.share:>5.0%}  {gain:.2f}x"
+    more = f" +{len(tuned.tags) - 1}" if len(tuned.tags) > 1 else f" of {tuned.experts}" if tuned.experts else ""
+    tag = tuned.tags[0].removesuffix("_SMALLVOC").removeprefix("TARGET_" if tuned.experts else "") + more
+    config = "/".join(str(value) for value in tuned.config.values())
+    times = "".join(f"{tuned.us[m]:>8.2f}" for m in shown(tuned))
+    gain = sum(tuned.default_us.values()) / sum(tuned.us.values())
+    return f"{tag:<21}{tuned.n:>7} x {tuned.k:<6}{config:<13}{times}{tuned.share:>5.0%}  {gain:.2f}x"
 
 
-def shown(found: TunedGemm) -> tuple[int, int]:
+def shown(tuned: TunedGemm) -> tuple[int, int]:
     """The numbers of rows whose times are shown: the smallest and the largest."""
-    return min(found.us), max(found.us)
+    return min(tuned.us), max(tuned.us)
 
 
 def conclude(shapes: Sequence[GemmShape], done: Sequence[TunedGemm], file: Path) -> ExitCode:
     """Print what was stored and what was not reached. Returns INCONCLUSIVE if something was not reached, else PASS."""
-    if left_out := [why for found in done for why in found.left_out.values()]:
+    if left_out := [why for tuned in done for why in tuned.left_out.values()]:
         echo(f"{len(left_out)} configurations left out, for example: {left_out[0]}")
     if done:
         echo(f"{len(done)} weights in {file}")
-    reached = {found.key for found in done}
+    reached = {tuned.key for tuned in done}
     late = list(dict.fromkeys(str(shape) for shape in shapes if shape.key not in reached))
     if not late:
         return ExitCode.PASS

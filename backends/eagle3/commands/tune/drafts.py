@@ -43,21 +43,21 @@ def drafts(runs: tuple[Path, ...], context: int | None, out: Path) -> None:
     from specgate.files.writing import write_text
     from specgate.files.yamlfile import dump_yaml
 
-    found = choices([stored.run for stored in load_runs(runs)], context)
-    for line in lines(found):
+    chosen = choices([stored.run for stored in load_runs(runs)], context)
+    for line in lines(chosen):
         echo(line)
-    write_text(out, dump_yaml(dict(as_record(found))))
+    write_text(out, dump_yaml(dict(as_record(chosen))))
     echo(f"wrote {out}")
 
 
-def lines(found: Sequence[Choice]) -> Iterator[str]:
+def lines(chosen: Sequence[Choice]) -> Iterator[str]:
     """A line per batch size, for a terminal of 80 columns."""
     yield f"{'batch':>5} {'drafts':>6}  {'speed-up':<22} next best"
-    for one in found:
+    for one in chosen:
         best, *others = (one.best, *one.others)
         span = f"{best.speedup:.3f} ({best.low:.3f}–{best.high:.3f})"
         beside = f"{others[0].drafts}: {others[0].speedup:.3f}" if others else "nothing else was measured"
-        said = "" if one.is_told else ", not told apart"
-        yield f"{best.batch:>5} {best.drafts:>6}  {span:<22} {beside}{said}"
-    if dear := [str(one.best.batch) for one in found if not one.pays]:
+        aside = "" if one.is_told else ", not told apart"
+        yield f"{best.batch:>5} {best.drafts:>6}  {span:<22} {beside}{aside}"
+    if dear := [str(one.best.batch) for one in chosen if not one.pays]:
         yield f"at batch {', '.join(dear)} speculation is not proven to pay at all"

@@ -98,7 +98,7 @@ def lines(point: PointSweep) -> Iterator[str]:
 def row(point: PointSweep, trial: Trial) -> str:
     if trial.failed is not None or point.best is None:
         return f"{text_of(trial.config):<26}  failed: {trial.failed}"[:100]
-    speeds = "".join(f"{found.step_ms:12.4f}" for found in trial.roles.values())
+    speeds = "".join(f"{timed.step_ms:12.4f}" for timed in trial.roles.values())
     lengths = [f"{r.acceptance_length:.2f}" for r in trial.roles.values() if r.acceptance_length is not None]
     last = list(trial.roles.values())[-1].tiles
     share = f"{last.executed / last.total:.0%}" if last.total else ""
@@ -107,7 +107,7 @@ def row(point: PointSweep, trial: Trial) -> str:
 
 
 def behind(point: PointSweep) -> str:
-    """How much slower the default configuration is than the best, in words."""
+    """Say how much slower the default configuration is than the best."""
     loss = point.default_loss
     return "not measured" if loss is None else f"{loss:.1%} slower" if loss else "is the best"
 

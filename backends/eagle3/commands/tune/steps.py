@@ -42,10 +42,10 @@ class SlotsAndContext(click.ParamType[tuple[int, int]]):
     name = "point"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        found = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,8})", str(value))
-        if found is None or int(found[2]) < LEAST_CONTEXT:
+        match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,8})", str(value))
+        if match is None or int(match[2]) < LEAST_CONTEXT:
             self.fail(f"{value}: slots x cached positions, {LEAST_CONTEXT} or more of these: 4x16384", param, ctx)
-        return int(found[1]), int(found[2])
+        return int(match[1]), int(match[2])
 
 
 @command(short_help="Choose products' configurations by the time of whole steps.")
@@ -100,13 +100,13 @@ def steps(
     request = StepsRequest(resolve_pair(name, None, None), at, spec)
     echo(f"{tuner.device}, {request.pair.name}, {' and '.join(map(str, at))}")
     done: list[InSteps] = []
-    for found in refine_into(out, tuner, request, budget_seconds):
-        if (measured := found.in_steps) is None:
+    for tuned in refine_into(out, tuner, request, budget_seconds):
+        if (measured := tuned.in_steps) is None:
             continue
-        if not done or {*done[-1].before} != {*found.config}:
-            echo(header(found))
+        if not done or {*done[-1].before} != {*tuned.config}:
+            echo(header(tuned))
         done.append(measured)
-        for line in lines(found, measured):
+        for line in lines(tuned, measured):
             echo(line)
     if not done:
         echo("no weight was chosen: the budget was spent before the first, or none takes enough of a step", err=True)
@@ -115,18 +115,18 @@ def steps(
         echo(f"{step}: {us:.1f} us per step, {done[0].before_us[step]:.1f} before")
 
 
-def header(found: TunedGemm) -> str:
+def header(tuned: TunedGemm) -> str:
     """The two lines above the table."""
-    return f"configurations are {'/'.join(found.config)}\n{'weight':^16}{'rows':>6}{'from':>17}{'to':>17}{'gain':>7}"
+    return f"configurations are {'/'.join(tuned.config)}\n{'weight':^16}{'rows':>6}{'from':>17}{'to':>17}{'gain':>7}"
 
 
-def lines(found: TunedGemm, steps: InSteps) -> Iterator[str]:
+def lines(tuned: TunedGemm, steps: InSteps) -> Iterator[str]:
     """The lines of one weight, each at most 80 columns wide.
 
     The gain is that of all steps together, for all of the weight's configurations together.
     """
-    yield f"{found.n:>7} x {found.k:<6}{'any':>6}{text(steps.before):>17}{text(found.config):>17}{steps.gain:>7.1%}"
-    for rows, config in found.at_rows.items():
+    yield f"{tuned.n:>7} x {tuned.k:<6}{'any':>6}{text(steps.before):>17}{text(tuned.config):>17}{steps.gain:>7.1%}"
+    for rows, config in tuned.at_rows.items():
         yield f"{'':16}{rows:>6}{'':17}{text(config):>17}"
 
 

@@ -122,7 +122,7 @@ def engine_facts(
         ),
         kernels=tuple(sorted(entry_points())),
         draft_error=draft_error,
-        # Another library, or another version of it, may give other bits: a streak of green runs then begins anew.
+        # Another library, or another version of it, may give other bits: the count of green runs then begins anew.
         engine_version=f"specgate {__version__}, prefill attention by {attention}",
         tuned_sha256=tuned_sha256,
         traffic=pair_traffic(

@@ -1,4 +1,4 @@
-"""What a text of a planted pair implies without a forward pass: accepted drafts, planted tokens, and a loop."""
+"""Facts that a text of a planted pair implies without a forward pass: accepted drafts, planted tokens, and a loop."""
 
 from __future__ import annotations
 

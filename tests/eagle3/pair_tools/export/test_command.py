@@ -19,7 +19,7 @@ from specgate.backends.eagle3.pair_tools.export.differences import Format
 from specgate.backends.eagle3.pair_tools.export.room import require_disk
 from specgate.backends.eagle3.pair_tools.export.starting import flags, wrapped
 from specgate.checkpoints.hf_keys import read_config
-from specgate.commands.engine import pairs
+from specgate.cli import cli
 from specgate.contract import PairRef
 from specgate.errors import CheckpointError, EnvironmentRefused, ExitCode, UsageError
 from tests.eagle3.pair_tools.export.textual import change, textual_pair
@@ -68,7 +68,7 @@ def test_a_pair_without_a_tokenizer_is_exported_with_that_said(tmp_path: Path) -
 
 def run(*arguments: str | Path, ref: PairRef | None = None) -> Result:
     named = ["--target", str(ref.target), "--draft", str(ref.draft)] if ref else []
-    return CliRunner().invoke(pairs, ["export", *map(str, arguments), *named])
+    return CliRunner().invoke(cli, ["engine", "export", *map(str, arguments), *named])
 
 
 @FORMATS

@@ -79,7 +79,8 @@ def asked_draft_ranks(request: OpenRequest, ranks: int) -> int | None:
 
 
 def chosen_draft_ranks(ranks: int, draft_ranks: int | None, g: DraftGeometry, where: Path) -> int:
-    """Among how many GPUs the draft is divided: as `asked`, else among those of the target where its sizes allow that.
+    """Return the number of GPUs that the draft is divided among: `draft_ranks`, else those of the target if its sizes
+    allow that.
 
     Raises UsageError for a draft that would need the target's whole LM head on every GPU, and for one that cannot be
     divided as asked.

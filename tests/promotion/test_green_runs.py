@@ -1,4 +1,4 @@
-"""The streak: the rule line by line, and against a statement of it that knows no loop state."""
+"""Green runs in a row: the rule line by line, and against a statement of it that knows no loop state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specgate.contract import EngineIdentity, State
+from specgate.promotion.green_runs import EXPIRY, NEEDED, Claim, assuming_last_engine, green_runs
 from specgate.promotion.ledger import Entry
-from specgate.promotion.streak import EXPIRY, NEEDED, Claim, assuming_last_engine, streak
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SUBJECT = {"policy": "cpu", "pair": "demo"}
@@ -37,7 +37,7 @@ def entry(n: int, state: State = State.PASS, *, hours_ago: float = 1.0, **change
 
 
 def length(*entries: Entry) -> int:
-    return streak(entries, CLAIM, NOW).length
+    return green_runs(entries, CLAIM, NOW).length
 
 
 def states(*names: str) -> list[Entry]:
@@ -59,7 +59,7 @@ def states(*names: str) -> list[Entry]:
         (("PASS", "ENV_REJECTED", "ENV_REJECTED", "PASS"), 2),
     ],
 )
-def test_the_states_of_runs_make_the_streak(names: tuple[str, ...], expected: int) -> None:
+def test_the_states_of_runs_make_the_count(names: tuple[str, ...], expected: int) -> None:
     assert length(*states(*names)) == expected
 
 
@@ -70,14 +70,14 @@ def test_another_build_or_attention_of_somebody_elses_engine_starts_anew() -> No
         return {**CLAIM.fingerprint, **identity.fingerprint}
 
     claim, before = replace(CLAIM, fingerprint=made()), [entry(n, fingerprint=made()) for n in range(2)]
-    assert streak(before, claim, NOW).length == 2, "unknown is the same as unknown"
+    assert green_runs(before, claim, NOW).length == 2, "unknown is the same as unknown"
     for changes in ({"attention": "FLASHINFER"}, {"build": "wheel-8"}, {"cuda_graphs": "NONE"}):
-        found = streak([*before, entry(2, fingerprint=made(**changes))], claim, NOW)
+        found = green_runs([*before, entry(2, fingerprint=made(**changes))], claim, NOW)
         (key,) = changes
         assert found.length == 0 and f"engine:{key} was " in found.steps[-1][1]
-    assert streak([entry(0)], claim, NOW).length == 0, "a run of before there were builds has none"
+    assert green_runs([entry(0)], claim, NOW).length == 0, "a run of before there were builds has none"
     unloaded = assuming_last_engine(CLAIM, before, ())
-    assert streak(before, unloaded, NOW).length == 2, "before it is loaded, the last engine is assumed"
+    assert green_runs(before, unloaded, NOW).length == 2, "before it is loaded, the last engine is assumed"
 
 
 @pytest.mark.parametrize("key", ["source", "weights"])
@@ -87,10 +87,10 @@ def test_another_fingerprint_in_between_starts_anew(key: str) -> None:
     assert length(entry(0), entry(1), other, entry(2)) == 1
 
 
-def test_a_streak_that_starts_anew_names_every_change_with_both_values() -> None:
+def test_a_count_that_starts_anew_names_every_change_with_both_values() -> None:
     made_by = {**CLAIM.fingerprint, "weights": "v", "package:torch": "2.11.0", "package:triton": "3.3"}
     claim = replace(CLAIM, fingerprint={**CLAIM.fingerprint, "package:torch": "2.12.0"})
-    found = streak([entry(0, fingerprint=made_by), entry(1, fingerprint=claim.fingerprint)], claim, NOW)
+    found = green_runs([entry(0, fingerprint=made_by), entry(1, fingerprint=claim.fingerprint)], claim, NOW)
     assert [effect for _, effect in found.steps] == [
         "starts anew: weights was v, is w; torch was 2.11.0, is 2.12.0; triton was 3.3, is absent",
         "one more",
@@ -134,15 +134,15 @@ def test_a_green_run_expires_and_one_from_the_future_counts_for_nothing() -> Non
     assert length(entry(0, hours_ago=-0.01)) == 1  # a time server stepped back by half a minute
 
 
-def test_a_complete_streak_ends_when_the_oldest_run_it_needs_expires() -> None:
-    found = streak([entry(n, hours_ago=10 - n) for n in range(4)], CLAIM, NOW)
+def test_a_complete_count_ends_when_the_oldest_run_it_needs_expires() -> None:
+    found = green_runs([entry(n, hours_ago=10 - n) for n in range(4)], CLAIM, NOW)
     assert found.complete
     assert found.expires == NOW - timedelta(hours=9) + EXPIRY
-    assert streak((), CLAIM, NOW).expires is None
+    assert green_runs((), CLAIM, NOW).expires is None
 
 
 def test_every_run_that_has_a_say_says_what_it_did() -> None:
-    found = streak([*states("PASS", "INCONCLUSIVE", "FAIL"), entry(3, gates={"one": "1"})], CLAIM, NOW)
+    found = green_runs([*states("PASS", "INCONCLUSIVE", "FAIL"), entry(3, gates={"one": "1"})], CLAIM, NOW)
     assert [effect for _, effect in found.steps] == [
         "one more",
         "no change",
@@ -184,7 +184,7 @@ ENTRIES = st.lists(
 
 
 def stated(entries: Sequence[Entry]) -> int:
-    """How many different green runs of all gates lie behind the last entry that starts the streak anew."""
+    """How many different green runs of all gates lie behind the last entry that starts the count anew."""
     heard = [e for e in entries if e.kind == "micro" and set(e.gates) & set(CLAIM.gates)]
     heard = [e for e in heard if e.state not in (State.ENV_REJECTED, State.NOT_JUDGED)]
     letters = "".join(
@@ -206,7 +206,7 @@ def stated(entries: Sequence[Entry]) -> int:
 
 @given(ENTRIES)
 def test_the_rule_is_what_it_is_said_to_be(entries: list[Entry]) -> None:
-    found = streak(entries, CLAIM, NOW)
+    found = green_runs(entries, CLAIM, NOW)
     assert found.length == stated(entries)
     assert found.complete == (found.length >= NEEDED)
 
@@ -218,9 +218,9 @@ def test_whatever_was_before_a_red_run_is_forgotten(entries: list[Entry], red: S
 
 
 @given(ENTRIES)
-def test_waiting_never_makes_a_streak_longer(entries: list[Entry]) -> None:
+def test_waiting_never_makes_the_count_longer(entries: list[Entry]) -> None:
     past = [e for e in entries if datetime.fromisoformat(e.time) <= NOW]
-    lengths = [streak(past, CLAIM, NOW + timedelta(hours=h)).length for h in (0, 1, 30, 60, 80)]
+    lengths = [green_runs(past, CLAIM, NOW + timedelta(hours=h)).length for h in (0, 1, 30, 60, 80)]
     assert lengths == sorted(lengths, reverse=True)
 
 

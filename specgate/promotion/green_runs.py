@@ -1,12 +1,12 @@
 """Green micro runs in a row: a pure function of the ledger's entries and the time.
 
 Only micro runs that have the claim's subject and ran at least one of its scenarios are looked at, oldest first. The
-first line of this table that applies to a run says what the run does to the streak:
+first line of this table that applies to a run says what the run does to the green runs in a row:
 
     ENV_REJECTED, NOT_JUDGED    no change
-    fingerprint differs         the streak starts anew
-    FAIL, INVALID               the streak starts anew
-    INCONCLUSIVE                no change; the second one in a row starts the streak anew
+    fingerprint differs         they start anew
+    FAIL, INVALID               they start anew
+    INCONCLUSIVE                no change; the second one in a row starts them anew
     PASS, IMPROVED              one more, if the run measured every scenario of the claim with the claim's content, in a
                                 process and a run folder that have not been counted yet; else no change
 
@@ -50,7 +50,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Streak:
+class GreenRuns:
     """`runs`: the green runs that count, oldest first. `steps`: every run that was looked at, and what it did."""
 
     runs: tuple[Entry, ...]
@@ -74,10 +74,10 @@ def no_doubt(entry: Entry) -> None:
     """Every entry is believed."""
 
 
-def streak(
+def green_runs(
     entries: Iterable[Entry], claim: Claim, now: datetime, doubt: Callable[[Entry], str | None] = no_doubt
-) -> Streak:
-    """The streak of green micro runs for `claim`, by the table above.
+) -> GreenRuns:
+    """The green micro runs in a row for `claim`, by the table above.
 
     `doubt`: why a green entry is not believed, or None if it is. Only entries that would count are asked about.
     """
@@ -101,7 +101,7 @@ def streak(
             effect = f"no change: {flaw}" if flaw else "one more"
             counted = counted if flaw else [*counted, entry]
         steps.append((entry, effect))
-    return Streak(tuple(counted), tuple(steps))
+    return GreenRuns(tuple(counted), tuple(steps))
 
 
 def relevant(entries: Iterable[Entry], claim: Claim) -> Iterator[Entry]:
