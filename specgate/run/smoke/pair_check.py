@@ -31,8 +31,8 @@ def check_pair(pair: PairRef, prompt_tokens: int, k: int) -> tuple[tuple[Finding
             problems = list(misfits(pair.draft, configs))
         except CheckpointError as error:
             problems = [str(error).splitlines()[0]]
-    error = f"tensors do not fit the config: {'; '.join(problems)}" if problems else None
-    evidence = Evidence("", Role(k), Budget(new_tokens=k + 2), prompt_tokens, configs, error=error)
+    misfit = f"tensors do not fit the config: {'; '.join(problems)}" if problems else None
+    evidence = Evidence("", Role(k), Budget(new_tokens=k + 2), prompt_tokens, configs, error=misfit)
     findings = {finding.cause: finding for finding in findings_of(evidence)}
     has_weights = configs.weights is not None
     if not problems:
