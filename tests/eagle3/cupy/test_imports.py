@@ -23,10 +23,10 @@ def test_every_part_of_the_package_has_a_place_in_the_order() -> None:
 def test_every_part_imports_only_from_those_below_it() -> None:
     mine = [module for module in modules() if module.startswith(PACKAGE)]
     rank = {part: index for index, part in enumerate(ORDER)}
-    found = [
+    result = [
         f"{module} imports {other}"
         for module in mine
         for other in imported_modules(module)
         if other.startswith(PACKAGE) and rank[part_of(other)] < rank[part_of(module)]
     ]
-    assert mine and not found
+    assert mine and not result
