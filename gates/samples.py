@@ -12,7 +12,7 @@ from specgate.analysis.intervals import decision as over_runs
 from specgate.analysis.intervals.between_runs import ASSUMED, half_width, least_counts
 from specgate.analysis.intervals.levels import false_fail
 from specgate.analysis.intervals.power import rounds_needed
-from specgate.analysis.stats import POWER, Decision, Interval, Pairs, planned_looks, t_quantile
+from specgate.analysis.stats import POWER, Decision, Interval, Pairs, planned_interim_looks, t_quantile
 from specgate.contract import BetweenRuns, CellResult, Comparison, Rule, RunView
 from specgate.contract.verdict import RESUME
 
@@ -20,8 +20,8 @@ Evidence = Mapping[str, float | int | str | None]
 
 
 def looks_of(result: CellResult, run: RunView) -> tuple[int, ...]:
-    """The numbers of pairs after which the cell may be judged; see `analysis.stats.planned_looks`."""
-    return planned_looks(run.scenarios[result.cell.point.scenario])
+    """The numbers of pairs after which the cell may be judged; see `analysis.stats.planned_interim_looks`."""
+    return planned_interim_looks(run.scenarios[result.cell.point.scenario])
 
 
 def decision_on(

@@ -22,7 +22,11 @@ PLAIN = (
     "specgate/files",
     "specgate/fleet",
     "specgate/machine",
+    "specgate/pairs",
+    "specgate/planning",
+    "specgate/promotion",
     "specgate/sampling",
+    "specgate/selftest",
 )
 VAGUE = {"found", "said", "told", "asked", "held"}
 QUESTIONS = {"what", "whether", "how", "which", "where", "that", "who", "when", "why"}

@@ -24,7 +24,7 @@ from bench.simulations.error_rates import bound
 from specgate.analysis.intervals.autocorrelation import CONTRADICTED, model_of
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, spent
-from specgate.analysis.stats import FIRST_LOOK, planned_looks
+from specgate.analysis.stats import FIRST_LOOK, planned_interim_looks
 from specgate.contract import BASELINE, PASS_ROUNDS, Scenario, Schedule
 from specgate.planning.plan import build_plan
 from specgate.planning.scenario import find, shipped
@@ -253,7 +253,7 @@ def simulate(
         count = len(part)
         between = Between.measured(kind, count, turns, sd, noise) if profile else Between.assumed(count)
         between = between if blind is None else blind
-        outcomes.append(sequential(d, turns, planned_looks(scenario), between, fail=fail))
+        outcomes.append(sequential(d, turns, planned_interim_looks(scenario), between, fail=fail))
     columns = zip(*((o.above, o.below, o.pairs) for o in outcomes), strict=True)
     above, below, pairs = (np.concatenate(column) for column in columns)
     return Outcome(above, below, pairs)

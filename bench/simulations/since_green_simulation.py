@@ -23,7 +23,7 @@ from specgate.analysis.intervals.autocorrelation import model_of
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.levels import FALSE_FAIL
 from specgate.analysis.references.earlier_run import QUIET, ROUNDS
-from specgate.analysis.stats import planned_looks
+from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Scenario
 from specgate.planning.scenario import find
 
@@ -134,7 +134,10 @@ def simulate(
         alone, freedom = (WIDE, processes - 1) if processes else (ASSUMED.process_sd, math.inf)
         between = Between(np.full(count, alone * math.sqrt(2)), freedom)
         floor, fail = -math.log1p(MARGIN_PCT / 100), FALSE_FAIL / DECISIONS
-        looks, rounds = planned_looks(scenario), rounds_of_first(old, turns, planned_looks(scenario), between)
+        looks, rounds = (
+            planned_interim_looks(scenario),
+            rounds_of_first(old, turns, planned_interim_looks(scenario), between),
+        )
         for length in np.unique(rounds):
             mine = rounds == length
             some = Between(between.sd[mine], between.freedom)

@@ -64,7 +64,7 @@ def plans(asked: Asked, pairs: Sequence[ProcessPair]) -> dict[SideName, Plan]:
     return {name: plan_of(scenarios, pairs, asked.sides[name].backend) for name in SIDES}
 
 
-def looks(
+def interim_looks(
     asked: Asked, journals: Mapping[SideName, Journal], processes: Processes
 ) -> Iterator[tuple[Look, Found, int]]:
     """Every look at what was measured, up to the first word that is not CANNOT TELL: the look, what it found, and how
@@ -137,7 +137,7 @@ def warnings_of(
 
 def result_of(folder: AbFolder, asked: Asked, journals: Mapping[SideName, Journal], processes: Processes) -> TwoBuilds:
     """The whole comparison, as ab.json stores it. Where the measuring was cut short, no word is said."""
-    looked = list(looks(asked, journals, processes))
+    looked = list(interim_looks(asked, journals, processes))
     last, found, _ = looked[-1]
     warnings = warnings_of(last, journals, folder.top.lines(Sample), processes.resumed)
     engines: dict[str, Mapping[str, EngineFacts]] = {name: journals[name].engines for name in SIDES}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from specgate.ab.folder import FOLDERS, AbFolder, Asked, Processes
-from specgate.ab.judging import looks
+from specgate.ab.judging import interim_looks
 from specgate.ab.request import AbRequest
 from specgate.contract import Block, Margin
 from specgate.contract.samples.rescoring import BaselineText
@@ -62,7 +62,7 @@ def earlier(folder: AbFolder, more: int | None, request_of: Callable[[Sequence[s
 
 def with_more(folder: AbFolder, stored: Asked, processes: Processes, more: int | None) -> Asked:
     """What is asked from now on. Raises UsageError where nothing is left to do, or where the word is final."""
-    path, looked = folder.path, list(looks(stored, folder.journals(), processes))
+    path, looked = folder.path, list(interim_looks(stored, folder.journals(), processes))
     last, _, count = looked[-1]
     ended = processes.whole().issuperset(range(count))
     if ended and last.word is not Word.CANNOT_TELL and processes.failure is None and processes.ended:

@@ -15,7 +15,7 @@ from specgate.analysis.requests.goodput import goodput_values
 from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING, decodes_in_company
 from specgate.analysis.requests.percentiles import ERROR
 from specgate.analysis.requests.timing import TimedRequest
-from specgate.analysis.stats import planned_looks
+from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Block, Budget, Scenario, Value
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.samples.counters import ASKED_AGAIN, ENDED_EARLY, JOINED_OUTPUTS
@@ -39,7 +39,7 @@ def latency_values(
     `requests`: those of each of `blocks`.
     The error of an interval is split equally over the interim looks: a rule on the tail may decide at each.
     """
-    error = ERROR / len(planned_looks(scenario))
+    error = ERROR / len(planned_interim_looks(scenario))
     yield from request_values(requests, error)
     if scenario.goodput is not None and all(block.served for block in blocks):
         seconds = sum(block.prefill_ns + block.elapsed_ns for block in blocks) / 1e9

@@ -182,7 +182,7 @@ def cluster_interval(
 # ── interim looks ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def planned_looks(scenario: Scenario) -> tuple[int, ...]:
+def planned_interim_looks(scenario: Scenario) -> tuple[int, ...]:
     """The numbers of rounds after which a point takes an interim look. The last look is the end of the plan.
 
     An interim look comes where every prompt set has run equally often in both orders, at the first such place at or

@@ -101,8 +101,9 @@ def request_of(argv: Sequence[str], given: Mapping[str, Any]) -> AbRequest:
         prefill_pct=options.pop("prefill_margin_pct"),
         acceptance_pct=options.pop("acceptance_margin_pct"),
     )
+    steps = options.pop("steps")  # a limit of the comparison's blocks, not a question of its own
     options["question"] = take_question(options)
     options["options"] = dict(key_value(o) for o in options["options"])
     for side in ("old", "new"):
         options[side] = tuple(key_value(o, f"--{side}") for o in options[side])
-    return AbRequest(argv=tuple(argv), plain=plainly(given), margins=margins, **options)
+    return AbRequest(argv=tuple(argv), plain=plainly(given), margins=margins, steps=steps, **options)

@@ -18,7 +18,7 @@ from specgate.analysis.reduce import Checked, Known, measure
 from specgate.analysis.references.cell_times import cell_times
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import Answered, requests_by_block, with_drifts
-from specgate.analysis.stats import planned_looks
+from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import Block, Cell, Plan, Point, Policy, Rule, Run, State
 from specgate.contract.protocols import Counting, Sequential
 from specgate.files.journal import Journal
@@ -43,7 +43,7 @@ def ended_early(plan: Plan, run: Run, policy: Policy, journal: Journal, known: K
     answered = requests_by_block(journal.blocks, journal.engines)
     for point in plan.points:
         rounds = [r for r in plan.rounds_of(point) if not r.warmup]
-        for look in planned_looks(plan.scenarios[point.scenario])[:-1]:
+        for look in planned_interim_looks(plan.scenarios[point.scenario])[:-1]:
             kept = Plan(plan.scenarios, tuple(rounds[:look]))
             blocks = whole_rounds(kept, of[point])
             if {(b.prompt_set, b.round) for b in blocks} != {(r.prompt_set, r.index) for r in kept.rounds}:

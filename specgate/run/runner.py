@@ -20,7 +20,7 @@ from pathlib import Path
 
 from specgate import plugins
 from specgate.analysis.rounds import whole_generation
-from specgate.analysis.stats import planned_looks
+from specgate.analysis.stats import planned_interim_looks
 from specgate.checkpoints.parameters import least_weight_bytes
 from specgate.contract import (
     PASS_ROUNDS,
@@ -237,7 +237,7 @@ class Runner:
 
     def _run_point(self, point: Point, engine: EngineWorker) -> None:
         scenario = self.plan.scenarios[point.scenario]
-        prompts, looks = self.prompts[point.key], planned_looks(scenario)
+        prompts, looks = self.prompts[point.key], planned_interim_looks(scenario)
         visits = [list(rounds) for _, rounds in groupby(self.plan.rounds_of(point), key=prefill_group)]
         measured = 0
         for number, rounds in enumerate(visits, 1):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.analysis.stats import FIRST_LOOK, planned_looks
+from specgate.analysis.stats import FIRST_LOOK, planned_interim_looks
 from specgate.contract import Budget, Grid, Plan, Point, Role, Rope, Sampling, Scenario, Schedule, Workload
 from specgate.errors import UsageError
 from specgate.pairs.resolve import resolve_pair, shipped_names, target_limits
@@ -106,7 +106,7 @@ def test_a_point_warms_up_first(scenario: Scenario) -> None:
 def test_at_every_look_before_the_last_each_prompt_set_ran_equally_often_in_both_orders(scenario: Scenario) -> None:
     plan = build_plan([scenario], "fake")
     rounds = [r for r in plan.rounds_of(plan.points[0]) if not r.warmup]
-    *early, last = planned_looks(scenario)
+    *early, last = planned_interim_looks(scenario)
     assert last == len(rounds)
     for look in early:
         assert look >= FIRST_LOOK
@@ -131,7 +131,7 @@ def test_looks_come_at_the_first_pass_that_ends_at_or_beyond_8_16_32_pairs_and_a
     prompt_sets: int, rounds: int, looks: tuple[int, ...]
 ) -> None:
     workload, schedule = Workload(1, prompt_sets, 1, "mixed"), Schedule(rounds, 1)
-    assert planned_looks(scenario_of(workload=workload, schedule=schedule)) == looks
+    assert planned_interim_looks(scenario_of(workload=workload, schedule=schedule)) == looks
 
 
 # ── groups drawn by lot ───────────────────────────────────────────────────────────────────────────────────────────────

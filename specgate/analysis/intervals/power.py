@@ -7,7 +7,7 @@ import math
 from specgate.analysis.intervals.autocorrelation import CONTRADICTED, Model, model_of
 from specgate.analysis.intervals.between_runs import half_width
 from specgate.analysis.intervals.levels import FALSE_PASS, spent
-from specgate.analysis.stats import MIN_PAIRS, POWER, planned_looks, t_quantile
+from specgate.analysis.stats import MIN_PAIRS, POWER, planned_interim_looks, t_quantile
 from specgate.contract import PASS_ROUNDS, BetweenRuns, Scenario
 
 MOST_PAIRS = 384
@@ -19,7 +19,7 @@ def detectable(scenario: Scenario, sd: float, between: BetweenRuns, error: float
 
     `sd`: standard deviation of a pair, independent of its neighbours. None where pairs are too few for an interval.
     """
-    looks = planned_looks(scenario)
+    looks = planned_interim_looks(scenario)
     if looks[-1] < MIN_PAIRS:
         return None
     model = usual(scenario.workload.prompt_sets, looks[-1])
@@ -34,7 +34,7 @@ def rounds_needed(scenario: Scenario, sd: float, gap: float, between: BetweenRun
 
     The run is taken to be continued, so that its looks so far stay.
     """
-    looks, sets = len(planned_looks(scenario)), scenario.workload.prompt_sets
+    looks, sets = len(planned_interim_looks(scenario)), scenario.workload.prompt_sets
     rounds = scenario.schedule.rounds + scenario.schedule.rounds % PASS_ROUNDS
     while (rounds := rounds + PASS_ROUNDS) * sets <= MOST_PAIRS:
         at = spent(error, looks + max(1, math.ceil(math.log2(rounds / scenario.schedule.rounds))))

@@ -9,7 +9,7 @@ from specgate.analysis.intervals.autocorrelation import fit
 from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, spent
 from specgate.analysis.load.break_even import CONFIDENCE, Level, break_even_of, side_of
-from specgate.analysis.stats import planned_looks
+from specgate.analysis.stats import planned_interim_looks
 from specgate.contract import BetweenRuns, Cell, Comparison, Scenario
 from specgate.contract.load import BreakEven, LevelRatio
 
@@ -75,7 +75,7 @@ def level_of(comparison: Comparison, scenario: Scenario, between: Mapping[str, B
     known = fit(c.log_ratios, c.orders, c.prompt_sets, c.turns) if c.speedup.value is not None else None
     if known is None:
         return None
-    look = max(1, sum(look <= max(c.turns) + 1 for look in planned_looks(scenario)))
+    look = max(1, sum(look <= max(c.turns) + 1 for look in planned_interim_looks(scenario)))
     errors = spent(FALSE_PASS, look), spent(FALSE_FAIL / decisions_in(scenario), look)
     allowed = between.get(c.cell.key, ASSUMED)
     return Level(c.cell.point.level, known.mean, known.error, known.freedom, allowed, *errors)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.door import command
-from specgate.errors import ExitCode
+from specgate.errors import ExitCode, UsageError
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
 @click.option("--policy", metavar="FILE|NAME", required=True, help="Gates and their numbers.")
 @click.option(
     "--baseline",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Benchmark JSON without speculation, to compare FILE with.",
+    type=click.Path(path_type=Path),
+    metavar="FILE|RUN",
+    help="What FILE is compared with: a benchmark JSON without speculation; for policy `compare` a run.",
 )
 @click.option("--scenario", metavar="NAME", help="Scenario of the policy that a benchmark JSON measured.")
 @click.option("--role", metavar="spec-N", help="Role of a benchmark JSON, if it does not state its draft length.")
@@ -124,7 +124,8 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     A run folder is computed anew from its samples, near ties and figures too, as far as it was measured; nothing in it
     changes. A run.json has the run's own figures. A policy that is chosen once the result is known proves less than one
     that was chosen before: such a verdict is not counted as a green run. A run that was cut short has none
-    (exit code 3). The folder of a comparison (`specgate ab`) is judged by its own margins, and not taken here.
+    (exit code 3). The folder of a comparison (`specgate ab`) is judged by its own margins, and not taken here. A policy
+    for two runs, such as `compare`, judges the run FILE beside the run --baseline, as `specgate runs compare` does.
 
     A benchmark JSON holds `throughput_tokens_per_sec.mean` and, for a speculative run, an `eagle_speculation` block.
     Gates that cannot be judged from it are named. A required gate that cannot be judged is never green (exit code 3),
@@ -134,19 +135,20 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     from specgate.analysis.verdict import overall
     from specgate.archive.judging.result_file import judged_file
     from specgate.archive.judging.run_folder import judged_anew
-    from specgate.errors import UsageError
-    from specgate.planning.policy import find_policy
+    from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
-    held = find_policy(policy, plugins.gates())
+    if policy in (shipped.stem for shipped in FOR_CONTRASTS.glob("*.yaml")):
+        sys.exit(check_beside(file, baseline, policy))
+    rules = find_policy(policy, plugins.gates())
     if file.is_dir():
-        given = {"baseline": baseline, "scenario": scenario, "role": role}
-        for option in (f"--{name} {value}" for name, value in given.items() if value):
-            said = f"{option}: {file} is a run folder, which says itself what it measured"
-            raise UsageError(said, hint="leave it out")
-        run = judged_anew(file, held)
-        echo(plugins.report("details").render(run, held))
+        options = {"baseline": baseline, "scenario": scenario, "role": role}
+        for option in (f"--{name} {value}" for name, value in options.items() if value):
+            message = f"{option}: {file} is a run folder, which says itself what it measured"
+            raise UsageError(message, hint="leave it out")
+        run = judged_anew(file, rules)
+        echo(plugins.report("details").render(run, rules))
     else:
-        run = judged_file(file, held, baseline=baseline, scenario=scenario, role=role)
+        run = judged_file(file, rules, baseline=baseline, scenario=scenario, role=role)
         for line in verdict_lines(run):
             echo(line)
     if run.status == "interrupted":
@@ -155,6 +157,20 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     state, code = overall(run)
     echo(f"verdict {code.name if code is ExitCode.BACKEND_ERROR else state.value} (exit {int(code)})")
     sys.exit(code)
+
+
+def check_beside(run: Path, before: Path | None, policy: str) -> ExitCode:
+    """Judge a run beside the one before it by a policy for two runs. Raises UsageError where none is named."""
+    from specgate import plugins
+    from specgate.archive.stored_runs import load_runs
+    from specgate.commands.runs.compare import builds
+
+    if before is None:
+        hint = "--baseline RUN names the other one, or: specgate runs compare A B"
+        raise UsageError(f"--policy {policy} judges a run beside another one", hint=hint)
+    contrast, code = builds(load_runs([before, run]), policy)
+    echo(plugins.view("builds").render(contrast, "plain"))
+    return code
 
 
 def verdict_lines(run: Run) -> Iterator[str]:

@@ -57,8 +57,8 @@ class ChecksRules(Protocol):
 class Sequential(Protocol):
     """Marks a gate whose verdict rests on samples and is INCONCLUSIVE as long as there are too few.
 
-    Such a gate is asked at the interim looks of a scenario (`stats.planned_looks`). A point ends early at the first
-    look where every such gate has decided. A cell then has its figures, its comparison and its drift. What only
+    Such a gate is asked at the interim looks of a scenario (`stats.planned_interim_looks`). A point ends early at the
+    first look where every such gate has decided. A cell then has its figures, its comparison and its drift. What only
     pages show of it (`series_ms`, `by_depth`, `by_active`, `distributions`) is empty.
     """
 

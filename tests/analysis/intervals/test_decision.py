@@ -25,7 +25,7 @@ from bench.simulations.gate_simulation import (
 from specgate.analysis.intervals.between_runs import ASSUMED, LEAST, either, half_width, least_counts
 from specgate.analysis.intervals.decision import decide, interval
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS, false_fail, spent
-from specgate.analysis.stats import Pairs, planned_looks, t_quantile
+from specgate.analysis.stats import Pairs, planned_interim_looks, t_quantile
 from specgate.contract import BetweenRuns, Schedule
 
 SHIPPED = schedules()
@@ -54,7 +54,7 @@ def test_no_look_moves_when_a_run_is_continued(sets: int, more: list[int]) -> No
     def looks(count: int) -> tuple[int, ...]:
         schedule = Schedule(ends[count - 1], 1, tuple(ends[: count - 1]))
         workload = replace(template.workload, prompt_sets=sets)
-        return planned_looks(replace(template, workload=workload, schedule=schedule))
+        return planned_interim_looks(replace(template, workload=workload, schedule=schedule))
 
     for count in range(1, len(ends)):
         assert looks(count + 1)[: len(looks(count))] == looks(count)
@@ -68,7 +68,7 @@ def test_no_look_moves_when_a_run_is_continued(sets: int, more: list[int]) -> No
 def test_looks_come_at_twice_as_many_pairs_each(sets: int, rounds: int, looks: tuple[int, ...]) -> None:
     template = next(iter(SHIPPED.values()))
     workload = replace(template.workload, prompt_sets=sets)
-    assert planned_looks(replace(template, workload=workload, schedule=Schedule(rounds, 1))) == looks
+    assert planned_interim_looks(replace(template, workload=workload, schedule=Schedule(rounds, 1))) == looks
 
 
 # ── between runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -154,7 +154,7 @@ def test_the_sum_of_two_unknown_variances_keeps_its_level() -> None:
 @pytest.mark.parametrize("between", [ASSUMED, BetweenRuns(0.002, 4), BetweenRuns(0.0, 4, least_process_sd=0.002)])
 def test_the_simulated_rule_is_the_one_that_judges(name: str, between: BetweenRuns) -> None:
     scenario, noise = SHIPPED[name], np.random.default_rng(3)
-    turns, looks = Turns.of(scenario), planned_looks(scenario)
+    turns, looks = Turns.of(scenario), planned_interim_looks(scenario)
     d = np.concatenate([
         shift + kind(12, turns, 0.004, noise) for kind in NOISES.values() for shift in (0.0, 0.02, -0.05)
     ])  # fmt: skip

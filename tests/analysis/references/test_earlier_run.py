@@ -14,7 +14,7 @@ from specgate.analysis.intervals.between_runs import ASSUMED
 from specgate.analysis.intervals.decision import decide
 from specgate.analysis.intervals.levels import FALSE_FAIL, FALSE_PASS
 from specgate.analysis.references.earlier_run import between_two_runs, paired_by_round
-from specgate.analysis.stats import planned_looks
+from specgate.analysis.stats import planned_interim_looks
 from specgate.contract.references import CellTimes
 
 MARGIN = math.log1p(MARGIN_PCT / 100)
@@ -31,7 +31,7 @@ def times(logs: Floats) -> CellTimes:
 def test_the_simulated_rule_is_the_one_that_judges(loss: float) -> None:
     noise, runs = np.random.default_rng(3), 12
     scenario = scenario_of("8 × 4")
-    looks, between = planned_looks(scenario), between_two_runs([])
+    looks, between = planned_interim_looks(scenario), between_two_runs([])
     old, new = (noise.normal(0.0, 0.008, (runs, looks[-1])) for _ in range(2))
     floor, fail = -MARGIN, FALSE_FAIL / DECISIONS
     same = Turns((0,) * looks[-1], (0,) * looks[-1])

@@ -7,7 +7,7 @@ from tests.support.imports import imported_modules, modules
 PACKAGE = "specgate.backends.eagle3.cupy."
 ORDER = (
     *("backend", "tuning", "bench", "engine", "step", "memory", "tuned", "kernels"),
-    *("stream", "nvtx", "device"),
+    *("stream", "device"),
 )
 """Folders and single files from the top to the bottom: each imports only from parts that come after it."""
 
