@@ -94,7 +94,7 @@ def show_comparison(path: Path, *, plain: bool, every: bool) -> None:
 def show_run(run: StoredRun, *, plain: bool, every: bool) -> None:
     """Print a stored run as it was printed when it ended; with `every`, all that is known of it."""
     from specgate.archive.rendering import rendered
-    from specgate.run.closing import closing_lines
+    from specgate.run.ending import closing_lines
     from specgate.run.recompute import ending
 
     name = "details" if every else "plain" if is_plain(plain) else "console"

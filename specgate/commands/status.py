@@ -11,7 +11,7 @@ from specgate.terminal import echo, echo_json
 if TYPE_CHECKING:
     from specgate.planning.request import Request
     from specgate.promotion.ledger import Entry
-    from specgate.promotion.status import OtherRuns, PromotionStatus
+    from specgate.promotion.standing import OtherRuns, PromotionStatus
 
 LAST = 10
 WIDTH = 80
@@ -22,7 +22,7 @@ def show_status(request: Request, *, as_json: bool) -> None:
     loaded. Raises InvalidResult if the ledger was changed.
     """
     from specgate.planning.usual import machine_size, runs_of
-    from specgate.promotion.status import promotion_status
+    from specgate.promotion.standing import promotion_status
 
     for each in runs_of(request, machine_size()):
         status = promotion_status(each)

@@ -17,7 +17,7 @@ from specgate.contract.types import PARAMETER
 from specgate.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from specgate.analysis.speculation.summary_layout import Key
+    from specgate.analysis.speculation.summary import Key
     from specgate.archive.stored_runs import StoredRun
 
 Laid = tuple[object, ExitCode]
@@ -47,8 +47,7 @@ def texts(
     from tempfile import TemporaryDirectory
 
     from specgate.analysis.verdict import overall_of_agreement
-    from specgate.archive.comparing.near_ties import with_margins
-    from specgate.archive.comparing.texts import agreement_of
+    from specgate.archive.comparing.texts import agreement_of, with_margins
     from specgate.contract import NearTies
     from specgate.planning.gates import near_ties
 
@@ -155,7 +154,7 @@ def usual_view(stored: Sequence[StoredRun]) -> str:
 
 def keys_in(text: str) -> tuple[Key, ...]:
     """Return the keys of one --keys. Raises UsageError for an unknown one, and for one that is there twice."""
-    from specgate.analysis.speculation.summary_layout import KEYS
+    from specgate.analysis.speculation.summary import KEYS
 
     keys: list[Key] = []
     for name in (part.strip() for part in text.split(",")):

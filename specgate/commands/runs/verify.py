@@ -133,8 +133,7 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     """
     from specgate import plugins
     from specgate.analysis.verdict import overall
-    from specgate.archive.judging.result_file import judged_file
-    from specgate.archive.judging.run_folder import judged_anew
+    from specgate.archive.judging.result_file import judged_anew, judged_file
     from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
     if policy in (shipped.stem for shipped in FOR_CONTRASTS.glob("*.yaml")):

@@ -15,7 +15,7 @@ from specgate.backends.servers.adapter import Launch
 from specgate.backends.servers.engine import check_forced
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask
-from specgate.backends.servers.facts.conventions import window_warning
+from specgate.backends.servers.facts.served import window_warning
 from specgate.backends.servers.options import Options
 from specgate.checkpoints.hf_keys import Keys
 from specgate.contract import BASELINE, PairRef, Role

@@ -12,7 +12,7 @@ from urllib.request import Request, urlopen
 import psutil
 import pytest
 
-from specgate.analysis.speculation.draft_counts import refuse_beyond_k
+from specgate.analysis.speculation.drafting import refuse_beyond_k
 from specgate.backends.servers import server as server_module
 from specgate.contract import BASELINE, Budget, Role
 from specgate.errors import BackendError, EnvironmentRefused, InvalidResult

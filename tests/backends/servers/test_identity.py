@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
 from specgate.backends.servers.adapters.openai import model_of
-from specgate.backends.servers.facts.identity import ServerReport, identity_of
 from specgate.backends.servers.facts.reported import (
+    ServerReport,
     commit_of,
+    identity_of,
     sglang_settings,
     text_of,
     vllm_answer,
     vllm_on_cpu,
     vllm_settings,
 )
-from specgate.backends.servers.facts.served import check_served, served_warnings
-from specgate.backends.servers.facts.started import settings_in
+from specgate.backends.servers.facts.served import check_served, served_warnings, settings_in
 from specgate.backends.servers.options import Options
 from specgate.checkpoints.hf.any_target import AnyTarget, read_served_target
 from specgate.contract import BASELINE, Budget, EngineIdentity, PairRef, Role, ServedModel

@@ -8,7 +8,7 @@ import pytest
 
 from bench.tensor_parallel.pairs import write_configs
 from specgate.backends.eagle3.nouns.gemms import GemmShape, read_shapes
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from tests.pairs.tiny import write_random_pair
 from tests.support.command import Cli
 

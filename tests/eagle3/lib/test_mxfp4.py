@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specgate.backends.eagle3.lib.mxfp4 import decoded, encoded
+from specgate.backends.eagle3.lib.weights import decoded, encoded
 from specgate.checkpoints.mxfp4 import BLOCK, VALUES
 
 SHAPE = (3, 8, 2)

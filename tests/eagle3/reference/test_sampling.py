@@ -16,7 +16,7 @@ from specgate.contract import BASELINE, Budget, PairRef, Role, Sampling
 from specgate.contract.draws import DrawnTexts
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, UsageError
-from specgate.sampling.coupling import IMPOSSIBLE
+from specgate.sampling.rejection import IMPOSSIBLE
 from specgate.selftest.small_chains import FAULTS
 from tests.eagle3.reference.test_engine import PROMPTS
 from tests.pairs.tiny import write_random_pair

@@ -17,8 +17,8 @@ from specgate.errors import ExitCode
 from specgate.terminal import echo, echo_json
 
 if TYPE_CHECKING:
-    from specgate.analysis.traces.loop import Loop
     from specgate.analysis.traces.recording import Recording
+    from specgate.analysis.traces.steps import Loop
     from specgate.contract import BlockTrace
 
 
@@ -49,11 +49,9 @@ def trace(
     or allocation) is, 6 where the trace cannot be one of the run's cell.
     """
     from specgate.analysis.perf_invariants.certificate import from_outside
-    from specgate.analysis.perf_invariants.kernels import own_kernels
-    from specgate.analysis.perf_invariants.loop import quiet_loop
-    from specgate.analysis.traces.families import read_patterns
-    from specgate.analysis.traces.gemm_shapes import has_shapes, read_shapes
-    from specgate.analysis.traces.loop import loop_of
+    from specgate.analysis.perf_invariants.loop import own_kernels, quiet_loop
+    from specgate.analysis.traces.families import has_shapes, read_patterns, read_shapes
+    from specgate.analysis.traces.steps import loop_of
     from specgate.analysis.traces.trace_file import read_trace
     from specgate.commands.diagnose.trace import showing
     from specgate.contract import Held

@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from specgate.analysis.traces.cuda_calls import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, count
-from specgate.analysis.traces.families import attention_in
-from specgate.analysis.traces.gemm_shapes import Product
-from specgate.analysis.traces.loop import Loop
-from specgate.analysis.traces.recording import Recording
+from specgate.analysis.traces.families import Product, attention_in
+from specgate.analysis.traces.recording import ALLOCATIONS, TO_HOST, WAITING_COPIES, WAITS, Recording, count
+from specgate.analysis.traces.steps import Loop
 from specgate.contract import Invariant, LoopFigures
 from specgate.files.plain_data import to_plain
 

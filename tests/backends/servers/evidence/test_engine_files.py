@@ -9,7 +9,7 @@ import pytest
 
 from specgate.backends.offline.libraries import library_named
 from specgate.backends.offline.libraries import parse as offline
-from specgate.backends.servers.evidence.engine_files import findings_of_files
+from specgate.backends.servers.evidence.log_lines import findings_of_files
 from specgate.backends.servers.options import Options
 from specgate.contract import BASELINE, Role
 from specgate.errors import UsageError

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.servers.evidence import log_reading
-from specgate.backends.servers.evidence.log_lines import LOG_LINES
-from specgate.backends.servers.evidence.log_reading import findings_in
+from specgate.backends.servers.evidence import log_lines
+from specgate.backends.servers.evidence.log_lines import LOG_LINES, findings_in
 from specgate.contract import Finding
 
 TURBOMIND = [
@@ -81,8 +80,8 @@ def test_lines_of_an_earlier_server_count_for_the_number_and_not_as_evidence(tmp
 def test_of_a_long_log_the_end_is_searched_and_long_lines_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reading, "READ_AT_MOST", 400)
-    monkeypatch.setattr(log_reading, "LONGEST_SEARCHED", 120)
+    monkeypatch.setattr(log_lines, "READ_AT_MOST", 400)
+    monkeypatch.setattr(log_lines, "LONGEST_SEARCHED", 120)
     line = TURBOMIND[2][0]
     (log := tmp_path / "server.log").write_text("\n".join([line, *["x" * 50] * 20, "y" * 200, line]) + "\n")
     (finding,) = findings_in(log, LOG_LINES["lmdeploy"], speculative=True)

@@ -12,7 +12,7 @@ from specgate.backends.servers.adapter import Launch
 from specgate.backends.servers.engines import adapter_named
 from specgate.backends.servers.exchange import Ask
 from specgate.backends.servers.options import Options
-from specgate.backends.servers.sampling.seeds import seed_of
+from specgate.backends.servers.sampling import seed_of
 from specgate.contract import BASELINE, PairRef, Sampling
 from specgate.contract.protocols import ChecksSampling
 from specgate.errors import UsageError

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import LogitsProcessorList, MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
 
-from specgate.backends.servers.sampling.listed import token_law
+from specgate.backends.servers.sampling import token_law
 from specgate.contract import Sampling
 from specgate.contract.draws import TokenLaw
 from specgate.errors import BackendError

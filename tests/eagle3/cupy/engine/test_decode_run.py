@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 
 from specgate.backends.eagle3.cupy.engine.decode_run import (
     AHEAD,
+    STEPS_PER_GRAPH,
     StartState,
     StopRule,
     enqueue,
     experts_of,
+    graph_sizes,
     graphs_ahead,
     read,
     rows_of_slots,
     step_times,
 )
 from specgate.backends.eagle3.cupy.engine.decoding import with_ends
-from specgate.backends.eagle3.cupy.engine.graph import STEPS_PER_GRAPH, graph_sizes
 from specgate.backends.eagle3.cupy.kernels.state.slots import MAX_ENDS, Fault, Slots, Stamp
 from specgate.errors import UsageError
 

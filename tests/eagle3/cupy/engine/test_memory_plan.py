@@ -17,7 +17,7 @@ from specgate.backends.eagle3.lib.kv.modes import KvModes
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.memory import weight_bytes
 from specgate.backends.eagle3.lib.shard import Shard
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import DraftGeometry
 from specgate.checkpoints.trees.shape import TreeShape
 from specgate.contract import Sampling

@@ -16,12 +16,11 @@ from specgate.backends.eagle3.cupy.engine.prefill import prefill_draft, prefill_
 from specgate.backends.eagle3.cupy.engine.prefilled import LastRow, prefill_prompts
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK, Heads
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, Pages
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.reference import kv_planes
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.target import target_forward
 from specgate.checkpoints.geometry import DraftGeometry

@@ -24,9 +24,8 @@ from specgate.backends.eagle3.cupy.engine.prefilled import LastRow, prefill_prom
 from specgate.backends.eagle3.cupy.kernels.experts.packing import PackedExperts
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers, Pages
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import Draft, Target
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.weights import TargetWeights
 from specgate.backends.eagle3.reference import gpt_oss

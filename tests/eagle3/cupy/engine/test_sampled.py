@@ -20,11 +20,10 @@ from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.contract import BASELINE, Budget, Role, Sampling
 from specgate.contract.draws import DrawnTexts
 from specgate.errors import BackendError
-from specgate.sampling.coupling import draft_sample, sample
 from specgate.sampling.distributions import over_target
 from specgate.sampling.history import History
 from specgate.sampling.keys import Keys, requests_of
-from specgate.sampling.rejection import verify_by_rejection
+from specgate.sampling.rejection import draft_sample, sample, verify_by_rejection
 from specgate.sampling.target import penalised, softmax, target_distribution
 from tests.eagle3.cupy.engine.tracing import tokens, trace
 from tests.eagle3.cupy.gpu_pairs import RAGGED, checkpoints, engine, engine_of, random_prompts, shape

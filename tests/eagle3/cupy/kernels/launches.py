@@ -25,7 +25,7 @@ from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import Kind
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvMode, KvModes
 from specgate.backends.eagle3.lib.shard import Shard
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.trees.growing import DynamicGrowth
 from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES, PairGeometry
 from specgate.checkpoints.trees.shape import TreeShape

@@ -13,8 +13,7 @@ from specgate.backends.eagle3.cupy.engine.decode_run import StartState, StopRule
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, Commit, KVReserve
 from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, Fault, KVBlocks, Slots
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
 
 pytestmark = pytest.mark.gpu
 

@@ -36,9 +36,8 @@ from specgate.backends.eagle3.cupy.memory.buffers import Pages
 from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights, Target
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.layout import target_tensors
-from specgate.backends.eagle3.lib.mxfp4 import decoded
-from specgate.backends.eagle3.lib.weights import TargetWeights
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.lib.weights import TargetWeights, decoded
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
 from tests.eagle3.cupy.kernels.device import relative_error
 from tests.eagle3.cupy.kernels.host import Host

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.kernels.state.slots import FREE, SHARED
-from specgate.backends.eagle3.cupy.memory.cache_layout import CacheLayout, assign_blocks
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import CacheLayout, Sizes, assign_blocks
 
 SIZES = Sizes(slots=6, positions=4 * BLOCK + 10, max_rows=4)
 EDGES = [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK - 1, 2 * BLOCK, 2 * BLOCK + 1, 4 * BLOCK, 4 * BLOCK + 9]

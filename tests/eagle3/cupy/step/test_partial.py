@@ -17,9 +17,9 @@ from specgate.backends.eagle3.cupy.kernels.attention.kept_blocks import KEPT
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.step.cycle import Cycle
 from specgate.backends.eagle3.cupy.step.partial import FULL, PARTIAL, PLAIN, Kind
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.lib.weights import TargetWeights
-from specgate.backends.eagle3.reference.partial.blocks import block_scores
+from specgate.backends.eagle3.reference.partial import block_scores
 from tests.eagle3.cupy.gpu_pairs import random_prompts
 from tests.eagle3.cupy.kernels.device import relative_error, rotated
 from tests.eagle3.cupy.kernels.host import Host

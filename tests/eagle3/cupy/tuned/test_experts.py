@@ -27,7 +27,7 @@ from specgate.backends.eagle3.cupy.tuned.lookup import (
 )
 from specgate.backends.eagle3.cupy.tuned.required import require
 from specgate.backends.eagle3.nouns.gemms import GemmShape, Key, TunedGemm, read_tuned
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.contract import PairRef
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import EnvironmentRefused, ExitCode

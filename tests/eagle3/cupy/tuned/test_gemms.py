@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.analysis.perf_invariants.kernels import tuned_kernels
+from specgate.analysis.perf_invariants.loop import tuned_kernels
 from specgate.backends.eagle3.cupy.bench.synthetic import Geometry, random_pair
 from specgate.backends.eagle3.cupy.kernels.experts.expert_config import ExpertConfig
 from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown
@@ -21,8 +21,7 @@ from specgate.backends.eagle3.cupy.tuning.gemm_weight import candidates
 from specgate.backends.eagle3.cupy.tuning.search import gemm_shapes
 from specgate.backends.eagle3.lib.shard import Shard
 from specgate.backends.eagle3.nouns.gemms import GemmShape
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
-from specgate.backends.eagle3.pair_tools.plant.geometries import GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, GEOMETRIES
 from specgate.contract import Held
 from tests.eagle3.cupy.pairs import BOUNDARIES, DRAFT, MIXTURE
 from tests.eagle3.cupy.tuned.files import DEVICE, experts, gemm, written

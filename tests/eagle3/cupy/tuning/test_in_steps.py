@@ -14,7 +14,7 @@ from specgate.backends.eagle3.cupy.tuning.expert_weight import ExpertWeight
 from specgate.backends.eagle3.cupy.tuning.gemm_weight import GemmWeight, retilings
 from specgate.backends.eagle3.cupy.tuning.search import Tuner
 from specgate.backends.eagle3.nouns.gemms import Point, StepsRequest, TunedGemms, write_tuned
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.backends.eagle3.tuning.gemm_tuning import refine_into, tuning_backend
 from specgate.contract import PairRef
 from specgate.errors import UsageError

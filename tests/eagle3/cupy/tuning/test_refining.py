@@ -22,7 +22,7 @@ from specgate.backends.eagle3.cupy.tuning.in_steps import refined
 from specgate.backends.eagle3.cupy.tuning.steps import Steps, StepTimes
 from specgate.backends.eagle3.cupy.tuning.weight import key_of
 from specgate.backends.eagle3.nouns.gemms import Key, Point, StepsRequest, TunedGemm
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.contract import PairRef
 from specgate.errors import UsageError
 from tests.eagle3.cupy.bench.staged import no_launches

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specgate.backends.eagle3.lib.layout import target_tensors
-from specgate.backends.eagle3.lib.mxfp4 import decoded
 from specgate.backends.eagle3.lib.pair import TargetCheckpoint, load_target, load_target_parts
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.shard import AXES, ONCE, Shard, kind, shards
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES, geometry_of
+from specgate.backends.eagle3.lib.weights import decoded
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, geometry_of
 from specgate.backends.eagle3.pair_tools.plant.write import write_target
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
 from specgate.checkpoints.mxfp4 import BLOCK

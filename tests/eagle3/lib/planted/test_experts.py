@@ -14,7 +14,6 @@ from torch import Tensor
 
 from specgate.backends.eagle3.lib.layout import target_tensors
 from specgate.backends.eagle3.lib.memory import free_bytes, weight_bytes
-from specgate.backends.eagle3.lib.mxfp4 import decoded
 from specgate.backends.eagle3.lib.planted import rows
 from specgate.backends.eagle3.lib.planted.experts import (
     FOUR_BITS,
@@ -34,7 +33,8 @@ from specgate.backends.eagle3.lib.planted.routing import GROUPS
 from specgate.backends.eagle3.lib.planted.rows import key_of
 from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.lib.planted.target import PlantedTarget
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES, gpt_oss_tiny
+from specgate.backends.eagle3.lib.weights import decoded
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, gpt_oss_tiny
 from tests.eagle3.lib.planted.recipes import RECIPE_EXPERTS, digest, made_draft, made_target
 
 CPU = torch.device("cpu")

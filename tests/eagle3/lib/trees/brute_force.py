@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.trees import accepting, growing, masks, topology
+from specgate.backends.eagle3.lib.trees import accepting, growing, topology
 
 Candidate = tuple[int, ...]
 
@@ -78,13 +78,13 @@ def differences(dice: random.Random, batch: int, rows: int, levels: int, tokens:
     trees = [ByHand(random_parents(dice, rows, levels)) for _ in range(batch)]
     parents = torch.tensor([tree.parents for tree in trees])
     mask = topology.ancestors(parents, levels)
-    packed = masks.pack(mask)
+    packed = topology.pack(mask)
     expected = [[[word - (word >> 31 << 32) for word in row] for row in tree.packed()] for tree in trees]
     if packed.tolist() != expected:
         yield "packed masks"
-    if not torch.equal(masks.unpack(packed, rows), mask):
+    if not torch.equal(topology.unpack(packed, rows), mask):
         yield "unpacked masks"
-    if masks.broken_rows(packed, parents).any():
+    if topology.broken_rows(packed, parents).any():
         yield "integrity of whole masks"
     yield from unseen_damage(dice, packed, parents)
     if topology.depths(mask).tolist() != [[len(tree.way(n)) - 1 for n in range(rows)] for tree in trees]:
@@ -105,7 +105,7 @@ def unseen_damage(dice: random.Random, packed: Tensor, parents: Tensor) -> Itera
     damaged = packed.clone()
     tree, row, bit = (dice.randrange(n) for n in (len(packed), packed.shape[1], 32 * packed.shape[2]))
     damaged[tree, row, bit // 32] ^= torch.tensor(1 << 31 if bit % 32 < 31 else 1, dtype=torch.int64).to(torch.int32)
-    if masks.broken_rows(damaged, parents).any(dim=1).nonzero().flatten().tolist() != [tree]:
+    if topology.broken_rows(damaged, parents).any(dim=1).nonzero().flatten().tolist() != [tree]:
         yield "integrity of a damaged mask"
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specgate.backends.eagle3.pair_tools.draft_vocab.coverage import Ranking, ranking, tail_of
-from specgate.backends.eagle3.pair_tools.train.vocab import offsets_and_mask
-from specgate.checkpoints.d2t import check_d2t
+from specgate.backends.eagle3.pair_tools.train.draft import offsets_and_mask
+from specgate.checkpoints.arrays import check_d2t
 from specgate.errors import UsageError
 
 COUNTS = st.lists(st.integers(0, 5), min_size=2, max_size=20).filter(any)

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from specgate.backends.eagle3.pair_tools.export.command import Wish, export
-from specgate.backends.eagle3.pair_tools.export.gguf_tensors import interleaved, rope_factors, stream
+from specgate.backends.eagle3.pair_tools.export.gguf_model import interleaved, rope_factors, stream
 from specgate.backends.eagle3.pair_tools.export.opened import in_memory
 from specgate.backends.eagle3.pair_tools.shards import LazyTensor
 from specgate.backends.eagle3.pairs.gguf_convert import convert, half_split_rows

@@ -9,8 +9,8 @@ import pytest
 from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.pair_tools.plant.check import Load, check, pair_recipe, predictions
 from specgate.backends.eagle3.pair_tools.plant.decoder import Decoder
-from specgate.backends.eagle3.pair_tools.plant.law import acceptance_length
 from specgate.backends.eagle3.pair_tools.plant.orbit import Orbit
+from specgate.backends.eagle3.pair_tools.plant.thresholds import acceptance_length
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.checkpoints.hf_keys import read_config
 from specgate.contract import Budget, PairRef, Role

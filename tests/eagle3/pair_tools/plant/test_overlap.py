@@ -15,8 +15,7 @@ from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.planted.routing import GROUPS, choices, expected_touched
 from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.pair_tools.plant import overlap
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import gpt_oss_tiny
-from specgate.backends.eagle3.pair_tools.plant.geometries import tiny
+from specgate.backends.eagle3.pair_tools.plant.geometries import gpt_oss_tiny, tiny
 from specgate.backends.eagle3.pair_tools.plant.overlap import distinct, routed, touched, touched_keys
 from specgate.backends.eagle3.pair_tools.plant.write import write_target
 from specgate.checkpoints.geometry import ExpertGeometry

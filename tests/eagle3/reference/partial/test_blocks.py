@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.specpv.plan import BLOCK
-from specgate.backends.eagle3.reference.partial.blocks import (
-    block_scores,
-    choose,
-    first_of_window,
-    kept_positions,
-    summaries,
-)
+from specgate.backends.eagle3.lib.specpv import BLOCK
+from specgate.backends.eagle3.reference.partial import block_scores, choose, first_of_window, kept_positions, summaries
 
 LENGTHS = st.lists(st.integers(1, 700), min_size=1, max_size=3)
 NUMBERS = {"sink": st.integers(0, 4), "retrieval": st.integers(0, 9), "window": st.integers(1, 6)}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan, check_target, plan_partial
+from specgate.backends.eagle3.lib.specpv import PartialPlan, check_target, plan_partial
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.checkpoints.geometry import ExpertGeometry, RopeSpec, TargetGeometry
 from specgate.contract import PairRef, Sampling

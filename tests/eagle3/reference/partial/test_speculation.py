@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan
+from specgate.backends.eagle3.lib.specpv import PartialPlan
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.kv_planes import plain
 from specgate.backends.eagle3.reference.open import open_engine

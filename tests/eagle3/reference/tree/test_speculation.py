@@ -16,7 +16,7 @@ from torch import Tensor
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.lib.trees.growing import Growth
 from specgate.backends.eagle3.reference import tree as trees_of_engine
-from specgate.backends.eagle3.reference.eagle import EagleDrafter
+from specgate.backends.eagle3.reference.draft import EagleDrafter
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.ops import FEW_ROWS
 from specgate.backends.eagle3.reference.target import LlamaTarget

@@ -9,7 +9,7 @@ import pytest
 
 from specgate.backends.eagle3.cupy.engine.open import check_options, sizes_of
 from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
-from specgate.backends.eagle3.lib.specpv.plan import PartialPlan, check_target
+from specgate.backends.eagle3.lib.specpv import PartialPlan, check_target
 from specgate.contract import LOSSY, PairRef, Sampling
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import UsageError

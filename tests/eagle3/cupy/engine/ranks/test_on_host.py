@@ -13,10 +13,9 @@ from specgate.backends.eagle3.cupy.engine.prefilled import prefill_prompts
 from specgate.backends.eagle3.cupy.engine.ranks import prefill_experts as of_ranks
 from specgate.backends.eagle3.cupy.engine.ranks.prefill import Prefill
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
+from specgate.backends.eagle3.cupy.memory.sizes import assign_blocks
 from specgate.backends.eagle3.lib.kv.modes import AS_COMPUTED, KvModes
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import mixture, plain_draft
-from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense
+from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense, mixture, plain_draft
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.engine.ranks.sides import Alone, check_split, decode, decoded_alone, sides
 from tests.eagle3.cupy.gpu_pairs import RECIPE_A, RECIPE_EXPERTS, random_prompts, shape

@@ -13,7 +13,7 @@ from specgate.backends.eagle3.cupy import device
 from specgate.backends.eagle3.cupy.backend import BACKEND
 from specgate.backends.eagle3.cupy.engine import open as opening
 from specgate.backends.eagle3.cupy.engine.ranks import option
-from specgate.backends.eagle3.pair_tools.plant.expert_geometries import EXPERT_GEOMETRIES
+from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES
 from specgate.checkpoints.geometry import DraftGeometry, TargetGeometry
 from specgate.contract import PairRef, Sampling
 from specgate.contract.protocols import OpenRequest

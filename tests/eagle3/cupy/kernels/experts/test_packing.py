@@ -14,7 +14,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.packing import (
     tile_bytes,
     unpacked,
 )
-from specgate.backends.eagle3.lib.mxfp4 import decoded
+from specgate.backends.eagle3.lib.weights import decoded
 from specgate.checkpoints.mxfp4 import VALUES
 
 SIZES = [(16, 32), (32, 64), (48, 96), (5760, 2880)]

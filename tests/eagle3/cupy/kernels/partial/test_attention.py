@@ -19,7 +19,7 @@ from specgate.backends.eagle3.cupy.kernels.partial.launchers import (
     ChooseBlocks,
     WideAttention,
 )
-from specgate.backends.eagle3.reference.partial.blocks import block_scores, choose, first_of_window, summaries
+from specgate.backends.eagle3.reference.partial import block_scores, choose, first_of_window, summaries
 from tests.eagle3.cupy.kernels.crossed import crossed
 from tests.eagle3.cupy.kernels.device import counted, normal, relative_error, rotated, rows_of
 from tests.eagle3.cupy.kernels.trees.test_attention import Cache

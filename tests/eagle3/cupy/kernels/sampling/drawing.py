@@ -16,9 +16,9 @@ from specgate.backends.eagle3.cupy.kernels.state.slots import Slots
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
 from specgate.contract import Sampling
-from specgate.sampling.coupling import sample
 from specgate.sampling.history import History
 from specgate.sampling.keys import Integers, Keys
+from specgate.sampling.rejection import sample
 from specgate.sampling.target import target_distribution
 from tests.eagle3.cupy.bench.checks import index_of
 

@@ -18,10 +18,9 @@ from specgate.backends.eagle3.cupy.memory.model import columns_of
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
 from specgate.contract import Sampling
-from specgate.sampling.coupling import draft_sample
 from specgate.sampling.distributions import over_target
 from specgate.sampling.keys import Floats, Integers
-from specgate.sampling.rejection import verify_by_rejection
+from specgate.sampling.rejection import draft_sample, verify_by_rejection
 from specgate.sampling.target import softmax, target_distribution
 from tests.eagle3.cupy.kernels.faults import REJECTION
 from tests.eagle3.cupy.kernels.sampling.drawing import Rows, greedy

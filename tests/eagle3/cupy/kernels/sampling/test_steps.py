@@ -19,17 +19,15 @@ from specgate.backends.eagle3.cupy.kernels.penalties.launchers import CountToken
 from specgate.backends.eagle3.cupy.kernels.rejection.launchers import DraftedRows
 from specgate.backends.eagle3.cupy.kernels.state.launchers import Accept, Commit, KVReserve
 from specgate.backends.eagle3.cupy.kernels.state.slots import KVBlocks, Slots
-from specgate.backends.eagle3.cupy.memory.cache_layout import assign_blocks
 from specgate.backends.eagle3.cupy.memory.model import columns_of
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers, rejects
-from specgate.backends.eagle3.cupy.memory.sizes import Sizes
+from specgate.backends.eagle3.cupy.memory.sizes import Sizes, assign_blocks
 from specgate.backends.eagle3.cupy.step.token_draw import Rejection, TokenDraw
 from specgate.contract import Sampling
-from specgate.sampling.coupling import draft_sample, sample
 from specgate.sampling.distributions import over_target
 from specgate.sampling.history import History
 from specgate.sampling.keys import Floats, Keys, requests_of
-from specgate.sampling.rejection import verify_by_rejection
+from specgate.sampling.rejection import draft_sample, sample, verify_by_rejection
 from specgate.sampling.target import softmax, target_distribution
 from tests.eagle3.cupy.bench.checks import index_of
 from tests.eagle3.cupy.kernels.sampling.drawing import greedy

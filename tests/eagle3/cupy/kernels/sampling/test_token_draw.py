@@ -21,8 +21,8 @@ from specgate.backends.eagle3.cupy.kernels.sampling.launchers import (
 from specgate.backends.eagle3.cupy.memory.sampling import SamplingBuffers
 from specgate.backends.eagle3.cupy.step.token_draw import TokenDraw
 from specgate.contract import Sampling
-from specgate.sampling.coupling import draft_sample
 from specgate.sampling.distributions import over_target
+from specgate.sampling.rejection import draft_sample
 from specgate.sampling.target import softmax, target_distribution
 from tests.eagle3.cupy.kernels.sampling.drawing import Rows, greedy
 
