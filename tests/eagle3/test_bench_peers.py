@@ -56,8 +56,8 @@ def peers(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Peers:
 
 @pytest.mark.slow("processes that import torch and transformers")
 def test_a_peer_that_fails_is_reported_and_the_others_run(peers: Peers) -> None:
-    said = peers("--context", "5000", "--layers", "1", "--steps", "8", "--peer", "engine", "--peer", SMALLEST)
-    failed, measured = said.splitlines()[1:3]
+    output = peers("--context", "5000", "--layers", "1", "--steps", "8", "--peer", "engine", "--peer", SMALLEST)
+    failed, measured = output.splitlines()[1:3]
     assert failed.startswith("engine") and "max_position_embeddings = 4096" in failed
     assert measured.startswith("transformers eager") and "ms/step" in measured
 
@@ -69,9 +69,9 @@ def test_what_the_budget_does_not_hold_is_left_out(peers: Peers) -> None:
 def test_a_step_of_all_layers_lies_on_the_line_through_two_counts(pair: tuple[Path, Path]) -> None:
     setup = Setup(str(pair[0].parent), 64, 1, 1, 8, (1, 2), "cpu")
     whole = setup.geometry.layers
-    (found,) = extrapolated("a peer", setup, lambda layers: 3.0 + 2.0 * layers)
-    assert found.ms_per_step == found.ms_per_token == pytest.approx(3.0 + 2.0 * whole)
-    assert found.layers == (1, 2)
+    (timing,) = extrapolated("a peer", setup, lambda layers: 3.0 + 2.0 * layers)
+    assert timing.ms_per_step == timing.ms_per_token == pytest.approx(3.0 + 2.0 * whole)
+    assert timing.layers == (1, 2)
 
 
 def test_no_line_is_drawn_where_more_layers_took_less(pair: tuple[Path, Path]) -> None:

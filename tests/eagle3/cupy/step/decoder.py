@@ -109,7 +109,7 @@ class Decoder:
         With `known`, the text of every slot, some path of each tree, or some tokens at the beginning of each chain, are
         made the text's; else nearly nothing would be accepted of so small a pair.
         """
-        count, slots, found = self.sizes.slots, self.b.slots, {}
+        count, slots, data = self.sizes.slots, self.b.slots, {}
         cycle = Cycle(self.model, self.draft, self.sizes, count, k)
         drafts, dice = cycle.tree or cycle.chain, random.Random(1)
 
@@ -134,5 +134,5 @@ class Decoder:
                 for t in range(int(slots.accepted[slot]) + 1):
                     node = int(self.b.tree.path[slot, t]) if cycle.tree and self.b.tree else t
                     row = self.b.target.layer.logits[a * cycle.rows + node]
-                    found[slot, lengths[slot] + t] = row.clone()
-        return read(slots, count, k, [1] * steps, [0] * steps)[0], found
+                    data[slot, lengths[slot] + t] = row.clone()
+        return read(slots, count, k, [1] * steps, [0] * steps)[0], data

@@ -71,8 +71,8 @@ def chosen(
 
     monkeypatch.setattr(steps.Steps, "times", times)
     compiler: Any = CompilesAll()
-    (found,) = refined(made_up, compiler, 600)
-    return found
+    (tuned,) = refined(made_up, compiler, 600)
+    return tuned
 
 
 def test_of_experts_the_fastest_split_is_chosen_and_at_each_number_of_rows_how_work_is_moved(

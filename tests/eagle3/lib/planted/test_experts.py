@@ -175,12 +175,12 @@ def test_every_router_tells_the_chosen_from_the_others_with_room_to_spare(name: 
     router = made.make(f"{LAYER}mlp.router.weight", (g.experts.count, g.hidden))
     bias = made.make(f"{LAYER}mlp.router.bias", (g.experts.count,))
     assert router is not None and bias is not None
-    logits, found = (normed.to(torch.bfloat16).float() @ router.float().T + bias.float()).topk(
+    logits, result = (normed.to(torch.bfloat16).float() @ router.float().T + bias.float()).topk(
         g.experts.per_token + 1, dim=1
     )
     order = layer_order(recipe, g.experts, 1)
     expected = order[made.choices[1 % GROUPS]]
-    assert torch.equal(found[:, :-1].sort(dim=1).values, expected.sort(dim=1).values)
+    assert torch.equal(result[:, :-1].sort(dim=1).values, expected.sort(dim=1).values)
     assert float((logits[:, -2] - logits[:, -1]).min()) > 1
 
 

@@ -27,10 +27,10 @@ class ByHand:
 
     def way(self, node: int) -> list[int]:
         """The nodes from the root down to `node`."""
-        found = [node]
-        while found[-1]:
-            found.append(self.parents[found[-1]])
-        return found[::-1]
+        values = [node]
+        while values[-1]:
+            values.append(self.parents[values[-1]])
+        return values[::-1]
 
     def leaves(self) -> list[int]:
         having = {self.parents[node] for node in range(1, len(self.parents))}
@@ -116,21 +116,21 @@ def acceptance(
     drafts = [[dice.randrange(tokens) for _ in range(rows - 1)] for _ in trees]
     targets = [[dice.randrange(tokens) for _ in range(rows)] for _ in trees]
     best = [tree.accepted(d, t) for tree, d, t in zip(trees, drafts, targets, strict=True)]
-    found = accepting.accept_tree(torch.tensor(drafts), torch.tensor(targets), parents, mask, levels)
-    if found.length.tolist() != [len(way) - 1 for way in best]:
+    accept_tree = accepting.accept_tree(torch.tensor(drafts), torch.tensor(targets), parents, mask, levels)
+    if accept_tree.length.tolist() != [len(way) - 1 for way in best]:
         yield "accepted counts"
-    if found.path.tolist() != filled(best, levels + 1):
+    if accept_tree.path.tolist() != filled(best, levels + 1):
         yield "accepted paths"
-    emitted = [row[: len(way)] for row, way in zip(found.tokens.tolist(), best, strict=True)]
+    emitted = [row[: len(way)] for row, way in zip(accept_tree.tokens.tolist(), best, strict=True)]
     if emitted != [[of[node] for node in way] for of, way in zip(targets, best, strict=True)]:
         yield "emitted tokens"
-    nodes, offsets = accepting.packed_paths(found)
+    nodes, offsets = accepting.packed_paths(accept_tree)
     joined = [node for way in best for node in way[1:]]
     if nodes.tolist() != joined + [-1] * (len(nodes) - len(joined)):
         yield "packed paths"
     if [nodes[a:b].tolist() for a, b in pairwise(offsets.tolist())] != [way[1:] for way in best]:
         yield "offsets"
-    yield from moved(dice, best, found.path, rows)
+    yield from moved(dice, best, accept_tree.path, rows)
 
 
 def moved(dice: random.Random, best: Sequence[list[int]], path: Tensor, rows: int) -> Iterator[str]:

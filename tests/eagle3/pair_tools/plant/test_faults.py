@@ -37,9 +37,9 @@ def length(
         prepare(opened)
     opened.prefill(LOAD.token_ids(2048), draft=True)
     decoded = opened.decode(Role(K), Budget(steps=LOAD.steps), ())
-    found = AcceptanceRecord.from_steps(K, decoded.accepted, decoded.drafted, 0, 0).acceptance_length
-    assert found is not None
-    return found
+    acceptance_length = AcceptanceRecord.from_steps(K, decoded.accepted, decoded.drafted, 0, 0).acceptance_length
+    assert acceptance_length is not None
+    return acceptance_length
 
 
 def with_features(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:

@@ -50,11 +50,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[
     text.mkdir()
     for i in range(30):
         (text / f"{i}.txt").write_text(f"document {i}: " + "some text, some more text. " * 40, encoding="utf-8")
-    said: list[str] = []
+    sentences: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "train", partial(train, report_every=40))
-        train_draft(target, folder / "draft", [parse_corpus(str(text))], TOY, "cpu", said.append)
-    return target, folder / "draft", said
+        train_draft(target, folder / "draft", [parse_corpus(str(text))], TOY, "cpu", sentences.append)
+    return target, folder / "draft", sentences
 
 
 def test_the_loss_falls(trained: tuple[Path, Path, list[str]]) -> None:

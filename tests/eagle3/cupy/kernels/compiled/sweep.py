@@ -132,8 +132,8 @@ def specs_of(pair: PairGeometry) -> Iterator[Spec]:
     if pair.target.experts is None:
         broad = Cycle(target, draft, Sizes(4, positions, BROAD.rows, tree=BROAD), 4, BROAD.depth).kernels().values()
         yield from (kernel.spec for kernel in broad if kernel.spec.stem.startswith("maxima"))
-    for asked in SAMPLED:
-        drawing = Cycle(target, draft, Sizes(1, positions, 4, sampling=asked), 1, 3).kernels()
+    for sampling in SAMPLED:
+        drawing = Cycle(target, draft, Sizes(1, positions, 4, sampling=sampling), 1, 3).kernels()
         yield from (kernel.spec for path, kernel in drawing.items() if ".draw." in path)
     for kv in (AS_COMPUTED, *CODES):
         yield from (kernel.spec for kernel in prefill_kernels(pair.target, pair.draft, kv, packed=True))
