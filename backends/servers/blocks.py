@@ -11,7 +11,8 @@ from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.evidence.tracing import joined_outputs
 from specgate.backends.servers.exchange import NOTHING, Reading
-from specgate.contract import ENGINE_DECODE_NS, AcceptanceRecord, RefusedRequest, Role, Served
+from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
+from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.contract.samples.counters import JOINED_OUTPUTS, NO_DRAFT_COUNTERS, UNCOUNTED_TOKENS
 from specgate.errors import BackendError

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specgate.analysis.experts.overlap import independence_of, mean_touched
-from specgate.contract import AcceptanceRecord, Cell, Traffic
+from specgate.contract import AcceptanceRecord, Cell
+from specgate.contract.traffic import Traffic
 from specgate.contract.cycle_budget import Bandwidth, CycleBudget, LengthLimit
 from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
 
