@@ -9,7 +9,7 @@ from typing import Final
 
 from specgate.backends.offline.replies import Loop, Request
 from specgate.backends.offline.steps import refuse_miscounted
-from specgate.backends.servers.accounting import record_of
+from specgate.backends.servers.blocks import record_of
 from specgate.backends.servers.answers import Answer, refuse_strange_ids
 from specgate.backends.servers.blocks import request_block
 from specgate.backends.servers.exchange import NOTHING, SpecCounts, Usage
