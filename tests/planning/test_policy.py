@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specgate import plugins
-from specgate.analysis.experts.byte_costs import cycle_cost, overlap_for
+from specgate.analysis.experts import cycle_cost, overlap_for
 from specgate.analysis.verdict import foreseeable
 from specgate.backends.eagle3.lib.traffic import pair_traffic
 from specgate.backends.eagle3.pair_tools.plant.check import predictions
