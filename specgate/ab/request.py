@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from specgate.ab import revision
+from specgate.ab import sides
 from specgate.ab.sides import Asked, asked_of, launch_of, package_folder, side_of
 from specgate.contract import Budget, Scenario
 from specgate.contract.two_builds import SIDES, Margins, Side, SideName
@@ -98,12 +98,12 @@ def builds(request: AbRequest, logs: Path) -> Iterator[dict[SideName, Build]]:
             yield {name: ready(request, side, Path(scratch)) for name, side in asked.items()}
             return
         here = Path.cwd()
-        with revision.worktree(here, request.base) as tree:
+        with sides.worktree(here, request.base) as tree:
             top = checkout_of(here)
             assert top is not None  # the worktree is one of it
             for name, folder in zip(SIDES, (tree, top.top), strict=True):
                 if request.build:
-                    revision.build(folder, request.build, logs / f"build-{name}.log", name)
+                    sides.build(folder, request.build, logs / f"build-{name}.log", name)
                 if not asked[name].foreign:
                     asked[name] = replace(asked[name], source=code_in(folder, request.package, name))
             yield {name: ready(request, side, Path(scratch)) for name, side in asked.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specgate.ab.revision import worktree
+from specgate.ab.sides import worktree
 from specgate.ab.sides import asked_of, package_folder, tree_sha256, unpacked
 from specgate.errors import UsageError
 from specgate.machine.checkout import checkout_of
