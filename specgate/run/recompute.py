@@ -43,7 +43,7 @@ from specgate.contract.draws import DrawCheck
 from specgate.contract.protocols import Sequential
 from specgate.errors import ExitCode, SpecgateError
 from specgate.files.journal import Journal
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.planning.gates import (
     draw_allowance,
     floors_of,
