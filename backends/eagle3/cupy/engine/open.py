@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from specgate.backends.eagle3.cupy.engine.forensics import ForensicEngine
+from specgate.contract import EngineFacts
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-
 import torch
-
 from specgate.backends.eagle3.cupy.device import first_gpu, shared_gpus
 from specgate.backends.eagle3.cupy.engine import limits, tree_option
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
@@ -43,6 +42,17 @@ from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.spec_config.launch_checks import check_chain
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, CheckpointError, UsageError
+
+
+class CupyEngine(ForensicEngine):
+    """EAGLE-3 on one GPU. What it is made of: `DecodingEngine`."""
+
+    def facts(self) -> EngineFacts:
+        return self._facts
+
+    def close(self) -> None:
+        """Nothing to release before the process ends."""
+
 
 OPTIONS: Mapping[str, tuple[str, ...] | None] = {
     "capture": None,

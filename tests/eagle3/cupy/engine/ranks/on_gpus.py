@@ -10,7 +10,7 @@ import torch
 
 from bench.tensor_parallel.ready import compile_all
 from specgate.backends.eagle3.cupy.device import shared_gpus
-from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
+from specgate.backends.eagle3.cupy.engine.open import CupyEngine
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, models_of
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers
