@@ -7,7 +7,6 @@ scenario.py         scenario YAML → `contract.Scenario`
 variants.py         a scenario with variants → one scenario of each
 contradictions.py   values of a scenario that are right alone and contradict each other
 ad_hoc.py           a question asked on the command line, without a YAML file → a scenario with a name of its own
-bounds.py           the largest numbers, and the largest products of numbers, that are accepted
 inheritance.py      a YAML file merged over those that it names
 policy.py           policy YAML → `contract.Policy`: which gate judges which cells, with which numbers
 policy_bases.py     a policy over its bases, rule by rule
