@@ -28,7 +28,6 @@
     parity/                 two engines' stages for one prompt: how far apart, and which departs first
     prefix_cache.py        a prefix cache on and off, with and without speculation
     speculation/            is speculation active, and if not, why not; its acceptance over many requests
-    eagle_speculation.py    the block `eagle_speculation` of a cell in run.json, for other readers
     tradeoff.py             roles and variants beside each other: speed, cache, acceptance, how far the text is the same
     cell_names.py           names of cells as a person would say them
     verdict.py              many verdicts → one state and one exit code
