@@ -6,7 +6,7 @@ from pathlib import Path
 
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense, draft_of
-from specgate.backends.eagle3.pair_tools.plant.command import write_draft, write_target
+from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.contract import PairRef
 
 TINY = "tiny"

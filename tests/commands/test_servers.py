@@ -66,7 +66,7 @@ def test_the_command_that_an_export_of_a_planted_pair_prints_measures_it(cli: Cl
     from specgate.backends.eagle3.lib.pair import load_target
     from specgate.backends.eagle3.pair_tools.export.command import Wish, export
     from specgate.backends.eagle3.pair_tools.plant.geometries import tiny
-    from specgate.backends.eagle3.pair_tools.plant.command import write_draft, write_target
+    from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
     from specgate.pairs.resolve import resolve_pair
     from tests.eagle3.lib.planted.recipes import RECIPE_A
 

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry, dense, draft_of
-from specgate.backends.eagle3.pair_tools.plant.command import write_draft, write_target
+from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.servers.process import free_port
 from tests.support.command import ROOT
 from tests.support.fences import blocks

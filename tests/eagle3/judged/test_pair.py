@@ -8,7 +8,7 @@ import pytest
 
 from specgate.backends.eagle3.lib.pair import target_source
 from specgate.backends.eagle3.pair_tools.plant.geometries import tiny
-from specgate.backends.eagle3.pair_tools.plant.command import write_draft, write_target
+from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.checkpoints.hf_keys import read_config
 from specgate.files.run_folder import RunFolder
 from tests.eagle3.lib.planted.recipes import RECIPE_A

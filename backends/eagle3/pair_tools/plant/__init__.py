@@ -6,6 +6,7 @@ thresholds.py          acceptance length, share of planted tokens, thresholds
 calibrate.py           how strong the signal must be for a wanted share
 decoder.py             the engine that decodes its own text, for calibration and check
 orbit.py               the text of a planted pair, and what it implies
+write.py               the pair as two Hugging Face folders: configs alone, or with weights
 overlap.py             measures how many distinct experts neighbouring tokens touch
 check.py               measures the pair against the tokens and the prediction
 """

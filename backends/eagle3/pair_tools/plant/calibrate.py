@@ -29,7 +29,7 @@ from specgate.backends.eagle3.pair_tools.plant.decoder import MASKS, Decoder, re
 from specgate.backends.eagle3.pair_tools.plant.geometries import PairGeometry
 from specgate.backends.eagle3.pair_tools.plant.orbit import Orbit
 from specgate.backends.eagle3.pair_tools.plant.thresholds import STRONGEST, thresholds
-from specgate.backends.eagle3.pair_tools.plant.command import write_draft, write_target
+from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
 from specgate.backends.eagle3.reference.gpt_oss import GptOssTarget
 from specgate.backends.eagle3.reference.open import DTYPES

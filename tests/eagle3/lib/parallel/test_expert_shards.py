@@ -21,7 +21,7 @@ from specgate.backends.eagle3.lib.planted.recipe import Recipe
 from specgate.backends.eagle3.lib.shard import AXES, ONCE, Shard, kind, shards
 from specgate.backends.eagle3.lib.weights import decoded
 from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, geometry_of
-from specgate.backends.eagle3.pair_tools.plant.command import write_target
+from specgate.backends.eagle3.pair_tools.plant.write import write_target
 from specgate.checkpoints.geometry import ExpertGeometry, TargetGeometry
 from specgate.checkpoints.mxfp4 import BLOCK
 from tests.checkpoints.gpt_oss_folders import write_gpt_oss, write_quantised

@@ -18,7 +18,7 @@ from specgate.backends.eagle3.lib.pair import load_draft, open_draft, open_targe
 from specgate.backends.eagle3.pair_tools.draft_vocab.command import VocabReport, Wish, draft_vocab
 from specgate.backends.eagle3.pair_tools.draft_vocab.sources import TokenSources
 from specgate.backends.eagle3.pair_tools.plant.geometries import tiny
-from specgate.backends.eagle3.pair_tools.plant.command import write_draft, write_target
+from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.checkpoints.hf_keys import read_config
 from specgate.contract import Budget, PairRef, Role

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.pair_tools.export.command import Wish, export
 from specgate.backends.eagle3.pair_tools.plant.geometries import gpt_oss_tiny
-from specgate.backends.eagle3.pair_tools.plant.command import write_draft, write_target
+from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.eagle3.reference.open import open_engine
 from specgate.checkpoints.hf_keys import read_config
 from specgate.contract import BASELINE, Budget, PairRef, Role

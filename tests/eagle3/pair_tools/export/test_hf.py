@@ -17,7 +17,7 @@ from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint,
 from specgate.backends.eagle3.pair_tools import shards
 from specgate.backends.eagle3.pair_tools.export.command import Wish, export
 from specgate.backends.eagle3.pair_tools.plant.geometries import tiny
-from specgate.backends.eagle3.pair_tools.plant.command import write_draft, write_target
+from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.servers.engines import ADAPTERS
 from specgate.checkpoints.geometry import RopeSpec
 from specgate.checkpoints.hf_keys import read_config

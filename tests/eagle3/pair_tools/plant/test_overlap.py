@@ -17,7 +17,7 @@ from specgate.backends.eagle3.lib.planted.tables import tables
 from specgate.backends.eagle3.pair_tools.plant import overlap
 from specgate.backends.eagle3.pair_tools.plant.geometries import gpt_oss_tiny, tiny
 from specgate.backends.eagle3.pair_tools.plant.overlap import distinct, routed, touched, touched_keys
-from specgate.backends.eagle3.pair_tools.plant.command import write_target
+from specgate.backends.eagle3.pair_tools.plant.write import write_target
 from specgate.checkpoints.geometry import ExpertGeometry
 from specgate.checkpoints.hf_keys import read_config
 from specgate.contract import PairRef

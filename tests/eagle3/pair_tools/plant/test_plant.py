@@ -14,7 +14,7 @@ from specgate.backends.eagle3.lib.pair import load_draft, load_target
 from specgate.backends.eagle3.pair_tools import shards
 from specgate.backends.eagle3.pair_tools.plant.command import Wish, plant
 from specgate.backends.eagle3.pair_tools.plant.geometries import EXPERT_GEOMETRIES, GEOMETRIES, geometry_of, tiny
-from specgate.backends.eagle3.pair_tools.plant.command import write_draft, write_target
+from specgate.backends.eagle3.pair_tools.plant.write import write_draft, write_target
 from specgate.backends.eagle3.reference.backend import ReferenceBackend
 from specgate.backends.eagle3.reference.cache import KVCache
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
