@@ -17,7 +17,7 @@ from specgate.backends.eagle3.cupy.engine.prefill_attention import Library
 from specgate.backends.eagle3.cupy.engine.ranks import option
 from specgate.backends.eagle3.cupy.engine.ranks.prefill_experts import scores_bytes
 from specgate.backends.eagle3.cupy.engine.ranks.rank import Rank, models_of, with_exchange
-from specgate.backends.eagle3.cupy.engine.ranks.prefill import sums_bytes
+from specgate.backends.eagle3.cupy.engine.ranks.sums import sums_bytes
 from specgate.backends.eagle3.cupy.engine.retile import config_of
 from specgate.backends.eagle3.cupy.kernels.attention.fmha_config import FmhaConfig
 from specgate.backends.eagle3.cupy.memory.buffers import Buffers

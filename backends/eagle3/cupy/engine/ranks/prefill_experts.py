@@ -31,7 +31,7 @@ from specgate.backends.eagle3.cupy.engine.prefill_mixture import (
     scores_of,
 )
 from specgate.backends.eagle3.cupy.engine.ranks.rank import OneOfRanks
-from specgate.backends.eagle3.cupy.engine.ranks.prefill import PartialSums, add_parts
+from specgate.backends.eagle3.cupy.engine.ranks.sums import PartialSums, add_parts
 from specgate.backends.eagle3.cupy.memory.model import ExpertLayerWeights, Target
 from specgate.backends.eagle3.cupy.memory.peers import reachable
 from specgate.backends.eagle3.lib.weights import TargetWeights
