@@ -11,22 +11,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from specgate.backends.offline.replies import Emitted, Loop, Step
-from specgate.backends.servers.exchange import SpecCounts
-from specgate.contract import Budget, Finish, Role
-from specgate.contract.protocols import Decoded
-from specgate.errors import BackendError
-from collections.abc import Sequence
 from functools import reduce
 from operator import add
 from typing import Final
-from specgate.backends.offline.replies import Loop, Request
-from specgate.backends.servers.blocks import record_of
+
+from specgate.backends.offline.replies import Emitted, Loop, Request, Step
 from specgate.backends.servers.answers import Answer, refuse_strange_ids
-from specgate.backends.servers.blocks import request_block
+from specgate.backends.servers.blocks import record_of, request_block
 from specgate.backends.servers.exchange import NOTHING, SpecCounts, Usage
 from specgate.contract import Budget, Finish, Role, ServedRequest
-
+from specgate.contract.protocols import Decoded
+from specgate.errors import BackendError
 
 OVER = -1
 """In the rows of a block: the slot had ended before."""
@@ -254,7 +249,9 @@ def limit_of(budget: Budget) -> int:
     return budget.new_tokens if budget.new_tokens is not None else budget.longest(0) + 1
 
 
-def block_of_requests(role: Role, answers: Sequence[Answer], spec: SpecCounts, cached: int, vocab: int, where: str) -> Decoded:
+def block_of_requests(
+    role: Role, answers: Sequence[Answer], spec: SpecCounts, cached: int, vocab: int, where: str
+) -> Decoded:
     """The block that the answers amount to. Raises BackendError where its counts contradict the role or the tokens."""
     refuse_strange_ids(answers, vocab, where)
     if spec.steps and not role.speculative:

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
-from typing import TypeVar
+from typing import Final, TypeVar
+
 from specgate.backends.servers.answers import Answer
-from specgate.backends.servers.exchange import NOTHING, Reading, SpecCounts
-from specgate.contract.acceptance import AcceptanceRecord, Totals
-from specgate.errors import BackendError, InvalidResult
-from collections.abc import Mapping, Sequence
-from typing import Final
 from specgate.backends.servers.client import TurnedAway
 from specgate.backends.servers.evidence.tracing import joined_outputs
-from specgate.backends.servers.exchange import NOTHING, Reading
+from specgate.backends.servers.exchange import NOTHING, Reading, SpecCounts
 from specgate.contract import ENGINE_DECODE_NS, RefusedRequest, Role, Served
-from specgate.contract.acceptance import AcceptanceRecord
+from specgate.contract.acceptance import AcceptanceRecord, Totals
 from specgate.contract.protocols import Decoded, OpenRequest
 from specgate.contract.samples.counters import JOINED_OUTPUTS, NO_DRAFT_COUNTERS, UNCOUNTED_TOKENS
-from specgate.errors import BackendError
-
+from specgate.errors import BackendError, InvalidResult
 
 N = TypeVar("N", int, float)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from specgate.contract.protocols import visible
 from dataclasses import dataclass
-from specgate.reports.common.figures import NONE
 
+from specgate.contract.protocols import visible
+from specgate.reports.common.figures import NONE
 
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~#])")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;"}

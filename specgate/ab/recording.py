@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from specgate.contract.conditions import GpuProcess
-from specgate.machine.inventory import visible_gpu_uuid
-from specgate.machine.nvml import GpuProbe, NvmlMissing
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
+
 import psutil
+
 import specgate
 from specgate import plugins
 from specgate.ab.folder import AbFolder, Asked
 from specgate.ab.sides import tree_sha256
 from specgate.contract import State
+from specgate.contract.conditions import GpuProcess
 from specgate.contract.two_builds import TwoBuilds, Word
 from specgate.errors import ExitCode
 from specgate.files.config import Config
 from specgate.files.manifest import MANIFEST
 from specgate.files.writing import sha256_of
 from specgate.machine import host
+from specgate.machine.inventory import visible_gpu_uuid
+from specgate.machine.nvml import GpuProbe, NvmlMissing
 from specgate.promotion.claim import digests, engine_fingerprint, machine_fingerprint, software_of, subject_of
 from specgate.promotion.ledger import Entry, Ledger
 from specgate.promotion.signing import signing_key

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Final
-from specgate.errors import BackendError, EnvironmentRefused, UsageError
-from specgate.machine.checkout import checkout_of, git, run
 import hashlib
 import os
 import shutil
+import subprocess
+import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from specgate.contract.two_builds import Side, SideName
-from specgate.errors import UsageError
-from specgate.machine.checkout import checkout_of
-from specgate.run.engine_process.start import Launch
+from pathlib import Path
+from typing import Final
 
+from specgate.contract.two_builds import Side, SideName
+from specgate.errors import BackendError, EnvironmentRefused, UsageError
+from specgate.machine.checkout import checkout_of, git, run
+from specgate.run.engine_process.start import Launch
 
 _TAIL_LINES: Final = 8
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
-from specgate.analysis.checks.drafting import left_multi_token_mode
-from specgate.contract import Block, Budget, CellResult
 from collections.abc import Iterator, Sequence
+
 from specgate.analysis.block_figures import JOINT, block_figures, ms_per_token
-from specgate.analysis.checks.drafting import missed_steps
+from specgate.analysis.checks.drafting import left_multi_token_mode, missed_steps
 from specgate.analysis.checks.identities import draft_errors
 from specgate.analysis.checks.served import served_steps
 from specgate.analysis.prompt_acceptance import PromptRecords, length_values, position_values
@@ -19,7 +17,7 @@ from specgate.analysis.requests.joint_decoding import NO_JOINT_DECODING, decodes
 from specgate.analysis.requests.percentiles import ERROR
 from specgate.analysis.requests.timing import TimedRequest
 from specgate.analysis.stats import planned_interim_looks
-from specgate.contract import Block, Budget, Scenario, Value
+from specgate.contract import Block, Budget, CellResult, Scenario, Value
 from specgate.contract.acceptance import AcceptanceRecord
 from specgate.contract.samples.counters import ASKED_AGAIN, ENDED_EARLY, JOINED_OUTPUTS
 

@@ -8,20 +8,15 @@ one. A chain that was cut off after k tokens would have had the first k of the s
 
 from __future__ import annotations
 
-from specgate.contract import Block
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
-from specgate.contract.traffic import ExpertTraffic
-from specgate.contract.traffic import Slot, Traffic, draft_bytes, pass_bytes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
-from specgate.contract.routing import ExpertCounts, ExpertUse, RowsUse, RowUse, SlotRows
-from collections.abc import Iterator
-from specgate.contract import AcceptanceRecord, Cell
-from specgate.contract.traffic import Traffic
+from typing import Final
+
+from specgate.contract import AcceptanceRecord, Block, Cell
 from specgate.contract.cycle_budget import Bandwidth, CycleBudget, LengthLimit
-from specgate.contract.traffic import Slot, draft_bytes, pass_bytes
+from specgate.contract.routing import ExpertCounts, ExpertUse, RowsUse, RowUse, SlotRows
+from specgate.contract.traffic import ExpertTraffic, Slot, Traffic, draft_bytes, pass_bytes
 
 
 def rows_of_steps(block: Block) -> tuple[tuple[int, ...], ...]:

@@ -12,38 +12,37 @@ recomputed at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
 from specgate import plugins
 from specgate.ab.folder import FILES, FOLDERS, RESULT, AbFolder, result_json
 from specgate.ab.judging import result_of
-from specgate.archive.report_comparison import differences_of, line_differences
-from specgate.contract.two_builds import TwoBuilds
-from specgate.errors import OtherVersion, SpecgateError
-from specgate.files.manifest import MANIFEST, Difference, listings, manifest_differences
-from specgate.files.run_schema import made_by, that_version
-from specgate.machine import inventory
-from collections.abc import Sequence
-from specgate.contract import Run
-from specgate.errors import InvalidResult
-from specgate.files.manifest import MANIFEST, Difference
-from specgate.files.writing import sha256_of
-from specgate.promotion.green_runs import GREEN
-from specgate.promotion.ledger import Entry, Ledger
-from specgate.promotion.signing import signer
-from specgate.run.ending import recorded_as
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 from specgate.archive.background_rendering import drawing_ahead
 from specgate.archive.recomputation import fingerprint_differences, recompute, result_differences
-from specgate.archive.report_comparison import foreign_files, made_here, missing_reports, report_differences
+from specgate.archive.report_comparison import (
+    differences_of,
+    foreign_files,
+    line_differences,
+    made_here,
+    missing_reports,
+    report_differences,
+)
 from specgate.contract import Block, Run
-from specgate.errors import InvalidResult, SpecgateError
+from specgate.contract.two_builds import TwoBuilds
+from specgate.errors import InvalidResult, OtherVersion, SpecgateError
 from specgate.files.json_record import stored_json
 from specgate.files.manifest import LOCK, MANIFEST, Difference, listings, manifest_differences, odd_files
 from specgate.files.run_folder import RUN, RunFolder
 from specgate.files.run_schema import made_by, refuse_other_schema, that_version
+from specgate.files.writing import sha256_of
+from specgate.machine import inventory
+from specgate.promotion.green_runs import GREEN
+from specgate.promotion.ledger import Entry, Ledger
+from specgate.promotion.signing import signer
+from specgate.run.ending import recorded_as
 from specgate.run.references import builds_differences, earlier_differences
 
 

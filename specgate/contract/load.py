@@ -1,12 +1,15 @@
-"""A server under load: what it is offered, and what a sweep over levels of load amounts to."""
+"""A server under load: what it is offered, and what a sweep over levels of load amounts to.
+
+A *level* is the number of clients that wait for their answers (closed loop), or requests per second (open loop).
+docs/server.md has the definitions.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Final
-from specgate.contract.types import ASCENDING, RATE, SECONDS, VALUES, Length, Range, Requests
-from typing import Literal
+from typing import Annotated, Final, Literal
 
+from specgate.contract.types import ASCENDING, RATE, SECONDS, VALUES, Length, Range, Requests
 
 EARLY_NS: Final = 1_000_000
 """How long before it is due, or before its turn, a request of an open loop may be sent: clocks differ so much."""

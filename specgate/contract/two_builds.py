@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final, Literal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final, Literal
+
 from specgate.contract.samples.engine_facts import EngineFacts
 from specgate.contract.scenarios.pair import AcceptanceSource
 from specgate.contract.scenarios.scenario import Scenario
 from specgate.errors import ExitCode
-
 
 SideName = Literal["old", "new"]
 SIDES: Final[tuple[SideName, SideName]] = ("old", "new")

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Final
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
 from specgate.contract import reading
 from specgate.errors import InvalidResult
-
 
 LARGEST: Final = 1 << 30
 """Bytes of a file."""

@@ -1,50 +1,15 @@
-"""Messages between a coordinator and a machine.
-
-Without done.json, the task is lost. Nothing is imported before it is needed: the monitor process of a run imports this
-file again.
-"""
+"""Messages between a coordinator and a machine."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import threading
-from pathlib import Path
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
+
 from specgate import errors
 from specgate.contract import Plan, Point
 from specgate.errors import SpecgateError
-
-
-def end_with_the_coordinator() -> None:
-    """Standard input is a pipe that nothing is written into: it closes when the coordinator has ended, in any way."""
-    os.read(0, 1)
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def main(folder: Path) -> None:
-    from specgate.errors import SpecgateError
-    from specgate.files.json_text import to_plain
-    from specgate.files.writing import write_json
-    from specgate.fleet.measuring import carry_out
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be inherited as ignored
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    threading.Thread(target=end_with_the_coordinator, daemon=True).start()
-    try:
-        done = carry_out(folder)
-    except SpecgateError as error:
-        done = Done(stopped=Stop.of(error))
-    write_json(folder / DONE, to_plain(Done, done))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-
 
 TASK: Final = "task.json"
 """The file that tells a node what to do, beside config.resolved.yaml, env.json and run.json of the run."""

@@ -8,16 +8,13 @@ command line and for the configuration of a stored run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final, NamedTuple
+
 from specgate.contract import Scenario
-from specgate.contract.reading import KeyPath, dotted, problems_of, to_data, value_at
+from specgate.contract.reading import KeyPath, Problem, dotted, problems_of, to_data, value_at
 from specgate.errors import UsageError
 from specgate.files.json_text import shown
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final
-from specgate.contract.reading import Problem
-
 
 TOKENS: Final = 1 << 26
 """Token ids of all prompts of a point, and of all slots of a block: 64 Mi, about 2.4 GB in Python."""

@@ -26,20 +26,16 @@ becomes of a required floor that cannot be reached: `warn` (the default), or `re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-from specgate.contract.reading import Problem, nearest
-from specgate.files.yaml_schema import refusal
-from specgate.files.yamlfile import Document
-from specgate.planning.inheritance import Inheritance, Item, items_of, with_items
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from os.path import isfile
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Final, get_args
+
 from specgate.contract import KINDS, VARIANT_MARK, Kind, Policy, Rule, Scenario
 from specgate.contract.protocols import ChecksRules, ContrastGate, Gate
 from specgate.contract.reading import Problem, keys_at, nearest
@@ -47,8 +43,8 @@ from specgate.contract.types import PARAMETER
 from specgate.errors import UsageError
 from specgate.files.yaml_schema import parse, refusal
 from specgate.files.yamlfile import Document, dump_yaml, load
+from specgate.planning.inheritance import Inheritance, Item, items_of, with_items
 from specgate.planning.scenario import find_all
-
 
 SHIPPED = Path(__file__).parents[1] / "gates" / "policies"
 

@@ -15,15 +15,13 @@ import math
 import statistics
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final, NamedTuple
+
 from specgate.analysis.stats import t_quantile
 from specgate.contract import Block
-from specgate.contract.conditions import POWER_CAPS, ClockComparison, RoleClock, Sample, clock_readings
-from collections.abc import Collection, Iterator, Mapping
-from specgate.contract.conditions import ClockComparison, GpuConditions, RoleClock
-
+from specgate.contract.conditions import POWER_CAPS, ClockComparison, GpuConditions, RoleClock, Sample, clock_readings
 
 STRETCH_S: Final = 0.25
 """Readings whose times since the part began lie in the same stretch of this many seconds are at the same time. It is

@@ -77,8 +77,7 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
 
 def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
     """As `verify`, for the folder of a comparison of two builds."""
-    from specgate.archive.verification import verify_builds
-    from specgate.archive.verification import comparison_differences
+    from specgate.archive.verification import comparison_differences, verify_builds
 
     found = verify_builds(path)
     beside, said = comparison_differences(path, found.result, allowed_signers)

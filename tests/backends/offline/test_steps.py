@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.backends.offline.replies import Emitted, Loop, Step, loop_of
 from specgate.backends.offline.blocks import block_of_steps
+from specgate.backends.offline.replies import Emitted, Loop, Step, loop_of
 from specgate.backends.servers.exchange import NOTHING, SpecCounts
 from specgate.contract import Budget, Role
 from specgate.errors import BackendError

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from specgate.backends.eagle3.cupy.engine.forensics import ForensicEngine
-from specgate.contract import EngineFacts
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
 import torch
+
 from specgate.backends.eagle3.cupy.device import first_gpu, shared_gpus
 from specgate.backends.eagle3.cupy.engine import limits, tree_option
 from specgate.backends.eagle3.cupy.engine.facts import engine_facts
+from specgate.backends.eagle3.cupy.engine.forensics import ForensicEngine
 from specgate.backends.eagle3.cupy.engine.partial import asked_plan, used_plan
 from specgate.backends.eagle3.cupy.engine.prefill import PrefillMode
 from specgate.backends.eagle3.cupy.engine.prefill_attention import Library
@@ -40,6 +41,7 @@ from specgate.checkpoints.geometry import TargetGeometry
 from specgate.checkpoints.hf.target import target_geometry
 from specgate.checkpoints.hf_keys import read_config
 from specgate.checkpoints.spec_config.launch_checks import check_chain
+from specgate.contract import EngineFacts
 from specgate.contract.protocols import OpenRequest
 from specgate.errors import BackendError, CheckpointError, UsageError
 
