@@ -1,4 +1,4 @@
-"""How much memory an engine's processes take, on the GPU and on the host."""
+"""Memory that an engine's processes take, on the GPU and on the host."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def most_host_bytes(pid: int) -> int | None:
         family = [process, *process.children(recursive=True)]
     except psutil.Error:
         return None
-    found = [peak for member in family if (peak := _high_water_mark(member.pid)) is not None]
-    return sum(found) or None
+    peaks = [peak for member in family if (peak := _high_water_mark(member.pid)) is not None]
+    return sum(peaks) or None
 
 
 def _high_water_mark(pid: int) -> int | None:
@@ -42,5 +42,5 @@ def _high_water_mark(pid: int) -> int | None:
         lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
-    found = next((line.split() for line in lines if line.startswith("VmHWM:")), None)
-    return int(found[1]) << 10 if found else None  # the kernel writes kB and means KiB
+    fields = next((line.split() for line in lines if line.startswith("VmHWM:")), None)
+    return int(fields[1]) << 10 if fields else None  # the kernel writes kB and means KiB

@@ -33,8 +33,8 @@ def worktree(repository: Path, revision: str) -> Iterator[Path]:
         try:
             made = run(here.top, "worktree", "add", "--detach", "--force", str(folder), commit)
             if made.returncode:
-                said = last_lines(made.stderr)
-                raise EnvironmentRefused(f"--base {revision}: git cannot make a worktree of {commit}: {said}")
+                output = last_lines(made.stderr)
+                raise EnvironmentRefused(f"--base {revision}: git cannot make a worktree of {commit}: {output}")
             yield folder
         finally:
             run(here.top, "worktree", "remove", "--force", "--force", str(folder))
@@ -51,9 +51,9 @@ def build(folder: Path, command: str, log: Path, side: str) -> None:
             command, shell=True, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False
         )
     if done.returncode:
-        said = last_lines(log.read_bytes())
+        output = last_lines(log.read_bytes())
         raise BackendError(
-            f"{side}: --build {command!r} ended with exit code {done.returncode} in {folder}:\n    {said}"
+            f"{side}: --build {command!r} ended with exit code {done.returncode} in {folder}:\n    {output}"
         )
 
 

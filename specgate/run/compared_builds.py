@@ -49,7 +49,7 @@ def compared_builds(config: Config, ledger: Ledger, began: datetime, checkout: P
         and all(entry.fingerprint.get(key) == here.get(key) for key in MACHINE)
         and time_of(entry) <= began
     ]
-    found: dict[str, ComparedBuild] = {}
+    by_run: dict[str, ComparedBuild] = {}
     of_tree: Counter[str | None] = Counter()
     this = inventory.source_tree_sha256()
     for entry in entries:
@@ -57,11 +57,11 @@ def compared_builds(config: Config, ledger: Ledger, began: datetime, checkout: P
         if of_tree[tree] == MOST or (tree not in of_tree and tree != this and len(of_tree.keys() - {this}) == TREES):
             continue
         folder = folder_of(entry, ledger)
-        if entry.run not in found and folder is not None and doubt_of_comparison(entry, ledger, folder) is None:
+        if entry.run not in by_run and folder is not None and doubt_of_comparison(entry, ledger, folder) is None:
             copied = read(entry, folder)
-            found |= {entry.run: copied} if copied else {}
+            by_run |= {entry.run: copied} if copied else {}
             of_tree[tree] += copied is not None
-    return Builds({base: revision_of(base, checkout) for base in bases}, tuple(found.values()))
+    return Builds({base: revision_of(base, checkout) for base in bases}, tuple(by_run.values()))
 
 
 def without_policy(subject: object) -> dict[str, str]:
@@ -71,7 +71,7 @@ def without_policy(subject: object) -> dict[str, str]:
 
 
 def revision_of(base: str, checkout: Path) -> Revision:
-    """What the revision `base` is in `checkout`. A checkout of CI often has a branch as `origin/base` only."""
+    """Resolve the revision `base` in `checkout`. A checkout of CI often has a branch as `origin/base` only."""
     for name in (base, f"origin/{base}"):
         commit = git(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         if commit is not None:
@@ -80,7 +80,7 @@ def revision_of(base: str, checkout: Path) -> Revision:
 
 
 def read(entry: Entry, folder: Path) -> ComparedBuild | None:
-    """What is copied of the comparison in `folder`; None where its ab.json is not the one that its manifest lists."""
+    """Copy of the comparison in `folder`; None if its ab.json is not the one that its manifest lists."""
     return copied_from(folder, entry.time, entry.manifest_sha256 or "", entry.fingerprint)
 
 
@@ -107,18 +107,18 @@ def copied_from(folder: Path, time: str, manifest_sha256: str, fingerprint: obje
 
 
 def builds_differences(path: Path, run: Run) -> Iterator[Difference]:
-    """Where what the run in the folder `path` has copied is not what the comparisons, where they still lie beside it,
-    say.
+    """Yield where the copies of comparisons in the run folder `path` differ from the comparisons that still lie beside
+    it.
     """
     for number, copied in enumerate(run.builds.compared if run.builds else ()):
         folder, where = path.absolute().parent / copied.comparison, f"builds.compared[{number}]"
         if Path(copied.comparison).name != copied.comparison or not (folder / MANIFEST).is_file():
             continue
-        if (found := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
+        if (sha256_now := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
             if was_extended(folder, copied):
                 continue
-            said = f"{copied.manifest_sha256}; {folder.name} has {found}"
-            yield Difference("run.json", f"{where}.manifest_sha256", said)
+            hashes = f"{copied.manifest_sha256}; {folder.name} has {sha256_now}"
+            yield Difference("run.json", f"{where}.manifest_sha256", hashes)
             continue
         try:
             again = copied_from(folder, copied.time, copied.manifest_sha256, dict(copied.fingerprint))
@@ -130,7 +130,7 @@ def builds_differences(path: Path, run: Run) -> Iterator[Difference]:
 
 
 def was_extended(folder: Path, copied: ComparedBuild) -> bool:
-    """Whether the ledger knows the comparison as it was copied, and as one that went on since."""
+    """True if the ledger knows the comparison as it was copied, and as one that went on since."""
     try:
         entries = [e for e in Ledger(folder.parent).read().entries if e.run == copied.comparison]
     except SpecgateError:

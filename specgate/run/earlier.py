@@ -40,11 +40,11 @@ def earlier_runs(config: Config, ledger: Ledger, began: datetime) -> Earlier | N
     missing: dict[str, str] = {}
     for name in config.scenarios:
         mine = [e for e in green if name in e.gates and time_of(e) <= began]
-        found = newest(name, mine, {key: here.get(key) for key in MACHINE}, ledger, doubt)
-        if isinstance(found, EarlierRun):
-            runs[name] = found
+        latest = newest(name, mine, {key: here.get(key) for key in MACHINE}, ledger, doubt)
+        if isinstance(latest, EarlierRun):
+            runs[name] = latest
         else:
-            missing[name] = found
+            missing[name] = latest
     return Earlier(runs, missing)
 
 
@@ -63,17 +63,17 @@ def newest(
             continue
         folder = folder_of(entry, ledger)
         unfit = "its run folder is missing" if folder is None else doubt(entry)
-        found = unfit if folder is None or unfit else read(name, folder, entry.time, entry.manifest_sha256)
-        if isinstance(found, EarlierRun):
-            return found
-        why = f"no earlier green run can be used; {entry.run}: {found}"
+        candidate = unfit if folder is None or unfit else read(name, folder, entry.time, entry.manifest_sha256)
+        if isinstance(candidate, EarlierRun):
+            return candidate
+        why = f"no earlier green run can be used; {entry.run}: {candidate}"
     if elsewhere and len(elsewhere) == len(entries):
         return f"no earlier green run on this machine: {elsewhere[0].run} ran on another, and is not compared with"
     return why
 
 
 def read(name: str, folder: Path, time: str, manifest_sha256: str | None) -> EarlierRun | str:
-    """What the scenario `name` of the run in `folder` is held against; else why it cannot be."""
+    """Copy of the scenario `name` of the run in `folder`, to compare with; else the reason that there is none."""
     if not (folder / "run.json").is_file():
         return "its run.json is missing"
     if sha256_of(folder / "run.json") != listings(folder / MANIFEST).get("run.json"):
@@ -88,7 +88,7 @@ def read(name: str, folder: Path, time: str, manifest_sha256: str | None) -> Ear
 
 
 def facts_of(name: str, run: Run, time: str, manifest_sha256: str) -> EarlierRun:
-    """What is copied of the scenario `name` of `run`."""
+    """Copy the scenario `name` of `run`."""
     source = run.environment.get("source")
     stated = source if isinstance(source, dict) else {}
     points = {c.cell.point.key for c in run.cells if c.cell.point.scenario == name}
@@ -112,16 +112,14 @@ def facts_of(name: str, run: Run, time: str, manifest_sha256: str) -> EarlierRun
 
 
 def earlier_differences(path: Path, run: Run) -> Iterator[Difference]:
-    """Where what the run in the folder `path` has copied is not what the earlier runs, where they still lie beside it,
-    say.
-    """
+    """Yield where the copies of earlier runs in the run folder `path` differ from the runs that still lie beside it."""
     for name, copied in (run.earlier.runs if run.earlier else {}).items():
         folder, where = path.absolute().parent / copied.run, f"earlier.runs.{name}"
         if Path(copied.run).name != copied.run or not (folder / MANIFEST).is_file():
             continue
-        if (found := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
+        if (sha256_now := sha256_of(folder / MANIFEST)) != copied.manifest_sha256:
             yield Difference(
-                "run.json", f"{where}.manifest_sha256", f"{copied.manifest_sha256}; {folder.name} has {found}"
+                "run.json", f"{where}.manifest_sha256", f"{copied.manifest_sha256}; {folder.name} has {sha256_now}"
             )
             continue
         again = read(name, folder, copied.time, copied.manifest_sha256)

@@ -1,4 +1,4 @@
-"""How the process of an engine is started: which interpreter runs it, and where it imports its code from."""
+"""Settings with which an engine's process is started: its interpreter, and where it imports its code from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Launch:
 
     @property
     def own(self) -> bool:
-        """Whether the process has an import path of its own."""
+        """True if the process has an import path of its own."""
         return self.python is not None or bool(self.first)
 
     def command(self, connection: int, life_line: int) -> list[str]:

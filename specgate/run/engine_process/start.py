@@ -35,11 +35,11 @@ def main(arguments: Sequence[str]) -> None:
         _serve(harness)
 
 
-def import_path(given: list[str] | dict[str, list[str]], own: Sequence[str]) -> list[str]:
-    """The import path of this process: what was `given`, with the interpreter's `own` folders where they belong."""
-    if isinstance(given, list):
-        return given
-    return list(dict.fromkeys([*given["first"], *own, *given["last"]]))
+def import_path(folders: list[str] | dict[str, list[str]], own: Sequence[str]) -> list[str]:
+    """The import path of this process: what was `folders`, with the interpreter's `own` folders where they belong."""
+    if isinstance(folders, list):
+        return folders
+    return list(dict.fromkeys([*folders["first"], *own, *folders["last"]]))
 
 
 def _serve(harness: socket.socket) -> None:
