@@ -160,7 +160,7 @@ def test_every_path_of_this_repository_exists(file: Path) -> None:
 @pytest.mark.parametrize("file", pages(), ids=name_of)
 def test_every_module_to_run_and_every_kernel_file_exists(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
-    modules = set(re.findall(r"python3? -m\s+((?:tests|specgate)\.[\w.]+\w)", text))
+    modules = set(re.findall(r"python3? -m\s+((?:tests|specgate|bench)\.[\w.]+\w)", text))
     places = {module: ROOT / module.replace(".", "/") for module in modules}
     assert [
         m for m, at in places.items() if not (at.with_suffix(".py").is_file() or (at / "__main__.py").is_file())
@@ -188,13 +188,6 @@ def test_the_index_names_every_document() -> None:
     for index, house in ((DOCS / "README.md", DOCS), (ENGINE / "README.md", ENGINE)):
         indexed = {(index.parent / link.partition("#")[0]).resolve() for link in links_of(index)}
         assert {page for page in pages() if house in page.parents} - {index} <= indexed
-
-
-def test_the_structure_of_the_engines_house_names_files_that_exist() -> None:
-    text = (ENGINE / "docs" / "structure.md").read_text(encoding="utf-8")
-    named = [path for path in re.findall(r"`([\w./]+[/.]\w*)`", text) if "/" in path]
-    assert len(named) > 30
-    assert [path for path in named if not ((ENGINE / path).exists() or (ROOT / path).exists())] == []
 
 
 def test_every_environment_variable_that_is_read_or_set_is_declared_and_no_other() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from specgate.backends.servers.accounting import own_counts, record_of
 from specgate.backends.servers.answers import Answer
 from specgate.backends.servers.client import TurnedAway
-from specgate.backends.servers.evidence.outputs import joined_outputs
+from specgate.backends.servers.evidence.tracing import joined_outputs
 from specgate.backends.servers.exchange import NOTHING, Reading
 from specgate.contract import ENGINE_DECODE_NS, AcceptanceRecord, RefusedRequest, Role, Served
 from specgate.contract.protocols import Decoded, OpenRequest

@@ -16,8 +16,8 @@ from specgate.backends.servers.adapters import openai
 from specgate.backends.servers.answers import Answer, LostIds, understand
 from specgate.backends.servers.client import Client, Recording, StreamLimit, TurnedAway
 from specgate.backends.servers.exchange import Ask, Json, Reading
-from specgate.backends.servers.facts.identity import ServerReport
-from specgate.backends.servers.facts.started import settings_in
+from specgate.backends.servers.facts.reported import ServerReport
+from specgate.backends.servers.facts.served import settings_in
 from specgate.backends.servers.failures import COMMON, cause, diagnosis, explain, read_end
 from specgate.backends.servers.meter import Meter
 from specgate.backends.servers.options import Options, local_port

@@ -52,7 +52,8 @@ def bandwidth_line(bandwidth: Bandwidth | None) -> str:
 def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
     budget = run.budgets.get(result.cell.key)
     if budget is None:
-        yield from wrapped(f"{result.cell.role_name}: no times may be quoted: {why_none(run, result)}")
+        lines = list(served_lines(run, result))
+        yield from lines or wrapped(f"{result.cell.role_name}: no times may be quoted: {why_none(run, result)}")
         return
     what = "cycle" if result.cell.role.speculative else "step"
     yield from wrapped(
@@ -72,6 +73,27 @@ def cell_lines(run: Run, result: CellResult) -> Iterator[str]:
     yield from limit_lines(run, result.cell, budget)
     yield from length_lines(budget)
     yield from wrapped(advice(result.cell, budget), 2)
+
+
+def served_lines(run: Run, result: CellResult) -> Iterator[str]:
+    """Yield what a server's run says without steps: the cost of a step with drafts, and the acceptance at which it
+    pays. Nothing where the speed-up or the acceptance length may not be quoted.
+    """
+    comparison = run.comparison(result.cell.key)
+    length = result.acceptance.acceptance_length if result.acceptance else None
+    if comparison is None or length is None or comparison.tokens.defects:
+        return
+    decode = next((v for v in comparison.beside if v.metric == "decode_speedup_ratio"), comparison.speedup)
+    if decode.value is None or run.kind == "load":
+        return
+    cost = length / decode.value
+    yield from wrapped(
+        f"{result.cell.role_name}: decodes {ratio(decode.value)} as fast with {number(length)} tokens per step: "
+        f"a step with drafts costs {number(cost)} steps of the baseline (a server shows no parts of a step)"
+    )
+    yield from wrapped(
+        f"it pays above {number(cost)} tokens per step; at this cost 2× would take {number(2 * cost)}", 2
+    )
 
 
 def why_none(run: Run, result: CellResult) -> str:

@@ -34,7 +34,8 @@ PROCESSES: Final = "processes.json"
 RESULT: Final = "ab.json"
 FAMILY: Final = "specgate.ab/"
 SCHEMA: Final = "specgate.ab/v2"
-FILES: Final[tuple[tuple[Format, str], ...]] = (("html", "ab.html"), ("md", "ab.md"), ("junit", "junit.xml"))
+PAGE: Final = "ab.html"
+FILES: Final[tuple[tuple[Format, str], ...]] = (("html", PAGE), ("md", "ab.md"), ("junit", "junit.xml"))
 """Format of the view `ab` → the file that it becomes."""
 FOLDERS: Final = frozenset(
     {*manifest.FOLDERS, *SIDES, *(f"{side}/{sub}" for side in SIDES for sub in manifest.FOLDERS)}

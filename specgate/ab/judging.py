@@ -12,7 +12,7 @@ from specgate.ab.schedule import ProcessPair, plan_of, schedule_of
 from specgate.analysis.machine.cpu_pace import pace_of, uneven
 from specgate.analysis.machine.gpu_clocks import clock_warnings
 from specgate.analysis.reduce import Checked
-from specgate.analysis.two_builds.interim_looks import share
+from specgate.analysis.two_builds.outcomes import share
 from specgate.analysis.two_builds.reduce import Found, SideSamples, compare_builds
 from specgate.contract import EngineFacts, Plan, Scenario
 from specgate.contract.conditions import GpuReading, Sample

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from specgate import __version__, plugins
-from specgate.ab.folder import FILES, AbFolder, Asked, Processes
+from specgate.ab.folder import FILES, PAGE, AbFolder, Asked, Processes
 from specgate.ab.judging import interim_looks, plans, result_of, running_until, schedules
 from specgate.ab.recording import enter
 from specgate.ab.request import AbRequest, Build, builds, check
@@ -88,12 +88,21 @@ def finish(
     echo(report, coloured=True)
     if failure is not None:
         echo(f"error: {failure}", err=True)
-    echo(f"comparison folder {folder.path}")
-    if more := way_on(result, folder.path):
-        echo(more)
-    echo(f"verdict {result.verdict} (exit {int(result.code)})")
+    for line in closing_lines(result, folder.path):
+        echo(line)
     enter(folder, settings, result)
     return result.code
+
+
+def closing_lines(result: TwoBuilds, folder: Path) -> Iterator[str]:
+    """Yield the last lines that are printed of the comparison in `folder`: where it lies, what to do, the verdict."""
+    yield f"all figures: specgate runs show {folder} --all"
+    yield f"comparison folder {folder}"
+    if (folder / PAGE).is_file():
+        yield f"page {folder / PAGE}"
+    if command := way_on(result, folder):
+        yield f"next: {command}"
+    yield f"verdict {result.verdict} (exit {int(result.code)})"
 
 
 def way_on(result: TwoBuilds, folder: Path) -> str | None:
@@ -103,13 +112,13 @@ def way_on(result: TwoBuilds, folder: Path) -> str | None:
     if result.code is ExitCode.USAGE:
         return None  # two sides that cannot be compared
     if result.word is None:
-        return f"to go on: specgate ab --resume {folder}"
+        return f"specgate ab --resume {folder}"
     needed = [q.needed for q in result.quantities if q.decides and q.word is Word.CANNOT_TELL and q.name != ACCEPTANCE]
     known = [n for n in needed if n is not None]
     if not needed or len(known) < len(needed):
         return prompts_wanted(result, folder)
     more = max(known) - result.looks[-1].pairs
-    return f"to go on: specgate ab --resume {folder} --processes {in_fours(more)}"
+    return f"specgate ab --resume {folder} --processes {in_fours(more)}"
 
 
 def in_fours(count: int) -> int:
@@ -128,7 +137,7 @@ def prompts_wanted(result: TwoBuilds, folder: Path) -> str | None:
         return None
     if all(q.needed is not None and q.needed <= prompts_of(result, q) for q in open_quantities):
         more = max(-(-n * result.looks[-1].pairs // q.n) for q, n in zip(open_quantities, known, strict=True))
-        return f"to go on: specgate ab --resume {folder} --processes {in_fours(more - result.looks[-1].pairs)}"
+        return f"specgate ab --resume {folder} --processes {in_fours(more - result.looks[-1].pairs)}"
     fewest = min(q.n for q in open_quantities)
     return (
         f"only the acceptance length cannot be told: {max(known)} prompts in place of {fewest} would "

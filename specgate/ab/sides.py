@@ -14,7 +14,7 @@ from typing import Final
 from specgate.contract.two_builds import Side, SideName
 from specgate.errors import UsageError
 from specgate.machine.checkout import checkout_of
-from specgate.run.engine_process.launch import Launch
+from specgate.run.engine_process.start import Launch
 
 KEYS: Final = ("source", "wheel", "python", "backend")
 """What `--old` and `--new` say of a build. Every other key is an option of its back end."""

@@ -11,8 +11,7 @@ from pathlib import Path
 from specgate import plugins
 from specgate.ab.folder import FILES, FOLDERS, RESULT, AbFolder, result_json
 from specgate.ab.judging import result_of
-from specgate.archive.json_comparison import differences_of
-from specgate.archive.report_comparison import line_differences
+from specgate.archive.report_comparison import differences_of, line_differences
 from specgate.contract.two_builds import TwoBuilds
 from specgate.errors import OtherVersion, SpecgateError
 from specgate.files.manifest import MANIFEST, Difference, listings, manifest_differences

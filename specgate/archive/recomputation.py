@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from specgate.archive.background_rendering import stored_run
-from specgate.archive.json_comparison import differences_of
+from specgate.archive.report_comparison import differences_of
 from specgate.contract import Plan, Run
 from specgate.errors import ExitCode
 from specgate.files.config import Config

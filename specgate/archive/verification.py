@@ -27,8 +27,7 @@ from specgate.files.json_record import stored_json
 from specgate.files.manifest import LOCK, MANIFEST, Difference, listings, manifest_differences, odd_files
 from specgate.files.run_folder import RUN, RunFolder
 from specgate.files.run_schema import made_by, refuse_other_schema, that_version
-from specgate.run.compared_builds import builds_differences
-from specgate.run.earlier import earlier_differences
+from specgate.run.references import builds_differences, earlier_differences
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,13 +126,15 @@ def load(**options: Any) -> None:
 def _measure(kind: RunKind, options: dict[str, Any]) -> None:
     machines = take_machines(options) if kind != "load" else None
     request = request_of(kind, options)
-    if machines is not None:
-        from specgate.fleet.session import carry_out as carry_out_on
+    if machines is None:
+        from specgate.run.session import carry_out_each
 
-        sys.exit(carry_out_on(request, *machines))
-    from specgate.run.session import carry_out_each
+        code = carry_out_each(request)
+    else:
+        from specgate.fleet import session as fleet
 
-    sys.exit(carry_out_each(request))
+        code = fleet.carry_out(request, *machines)
+    sys.exit(code)
 
 
 def request_of(kind: RunKind, options: dict[str, Any]) -> Request:

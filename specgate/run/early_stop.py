@@ -15,7 +15,7 @@ from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.load.sweeps import told_apart
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside
 from specgate.analysis.reduce import Checked, Known, measure
-from specgate.analysis.references.cell_times import cell_times
+from specgate.analysis.references import cell_times
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import Answered, requests_by_block, with_drifts
 from specgate.analysis.stats import planned_interim_looks

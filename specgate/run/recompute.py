@@ -14,15 +14,14 @@ from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.cycle_accounting import cycle_budgets
 from specgate.analysis.draws.fit_tests import check_draws
 from specgate.analysis.eagle_speculation import eagle_speculation
-from specgate.analysis.load.send_delays import late_clients
-from specgate.analysis.load.sweeps import break_evens
+from specgate.analysis.load.sweeps import break_evens, late_clients
 from specgate.analysis.machine.conditions import conditions_of
 from specgate.analysis.machine.disturbed_blocks import judge_hosts, set_aside, timed
 from specgate.analysis.machine.memory import with_memory
 from specgate.analysis.perf_invariants import certificates
 from specgate.analysis.prompt_acceptance import by_prompt, category_values
 from specgate.analysis.reduce import Checked, Known, measure
-from specgate.analysis.references.cell_times import cell_times
+from specgate.analysis.references import cell_times
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.speculation.uptime import requests_by_block, with_drifts
 from specgate.analysis.speedup_limits import with_ceilings

@@ -42,8 +42,7 @@ from specgate.promotion.signing import sign, signing_key
 from specgate.promotion.since_last_green import compared, previous_green
 from specgate.run import early_stop
 from specgate.run.beginning import begin, fitting_prompts
-from specgate.run.closing import closing_lines
-from specgate.run.ending import Measured, check_unchanged, conclude, reason_of, recorded_as, write
+from specgate.run.ending import Measured, check_unchanged, closing_lines, conclude, reason_of, recorded_as, write
 from specgate.run.progress import progress
 from specgate.run.recompute import Stopped, ending, judge
 from specgate.run.resuming import check_resumable, resume

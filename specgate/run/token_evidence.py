@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from specgate.analysis.load.text_selection import compared
+from specgate.analysis.load.sweeps import compared
 from specgate.analysis.rounds import pairs_of, whole_rounds
 from specgate.analysis.tokens.comparison import (
     baseline_text,

@@ -53,6 +53,9 @@ def test_a_run_on_servers_is_judged_and_can_be_verified(cli: Cli) -> None:
         "vllm-spec-3.log",
     ]
     assert cli.run("runs", "verify", cli.newest(), pair=False).returncode == 0
+    explained = " ".join(cli.run("runs", "explain", cli.newest(), pair=False).stdout.split())
+    assert "with 3.00 tokens per step: a step with drafts costs " in explained, "what a server's run can say"
+    assert explained.count("tokens per step; at this cost 2× would take ") == 2
 
 
 @pytest.mark.slow("starts servers")

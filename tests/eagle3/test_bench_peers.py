@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 from bench.peer_runs import RUNS, Measured, Setup, extrapolated
-from bench.peers import cause, ratios, without_peers
+from bench.peers import cause, main, ratios, without_peers
 from bench.static_decoder import Attention, StaticDecoder
 from specgate.backends.eagle3.lib.pair import load_target
 from specgate.checkpoints.hf.target import target_geometry
@@ -20,6 +20,7 @@ from tests.support.command import ROOT
 
 EMBEDDING = "model.embed_tokens.weight"
 SMALLEST = "transformers-eager"
+Peers = Callable[..., str]
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "matmul"])
@@ -39,32 +40,38 @@ def test_the_plain_decoder_gives_the_logits_of_transformers(pair: tuple[Path, Pa
             torch.testing.assert_close(got, want[:, t], rtol=1e-3, atol=1e-3)
 
 
-def peers(pair: tuple[Path, Path], *arguments: str) -> str:
-    command = [sys.executable, "-m", "bench.peers", "--pair", str(pair[0].parent), "--device", "cpu", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+@pytest.fixture
+def peers(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Peers:
+    """Return what the bench prints. Each peer has a process of its own."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(ROOT)
+
+    def printed(*arguments: str) -> str:
+        given = ["--pair", str(pair[0].parent), "--device", "cpu", *arguments]
+        monkeypatch.setattr(sys, "argv", ["bench.peers", *given])
+        return CliRunner().invoke(main, given, catch_exceptions=False).stdout
+
+    return printed
 
 
-@pytest.mark.slow("a process that imports torch and transformers")
-def test_a_peer_that_fails_is_reported_and_the_others_run(pair: tuple[Path, Path]) -> None:
-    said = peers(pair, "--context", "5000", "--layers", "1", "--steps", "8", "--peer", "engine", "--peer", SMALLEST)
-    failed, measured = said.splitlines()[1:3]
+@pytest.mark.slow("processes that import torch and transformers")
+def test_a_peer_that_fails_is_reported_and_the_others_run(peers: Peers) -> None:
+    output = peers("--context", "5000", "--layers", "1", "--steps", "8", "--peer", "engine", "--peer", SMALLEST)
+    failed, measured = output.splitlines()[1:3]
     assert failed.startswith("engine") and "max_position_embeddings = 4096" in failed
     assert measured.startswith("transformers eager") and "ms/step" in measured
 
 
-@pytest.mark.slow("a process that imports torch and transformers")
-def test_what_the_budget_does_not_hold_is_left_out(pair: tuple[Path, Path]) -> None:
-    said = peers(pair, "--context", "64", "--budget-seconds", "0")
-    assert said.count("left out: the budget is spent") == len(RUNS)
+def test_what_the_budget_does_not_hold_is_left_out(peers: Peers) -> None:
+    assert peers("--context", "64", "--budget-seconds", "0").count("left out: the budget is spent") == len(RUNS)
 
 
 def test_a_step_of_all_layers_lies_on_the_line_through_two_counts(pair: tuple[Path, Path]) -> None:
     setup = Setup(str(pair[0].parent), 64, 1, 1, 8, (1, 2), "cpu")
     whole = setup.geometry.layers
-    (found,) = extrapolated("a peer", setup, lambda layers: 3.0 + 2.0 * layers)
-    assert found.ms_per_step == found.ms_per_token == pytest.approx(3.0 + 2.0 * whole)
-    assert found.layers == (1, 2)
+    (timing,) = extrapolated("a peer", setup, lambda layers: 3.0 + 2.0 * layers)
+    assert timing.ms_per_step == timing.ms_per_token == pytest.approx(3.0 + 2.0 * whole)
+    assert timing.layers == (1, 2)
 
 
 def test_no_line_is_drawn_where_more_layers_took_less(pair: tuple[Path, Path]) -> None:

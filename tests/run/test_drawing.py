@@ -118,21 +118,22 @@ def served(
     """A run on stub servers that draw, with the settings of the scenario in words.
 
     `second`: the engine that is asked, too. The stub draws from a distribution of its own, which is not the pair's.
+
+    Drafts are costly, and pairs are enough for an interval. So a busy machine, where the tokens of a block may come at
+    once, shows no speculation that is faster than its verification.
     """
     asked = SAMPLED.replace("top_k: 4, method: METHOD", scenario).replace("texts: 240", "texts: 600")
+    asked = asked.replace("rounds: 2", "rounds: 8")
     cli.write("tiny.yaml", asked)
     cli.write("policy.yaml", yaml.safe_dump(yaml.safe_load(POLICY) | {"checks": {"rescored_by": second}}))
-    server = program(cli.folder, dialect, "--draws", "--rate", "1e6", *faults)
+    server = program(cli.folder, dialect, "--draws", "--rate", "2000", "--draft-cost", "1", *faults)
     done = cli.micro("--backend", dialect, "-o", f"program={server}", "--plain")
     return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.slow("starts servers")
 def test_a_server_that_samples_rightly_passes_by_its_own_log_probabilities(cli: Cli) -> None:
-    for _ in range(3):
-        code, said = served(cli, "vllm")
-        if "faster than verification allows" not in said:  # as below: what a busy machine does, and no server
-            break
+    code, said = served(cli, "vllm")
     assert code == 0, said
     assert verdicts(cli, "distribution") == [("PASS", "distribution_kept")] * 2
     assert verdicts(cli, "tokens") == [("PASS", "deterministic"), ("SKIPPED", "drawn_by_rejection")]
@@ -149,19 +150,14 @@ def test_a_server_that_samples_rightly_passes_by_its_own_log_probabilities(cli: 
 def test_a_server_of_another_model_is_rejected_though_it_draws_from_what_it_shows(cli: Cli) -> None:
     code, said = served(cli, "vllm", second="reference")
     assert code == 6 and "do not fit the target's distribution by reference, float32, cpu" in said
-    baseline, (state, why) = verdicts(cli, "distribution")
-    assert baseline == ("INVALID", "not_the_targets") and state == "INVALID"
-    assert why in {"not_the_targets", "faster_than_verification"}, "as below"
+    assert verdicts(cli, "distribution") == [("INVALID", "not_the_targets")] * 2
 
 
 @pytest.mark.slow("starts servers")
 def test_a_server_whose_verify_is_always_greedy_is_rejected(cli: Cli) -> None:
     code, said = served(cli, "vllm", "--fault", "greedy_verify")
     assert code == 6, said
-    baseline, (state, why) = verdicts(cli, "distribution")
-    assert baseline == ("PASS", "distribution_kept") and state == "INVALID"
-    # On a busy machine a stretch of tokens may come at once, and then this is found before their distribution.
-    assert why in {"not_the_targets", "faster_than_verification"}
+    assert verdicts(cli, "distribution") == [("PASS", "distribution_kept"), ("INVALID", "not_the_targets")]
 
 
 @pytest.mark.slow("starts servers")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.door import command
-from specgate.errors import ExitCode
+from specgate.errors import ExitCode, UsageError
 from specgate.terminal import echo
 
 if TYPE_CHECKING:
@@ -46,26 +46,26 @@ def verify(run: Path, allowed_signers: Path | None) -> None:
     from specgate.archive.verification import verify as verified
     from specgate.run.recompute import ending
 
-    found = verified(run, allowed_signers)
-    for difference in found.differences:
+    check = verified(run, allowed_signers)
+    for difference in check.differences:
         echo(f"differs: {difference}")
-    for difference in found.untold:
+    for difference in check.untold:
         echo(f"differs: {difference}")
-    for note in found.notes:
+    for note in check.notes:
         echo(f"note: {note}")
-    if found.differences:
-        echo(f"run {run.name} does not hold: {len(found.differences)} differences")
+    if check.differences:
+        echo(f"run {run.name} does not hold: {len(check.differences)} differences")
         sys.exit(ExitCode.INVALID)
-    if found.untold:
-        count = len(found.untold)
+    if check.untold:
+        count = len(check.untold)
         places = f"{count} place{'s' * (count > 1)}"
         echo(f"run {run.name} cannot be judged by this version: it computes {places} differently")
-        echo(f"next: {found.next_step}")
+        echo(f"next: {check.next_step}")
         sys.exit(ExitCode.ENV_REJECTED)
-    assert found.run is not None
-    again = found.run
+    assert check.run is not None
+    again = check.run
     counted = f"{len(again.cells)} cells, {len(again.comparisons)} comparisons, {len(again.verdicts)} verdicts"
-    echo(f"run {run.name} holds: {found.files} files unchanged; {counted} recomputed, all as stored")
+    echo(f"run {run.name} holds: {check.files} files unchanged; {counted} recomputed, all as stored")
     if "run" in again.failures:
         echo("verdict not reached")
     else:
@@ -80,27 +80,27 @@ def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
     from specgate.archive.builds_check import verify_builds
     from specgate.archive.ledger_check import comparison_differences
 
-    found = verify_builds(path)
-    beside, said = comparison_differences(path, found.result, allowed_signers)
-    found = replace(found, differences=(*found.differences, *beside), notes=(*found.notes, *said))
-    for difference in found.differences:
+    check = verify_builds(path)
+    beside, notes = comparison_differences(path, check.result, allowed_signers)
+    check = replace(check, differences=(*check.differences, *beside), notes=(*check.notes, *notes))
+    for difference in check.differences:
         echo(f"differs: {difference}")
-    for difference in found.untold:
+    for difference in check.untold:
         echo(f"differs: {difference}")
-    if found.differences:
-        echo(f"comparison {path.name} does not hold: {len(found.differences)} differences")
+    if check.differences:
+        echo(f"comparison {path.name} does not hold: {len(check.differences)} differences")
         sys.exit(ExitCode.INVALID)
-    if found.untold:
-        count = len(found.untold)
+    if check.untold:
+        count = len(check.untold)
         places = f"{count} place{'s' * (count > 1)}"
         echo(f"comparison {path.name} cannot be judged by this version: it computes {places} differently")
-        echo(f"next: {found.next_step}")
+        echo(f"next: {check.next_step}")
         sys.exit(ExitCode.ENV_REJECTED)
-    assert found.result is not None
-    again = found.result
-    for note in found.notes:
+    assert check.result is not None
+    again = check.result
+    for note in check.notes:
         echo(f"note: {note}")
-    echo(f"comparison {path.name} holds: {found.files} files unchanged; {len(again.quantities)} quantities recomputed")
+    echo(f"comparison {path.name} holds: {check.files} files unchanged; {len(again.quantities)} quantities recomputed")
     echo(f"verdict {again.verdict} (exit {int(again.code)})")
 
 
@@ -109,9 +109,9 @@ def verify_comparison(path: Path, allowed_signers: Path | None) -> None:
 @click.option("--policy", metavar="FILE|NAME", required=True, help="Gates and their numbers.")
 @click.option(
     "--baseline",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Benchmark JSON without speculation, to compare FILE with.",
+    type=click.Path(path_type=Path),
+    metavar="FILE|RUN",
+    help="What FILE is compared with: a benchmark JSON without speculation; for policy `compare` a run.",
 )
 @click.option("--scenario", metavar="NAME", help="Scenario of the policy that a benchmark JSON measured.")
 @click.option("--role", metavar="spec-N", help="Role of a benchmark JSON, if it does not state its draft length.")
@@ -124,7 +124,8 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     A run folder is computed anew from its samples, near ties and figures too, as far as it was measured; nothing in it
     changes. A run.json has the run's own figures. A policy that is chosen once the result is known proves less than one
     that was chosen before: such a verdict is not counted as a green run. A run that was cut short has none
-    (exit code 3). The folder of a comparison (`specgate ab`) is judged by its own margins, and not taken here.
+    (exit code 3). The folder of a comparison (`specgate ab`) is judged by its own margins, and not taken here. A policy
+    for two runs, such as `compare`, judges the run FILE beside the run --baseline, as `specgate runs compare` does.
 
     A benchmark JSON holds `throughput_tokens_per_sec.mean` and, for a speculative run, an `eagle_speculation` block.
     Gates that cannot be judged from it are named. A required gate that cannot be judged is never green (exit code 3),
@@ -132,21 +133,21 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     """
     from specgate import plugins
     from specgate.analysis.verdict import overall
-    from specgate.archive.judging.result_file import judged_file
-    from specgate.archive.judging.run_folder import judged_anew
-    from specgate.errors import UsageError
-    from specgate.planning.policy import find_policy
+    from specgate.archive.judging.result_file import judged_anew, judged_file
+    from specgate.planning.policy import FOR_CONTRASTS, find_policy
 
-    held = find_policy(policy, plugins.gates())
+    if policy in (shipped.stem for shipped in FOR_CONTRASTS.glob("*.yaml")):
+        sys.exit(check_beside(file, baseline, policy))
+    rules = find_policy(policy, plugins.gates())
     if file.is_dir():
-        given = {"baseline": baseline, "scenario": scenario, "role": role}
-        for option in (f"--{name} {value}" for name, value in given.items() if value):
-            said = f"{option}: {file} is a run folder, which says itself what it measured"
-            raise UsageError(said, hint="leave it out")
-        run = judged_anew(file, held)
-        echo(plugins.report("details").render(run, held))
+        options = {"baseline": baseline, "scenario": scenario, "role": role}
+        for option in (f"--{name} {value}" for name, value in options.items() if value):
+            message = f"{option}: {file} is a run folder, which says itself what it measured"
+            raise UsageError(message, hint="leave it out")
+        run = judged_anew(file, rules)
+        echo(plugins.report("details").render(run, rules))
     else:
-        run = judged_file(file, held, baseline=baseline, scenario=scenario, role=role)
+        run = judged_file(file, rules, baseline=baseline, scenario=scenario, role=role)
         for line in verdict_lines(run):
             echo(line)
     if run.status == "interrupted":
@@ -155,6 +156,20 @@ def check(file: Path, policy: str, baseline: Path | None, scenario: str | None, 
     state, code = overall(run)
     echo(f"verdict {code.name if code is ExitCode.BACKEND_ERROR else state.value} (exit {int(code)})")
     sys.exit(code)
+
+
+def check_beside(run: Path, before: Path | None, policy: str) -> ExitCode:
+    """Judge a run beside the one before it by a policy for two runs. Raises UsageError where none is named."""
+    from specgate import plugins
+    from specgate.archive.stored_runs import load_runs
+    from specgate.commands.runs.compare import builds
+
+    if before is None:
+        hint = "--baseline RUN names the other one, or: specgate runs compare A B"
+        raise UsageError(f"--policy {policy} judges a run beside another one", hint=hint)
+    contrast, code = builds(load_runs([before, run]), policy)
+    echo(plugins.view("builds").render(contrast, "plain"))
+    return code
 
 
 def verdict_lines(run: Run) -> Iterator[str]:

@@ -12,9 +12,8 @@ from typing import TypeVar
 import numpy as np
 
 from specgate.analysis.speculation.evidence import PairConfigs
-from specgate.checkpoints.arrays import StoredArray, arrays_of_folder
+from specgate.checkpoints.arrays import StoredArray, arrays_of_folder, check_d2t
 from specgate.checkpoints.auxiliary_layers import resolve_boundaries
-from specgate.checkpoints.d2t import check_d2t
 from specgate.checkpoints.hf.draft import TRAINED_FOR, DraftKeys, window_of
 from specgate.checkpoints.hf_keys import PLANTED, Keys, read_config
 from specgate.contract import PairRef

@@ -67,7 +67,7 @@ def loop(*steps: Step) -> Loop:
 
 
 @pytest.mark.parametrize(
-    ("steps", "role", "said"),
+    ("steps", "role", "message"),
     [
         ((Step(20, (Emitted(0, (1, 2), None),), NOTHING, 0),), Role(K), r"requests got \[2\] tokens"),
         ((Step(20, (Emitted(0, (1,), None),), SpecCounts(1, 3, 2, (0, 0, 1, 0)), 0),), Role(K), r"got \[1\] tokens"),
@@ -79,8 +79,8 @@ def loop(*steps: Step) -> Loop:
         ((Step(20, (Emitted(0, (1,), "repetition"),), NOTHING, 0),), Role(K), "ended with 'repetition' after 2 tokens"),
     ],
 )
-def test_counts_that_contradict_the_tokens_are_refused(steps: tuple[Step, ...], role: Role, said: str) -> None:
-    with pytest.raises(BackendError, match=said):
+def test_counts_that_contradict_the_tokens_are_refused(steps: tuple[Step, ...], role: Role, message: str) -> None:
+    with pytest.raises(BackendError, match=message):
         block_of(role, Budget(new_tokens=2), loop(*steps), (), 1, "test")
 
 

@@ -1,6 +1,6 @@
 """A server that speaks five engines' formats and decodes nothing: tokens, acceptance and rate are scripted.
 
-    python -m tests.backends.servers.stub --dialect vllm --port 8000 --k 3 [--rate 200] [--fault NAME[=VALUE]]…
+    python -m tests.backends.servers.stub --dialect vllm --port 8000 --k 3 [--rate 200] [--draft-cost 1] [--fault NAME]…
 
 The text is a function of prompt and position, so that every role emits the same tokens. Flags of the real engines that
 it does not know are ignored; draft length and port are read from theirs where it is started in their place.
@@ -27,6 +27,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--port", "--server-port", type=int, required=True)
     parser.add_argument("--k", type=int, default=0)
     parser.add_argument("--rate", type=float, default=2000.0)
+    parser.add_argument("--draft-cost", type=float, default=0.0, help="of each draft token, in steps without drafts")
     parser.add_argument("--model-name", "--served-model-name", default="specgate")
     parser.add_argument("--fault", action="append", default=[])
     for flag in ("--speculative-config", "--speculative-num-steps", "--spec-draft-n-max", "--config"):
@@ -63,7 +64,8 @@ def main(arguments: Sequence[str]) -> None:
     if known.dialect == "vllm":  # as a real one logs it
         tokens = 16 * (4096 - 512 * bool(draft_length(known)))
         print(f"(EngineCore pid=9) INFO [kv_cache_utils.py:2146] GPU KV cache size: {tokens:,} tokens", file=sys.stderr)
-    stub = Stub(known.dialect, draft_length(known), known.rate, known.model_name, faults)
+    k = draft_length(known)
+    stub = Stub(known.dialect, k, known.rate / (1 + known.draft_cost * k), known.model_name, faults)
     if known.reuses and not known.cold:
         stub.cache = PrefixCache()
     if known.draws:

@@ -33,8 +33,8 @@ from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, KvModes, calibra
 from specgate.backends.eagle3.lib.memory import free_bytes, refusing_overflow
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, TargetCheckpoint, load_draft, load_target_parts
 from specgate.backends.eagle3.lib.shard import Shard
-from specgate.backends.eagle3.lib.specpv.plan import NAMES, PartialPlan
-from specgate.backends.eagle3.lib.specpv.plan import check_target as check_partial_target
+from specgate.backends.eagle3.lib.specpv import NAMES, PartialPlan
+from specgate.backends.eagle3.lib.specpv import check_target as check_partial_target
 from specgate.backends.eagle3.nouns.fmha import parse_config
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetGeometry

@@ -28,10 +28,10 @@ POSITIONS = 34000
 
 def pair() -> PairRef:
     try:
-        found = demo_pair()
+        result = demo_pair()
     except EnvironmentRefused as error:
         pytest.skip(f"the demo target is not in the cache: {error}")
-    return PairRef(found.name, found.target, found.draft, rope=YARN)
+    return PairRef(result.name, result.target, result.draft, rope=YARN)
 
 
 @cache

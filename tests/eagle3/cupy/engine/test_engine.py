@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from specgate.backends.eagle3.cupy.engine import decoding
-from specgate.backends.eagle3.cupy.engine.decode_run import AHEAD, IdleWatch, StopRule, run
+from specgate.backends.eagle3.cupy.engine.decode_run import AHEAD, STEPS_PER_GRAPH, IdleWatch, StopRule, run
 from specgate.backends.eagle3.cupy.engine.engine import CupyEngine
-from specgate.backends.eagle3.cupy.engine.graph import STEPS_PER_GRAPH
 from specgate.backends.eagle3.cupy.kernels.heads import BLOCK
 from specgate.backends.eagle3.cupy.memory.sizes import Sizes
 from specgate.backends.eagle3.lib.logit_watch import digest_of
@@ -72,7 +71,8 @@ def test_one_damaged_cache_block_changes_the_tokens() -> None:
     assert same_prefixes(before[0], before[3])
     assert made.prefilled is not None
     block = made.prefilled.layout.blocks[0][-1]
-    made.b.target.pages.v[:, block] = made.b.target.pages.v[:, block].flip(-1) * 4
+    with made.stream.current():  # it does not wait for the default one
+        made.b.target.pages.v[:, block] = made.b.target.pages.v[:, block].flip(-1) * 4
     after = {k: tokens(made, k, Budget(steps=60)) for k in (0, 3)}
     assert not same_prefixes(before[0], after[0])
     assert same_prefixes(after[0], after[3])
@@ -218,7 +218,8 @@ def test_a_target_with_nan_ends_the_stretch_whatever_the_role() -> None:
     made = engine_of(target, draft, Sizes(slots=1, positions=512, max_rows=4), plain=True)
     with pytest.raises(BackendError, match="target's logits are not finite"):
         made.prefill(random_prompts([40]), draft=True)
-    assert all(not t.isnan().any() for t in (made.b.target.pages.k, made.b.target.pages.v))
+    with made.stream.current():  # which clears them
+        assert all(not t.isnan().any() for t in (made.b.target.pages.k, made.b.target.pages.v))
     with pytest.raises(BackendError, match="decode before prefill"):
         made.decode(BASELINE, Budget(steps=4), ())
 

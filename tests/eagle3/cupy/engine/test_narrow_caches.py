@@ -90,8 +90,8 @@ def test_experts_with_windows_and_sinks_are_bit_exact_too(kv: KvModes) -> None:
 @pytest.mark.parametrize("kv", BOTH, ids=CODES)
 @pytest.mark.parametrize("method", ["coupled", "rejection"])
 def test_a_sampled_text_is_reproduced_and_a_coupled_one_is_its_baselines(method: str, kv: KvModes) -> None:
-    asked = Sampling(temperature=1.0, seed=3, method="coupled" if method == "coupled" else "rejection")
-    made = engine_of(*checkpoints_of("4:1 of 64", "A", torch.bfloat16), replace(SIZES, kv=kv, sampling=asked))
+    sampling = Sampling(temperature=1.0, seed=3, method="coupled" if method == "coupled" else "rejection")
+    made = engine_of(*checkpoints_of("4:1 of 64", "A", torch.bfloat16), replace(SIZES, kv=kv, sampling=sampling))
     made.prefill(random_prompts([5, 64, 300]), draft=True)
     once, again = (tokens(made, 3, Budget(steps=20)) for _ in range(2))
     assert once == again
@@ -161,10 +161,13 @@ def test_numbers_that_are_not_finite_end_the_run_and_leave_nothing_behind(kv: Kv
     pages = made.b.target.pages
     assert pages.scales is not None
     fresh = Pages.allocate(len(pages.k), pages.k.shape[1], made.sizes.heads(made.target.geometry), "cuda")
-    pages.scales[1].zero_()
+    torch.cuda.synchronize()
+    with made.stream.current():  # the engine's stream and the default one do not wait for each other
+        pages.scales[1].zero_()
     with pytest.raises(BackendError, match="the target's logits are not finite"):
         made.decode(Role(3), Budget(steps=10), ())
-    assert fresh.scales is not None and torch.equal(pages.scales, fresh.scales) and not pages.k.any()
+    with made.stream.current():
+        assert fresh.scales is not None and torch.equal(pages.scales, fresh.scales) and not pages.k.any()
     made.prefill(prompts, draft=True)
     assert tokens(made, 3, Budget(steps=10)) == wanted
 
