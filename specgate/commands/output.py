@@ -1,4 +1,4 @@
-"""What the commands that render stored runs share: their options, and writing their files."""
+"""Shared parts of the commands that render stored runs: their options, and writing their files."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def show_run(run: StoredRun, *, plain: bool, every: bool) -> None:
 
 
 def is_plain(plain: bool) -> bool:
-    """Whether to print plain lines: if they are asked for, or if the output is not a terminal."""
+    """True if plain lines are asked for, or if the output is not a terminal."""
     return plain or not (sys.stdout and sys.stdout.isatty())
 
 
