@@ -126,7 +126,12 @@ arguments() {
 measure() {
     local extras=torch args=()
     arguments >/dev/null # so that a bad variable stops us before anything is installed
-    if has_gpu; then extras=cuda13; fi
+    if has_gpu; then
+        extras=cuda13
+    else
+        # torch's threads wait for each other several times a layer. Spinning, on a CPU that others use too, they took 20 times as long.
+        export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+    fi
     setup "$extras"
     mapfile -d '' -t args < <(arguments)
     say "specgate $command ${args[*]} $*"

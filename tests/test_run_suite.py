@@ -62,6 +62,10 @@ def test_what_is_asked_for_is_handed_to_specgate_which_chooses_the_rest(checkout
     assert ran(checkout, gpu=gpu, **asked) == (0, [said])
     assert ran(checkout, gpu=gpu, failing="micro")[0] == 3
     assert ran(checkout, gpu=gpu, PERF_MODE="yes") == (2, [])
+    recorder = checkout / ".venv" / "bin" / "specgate"
+    recorder.write_text(recorder.read_text().replace("$@", "$1 ${OMP_WAIT_POLICY:-unset}"))
+    assert ran(checkout, gpu=gpu)[1] == ["micro unset" if gpu else "micro passive"], "threads of a CPU do not spin"
+    assert ran(checkout, gpu=gpu, OMP_WAIT_POLICY="active")[1] == ["micro active"]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ class SheetView(Generic[Subject]):
             tables = {name: list(rows) for name, rows in self.tables(subject).items()}
             data = {"schema": f"specgate.{self.name}/v1", **tables}
             return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
-        written = {"console": console.tables, "plain": console.plain, "html": html.page, "md": markdown.text}
+        on_terminals = {"console": console.tables, "plain": console.plain, "all": console.plain}
+        written = {**on_terminals, "html": html.page, "md": markdown.text}
         if (write := written.get(format)) is None:
             known = ", ".join((*written, "csv", "json"))
             raise UsageError(f"view {self.name} has no format {format}", hint=f"it has {known}")

@@ -92,16 +92,22 @@ def cell_rows(run: Run) -> Iterator[str]:
     length = "AL" if run.acceptance == "real" else f"{run.acceptance} AL"
     rows = [["", "speed-up (95 %)", length, "tok/s", "tokens"]]
     rows += [[name, *cell_figures(run, r)] for name, r in zip(short_names(run, named), named, strict=True)]
-    longest, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-    room = min(longest, max(columns() - sum(widths) - 2 * len(widths), NAME))
-    for n, (name, *texts) in enumerate(rows):
-        *above, last = textwrap.wrap(name, room) or [""]
-        yield from above
-        yield "  ".join([last.ljust(room), *map(str.rjust, texts, widths)]).rstrip()
-        if n and (note := summary.cell_note(run, named[n - 1])):
+    notes = ["", *(summary.cell_note(run, result) or "" for result in named)]
+    for lines, note in zip(aligned(rows), notes, strict=True):
+        yield from lines
+        if note:
             yield f"  {note}"
     if len(shown) > CELLS:
         yield f"  and {figures.counted(len(shown) - CELLS, 'more cell')}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """Yield the lines of each row of a table. The first column is wrapped if the terminal has no room for it."""
+    longest, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    room = min(longest, max(columns() - sum(widths) - 2 * len(widths), NAME))
+    for name, *texts in rows:
+        *above, last = textwrap.wrap(name, room) or [""]
+        yield [*above, "  ".join([last.ljust(room), *map(str.rjust, texts, widths)]).rstrip()]
 
 
 def cell_figures(run: Run, result: CellResult) -> list[str]:

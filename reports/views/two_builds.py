@@ -6,8 +6,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.rows import Row
-from specgate.contract import EngineFacts
+from specgate.contract import EngineFacts, State
 from specgate.contract.protocols import Format, visible
 from specgate.contract.two_builds import NAMES, SIDES, Process, Quantity, Side, TwoBuilds, Word
 from specgate.errors import ExitCode
@@ -16,6 +17,7 @@ from specgate.reports.common.parts import Entry, Picture, Table
 from specgate.reports.pictures.builds import losses, name_of
 from specgate.reports.sheets.sheet import Ending, Section, Sheet
 from specgate.reports.sheets.view import SheetView
+from specgate.reports.texts.console import STYLES, Line, aligned, plain, printed, styled
 from specgate.reports.texts.junit import element
 
 STATES: Final[Mapping[ExitCode, str]] = {
@@ -56,6 +58,31 @@ def sheet(builds: TwoBuilds) -> Sheet:
     )
 
 
+def short_lines(builds: TwoBuilds) -> Iterator[Line]:
+    """Yield a row per quantity, warnings, and the word with its reason.
+
+    An advisory quantity has a row only if it is slower; none has one where nothing may be said.
+    """
+    old, new = (builds.sides[name] for name in SIDES)
+    yield "dim", f"old: {old.label} · new: {new.label} · pair {builds.pair}", ""
+    shown = [q for q in ordered(builds) if not builds.trouble and (q.decides or q.word is Word.SLOWER)]
+    head = ["", "new / old", f"{level(builds)} interval", "word"]
+    rows = [[f"{NAMES[q.name]} {cell(q.cell, builds)}".rstrip(), *short_row(q)] for q in shown]
+    if rows:
+        yield from (("", "", line) for lines in aligned([head, *rows]) for line in lines)
+    for banner in banners(builds):
+        if banner != builds.reason:
+            yield "yellow", "note", f": {banner}"
+    end = ending(builds)
+    yield STYLES.get(State(end.state), "") if end.state in list(State) else "bold", end.said, f": {end.reason}"
+
+
+def short_row(quantity: Quantity) -> list[str]:
+    """Return the ratio of a quantity with its interval, and the word."""
+    word = quantity.word.value if quantity.decides else f"({quantity.word.value})"
+    return [NONE if quantity.ratio is None else f"{quantity.ratio - 1:+.2%}", span(quantity), word]
+
+
 def ending(builds: TwoBuilds) -> Ending:
     """The word with its exit code and reason."""
     return Ending(STATES.get(builds.code, "INVALID"), builds.code, builds.reason, builds.verdict)
@@ -77,14 +104,15 @@ def unsteady_banners(builds: TwoBuilds) -> Iterator[str]:
 
     Processes of one build are those of one side. Where both sides are one build, they are those of both sides, too.
     """
-    for cell in builds.texts:
-        prompts = {(s, slot): at for _, s, slot, at in reversed(cell.unsteady)}
+    for change in builds.texts:
+        prompts = {(s, slot): at for _, s, slot, at in reversed(change.unsteady)}
         if builds.one_build:
-            prompts |= {(s, slot): at for s, slot, at in cell.changed}
+            prompts |= {(s, slot): at for s, slot, at in change.changed}
         if prompts:
             (s, slot), at = min(prompts.items())
             yield (
-                f"{cell.cell}: texts of one build differ between its processes: for {len(prompts)} of {cell.prompts} "
+                f"{cell(change.cell, builds)}: texts of one build differ between its processes: for {len(prompts)} of "
+                f"{change.prompts} "
                 f"prompts, such as set {s} slot {slot} from token {at} on. That is no change of a build."
             )
 
@@ -96,33 +124,45 @@ def pictures(builds: TwoBuilds) -> list[Picture]:
 
 def quantities(builds: TwoBuilds) -> Table:
     """A row per quantity, those that decide first."""
-    ordered = sorted(builds.quantities, key=lambda q: not q.decides)
-    level = f"{100 * (1 - 2 * builds.error):.4g}% interval"
-    return Table(("word", "of", "old", "new", "new / old", level), [row_of(q, builds) for q in ordered], texts=2)
+    head = ("word", "of", "old", "new", "new / old", f"{level(builds)} interval")
+    return Table(head, [row_of(q, builds) for q in ordered(builds)], texts=2)
+
+
+def ordered(builds: TwoBuilds) -> list[Quantity]:
+    return sorted(builds.quantities, key=lambda q: not q.decides)
+
+
+def level(builds: TwoBuilds) -> str:
+    return f"{100 * (1 - 2 * builds.error):.4g}%"
+
+
+def span(quantity: Quantity) -> str:
+    """Return the interval of new / old."""
+    if quantity.low is None or quantity.high is None:
+        return NONE
+    return f"{quantity.low - 1:+.2%} … {quantity.high - 1:+.2%}"
+
+
+def cell(key: str, builds: TwoBuilds) -> str:
+    """Return the name of a cell or point whose key has no back end; "" for a quantity of no cell."""
+    scenario, _, rest = key.partition("/")
+    return cell_name(f"{scenario}/-/{rest}", builds.scenarios) if rest else key
 
 
 def row_of(quantity: Quantity, builds: TwoBuilds) -> list[str | Entry]:
-    span, n = NONE, f"n = {quantity.n}"
-    if quantity.low is not None and quantity.high is not None:
-        span = f"{quantity.low - 1:+.2%} … {quantity.high - 1:+.2%}"
+    n = f"n = {quantity.n}"
     if quantity.needed is not None:
         n += f"; {quantity.needed} would tell"
     return [
         quantity.word.value if quantity.decides else Entry(quantity.word.value, "advisory"),
-        called(quantity, len(builds.scenarios) == 1),
+        Entry(NAMES[quantity.name], cell(quantity.cell, builds) or None),
         figure(quantity.name, quantity.old),
         figure(quantity.name, quantity.new),
         Entry(
             NONE if quantity.ratio is None else f"{quantity.ratio - 1:+.2%}", f"± {quantity.margin_pct:g} % is the same"
         ),
-        Entry(span, n),
+        Entry(span(quantity), n),
     ]
-
-
-def called(quantity: Quantity, alone: bool) -> Entry:
-    """A quantity in words. `alone`: only one scenario was measured, so that its name says nothing."""
-    cell = quantity.cell.partition("/")[2].replace("/", " ") if alone else quantity.cell
-    return Entry(NAMES[quantity.name], cell or None)
 
 
 def figure(name: str, value: float | None) -> str:
@@ -137,7 +177,14 @@ def figure(name: str, value: float | None) -> str:
 
 def tokens(builds: TwoBuilds) -> Table:
     rows = [
-        [t.side, t.cell, f"{t.compared:,} of {t.emitted:,}", str(t.mismatches), str(t.near_ties), t.why or ""]
+        [
+            t.side,
+            cell(t.cell, builds),
+            f"{t.compared:,} of {t.emitted:,}",
+            str(t.mismatches),
+            str(t.near_ties),
+            t.why or "",
+        ]
         for t in builds.tokens
     ]
     return Table(("side", "cell", "tokens compared", "texts that differ", "near ties", "why not"), rows, texts=2)
@@ -146,7 +193,7 @@ def tokens(builds: TwoBuilds) -> Table:
 def texts(builds: TwoBuilds) -> Table:
     rows = [
         [
-            t.cell,
+            cell(t.cell, builds),
             "all the same" if not t.changed else f"{len(t.changed)} of {t.prompts} prompts give another text",
             listed([f"set {s} slot {slot} from token {at}" for s, slot, at in t.changed]),
             listed([f"{side}: set {s} slot {slot} from token {at}" for side, s, slot, at in t.unsteady]),
@@ -274,6 +321,10 @@ class BuildsView:
     _sheet = SheetView("ab", sheet, lambda result: {"quantities": rows(result)})
 
     def render(self, subject: TwoBuilds, format: Format) -> str:
+        if format == "plain":
+            return "\n".join(map(plain, short_lines(subject)))
+        if format == "console":
+            return "\n".join(printed(*(text for line in short_lines(subject) for text in styled(line))))
         return junit(subject) if format == "junit" else self._sheet.render(subject, format)
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from specgate.contract import BASELINE, PASS_ROUNDS, Plan, Point, Role, Round, Scenario
 from specgate.errors import UsageError
-from specgate.planning.bounds import check_plan
+from specgate.planning.contradictions import check_plan
 
 
 def build_plan(scenarios: Sequence[Scenario], backend: str) -> Plan:

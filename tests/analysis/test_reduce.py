@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specgate.analysis.eagle_speculation import eagle_speculation
+from specgate.analysis.cell_figures import eagle_speculation
 from specgate.analysis.reduce import SPEEDS, Checked, Known, measure
 from specgate.analysis.rounds import whole_rounds
 from specgate.analysis.tokens.comparison import find_divergences

@@ -69,9 +69,9 @@ def test_what_the_budget_does_not_hold_is_left_out(peers: Peers) -> None:
 def test_a_step_of_all_layers_lies_on_the_line_through_two_counts(pair: tuple[Path, Path]) -> None:
     setup = Setup(str(pair[0].parent), 64, 1, 1, 8, (1, 2), "cpu")
     whole = setup.geometry.layers
-    (whole_step,) = extrapolated("a peer", setup, lambda layers: 3.0 + 2.0 * layers)
-    assert whole_step.ms_per_step == whole_step.ms_per_token == pytest.approx(3.0 + 2.0 * whole)
-    assert whole_step.layers == (1, 2)
+    (timing,) = extrapolated("a peer", setup, lambda layers: 3.0 + 2.0 * layers)
+    assert timing.ms_per_step == timing.ms_per_token == pytest.approx(3.0 + 2.0 * whole)
+    assert timing.layers == (1, 2)
 
 
 def test_no_line_is_drawn_where_more_layers_took_less(pair: tuple[Path, Path]) -> None:

@@ -13,8 +13,7 @@ import pytest
 
 from specgate.contract import Plan
 from specgate.errors import BackendError, EnvironmentRefused, UsageError
-from specgate.files.json_text import parse_json
-from specgate.files.plain_data import from_plain, to_plain
+from specgate.files.json_text import from_plain, parse_json, to_plain
 from specgate.files.run_folder import RunFolder
 from specgate.files.writing import json_text
 from specgate.fleet import coordinator as coordinating

@@ -28,6 +28,7 @@ VARIABLES: Mapping[str, Mapping[str, str]] = {
         "MEASUREMENT_RUNS": "`--measurement-runs`",
         "PERF_MODE": "`0`, `1`: `--no-perf-mode`, `--perf-mode`",
         "PYTHON": "the interpreter that makes `.venv`; default `python3`",
+        "OMP_WAIT_POLICY": "how torch's threads wait for each other; default without a GPU `passive`",
     },
     "tests": {
         "SPECGATE_LLAMA_SERVER": "llama.cpp's server, for `tests/real`",

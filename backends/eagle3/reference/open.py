@@ -10,12 +10,12 @@ import torch
 from specgate.backends.eagle3.lib.chains import BY_BATCH, CONFIDENCE, GREEDY_ALONE, lengths_of
 from specgate.backends.eagle3.lib.kv.modes import DRAFT_KV, KV, calibration_warnings, check_head, kv_modes
 from specgate.backends.eagle3.lib.pair import DraftCheckpoint, load_draft, load_target
-from specgate.backends.eagle3.lib.specpv.plan import NAMES as PARTIAL_NAMES
-from specgate.backends.eagle3.lib.specpv.plan import SPECPV, check_target, plan_partial
+from specgate.backends.eagle3.lib.specpv import NAMES as PARTIAL_NAMES
+from specgate.backends.eagle3.lib.specpv import SPECPV, check_target, plan_partial
 from specgate.backends.eagle3.reference.drafters import STAND_INS, StandIn
 from specgate.backends.eagle3.reference.engine import ReferenceEngine
-from specgate.backends.eagle3.reference.recorder import Playback
 from specgate.backends.eagle3.reference.sampling import Sampler
+from specgate.backends.eagle3.reference.state import Playback
 from specgate.backends.eagle3.reference.tree import check_ranks, plan_tree
 from specgate.checkpoints.auxiliary_layers import parse_boundaries
 from specgate.checkpoints.geometry import TargetSizes

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from specgate.analysis.cell_names import cell_name
 from specgate.analysis.checks.contradictions import CheckFacts
 from specgate.analysis.reduce import Checked, measure
 from specgate.analysis.rounds import whole_rounds
@@ -17,6 +18,7 @@ from specgate.analysis.two_builds.outcomes import overall
 from specgate.analysis.two_builds.quantities import Both, firsts_of, raw_of_cell, raw_of_processes, with_words
 from specgate.contract import Block, Cell, CellResult, Comparison, EngineFacts, Margin, NearTies, Plan, Point
 from specgate.contract.cycle_budget import Bandwidth
+from specgate.contract.token_check import NO_TOKEN
 from specgate.contract.two_builds import Margins, Process, Quantity, TextChange, TokensOf, Word
 
 LEAST_PROMPTS: Final = 3
@@ -67,7 +69,11 @@ def compare_builds(
     tokens = (*tokens_of(old, *judged_old), *tokens_of(new, *judged_new))
     cells = list(cells_of(old, new))
     texts = tuple(text_change(cell) for cell in cells)
-    trouble = (*facts_trouble(old, new), *token_trouble(tokens), *(weights_trouble(texts) if then is not None else ()))
+    trouble = (
+        *facts_trouble(old, new),
+        *token_trouble(tokens, judged_new[1]),
+        *(weights_trouble(texts) if then is not None else ()),
+    )
     quantities = with_words(
         [*(q for cell in cells for q in raw_of_cell(cell, firsts_of(processes))), *raw_of_processes(processes)],
         margins,
@@ -103,13 +109,24 @@ def tokens_of(side: SideSamples, cells: Sequence[CellResult], comparisons: Seque
         yield TokensOf(side.name, name_of(comparison.cell), *counts, why)
 
 
-def token_trouble(tokens: Sequence[TokensOf]) -> Iterator[str]:
-    """Yield reasons to give no word: records that cannot be true, and a new build that emits wrong tokens."""
+def token_trouble(tokens: Sequence[TokensOf], of_new: Sequence[Comparison]) -> Iterator[str]:
+    """Yield reasons to give no word: records that cannot be true, and a new build that emits wrong tokens.
+
+    `of_new`: the comparisons of the new build with its own baseline.
+    """
+    compared = {name_of(c.cell): c for c in of_new}
     for check in tokens:
         if check.why is not None:
             yield f"{check.side}: {check.cell}: {check.why}"
         elif check.mismatches and check.side == "new":
-            yield f"new: {check.cell}: {check.mismatches} texts are not those of its own baseline"
+            comparison = compared[check.cell]
+            first = min(comparison.tokens.mismatches, key=lambda d: (d.prompt_set, d.slot, d.round))
+            got, expected = ("the end" if token == NO_TOKEN else token for token in (first.got, first.expected))
+            yield (
+                f"new: {cell_name(comparison.cell.key)}: {check.mismatches} texts are not those of its own baseline, "
+                f"such as prompt set {first.prompt_set}, slot {first.slot}, token {first.position}: "
+                f"{got} instead of {expected}"
+            )
 
 
 def facts_trouble(old: SideSamples, new: SideSamples) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """`specgate diagnose`: find out why speculation is off, slow or wrong. No run folder is made.
 
+pair.py      whether the files of a pair fit each other
 configs.py   two engines' speculative configs side by side
 parity.py    the stage at which an engine first departs from another
 cache.py     a server's prefix cache, with and without speculation
@@ -12,6 +13,7 @@ import click
 
 from specgate.commands.diagnose.cache import cache
 from specgate.commands.diagnose.configs import configs
+from specgate.commands.diagnose.pair import pair
 from specgate.commands.diagnose.parity import parity
 from specgate.commands.diagnose.trace import trace
 from specgate.commands.door import OpenGroup
@@ -26,5 +28,5 @@ def diagnose() -> None:
     """
 
 
-for _command in (configs, parity, cache, trace):
+for _command in (pair, configs, parity, cache, trace):
     diagnose.add_command(_command)

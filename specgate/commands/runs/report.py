@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from specgate.commands.door import command
-from specgate.commands.output import ALL_OPTION, OUT_OPTION, PLAIN_OPTION, RUN, show_run, write_files
+from specgate.commands.output import ALL_OPTION, OUT_OPTION, PLAIN_OPTION, RUN, show_comparison, show_run, write_files
 from specgate.errors import UsageError
 from specgate.terminal import echo
 
@@ -32,15 +32,19 @@ def show(runs: tuple[Path, ...], plain: bool, every: bool) -> None:
     """Print the summary of the run folders RUN..., as it was printed when they ended.
 
     With --all: every rule with its message, the engine, its memory, the machine, and the time that checks took.
-    Nothing is measured or judged again. Exit code 6 if a file of a run was changed, else 0, whatever the verdict.
+    RUN may also be the folder of a comparison (`specgate ab`). Nothing is measured or judged again.
+    Exit code 6 if a file of a run was changed, else 0, whatever the verdict.
 
     \b
     Example: specgate runs show runs/RUN
     """
+    from specgate.ab.folder import is_comparison
     from specgate.archive.stored_runs import load_runs
 
-    for run in load_runs(runs):
+    for run in load_runs([path for path in runs if not is_comparison(path)]):
         show_run(run, plain=plain, every=every)
+    for path in filter(is_comparison, runs):
+        show_comparison(path, plain=plain, every=every)
 
 
 @command(short_help="Render reports of stored runs: HTML, CSV, Markdown, JUnit.")
@@ -78,8 +82,8 @@ def report(
 
     chosen = [
         name
-        for option, wanted in zip(FORMATS, (html, csv, md, junit), strict=True)
-        if wanted
+        for option, chosen_format in zip(FORMATS, (html, csv, md, junit), strict=True)
+        if chosen_format
         for name in FORMATS[option]
     ]
     names = [*chosen, *others]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from specgate.contract import Policy, Run
-from specgate.contract.trends import Trends
+from specgate.contract.comparisons import Trends
 
 
 @runtime_checkable
@@ -42,8 +42,10 @@ class Tabular(Protocol):
         """Return the rows of one run."""
 
 
-Format = Literal["console", "plain", "html", "md", "csv", "json", "junit"]
-"""The formats that a view may be asked for. A view of something that is not judged has no `junit`."""
+Format = Literal["console", "plain", "all", "html", "md", "csv", "json", "junit"]
+"""The formats that a view may be asked for; `all` is everything as plain lines.
+
+A view of something that is not judged has no `junit`."""
 
 
 Subject = TypeVar("Subject", contravariant=True)

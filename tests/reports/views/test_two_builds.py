@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from specgate import plugins
-from specgate.archive.builds_check import verify_builds
+from specgate.archive.verification import verify_builds
 from specgate.contract.two_builds import TwoBuilds, Word
+from specgate.errors import ExitCode
 from tests.pairs.tiny import write_random_pair
 from tests.support.browser import A4, NEEDED, WIDTHS, chromium, opened, too_wide, violations
 from tests.support.command import Cli
@@ -42,7 +44,16 @@ def unsteady(found: TwoBuilds, *, one_build: bool) -> TwoBuilds:
 
 
 def plain(found: TwoBuilds) -> str:
-    return plugins.view("ab").render(found, "plain")
+    return plugins.view("ab").render(found, "all")
+
+
+def test_the_console_has_a_row_per_quantity_the_word_last_and_no_processes(found: TwoBuilds) -> None:
+    *lines, last = plugins.view("ab").render(found, "plain").splitlines()
+    assert last.startswith("SLOWER: step time") and len(lines) <= 14
+    assert any(re.search(r"^step time .* spec-2 .*SLOWER$", line) for line in lines)
+    invalid = replace(found, trouble=("new: x: 3 texts",), reason="new: x: 3 texts", word=None, code=ExitCode.INVALID)
+    assert plugins.view("ab").render(invalid, "plain").splitlines()[-1] == "INVALID: new: x: 3 texts"
+    assert "SLOWER" not in plugins.view("ab").render(invalid, "plain")
 
 
 def test_texts_that_differ_in_one_build_are_not_put_down_to_a_change(found: TwoBuilds) -> None:

@@ -144,7 +144,7 @@ def run_compiler(*arguments: str | Path) -> str:
 def source(spec: Spec) -> str:
     """The source of a kernel as C++, with a function `run_NAME` for each of its functions that launches it."""
     constants = "".join(f"#define {name} {value}\n" for name, value in spec.constants)
-    text = STATEMENT.sub(lambda found: INSTRUCTIONS[found[1]], spec.source)
+    text = STATEMENT.sub(lambda result: INSTRUCTIONS[result[1]], spec.source)
     text = text.replace("extern __shared__ uint4 memory[];", "#define memory dynamic_memory")
     # An address within shared memory is one within the memory that a block has been given.
     text = re.sub(r"\(unsigned\)__cvta_generic_to_shared\(memory\)", "0u", text)

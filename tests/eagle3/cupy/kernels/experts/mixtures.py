@@ -15,7 +15,7 @@ from specgate.backends.eagle3.cupy.kernels.experts.launchers import ExpertDown, 
 from specgate.backends.eagle3.cupy.kernels.experts.packing import Order, PackedExperts
 from specgate.backends.eagle3.cupy.kernels.matmul.matmul_rows import PreNormRows
 from specgate.backends.eagle3.cupy.kernels.state.slots import Rows
-from specgate.backends.eagle3.lib.mxfp4 import decoded
+from specgate.backends.eagle3.lib.weights import decoded
 from specgate.checkpoints.geometry import ExpertGeometry
 from tests.eagle3.cupy.kernels.device import normal, rows_of
 from tests.eagle3.cupy.kernels.device import poisoned as poisoned_on

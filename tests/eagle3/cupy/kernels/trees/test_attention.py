@@ -162,8 +162,8 @@ def test_a_tree_agrees_with_float64_over_what_its_masks_show(device: str) -> Non
             turned = oracles.rope(parts[:, : shape.heads + shape.kv_heads], *angles)
             k = torch.cat((keys.double(), turned[:, shape.heads :])).transpose(0, 1)
             v = torch.cat((values.double(), parts[:, shape.heads + shape.kv_heads :].double())).transpose(0, 1)
-            found = oracles.attention(turned[-1, : shape.heads], k, v, length + len(path) - 1, None)
-            want[slot, row] = found.flatten()
+            expected = oracles.attention(turned[-1, : shape.heads], k, v, length + len(path) - 1, None)
+            want[slot, row] = expected.flatten()
     assert relative_error(got, want) < 6e-3
 
 

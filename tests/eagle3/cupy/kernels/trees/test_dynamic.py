@@ -103,8 +103,8 @@ def reference_tree(
         return numbers
 
     def likeliest(stream: Tensor, ranks: int) -> tuple[Tensor, Tensor, Tensor]:
-        tokens, found, hidden = reference.likeliest_tokens(weights, geometry, stream, ranks)
-        return tokens, found if log_probs is None else log_probs.expand_as(found), hidden
+        tokens, result, hidden = reference.likeliest_tokens(weights, geometry, stream, ranks)
+        return tokens, result if log_probs is None else log_probs.expand_as(result), hidden
 
     monkeypatch.setattr(reference, "draft_head", head)
     weights, geometry = cast(Any, SimpleNamespace(target_ids=ids)), cast(Any, SimpleNamespace(norm_output=False))

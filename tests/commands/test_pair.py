@@ -1,0 +1,66 @@
+"""`specgate diagnose pair`: what the files of a pair show, without an engine and without weights of the target."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from safetensors.numpy import save_file
+
+from specgate.cli import cli
+from specgate.errors import UsageError
+from tests.support.engines.house import write_configs
+
+Arrays = dict[str, Any]
+
+
+def diagnosed(folder: Path, change: Callable[[Arrays], object] = bool, **config: object) -> Result:
+    """Return what is said of a draft of width 64 with three auxiliary layers, after its arrays and config changed."""
+    target, draft = write_configs(folder)
+    arrays: Arrays = {
+        "fc.weight": np.ones((64, 192), np.float32),
+        "lm_head.weight": np.ones((96, 64), np.float32),
+        "d2t": np.zeros(96, np.int64),
+    }
+    change(arrays)
+    save_file(arrays, draft / "model.safetensors")
+    file = draft / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **config}))
+    return CliRunner().invoke(cli, ["diagnose", "pair", "--target", str(target), "--draft", str(draft)])
+
+
+def test_a_pair_whose_files_fit_ends_with_0(tmp_path: Path) -> None:
+    said = diagnosed(tmp_path)
+    assert said.exit_code == 0, said.output
+    assert "fine        misfits          fusion layer and head have their sizes\n" in said.output
+    assert said.output.endswith(": 0 of 6 checks found a fault\n") and "WRONG" not in said.output
+
+
+@pytest.mark.parametrize(
+    ("change", "config", "cause", "seen"),
+    [
+        (lambda a: a.update({"fc.weight": np.ones((64, 128), np.float32)}), {}, "misfits", "[64, 128], not [64, 192]"),
+        (lambda a: a.pop("lm_head.weight"), {}, "misfits", "missing: lm_head.weight"),
+        (lambda a: a.pop("fc.weight"), {}, "misfits", "missing: fc.weight"),
+        (lambda a: a.update({"d2t": np.arange(96)}), {}, "vocabulary", "absolute"),
+        (lambda a: a.update({"fc.weight": np.zeros((64, 192), np.float32)}), {}, "weights", "all zero: fc.weight"),
+        (bool, {"vocab_size": 512}, "wrong_target", "vocabulary 512 for, 320 here"),
+        (bool, {"max_position_embeddings": 512}, "draft_positions", "the draft has 512 positions"),
+    ],
+)
+def test_each_fault_is_named_with_what_would_be_right(
+    tmp_path: Path, change: Callable[[Arrays], object], config: Mapping[str, object], cause: str, seen: str
+) -> None:
+    said = diagnosed(tmp_path, change, **config)
+    assert said.exit_code == 1, said.output
+    text = " ".join(said.output.split())
+    assert f"WRONG {cause} " in text and seen in text and " do: " in text
+
+
+def test_a_pair_that_is_nowhere_is_a_usage_error() -> None:
+    assert isinstance(CliRunner().invoke(cli, ["diagnose", "pair", "no-such-pair"]).exception, UsageError)
