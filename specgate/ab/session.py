@@ -19,7 +19,7 @@ from specgate.contract.conditions import Sample
 from specgate.contract.protocols import OpenRequest
 from specgate.contract.two_builds import ACCEPTANCE, SIDES, Quantity, SideName, TwoBuilds, Word
 from specgate.errors import ExitCode, SpecgateError, UsageError
-from specgate.files.plain_data import to_plain
+from specgate.files.json_text import to_plain
 from specgate.machine import host, inventory
 from specgate.machine.bandwidth import bandwidth_of
 from specgate.machine.monitor import snapshot, watching
